@@ -1,0 +1,1 @@
+"""The broker: accepts and serves; appends the commit log on a master."""

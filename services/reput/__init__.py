@@ -1,0 +1,1 @@
+"""Reput: dispatches the commit log into consume queues and index files."""

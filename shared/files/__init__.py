@@ -1,0 +1,1 @@
+"""The disk shell over the formats: every file of a store has its reader here."""

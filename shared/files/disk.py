@@ -1,0 +1,172 @@
+"""The seam between the store and a disk: every simulated disk stands here.
+
+Everything below ``shared/files`` reaches the file system through a ``Disk`` and nothing else. The
+real one is ``os_disk.OsDisk``; the simulated one loses what was not synced. Invariants that both keep:
+
+- A file's bytes are one: what ``pwrite`` stored is seen through every mapping at once, and back.
+- ``sync`` makes a file's bytes durable, not its name; ``sync_directory`` makes names durable.
+- A mapping shows the file's whole length at the time of mapping; files are never shortened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+
+class FileStat(NamedTuple):
+    """What the file system knows of one file."""
+
+    size: int
+    """Length in bytes."""
+    allocated: int
+    """Bytes of blocks really reserved; less than size in a sparse file."""
+    modified_ms: int
+    """Last modification, ms since 1970."""
+    inode: int
+
+
+class DirectoryEntry(NamedTuple):
+    """One name in a directory."""
+
+    name: str
+    is_directory: bool
+
+
+class MappedRegion(Protocol):
+    """A whole file seen as memory. ``view`` is valid until ``close``."""
+
+    @property
+    def view(self) -> memoryview:
+        """The file's bytes, format "B"; writable only if mapped so."""
+        ...
+
+    def close(self) -> None:
+        """Unmap. If a borrowed view is still alive, the memory goes with the last of them."""
+        ...
+
+
+class File(Protocol):
+    """An open file of fixed length."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def size(self) -> int:
+        """Length in bytes, as of opening."""
+        ...
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Read up to size bytes at offset; fewer at the end of the file."""
+        ...
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write all of data at offset. Raises DiskFull, ReadOnlyDisk, OSError."""
+        ...
+
+    def reserve(self, offset: int, size: int) -> None:
+        """Reserve blocks for [offset, offset + size) so that later stores cannot fail.
+
+        Extends the file if the range lies behind its end. Raises DiskFull with nothing half done
+        that matters: bytes are unchanged.
+        """
+        ...
+
+    def sync(self) -> None:
+        """fdatasync: bytes (mapped stores included) and length are durable on return."""
+        ...
+
+    def map(self, *, writable: bool) -> MappedRegion:
+        """Map the whole file, shared."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class RecordLock(Protocol):
+    """An open-file-description lock on one byte; freed by ``release`` or the process's end."""
+
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A file system, as far as the store needs one. Raises OSError where nothing better is named."""
+
+    def create(self, path: Path, size: int, *, reserve: bool) -> File:
+        """Make a new zero-filled file of size bytes, open for writing.
+
+        reserve: take all blocks now (else sparse). On failure nothing stays behind.
+        Raises FileExistsError, DiskFull, ReadOnlyDisk. The name is durable after sync_directory.
+        """
+        ...
+
+    def open(self, path: Path, *, writable: bool) -> File:
+        """Open an existing file. Raises FileNotFoundError, ReadOnlyDisk."""
+        ...
+
+    def stat(self, path: Path) -> FileStat | None:
+        """Facts of a file or directory; None if there is none."""
+        ...
+
+    def list_directory(self, path: Path) -> Sequence[DirectoryEntry]:
+        """Names in the directory, sorted; empty if the directory is missing."""
+        ...
+
+    def make_directory(self, path: Path) -> None:
+        """Make it and missing parents, each new name synced into its parent; fine if it exists."""
+        ...
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename, replacing; durable after sync_directory of the parent."""
+        ...
+
+    def unlink(self, path: Path) -> None: ...
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory."""
+        ...
+
+    def sync_directory(self, path: Path) -> None:
+        """fsync the directory: creations, renames and removals of names in it are durable."""
+        ...
+
+    def free_bytes(self, path: Path) -> int:
+        """Bytes that an ordinary user may still take on the file system of path."""
+        ...
+
+    def lock(self, path: Path, *, byte: int) -> RecordLock | None:
+        """Lock one byte exclusively (F_OFD_SETLK) without waiting; None if somebody holds it."""
+        ...
+
+
+def write_atomically(disk: Disk, path: Path, data: bytes) -> None:
+    """Replace a small file as one step: temporary, sync, rename, directory sync.
+
+    After a crash at any point the file holds either the old bytes or all of the new ones; a
+    leftover ``.tmp`` is overwritten by the next call.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    if disk.stat(temporary) is not None:
+        disk.unlink(temporary)
+    file = disk.create(temporary, len(data), reserve=False)
+    try:
+        file.pwrite(data, 0)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    disk.sync_directory(path.parent)
+
+
+def read_whole(disk: Disk, path: Path) -> bytes | None:
+    """All bytes of a small file; None if it is missing."""
+    try:
+        file = disk.open(path, writable=False)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.pread(file.size, 0)
+    finally:
+        file.close()

@@ -1,0 +1,1 @@
+"""What every service needs to run: configuration, logs, metrics, lifecycle, health, doorbells."""

@@ -1,0 +1,1 @@
+"""Strategies, the simulated disk, real processes, assertions that speak the domain."""

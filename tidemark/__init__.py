@@ -1,0 +1,1 @@
+"""Tidemark: the public package. Everything that a user's program imports."""

@@ -1,0 +1,1 @@
+"""The asyncio client and its synchronous façade. Knows formats and HTTP, no files."""

@@ -1,0 +1,233 @@
+"""The error tree: a stable code, the facts as attributes, what is still safe, what to do.
+
+Every code heads an entry in docs/runbook.md. A message reads
+``[code] what happened, with number, limit and path. What is still safe. What to do.``
+Expected outcomes are values, not exceptions; these are for what the caller asked and did not get.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+
+class TidemarkError(Exception):
+    """Base of all errors that a user of Tidemark can meet.
+
+    code: stable, kebab-case, a heading of docs/runbook.md. status: the HTTP status it is answered
+    with. retriable: the same call, unchanged, may succeed later. facts: numbers and names, also
+    reachable as attributes.
+    """
+
+    code: ClassVar[str] = "internal"
+    title: ClassVar[str] = "Something failed that should not"
+    status: ClassVar[int] = 500
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, detail: str, advice: str = "", **facts: Any) -> None:
+        self.detail = detail
+        self.advice = advice
+        self.facts = facts
+        super().__init__(f"[{self.code}] {detail}" + (f" {advice}" if advice else ""))
+
+    def __getattr__(self, name: str) -> Any:
+        facts = self.__dict__.get("facts", {})
+        if name in facts:
+            return facts[name]
+        raise AttributeError(f"{type(self).__name__} has no fact {name!r}")
+
+
+class StoreError(TidemarkError):
+    """What the files, or the disk under them, did."""
+
+
+class CorruptRecord(StoreError):
+    """Bytes in the commit log that cannot be trusted, below a durable mark."""
+
+    code, title = "corrupt-record", "The commit log is damaged"
+
+    def __init__(self, at: int, reason: str, path: Path | None = None) -> None:
+        where = f" in {path}" if path else ""
+        super().__init__(
+            f"commit log unreadable at physical offset {at}{where}: {reason}. "
+            "Nothing from there on is served; nothing was cut.",
+            "Run `tidemark store verify`, then copy the file from another replica "
+            "or cut it with `tidemark store repair`.",
+            at=at,
+            reason=reason,
+            path=path,
+        )
+
+
+class DamagedFile(StoreError):
+    """A derived or small file (queue, index, checkpoint, JSON) that cannot be trusted."""
+
+    code, title = "damaged-file", "A derived file is damaged"
+
+
+class QueueGap(StoreError):
+    """A record's queue offset is beyond the end of its consume queue: dispatch would misplace it."""
+
+    code, title = "queue-gap", "A consume queue has a gap"
+
+
+class StrayFile(StoreError):
+    """A file that does not belong into a directory of fixed-size files."""
+
+    code, title = "stray-file", "A file does not belong here"
+
+
+class WrongFileSize(StoreError):
+    """A file of another size than this store is configured for."""
+
+    code, title = "wrong-file-size", "A file has the wrong size"
+
+
+class StoreSizesDiffer(StoreError):
+    """The store was made with other file sizes than configured now."""
+
+    code, title = "store-sizes-differ", "The store has other sizes than configured"
+
+
+class StoreLocked(StoreError):
+    """Another process holds the store."""
+
+    code, title = "store-locked", "Another process holds the store"
+
+
+class StoreFormatUnknown(StoreError):
+    """The store was written by a later version."""
+
+    code, title = "store-format-unknown", "The store's format is not known"
+
+
+class PathTooLong(StoreError):
+    """A socket's path is longer than the kernel takes."""
+
+    code, title = "path-too-long", "A path is too long for a socket"
+
+
+class DiskFull(StoreError):
+    """No blocks left for what must be written."""
+
+    code, title, status, retriable = "disk-full", "The disk is full", 507, True
+
+
+class ReadOnlyDisk(StoreError):
+    """The file system refuses writes."""
+
+    code, title, status, retriable = "read-only-disk", "The disk is read-only", 507, True
+
+
+class FlushFailed(StoreError):
+    """fdatasync failed: what the page cache holds may never reach the disk. The process ends."""
+
+    code, title = "flush-failed", "A flush to disk failed"
+
+
+class FileNotReady(StoreError):
+    """The next commit log file was not there in time."""
+
+    code, title, status, retriable = "file-not-ready", "The next file is not ready", 503, True
+
+
+class RequestError(TidemarkError):
+    """What a caller asked for and cannot have."""
+
+    status = 400
+
+
+class BadRequest(RequestError):
+    """A field is missing, of the wrong type or out of its range."""
+
+    code, title = "bad-request", "The request is not understood"
+
+
+class BadName(RequestError):
+    """A topic or group name outside the rule."""
+
+    code, title = "bad-name", "The name is not allowed"
+
+
+class BadProperty(RequestError):
+    """A property that could not be stored as given."""
+
+    code, title = "bad-property", "The property is not allowed"
+
+
+class MessageTooLarge(RequestError):
+    """Larger than the store or the request limit takes."""
+
+    code, title, status = "too-large", "Too large", 413
+
+
+class TooManyMessages(RequestError):
+    """More messages in one request than allowed."""
+
+    code, title, status = "too-many-messages", "Too many messages in one request", 413
+
+
+class UnsupportedMediaType(RequestError):
+    """A content type we do not speak."""
+
+    code, title, status = "unsupported-media-type", "Content type not supported", 415
+
+
+class UnknownTopic(RequestError):
+    """No topic of that name."""
+
+    code, title, status = "unknown-topic", "No such topic", 404
+
+
+class UnknownQueue(RequestError):
+    """The topic has no such queue."""
+
+    code, title, status = "unknown-queue", "No such queue", 404
+
+
+class UnknownMessage(RequestError):
+    """No message of that id, or it has expired."""
+
+    code, title, status = "unknown-message", "No such message", 404
+
+
+class UnknownCall(RequestError):
+    """No such path, or not with this method."""
+
+    code, title, status = "unknown-call", "No such call", 404
+
+
+class NotServing(TidemarkError):
+    """The node is not ready (recovering, corrupt, stopping): nothing was stored."""
+
+    code, title, status, retriable = "not-serving", "The node does not serve now", 503, True
+
+
+class DispatchBehind(NotServing):
+    """Undispatched bytes exceed dispatch_lag_max."""
+
+    code, title = "dispatch-behind", "Dispatch is too far behind"
+
+
+class Overloaded(NotServing):
+    """A bound on connections, held requests or waiting bytes is reached."""
+
+    code, title = "overloaded", "The node is at a limit"
+
+
+class NotEnoughReplicas(NotServing):
+    """The asked level needs more copies than this node has."""
+
+    code, title = "not-enough-replicas", "Not enough replicas"
+
+
+class AckTimeout(TidemarkError):
+    """Stored, but the asked level was not reached in time: the outcome is unknown."""
+
+    code, title, status, retriable = "ack-timeout", "Stored, level not reached in time", 504, True
+
+
+class Unreachable(TidemarkError):
+    """The client could not reach the broker, or lost the connection before the answer."""
+
+    code, title, status, retriable = "unreachable", "The broker cannot be reached", 503, True

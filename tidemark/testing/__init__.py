@@ -1,0 +1,1 @@
+"""The real store inside pytest. Top layer: may import everything."""
