@@ -7,8 +7,10 @@ Expected outcomes are values, not exceptions; these are for what the caller aske
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class TidemarkError(Exception):
@@ -66,7 +68,7 @@ class DamagedFile(StoreError):
 
 
 class QueueGap(StoreError):
-    """A record's queue offset is beyond the end of its consume queue: dispatch would misplace it."""
+    """A record's queue offset is beyond its queue's end: dispatch would misplace the unit."""
 
     code, title = "queue-gap", "A consume queue has a gap"
 

@@ -1,7 +1,7 @@
 """The seam between the store and a disk: every simulated disk stands here.
 
-Everything below ``shared/files`` reaches the file system through a ``Disk`` and nothing else. The
-real one is ``os_disk.OsDisk``; the simulated one loses what was not synced. Invariants that both keep:
+Everything below ``shared/files`` reaches the file system through a ``Disk`` and nothing else.
+The real one is ``os_disk.OsDisk``; the simulated one loses what was not synced. Both keep:
 
 - A file's bytes are one: what ``pwrite`` stored is seen through every mapping at once, and back.
 - ``sync`` makes a file's bytes durable, not its name; ``sync_directory`` makes names durable.
@@ -92,7 +92,7 @@ class RecordLock(Protocol):
 
 
 class Disk(Protocol):
-    """A file system, as far as the store needs one. Raises OSError where nothing better is named."""
+    """A file system, as far as the store needs one. Raises OSError unless told."""
 
     def create(self, path: Path, size: int, *, reserve: bool) -> File:
         """Make a new zero-filled file of size bytes, open for writing.

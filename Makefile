@@ -1,0 +1,69 @@
+# Tidemark. `make help` prints every target; `make run` and `make test` set up what they need.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+STORE ?= data
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+.PHONY: help setup run test check format lint types contracts crash simulation soak fuzz bench lock clean
+
+help: ## Print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Tidemark needs Python 3.11 or later; set PYTHON=") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --no-build-isolation --no-deps -e .
+	@touch $(STAMP)
+
+setup: $(STAMP) ## Make the virtual environment .venv and install into it
+
+run: setup ## Start a node in this terminal (store in STORE=data) and print its URLs
+	exec $(BIN)/tidemark dev --store $(STORE)
+
+test: setup ## Run all tests; those whose tool is missing say how to install it
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+check: setup format lint types contracts ## Format, lint, types, contracts, unit and property tests
+	$(BIN)/pytest -q -n 2 tests/unit
+
+format: setup
+	$(BIN)/ruff format --check .
+
+lint: setup
+	$(BIN)/ruff check .
+
+types: setup
+	$(BIN)/mypy
+
+contracts: setup
+	$(BIN)/lint-imports
+
+crash: setup ## 200 cycles of SIGKILL under load; prints the seed and the counts
+	TIDEMARK_CRASH_CYCLES=$${TIDEMARK_CRASH_CYCLES:-200} $(BIN)/pytest -s --timeout 7200 tests/processes/test_crash.py
+
+simulation: setup ## Thousands of seeded power cuts on a simulated disk
+	TIDEMARK_SIM_SEEDS=$${TIDEMARK_SIM_SEEDS:-5000} $(BIN)/pytest -s -n 2 --timeout 7200 tests/simulation
+
+soak: setup ## Five minutes of load; anonymous memory must stay flat
+	TIDEMARK_SOAK_SECONDS=$${TIDEMARK_SOAK_SECONDS:-300} $(BIN)/pytest -s --timeout 3600 tests/processes/test_memory.py
+
+bench: setup ## Measure; one command per figure in bench/
+	$(BIN)/python -m bench
+
+lock: setup ## Resolve requirements.lock again from pyproject.toml (hashes, no registry address)
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet uv
+	build/lock/bin/uv pip compile --quiet --python-version 3.11 --extra dev --generate-hashes \
+	  --no-emit-index-url --no-header --annotation-style line pyproject.toml -o requirements.lock
+
+clean: ## Remove the environment, caches and build output; never a store
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
