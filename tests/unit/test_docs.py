@@ -1,0 +1,80 @@
+"""The docs are checked where they can be: codes have headings, links lead somewhere, paths exist."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import services
+import shared
+import tidemark
+from tidemark.errors import TidemarkError
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    path
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md")]
+    if path.name
+)
+
+
+def _all_errors() -> set[type[TidemarkError]]:
+    for package in (tidemark, shared, services):
+        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    found: set[type[TidemarkError]] = set()
+    todo = [TidemarkError]
+    while todo:
+        error = todo.pop()
+        found.add(error)
+        todo += error.__subclasses__()
+    return {error for error in found if error.__module__.startswith(("tidemark", "shared", "serv"))}
+
+
+def test_every_error_code_heads_an_entry_of_the_runbook() -> None:
+    headings = set(
+        re.findall(r"^## `([a-z-]+)`$", (ROOT / "docs/runbook.md").read_text(), re.MULTILINE)
+    )
+    codes = {error.code for error in _all_errors()}
+    assert codes - headings == set(), "codes without a heading in docs/runbook.md"
+    assert headings - codes == set(), "headings without a code"
+
+
+def test_every_error_has_a_title_and_a_fitting_status() -> None:
+    for error in _all_errors():
+        assert error.title, error
+        assert 400 <= error.status < 600, error
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_leads_to_a_file(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_source_path_that_a_page_names_exists(page: Path) -> None:
+    for path in re.findall(r"`((?:tidemark|shared|services|tests)/[\w/.-]+\.py)`", page.read_text()):
+        assert (ROOT / path).exists(), f"{page.name} names {path}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_make_target_that_a_page_names_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for target in re.findall(r"`make ([a-z-]+)", page.read_text()):
+        assert target in targets, f"{page.name} names make {target}"
+
+
+def test_make_help_prints_every_target() -> None:
+    shown = subprocess.run(
+        ["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    for target in ("help", "setup", "run", "test", "check", "bench", "clean"):
+        assert f"make {target} " in shown
