@@ -233,3 +233,15 @@ class Unreachable(TidemarkError):
     """The client could not reach the broker, or lost the connection before the answer."""
 
     code, title, status, retriable = "unreachable", "The broker cannot be reached", 503, True
+
+
+class BadConfig(TidemarkError):
+    """Settings that cannot be used; names every one of them at once."""
+
+    code, title = "bad-config", "The configuration has mistakes"
+
+
+class PartEnded(TidemarkError):
+    """A part of a service returned although nobody asked it to stop; the process ends."""
+
+    code, title = "part-ended", "A part of the service ended by itself"

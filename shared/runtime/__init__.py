@@ -1,1 +1,1 @@
-"""What every service needs to run: configuration, logs, metrics, lifecycle, health, doorbells."""
+"""What every service process needs around its work: configuration, logs, probes, wake-ups."""

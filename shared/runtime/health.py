@@ -1,0 +1,196 @@
+"""The admin port: may this process go on living, may it be sent work, what does it measure.
+
+``GET /live`` says only that the event loop turns: a process that is unready on purpose (a damaged
+log, a full disk) must not be restarted for it. ``GET /ready`` says whether work is welcome, with
+every reason why not and how far recovery is. ``GET /metrics`` is Prometheus text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from tidemark.clock import Clock
+
+BEAT_INTERVAL_S: Final = 0.25
+LOOP_LAG_MAX_S: Final = 10.0
+_RATE_MIN_S: Final = 0.5
+
+
+class Reason(NamedTuple):
+    """Why a service is not ready: a code of docs/runbook.md and one sentence."""
+
+    code: str
+    detail: str
+
+
+@dataclass(slots=True)
+class Recovery:
+    """Progress of bringing derived or unfinished data up to date."""
+
+    clock: Clock
+    done_bytes: int = 0
+    total_bytes: int = 0
+    _started_at: float | None = None
+    _started_bytes: int = 0
+
+    def progress(self, done_bytes: int, total_bytes: int) -> None:
+        """Note how far it is. The first call starts the clock for the estimate."""
+        if self._started_at is None:
+            self._started_at, self._started_bytes = self.clock.monotonic(), done_bytes
+        self.done_bytes, self.total_bytes = done_bytes, total_bytes
+
+    def eta_seconds(self) -> float | None:
+        """Estimate what is left from the rate so far; None while that is not known."""
+        left = self.total_bytes - self.done_bytes
+        if left <= 0:
+            return 0.0
+        if self._started_at is None:
+            return None
+        spent = self.clock.monotonic() - self._started_at
+        moved = self.done_bytes - self._started_bytes
+        if spent < _RATE_MIN_S or moved <= 0:
+            return None
+        return round(left * spent / moved, 1)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the fields as /ready shows them."""
+        return {
+            "done_bytes": self.done_bytes,
+            "total_bytes": self.total_bytes,
+            "eta_seconds": self.eta_seconds(),
+        }
+
+
+@dataclass(slots=True)
+class Health:
+    """What the probes say. The service writes it, the admin server reads it, on one loop."""
+
+    clock: Clock
+    state: str = "starting"
+    recovery: Recovery = field(init=False)
+    _reasons: dict[str, Reason] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.recovery = Recovery(self.clock)
+
+    @property
+    def reasons(self) -> list[Reason]:
+        """Reasons why it is not ready, in the order they came up."""
+        return list(self._reasons.values())
+
+    @property
+    def ready(self) -> bool:
+        """True if the service serves and nothing stands against it."""
+        return self.state == "serving" and not self._reasons
+
+    def add_reason(self, code: str, detail: str) -> bool:
+        """Become unready for a reason, or update its detail; tell whether the code is new."""
+        new = code not in self._reasons
+        self._reasons[code] = Reason(code, detail)
+        return new
+
+    def clear_reason(self, code: str) -> bool:
+        """Take a reason back; tell whether it was there."""
+        return self._reasons.pop(code, None) is not None
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the body of /ready."""
+        state = "unready" if self.state == "serving" and self._reasons else self.state
+        return {
+            "state": state,
+            "ready": self.ready,
+            "reasons": [reason._asdict() for reason in self._reasons.values()],
+            "recovery": self.recovery.as_dict(),
+        }
+
+
+class AdminServer:
+    """Serves the probes and the metrics on a port of its own."""
+
+    def __init__(
+        self,
+        health: Health,
+        registry: CollectorRegistry,
+        *,
+        host: str,
+        port: int,
+        routes: Iterable[web.AbstractRouteDef] = (),
+    ) -> None:
+        self._health, self._registry = health, registry
+        self._host, self._port = host, port
+        self._runner: web.AppRunner | None = None
+        self._beat: asyncio.Task[None] | None = None
+        self._beat_at = health.clock.monotonic()
+        self.app = web.Application()
+        self.app.add_routes(
+            [
+                web.get("/live", self._live),
+                web.get("/ready", self._ready),
+                web.get("/metrics", self._metrics),
+                *routes,
+            ]
+        )
+
+    @property
+    def port(self) -> int:
+        """The port listened on; the kernel's choice if 0 was asked for."""
+        if self._runner is not None and self._runner.addresses:
+            return int(self._runner.addresses[0][1])
+        return self._port
+
+    async def start(self) -> None:
+        """Listen. Raises OSError if the port is taken."""
+        runner = web.AppRunner(self.app, access_log=None)
+        await runner.setup()
+        self._runner = runner
+        await web.TCPSite(runner, self._host, self._port).start()
+        self._beat = asyncio.create_task(self._keep_beating(), name="heartbeat")
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._beat is not None:
+            self._beat.cancel()
+            await asyncio.gather(self._beat, return_exceptions=True)
+            self._beat = None
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def __aenter__(self) -> AdminServer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _keep_beating(self) -> None:
+        while True:
+            self._beat_at = self._health.clock.monotonic()
+            await asyncio.sleep(BEAT_INTERVAL_S)
+
+    async def _live(self, _: web.Request) -> web.Response:
+        lag = max(0.0, self._health.clock.monotonic() - self._beat_at - BEAT_INTERVAL_S)
+        live = lag <= LOOP_LAG_MAX_S
+        body = {"live": live, "loop_lag_seconds": round(lag, 3)}
+        return _json(body, 200 if live else 503)
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        return _json(self._health.as_dict(), 200 if self._health.ready else 503)
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+
+def _json(body: Mapping[str, object], status: int) -> web.Response:
+    return web.Response(
+        text=json.dumps(body) + "\n", status=status, content_type="application/json"
+    )

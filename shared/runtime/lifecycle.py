@@ -1,0 +1,114 @@
+"""A process's life: start, run parts until told to stop or until one fails, say why it ended.
+
+SIGTERM and SIGINT finish the batch in hand; SIGKILL at any instruction is safe. If a part dies,
+the process does, with a non-zero status: a broker without its flusher must not look alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from typing import Final
+
+import uvloop
+
+from tidemark.errors import BadConfig, PartEnded, TidemarkError
+
+log = logging.getLogger(__name__)
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+STOP_GRACE_S: Final = 30.0
+
+
+def stop_on_signals(stop: asyncio.Event) -> None:
+    """Set stop on SIGTERM or SIGINT. Call from the running loop of the main thread."""
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stop.set)
+
+
+async def run_parts(
+    stop: asyncio.Event,
+    parts: Mapping[str, Callable[[], Awaitable[None]]],
+    *,
+    grace_s: float = STOP_GRACE_S,
+) -> None:
+    """Run all parts at once until stop is set, then wait for them to return.
+
+    Each part watches stop itself. A part that raises, or returns before stop is set, stops the
+    others, and the error is raised (a group if several). After grace_s seconds parts that have not
+    returned are cancelled.
+    """
+    tasks = {asyncio.ensure_future(_part(name, run, stop)): name for name, run in parts.items()}
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({stopped, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        stop.set()
+        _, late = await asyncio.wait(tasks, timeout=grace_s)
+        for task in late:
+            log.warning(
+                "a part did not stop in time", extra={"event": "part-late", "part": tasks[task]}
+            )
+    finally:
+        stopped.cancel()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(stopped, *tasks, return_exceptions=True)
+    errors = [
+        error
+        for task in tasks
+        if not task.cancelled() and isinstance(error := task.exception(), Exception)
+    ]
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ExceptionGroup("several parts failed", errors)
+
+
+async def _part(name: str, run: Callable[[], Awaitable[None]], stop: asyncio.Event) -> None:
+    await run()
+    if not stop.is_set():
+        raise PartEnded(f"the part {name} ended although nobody asked it to", part=name)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _causes(inner)
+    else:
+        yield error
+
+
+def run_process(main: Callable[[], Coroutine[None, None, None]]) -> int:
+    """Run a service's main coroutine; log why it ended; return the exit status.
+
+    0 after an orderly stop, 2 for a mistake of the operator (configuration), 1 for what the disk
+    or the store did. Our own bugs pass through: the interpreter ends with 1 and their traceback.
+    """
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main())
+    except KeyboardInterrupt:
+        return EXIT_FAILED
+    except (TidemarkError, OSError) as error:
+        return _report(error)
+    except BaseExceptionGroup as group:
+        causes = list(_causes(group))
+        if not all(isinstance(cause, (TidemarkError, OSError)) for cause in causes):
+            raise
+        return max(_report(cause) for cause in causes)
+    return 0
+
+
+def _report(error: BaseException) -> int:
+    code = error.code if isinstance(error, TidemarkError) else "os-error"
+    log.error("the service ended: %s", error, extra={"event": "ended", "code": code})
+    # A line a person reads in a terminal; the JSON line above is for machines.
+    with contextlib.suppress(OSError):
+        print(f"tidemark: {error}", file=sys.stderr)
+    return EXIT_USAGE if isinstance(error, BadConfig) else EXIT_FAILED

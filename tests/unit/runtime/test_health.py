@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry
+
+from shared.runtime.health import AdminServer, Health
+from shared.runtime.metrics import new_registry
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def wall_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def boot_ms(self) -> int:
+        return int(self.now * 1000)
+
+
+@pytest.fixture
+def health() -> Health:
+    return Health(FakeClock())
+
+
+@pytest.fixture
+async def server(health: Health) -> AsyncIterator[AdminServer]:
+    registry: CollectorRegistry = new_registry("reput", "1.2.3")
+    async with AdminServer(health, registry, host="127.0.0.1", port=0) as server:
+        yield server
+
+
+async def get(server: AdminServer, path: str) -> tuple[int, Any]:
+    url = f"http://127.0.0.1:{server.port}{path}"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        if answer.content_type == "application/json":
+            return answer.status, await answer.json()
+        return answer.status, await answer.text()
+
+
+async def test_a_starting_service_is_live_and_not_ready(server: AdminServer) -> None:
+    assert (await get(server, "/live"))[0] == 200
+    status, body = await get(server, "/ready")
+    assert status == 503
+    assert body == {
+        "state": "starting",
+        "ready": False,
+        "reasons": [],
+        "recovery": {"done_bytes": 0, "total_bytes": 0, "eta_seconds": 0.0},
+    }
+
+
+async def test_a_serving_service_is_ready(server: AdminServer, health: Health) -> None:
+    health.state = "serving"
+    assert (await get(server, "/ready"))[0] == 200
+
+
+async def test_every_reason_is_shown_and_makes_it_unready(
+    server: AdminServer, health: Health
+) -> None:
+    health.state = "serving"
+    assert health.add_reason("disk-full", "no space")
+    assert not health.add_reason("disk-full", "no space at all")
+    health.add_reason("corrupt-record", "at 7")
+    status, body = await get(server, "/ready")
+    assert (status, body["state"]) == (503, "unready")
+    assert body["reasons"] == [
+        {"code": "disk-full", "detail": "no space at all"},
+        {"code": "corrupt-record", "detail": "at 7"},
+    ]
+    assert (await get(server, "/live"))[0] == 200
+    assert health.clear_reason("disk-full")
+    assert health.clear_reason("corrupt-record")
+    assert not health.clear_reason("corrupt-record")
+    assert health.ready
+
+
+async def test_a_loop_that_stood_still_is_not_live(server: AdminServer, health: Health) -> None:
+    assert isinstance(health.clock, FakeClock)
+    health.clock.now += 11
+    assert (await get(server, "/live"))[0] == 503
+
+
+def test_the_estimate_follows_the_rate_and_is_unknown_before_there_is_one(health: Health) -> None:
+    assert isinstance(health.clock, FakeClock)
+    recovery = health.recovery
+    recovery.progress(100, 1100)
+    assert recovery.eta_seconds() is None
+    health.clock.now += 2
+    recovery.progress(300, 1100)
+    assert recovery.eta_seconds() == 8.0
+    recovery.progress(1100, 1100)
+    assert recovery.eta_seconds() == 0.0
+
+
+async def test_metrics_are_prometheus_text_with_process_facts(server: AdminServer) -> None:
+    status, text = await get(server, "/metrics")
+    assert status == 200
+    assert 'tidemark_build_info{service="reput",store_format="1",version="1.2.3"} 1.0' in text
+    assert "tidemark_process_anonymous_memory_bytes" in text
+    assert "process_open_fds" in text
