@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.runtime.doorbell import SOCKET_PATH_SIZE_MAX, Doorbell, socket_path
+from shared.runtime.doorbell import SOCKET_PATH_SIZE_MAX, Doorbell
 from tidemark.errors import PathTooLong
 
 
