@@ -1,0 +1,83 @@
+"""Wire entries of a batch: what a producer sends for many messages (docs/formats.md, 2.12). Pure.
+
+Entries follow each other without count or separator. The first three fields are written and not
+read; the lengths lead the way.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from tidemark.formats.properties import PROPERTIES_SIZE_MAX
+
+ENTRY_OVERHEAD: Final = 22
+
+_HEAD: Final = struct.Struct(">iiiii")  # total size, magic 0, body crc 0, flag, body size
+_PROPERTIES_SIZE: Final = struct.Struct(">h")
+
+
+class WireMessage(NamedTuple):
+    """One entry. From ``iterate``, body and properties borrow from the batch."""
+
+    body: bytes | memoryview
+    properties: bytes | memoryview = b""
+    flag: int = 0
+
+
+class BadBatch(ValueError):
+    """The bytes are not a batch. ``entry`` counts from 0, ``at`` is its first byte."""
+
+    def __init__(self, entry: int, at: int, reason: str) -> None:
+        self.entry, self.at, self.reason = entry, at, reason
+        super().__init__(f"batch entry {entry} at byte {at}: {reason}")
+
+
+class TruncatedEntry(BadBatch):
+    """The batch ends inside an entry."""
+
+
+class BadEntrySize(BadBatch):
+    """A length is negative, or properties are longer than a record takes."""
+
+
+def encode(messages: Iterable[WireMessage]) -> bytes:
+    """Entries one behind the other. Raises BadEntrySize if one has too long properties."""
+    parts: list[bytes | memoryview] = []
+    size = 0
+    for number, message in enumerate(messages):
+        body_size, properties_size = len(message.body), len(message.properties)
+        if properties_size > PROPERTIES_SIZE_MAX:
+            raise BadEntrySize(number, size, f"{properties_size} bytes of properties")
+        total = ENTRY_OVERHEAD + body_size + properties_size
+        parts.append(_HEAD.pack(total, 0, 0, message.flag, body_size))
+        parts.append(message.body)
+        parts.append(_PROPERTIES_SIZE.pack(properties_size))
+        parts.append(message.properties)
+        size += total
+    return b"".join(parts)
+
+
+def iterate(batch: bytes | bytearray | memoryview) -> Iterator[WireMessage]:
+    """Yield the entries in order. Raises BadBatch at the first that cannot be read."""
+    view = memoryview(batch)
+    at = number = 0
+    while at < len(view):
+        body_at = at + _HEAD.size
+        if body_at > len(view):
+            raise TruncatedEntry(number, at, f"{len(view) - at} bytes are no entry")
+        _, _, _, flag, body_size = _HEAD.unpack_from(view, at)
+        if body_size < 0:
+            raise BadEntrySize(number, at, f"body size {body_size}")
+        properties_at = body_at + body_size + 2
+        if properties_at > len(view):
+            raise TruncatedEntry(number, at, f"a body of {body_size} bytes goes past the batch")
+        (properties_size,) = _PROPERTIES_SIZE.unpack_from(view, properties_at - 2)
+        if properties_size < 0:
+            raise BadEntrySize(number, at, f"properties size {properties_size}")
+        end = properties_at + properties_size
+        if end > len(view):
+            raise TruncatedEntry(number, at, f"{properties_size} bytes of properties go past it")
+        yield WireMessage(view[body_at : properties_at - 2], view[properties_at:end], flag)
+        at, number = end, number + 1
