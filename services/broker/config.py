@@ -1,0 +1,167 @@
+"""Settings of the broker: one frozen dataclass, from TOML, environment and command line.
+
+The table ``[store]`` and the paths must be the same for reput on the same node; what shapes files
+is recorded in the store and compared at start.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+from pathlib import Path
+from typing import Final, Literal
+
+from shared.files.store_dir import StoreConfig, parse_delay_levels
+from shared.runtime.config import setting
+from tidemark.formats.hosts import Host
+
+ENV_PREFIX: Final = "TIDEMARK_BROKER_"
+BLANK_SIZE: Final = 8
+RECORD_OVERHEAD: Final = 65_536
+"""Room for everything of a record but its body (store layout 2.10: maxMessageSize + 64 KiB)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BrokerConfig:
+    """How one broker runs."""
+
+    store_dir: Path = Path("data")
+    """The store. On a disk of this machine: never on a network file system."""
+    run_dir: Path | None = None
+    """Sockets, and the positions page of a store that cannot be written. Default: STORE/run."""
+    store: StoreConfig = dataclasses.field(default_factory=StoreConfig)
+
+    host: str = setting("127.0.0.1", says="0.0.0.0 opens the API to everybody who reaches the port")
+    port: int = setting(8080, minimum=0, maximum=65_535, says="0 takes a free one")
+    admin_host: str = setting("127.0.0.1", says="probes, metrics")
+    admin_port: int = setting(8081, minimum=0, maximum=65_535, says="0 takes a free one")
+    advertised_host: str = setting(
+        "", says="IP address that records carry as store host; default: host, or 127.0.0.1"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    auto_create_topics: bool = setting(
+        False, says="a misspelt topic makes a new one instead of an error"
+    )
+    auto_create_queues: int = setting(4, unit="queues", minimum=1, maximum=1024)
+    message_size_max: int = setting(
+        4 << 20, unit="bytes", minimum=10, maximum=64 << 20, says="body of one message"
+    )
+    request_size_max: int = setting(
+        16 << 20,
+        unit="bytes",
+        minimum=1024,
+        maximum=1 << 30,
+        says="one HTTP body; large ones hold up the others while they are decoded",
+    )
+    waiting_bytes_max: int = setting(
+        256 << 20,
+        unit="bytes",
+        minimum=1 << 20,
+        says="request bodies in memory at a time; beyond, callers get 503 overloaded",
+    )
+    held_pulls_max: int = setting(
+        1024,
+        unit="pulls",
+        minimum=0,
+        says="long polls at a time; beyond, they are answered at once",
+    )
+    connections_max: int = setting(
+        2048, unit="connections", minimum=1, says="each takes a descriptor and some memory"
+    )
+    read_timeout_s: float = setting(
+        30.0, unit="s", minimum=0.1, says="for a request to arrive; small: slow links fail"
+    )
+    idle_timeout_s: float = setting(
+        75.0, unit="s", minimum=1.0, says="an unused connection is closed; keep it above proxies'"
+    )
+    write_timeout_s: float = setting(
+        30.0, unit="s", minimum=0.1, says="for a client to take any byte of an answer"
+    )
+
+    flush_interval_ms: int = setting(
+        5,
+        unit="ms",
+        minimum=0,
+        maximum=1000,
+        says="longest time bytes nobody waits for stay unflushed",
+    )
+    interval_flush_ms: int = setting(
+        500, unit="ms", minimum=1, says='flushInterval, only with visible_after = "written"'
+    )
+    interval_flush_pages: int = setting(
+        4, unit="pages", minimum=0, says='least pages to flush, only with visible_after = "written"'
+    )
+    interval_flush_thorough_ms: int = setting(
+        10_000, unit="ms", minimum=1, says='flush everything, only with visible_after = "written"'
+    )
+    prepare_wait_s: float = setting(
+        5.0, unit="s", minimum=0.0, says="a send waits so long for the next commit log file"
+    )
+    reserve_bytes: int = setting(
+        16 << 20,
+        unit="bytes",
+        minimum=0,
+        says="log kept for the broker's own records when the disk is full",
+    )
+    dispatch_lag_max: int = setting(
+        1 << 30, unit="bytes", minimum=1 << 20, says="sends get 503 once more is undispatched"
+    )
+    clock_step_max_ms: int = setting(
+        10_000,
+        unit="ms",
+        minimum=0,
+        says="store times stand still so long when the clock steps back",
+    )
+
+    def __post_init__(self) -> None:
+        """Check rules between fields."""
+        if self.advertised_host:
+            ipaddress.ip_address(self.advertised_host)  # ValueError names it
+        parse_delay_levels(self.store.delay_levels)
+        file_size = self.store.commit_log_file_size
+        if file_size < 4096:
+            raise ValueError(f"store.commit_log_file_size is {file_size}, less than 4096 bytes")
+        if self.request_size_max < self.message_size_max:
+            raise ValueError(
+                f"request_size_max ({self.request_size_max}) is below message_size_max "
+                f"({self.message_size_max}): the largest message could not be sent"
+            )
+
+    @property
+    def sockets_dir(self) -> Path:
+        """Where this node's doorbells are."""
+        return self.store_dir / "run" if self.run_dir is None else self.run_dir
+
+    @property
+    def reserve(self) -> int:
+        """Bytes of log kept for the broker's own records; small files keep a quarter of one."""
+        return min(self.reserve_bytes, self.store.commit_log_file_size // 4)
+
+    def store_host(self, port: int) -> Host:
+        """The address that records and message ids carry."""
+        for text in (self.advertised_host, self.host):
+            try:
+                address = ipaddress.ip_address(text)
+            except ValueError:
+                continue
+            if not address.is_unspecified:
+                return Host(address.packed, port)
+        return Host(ipaddress.ip_address("127.0.0.1").packed, port)
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalStoreConfig(StoreConfig):
+    """Small files: a store on a laptop, made in a second."""
+
+    commit_log_file_size: int = 64 << 20
+    index_slots: int = 50_000
+    index_entries: int = 200_000
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalBrokerConfig(BrokerConfig):
+    """The profile ``local``: other defaults, everything still settable."""
+
+    store: LocalStoreConfig = dataclasses.field(default_factory=LocalStoreConfig)
+    auto_create_topics: bool = True

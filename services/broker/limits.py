@@ -1,0 +1,63 @@
+"""Bounds of the broker, and the ones that are counted while it runs. Pure.
+
+Everything a caller can make grow has a bound here or in the configuration: bytes of request bodies
+in memory, held pulls, connections, messages per request. At a bound the *next* one is refused with
+a named error; what is already there goes on. Counting happens on the event loop: integers do.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidemark.errors import Overloaded
+
+MESSAGES_MAX: Final = 4096
+"""Messages in one produce request."""
+
+PULL_MAX: Final = 1024
+"""Messages in one pull; a larger ``max`` is refused, not cut silently."""
+
+PULL_BYTES_MAX: Final = 32 << 20
+"""``max_bytes`` of one pull."""
+
+WAIT_MS_MAX: Final = 60_000
+"""``wait_ms`` of one pull: below the idle time-outs of common proxies."""
+
+ACK_TIMEOUT_MS_MAX: Final = 60_000
+"""``timeout_ms`` of one send."""
+
+QUERY_MAX: Final = 64
+"""Hits of one look-up by key (maxMsgsNumBatch, store layout 5.6)."""
+
+
+class Budget:
+    """So many at once and not one more: bytes waiting, pulls held."""
+
+    __slots__ = ("advice", "limit", "name", "used")
+
+    def __init__(self, name: str, limit: int, advice: str) -> None:
+        self.name = name
+        self.limit = limit
+        self.advice = advice
+        self.used = 0
+
+    def take(self, amount: int) -> None:
+        """Take amount or raise Overloaded with nothing taken.
+
+        One taker alone always fits: a single request larger than the whole budget is the business
+        of the request limit, not of this one.
+        """
+        if self.used and self.used + amount > self.limit:
+            raise Overloaded(
+                f"{self.name}: {self.used} of {self.limit} in use, {amount} more asked. "
+                "Nothing was stored.",
+                self.advice,
+                limit=self.limit,
+                used=self.used,
+            )
+        self.used += amount
+
+    def give_back(self, amount: int) -> None:
+        """Return what was taken."""
+        assert amount <= self.used
+        self.used -= amount

@@ -1,0 +1,383 @@
+"""Requests and answers as values: produce requests in, messages out. Pure.
+
+``parse_produce`` turns a decoded body into drafts that can be stored as they are, or names the
+field that is wrong; nothing it accepts can fail later for its content. No property can be smuggled
+in: separators 0x01 and 0x02 are refused in every name and value, and names that the store or the
+SDK sets (store layout 2.7) come only through their own fields. Before: ``encodings`` decoded the
+bytes. After: ``append`` numbers the drafts (walk step 2).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from services.broker.fields import (
+    known_fields,
+    one_of,
+    shown,
+    string,
+    table,
+    whole_number,
+)
+from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
+from tidemark.errors import BadProperty, BadRequest, MessageTooLarge, TooManyMessages
+from tidemark.formats import hashing, properties
+from tidemark.formats.record import CRC_PROPERTY_SIZE, Record
+
+I32_MAX: Final = (1 << 31) - 1
+UNIQUE_ID_SIZE_MAX: Final = 128
+ACK_TIMEOUT_MS_DEFAULT: Final = 3000
+
+# Beyond 2.7: names that carry meaning inside a store although clients may set them there. An
+# INNER_* would make one record count as several, a __… belongs to protocol layers.
+_RESERVED_PREFIXES: Final = ("__", "INNER_", "TIMER_")
+_RESERVED_MORE: Final = frozenset({"CHECK_IMMUNITY_TIME_IN_SECONDS"})
+
+_REQUEST_FIELDS: Final = frozenset({"messages", "ack", "timeout_ms"})
+_DELAY_FIELDS: Final = ("delay_level", "deliver_at_ms", "delay_ms")
+_MESSAGE_FIELDS: Final = frozenset(
+    {
+        "body",
+        "body_text",
+        "tags",
+        "keys",
+        "properties",
+        "queue",
+        "sharding_key",
+        "flag",
+        "unique_id",
+        *_DELAY_FIELDS,
+    }
+)
+
+
+class AckLevel(StrEnum):
+    """What an answer to a send promises (design, promise P1)."""
+
+    MEMORY = "memory"
+    DISK = "disk"
+    REPLICATED = "replicated"
+
+
+class Draft(NamedTuple):
+    """One checked message, not yet numbered."""
+
+    body: bytes
+    properties: bytes
+    """As stored, without the record CRC property."""
+    flag: int
+    queue: int | None
+    sharding_key: str | None
+    unique_id: str
+
+
+class ProduceRequest(NamedTuple):
+    """One checked request; at least one draft."""
+
+    drafts: list[Draft]
+    ack: AckLevel
+    timeout_ms: int
+
+
+class Rules(NamedTuple):
+    """What bounds a message on this node."""
+
+    message_size_max: int
+    """Bytes of one body."""
+    record_crc: bool
+    """Whether the store adds the record CRC property, which needs its 20 bytes of properties."""
+    ack_default: AckLevel = AckLevel.DISK
+
+
+def parse_produce(
+    value: object, *, rules: Rules, json_body: bool, make_unique_id: Callable[[], str]
+) -> ProduceRequest:
+    """Check a decoded produce body; the first mistake is raised, by field, and nothing is stored.
+
+    json_body: ``body`` is base64 text; otherwise it is bytes. make_unique_id: called once per
+    message that brings no ``unique_id``. Raises BadRequest, BadProperty, MessageTooLarge,
+    TooManyMessages.
+    """
+    fields = known_fields(table(value, "the request body"), _REQUEST_FIELDS, "")
+    raw_messages = fields.get("messages")
+    if not isinstance(raw_messages, list):
+        raise BadRequest(
+            f"messages must be a list of messages, not {shown(raw_messages)}. Nothing was stored."
+        )
+    if not raw_messages:
+        raise BadRequest("messages is empty: a request stores at least one. Nothing was stored.")
+    if len(raw_messages) > MESSAGES_MAX:
+        raise TooManyMessages(
+            f"{len(raw_messages)} messages in one request, {MESSAGES_MAX} are allowed. "
+            "Nothing was stored.",
+            "Send them in several requests.",
+            limit=MESSAGES_MAX,
+        )
+    ack = fields.get("ack")
+    timeout_ms = fields.get("timeout_ms")
+    return ProduceRequest(
+        drafts=[
+            _draft(message, index, rules, json_body, make_unique_id)
+            for index, message in enumerate(raw_messages)
+        ],
+        ack=rules.ack_default if ack is None else AckLevel(one_of(ack, "ack", list(AckLevel))),
+        timeout_ms=(
+            ACK_TIMEOUT_MS_DEFAULT
+            if timeout_ms is None
+            else whole_number(timeout_ms, "timeout_ms", 1, ACK_TIMEOUT_MS_MAX)
+        ),
+    )
+
+
+def _draft(
+    value: object, index: int, rules: Rules, json_body: bool, make_unique_id: Callable[[], str]
+) -> Draft:
+    at = f"messages[{index}]"
+    fields = known_fields(table(value, at), _MESSAGE_FIELDS, at + ".")
+    for name in _DELAY_FIELDS:
+        if fields.get(name) is not None:
+            raise BadRequest(
+                f"{at}.{name}: this node does not deliver delayed messages. Nothing was stored.",
+                "Leave the field out; the message would be visible at once.",
+                field=f"{at}.{name}",
+            )
+    queue = fields.get("queue")
+    sharding_key = fields.get("sharding_key")
+    if queue is not None and sharding_key is not None:
+        raise BadRequest(
+            f"{at} has both queue and sharding_key; one of them picks the queue. "
+            "Nothing was stored.",
+            field=at,
+        )
+    flag = fields.get("flag")
+    pairs, unique_id = _properties(fields, at, make_unique_id)
+    encoded = properties.encode(pairs)
+    limit = properties.PROPERTIES_SIZE_MAX - (CRC_PROPERTY_SIZE if rules.record_crc else 0)
+    if len(encoded) > limit:
+        raise BadProperty(
+            f"{at}: properties, tags and keys together take {len(encoded)} bytes, {limit} fit "
+            "into a record. Nothing was stored.",
+            "Put large values into the body.",
+            field=f"{at}.properties",
+            limit=limit,
+        )
+    return Draft(
+        body=_body(fields, at, rules.message_size_max, json_body),
+        properties=encoded,
+        flag=0 if flag is None else whole_number(flag, f"{at}.flag", -I32_MAX - 1, I32_MAX),
+        queue=None if queue is None else whole_number(queue, f"{at}.queue", 0, I32_MAX),
+        sharding_key=pairs.get(properties.SHARDING_KEY),
+        unique_id=unique_id,
+    )
+
+
+def _body(fields: Mapping[str, object], at: str, size_max: int, json_body: bool) -> bytes:
+    body, text = fields.get("body"), fields.get("body_text")
+    if (body is None) == (text is None):
+        both = "has both body and body_text" if body is not None else "has no body"
+        raise BadRequest(
+            f"{at} {both}. Nothing was stored.",
+            "Give body (bytes in msgpack, base64 in JSON) or body_text (a string); "
+            "an empty one is fine.",
+            field=f"{at}.body",
+        )
+    if text is not None:
+        data = string(text, f"{at}.body_text").encode()
+    elif json_body:
+        data = _from_base64(body, f"{at}.body")
+    elif isinstance(body, bytes):
+        data = body
+    else:
+        raise BadRequest(
+            f"{at}.body must be bytes (msgpack bin), not {shown(body)}. Nothing was stored.",
+            "Encode it first, or use body_text.",
+            field=f"{at}.body",
+        )
+    if len(data) > size_max:
+        raise MessageTooLarge(
+            f"{at}: the body has {len(data)} bytes, {size_max} are allowed. Nothing was stored.",
+            "Split the message, or raise message_size_max on the broker.",
+            field=f"{at}.body",
+            limit=size_max,
+        )
+    return data
+
+
+def _from_base64(value: object, at: str) -> bytes:
+    text = string(value, at)
+    try:
+        return base64.b64decode(text.encode("ascii"), validate=True)
+    except (binascii.Error, ValueError):
+        raise BadRequest(
+            f"{at} must be base64, not {shown(text)}. Nothing was stored.",
+            "Use body_text for text.",
+            field=at,
+        ) from None
+
+
+def _properties(
+    fields: Mapping[str, object], at: str, make_unique_id: Callable[[], str]
+) -> tuple[dict[str, str], str]:
+    """All pairs to store, and the unique id among them."""
+    pairs: dict[str, str] = {}
+    given = fields.get("properties")
+    if given is not None:
+        for name, value in table(given, f"{at}.properties").items():
+            where = f"{at}.properties.{shown_name(name)}"
+            _check_text(name, where, "name")
+            if _is_reserved(name):
+                raise BadProperty(
+                    f"{where}: the name is reserved for the store. Nothing was stored.",
+                    "Use another name; tags, keys, sharding_key and unique_id have own fields.",
+                    field=where,
+                )
+            if not isinstance(value, str):
+                raise BadRequest(
+                    f"{where} must be a string, not {shown(value)}. Nothing was stored.",
+                    field=where,
+                )
+            _check_text(value, where, "value")
+            pairs[name] = value
+    tags = fields.get("tags")
+    if tags is not None and tags != "":
+        pairs[properties.TAGS] = _text(tags, f"{at}.tags")
+    keys = fields.get("keys")
+    if keys is not None:
+        joined = _keys(keys, f"{at}.keys")
+        if joined:
+            pairs[properties.KEYS] = joined
+    sharding_key = fields.get("sharding_key")
+    if sharding_key is not None:
+        pairs[properties.SHARDING_KEY] = _text(sharding_key, f"{at}.sharding_key")
+    unique_id = fields.get("unique_id")
+    if unique_id is None:
+        pairs[properties.UNIQ_KEY] = made = make_unique_id()
+        return pairs, made
+    pairs[properties.UNIQ_KEY] = checked = _unique_id(unique_id, f"{at}.unique_id")
+    return pairs, checked
+
+
+def _keys(value: object, at: str) -> str:
+    if not isinstance(value, list):
+        raise BadRequest(
+            f"{at} must be a list of strings, not {shown(value)}. Nothing was stored.", field=at
+        )
+    for index, key in enumerate(value):
+        _text(key, f"{at}[{index}]")
+        if " " in key:
+            # Keys are stored in one property, one space between two: this one would become two.
+            raise BadProperty(
+                f"{at}[{index}]: {shown(key)} contains a space, which separates keys. "
+                "Nothing was stored.",
+                field=f"{at}[{index}]",
+            )
+    return " ".join(value)
+
+
+def _unique_id(value: object, at: str) -> str:
+    text = _text(value, at)
+    if " " in text or len(text) > UNIQUE_ID_SIZE_MAX:
+        raise BadProperty(
+            f"{at}: {shown(text)} contains a space or is longer than {UNIQUE_ID_SIZE_MAX} "
+            "characters. Nothing was stored.",
+            field=at,
+        )
+    return text
+
+
+def _text(value: object, at: str) -> str:
+    """A string that can stand in the properties; wrong type is BadRequest, the rest BadProperty."""
+    if not isinstance(value, str):
+        raise BadRequest(
+            f"{at} must be a string, not {shown(value)}. Nothing was stored.", field=at
+        )
+    _check_text(value, at, "value")
+    return value
+
+
+def _check_text(text: str, at: str, what: str) -> None:
+    if not text:
+        # RocketMQ's readers drop an empty name or value without a word (store layout 2.6).
+        raise BadProperty(
+            f"{at}: the {what} is empty, and would be lost in the record. Nothing was stored.",
+            "Leave it out.",
+            field=at,
+        )
+    if "\x01" in text or "\x02" in text:
+        raise BadProperty(
+            f"{at}: the {what} contains 0x01 or 0x02, which separate properties. "
+            "Nothing was stored.",
+            field=at,
+        )
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise BadProperty(
+                f"{at}: the {what} is not UTF-8 text. Nothing was stored.", field=at
+            ) from None
+
+
+def _is_reserved(name: str) -> bool:
+    return (
+        properties.is_reserved(name)
+        or name in _RESERVED_MORE
+        or name.startswith(_RESERVED_PREFIXES)
+    )
+
+
+def shown_name(name: str) -> str:
+    """A property name as it may stand in a sentence: plain if it is, else quoted and escaped."""
+    return name if name.isascii() and name.isprintable() and 0 < len(name) <= 64 else shown(name)
+
+
+def tags_code(record: Record, delay_levels_ms: Sequence[int]) -> int:
+    """The code that dispatch gives a record's unit (store layout 3)."""
+    found = record.property_map
+    if record.topic == hashing.SCHEDULE_TOPIC:
+        due_ms = hashing.delivery_time_code(
+            found.get(properties.DELAY), record.store_timestamp_ms, delay_levels_ms
+        )
+        if due_ms is not None:
+            return due_ms
+    return hashing.tags_code(found.get(properties.TAGS))
+
+
+def message_map(record: Record, *, code: int, json_body: bool) -> dict[str, object]:
+    """One message as an answer shows it (design, section 7); owns its body, borrows nothing."""
+    found = record.property_map
+    body = bytes(record.body)
+    message: dict[str, object] = {
+        "message_id": record.message_id,
+        "unique_id": found.get(properties.UNIQ_KEY),
+        "topic": record.topic,
+        "queue": record.queue_id,
+        "queue_offset": record.queue_offset,
+        "physical_offset": record.physical_offset,
+        "size": record.size,
+        "tags": found.get(properties.TAGS),
+        "keys": [key for key in found.get(properties.KEYS, "").split(" ") if key],
+        "properties": found,
+        "born_timestamp_ms": record.born_timestamp_ms,
+        "store_timestamp_ms": record.store_timestamp_ms,
+        "born_host": record.born_host.text,
+        "store_host": record.store_host.text,
+        "reconsume_times": record.reconsume_times,
+        "flag": record.flag,
+        "sys_flag": record.sys_flag,
+        "body_crc": record.body_crc,
+        "tags_code": code,
+        "prepared_transaction_offset": record.prepared_transaction_offset,
+    }
+    if not json_body:
+        message["body"] = body
+        return message
+    try:
+        message["body_text"] = body.decode()
+    except UnicodeDecodeError:
+        message["body"] = base64.b64encode(body).decode("ascii")
+    return message

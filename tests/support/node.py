@@ -1,0 +1,283 @@
+"""One node made of real processes: broker and reput, with ports and logs of their own.
+
+    with Node(tmp_path) as node:
+        node.start()
+        node.wait_ready()
+        ... node.api_url ...
+
+Everything that a test waits for is a condition with a deadline, never a pause. ``kill`` is SIGKILL,
+``stop`` is SIGTERM. When the body of the ``with`` fails, the logs of all processes are printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, TextIO, cast
+
+PROJECT: Final = Path(__file__).resolve().parents[2]
+ROLES: Final = ("broker", "reput")
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 40.0
+POLL_S: Final = 0.02
+
+SMALL_STORE: Final[Mapping[str, object]] = {
+    "commit_log_file_size": 1 << 20,
+    "consume_queue_file_size": 20_000,
+    "index_slots": 500,
+    "index_entries": 2000,
+}
+"""Files small enough that a test rolls through several."""
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(
+    condition: Callable[[], object], what: str, timeout_s: float = START_TIMEOUT_S
+) -> None:
+    """Return as soon as condition() is true; AssertionError naming ``what`` after the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
+        time.sleep(POLL_S)
+
+
+class Node:
+    """Broker and reput of one store. Start, kill and stop them together or one by one."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        store: Mapping[str, object] | None = None,
+        broker: Mapping[str, object] | None = None,
+        reput: Mapping[str, object] | None = None,
+        environment: Mapping[str, str] | None = None,
+        store_dir: Path | None = None,
+    ) -> None:
+        """directory: everything goes below it. store: the [store] table of both services, on top of
+        SMALL_STORE. broker, reput: more settings of one of them. environment: more variables.
+        store_dir: an existing store instead of directory/store.
+        """
+        self.directory = directory
+        self.store_dir = store_dir if store_dir is not None else directory / "store"
+        # Not below directory: pytest's paths are too long for a socket (108 bytes).
+        self.run_dir = Path(tempfile.mkdtemp(prefix="tm-"))
+        self.ports = {name: free_port() for name in ("api", "broker", "reput")}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.commands: dict[str, list[str]] = {}
+        self._environment = dict(environment or {})
+        self._logs: dict[str, TextIO] = {}
+        self._settings: dict[str, dict[str, object]] = {
+            role: {
+                "store_dir": str(self.store_dir),
+                "run_dir": str(self.run_dir),
+                "admin_port": self.ports[role],
+                **({"port": self.ports["api"]} if role == "broker" else {}),
+                **(more or {}),
+                "store": {**SMALL_STORE, **(store or {})},
+            }
+            for role, more in (("broker", broker), ("reput", reput))
+        }
+
+    # -- addresses ------------------------------------------------------------------------------
+
+    @property
+    def api_url(self) -> str:
+        """``http://127.0.0.1:PORT`` of the broker's API."""
+        return f"http://127.0.0.1:{self.ports['api']}"
+
+    @property
+    def broker_admin_url(self) -> str:
+        """Probes and metrics of the broker."""
+        return f"http://127.0.0.1:{self.ports['broker']}"
+
+    @property
+    def reput_admin_url(self) -> str:
+        """Probes and metrics of reput."""
+        return f"http://127.0.0.1:{self.ports['reput']}"
+
+    def log_path(self, role: str) -> Path:
+        """Where a service's standard output and error go, over all its starts."""
+        return self.directory / f"{role}.log"
+
+    def log_text(self, role: str) -> str:
+        """All that a service has logged so far."""
+        path = self.log_path(role)
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+        if error is not None:
+            self.print_logs()
+
+    def command(self, role: str) -> list[str]:
+        """The command line that starts a service; its settings are in a file."""
+        path = self.directory / f"{role}.toml"
+        path.write_text(toml(self._settings[role]), encoding="utf-8")
+        return [
+            sys.executable,
+            "-m",
+            f"services.{role}",
+            "--store",
+            str(self.store_dir),
+            "--config",
+            str(path),
+        ]
+
+    def start(self, *roles: str, prefix: tuple[str, ...] = ()) -> None:
+        """Start the named services (default: all). prefix: for ``strace -f …`` and the like."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for role in roles or ROLES:
+            assert not self.is_alive(role), f"{role} runs already"
+            log = self.log_path(role).open("a", encoding="utf-8")
+            if role in self._logs:
+                self._logs[role].close()
+            self._logs[role] = log
+            self.commands[role] = [*prefix, *self.command(role)]
+            self.processes[role] = subprocess.Popen(
+                self.commands[role],
+                cwd=PROJECT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def is_alive(self, role: str) -> bool:
+        """Whether the service's process runs."""
+        process = self.processes.get(role)
+        return process is not None and process.poll() is None
+
+    def pid(self, role: str) -> int:
+        """Process id of a service that was started."""
+        return self.processes[role].pid
+
+    def wait_exit(self, role: str, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """Wait until the process has ended; its exit status (negative: the signal)."""
+        return self.processes[role].wait(timeout_s)
+
+    def kill(self, *roles: str) -> None:
+        """SIGKILL the named services (default: all that run), and wait until they are gone."""
+        self._signal(signal.SIGKILL, roles)
+
+    def stop(self, *roles: str) -> dict[str, int]:
+        """SIGTERM the named services (default: all that run); exit status of each."""
+        return self._signal(signal.SIGTERM, roles)
+
+    def _signal(self, signum: signal.Signals, roles: tuple[str, ...]) -> dict[str, int]:
+        stopped = [role for role in roles or ROLES if self.is_alive(role)]
+        for role in stopped:
+            self.processes[role].send_signal(signum)
+        return {role: self.wait_exit(role) for role in stopped}
+
+    def close(self) -> None:
+        """Kill what still runs, close the logs, remove the sockets."""
+        self.kill()
+        for log in self._logs.values():
+            log.close()
+        self._logs.clear()
+        shutil.rmtree(self.run_dir, ignore_errors=True)
+
+    def print_logs(self, last: int = 200) -> None:
+        """Print the last lines of every log: pytest shows them with the failure."""
+        for role in ROLES:
+            lines = self.log_text(role).splitlines()
+            print(f"--- {role}: last {min(last, len(lines))} of {len(lines)} lines")
+            print("\n".join(lines[-last:]))
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def get_json(self, url: str) -> tuple[int, dict[str, Any]]:
+        """Status and decoded JSON of a GET; status 0 while nobody answers."""
+        return self.request_json("GET", url)
+
+    def request_json(
+        self, method: str, url: str, body: object = None, *, timeout_s: float = 30.0
+    ) -> tuple[int, dict[str, Any]]:
+        """Status and decoded JSON of a call with a JSON body; status 0 if nobody answers.
+
+        url: a whole URL, or a path of the API.
+        """
+        whole = url if url.startswith("http") else self.api_url + url
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Accept": "application/json"}
+        if data is not None:
+            headers["Content-Type"] = "application/json"
+        call = urllib.request.Request(whole, data=data, headers=headers, method=method)
+        try:
+            with urllib.request.urlopen(call, timeout=timeout_s) as answer:
+                text = answer.read()
+                status = int(answer.status)
+        except urllib.error.HTTPError as refused:
+            text, status = refused.read(), refused.code
+        except OSError:
+            return 0, {}
+        return status, cast(dict[str, Any], json.loads(text)) if text else {}
+
+    def ready(self, role: str = "broker") -> dict[str, Any]:
+        """Body of /ready of a service; {} while nobody answers."""
+        url = self.broker_admin_url if role == "broker" else self.reput_admin_url
+        return self.get_json(url + "/ready")[1]
+
+    def wait_ready(self, *roles: str, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until the named services (default: all that run) say that they are ready."""
+        for role in roles or tuple(role for role in ROLES if self.is_alive(role)):
+
+            def is_ready(role: str = role) -> bool:
+                assert self.is_alive(role), (
+                    f"{role} ended with status {self.processes[role].returncode}"
+                )
+                return self.ready(role).get("ready") is True
+
+            wait_until(is_ready, f"{role} to be ready", timeout_s)
+
+    def metric(self, role: str, name: str) -> float | None:
+        """Value of a metric without labels (or with them spelled out); None if it is missing."""
+        url = self.broker_admin_url if role == "broker" else self.reput_admin_url
+        with contextlib.suppress(OSError), urllib.request.urlopen(url + "/metrics") as answer:
+            for line in answer.read().decode().splitlines():
+                if line.startswith(name + " "):
+                    return float(line.rsplit(" ", 1)[1])
+        return None
+
+
+def toml(values: Mapping[str, object]) -> str:
+    """Write settings as TOML: scalars first, then one table per map."""
+    lines = [
+        f"{name} = {json.dumps(str(value) if isinstance(value, Path) else value)}"
+        for name, value in values.items()
+        if value is not None and not isinstance(value, Mapping)
+    ]
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            lines += ["", f"[{name}]", toml(value)]
+    return "\n".join(lines) + "\n"
