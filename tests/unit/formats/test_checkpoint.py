@@ -1,0 +1,86 @@
+"""The checkpoint page: RocketMQ's head to the byte, and slots that no two owners share."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.formats import checkpoint
+from tidemark.formats.checkpoint import Head, Slot
+
+I64 = st.integers(-(2**63), 2**63 - 1)
+HEADS = st.builds(Head, I64, I64, I64, I64, I64)
+
+
+def test_the_head_is_five_big_endian_numbers_and_then_zeros() -> None:
+    page = checkpoint.encode_page(Head(1, 2, 3, 4, 18016))
+    assert page == struct.pack(">5q", 1, 2, 3, 4, 18016) + bytes(4096 - 40)
+
+
+@given(HEADS)
+def test_a_head_is_read_back(head: Head) -> None:
+    assert checkpoint.decode_head(checkpoint.encode_head(head)) == head
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_a_head_or_too_few(page: bytes) -> None:
+    if len(page) >= 40:
+        assert checkpoint.encode_head(checkpoint.decode_head(memoryview(page))) == page[:40]
+    else:
+        with pytest.raises(ValueError, match="needs 40 bytes"):
+            checkpoint.decode_head(page)
+
+
+@pytest.mark.parametrize(
+    ("physic", "logics", "expected"),
+    [(10_000, 12_000, 7_000), (12_000, 10_000, 7_000), (0, 10_000, 0), (2_000, 9_000, 0)],
+)
+def test_recovery_looks_three_seconds_before_the_older_flush(
+    physic: int, logics: int, expected: int
+) -> None:
+    assert checkpoint.min_timestamp(Head(physic, logics)) == expected
+
+
+def test_slots_lie_in_their_owners_region_behind_the_head() -> None:
+    bases = {"log": 512, "broker": 1024, "reput": 1536, "ha": 2048}
+    owners = {
+        "log": [Slot.WRITTEN, Slot.LOG_EPOCH],
+        "broker": [Slot.MIN, Slot.BROKER_STATE],
+        "reput": [Slot.DISPATCHED, Slot.RESUME_CHECK],
+        "ha": [Slot.CONFIRM, Slot.HA_GENERATION],
+    }
+    assert sorted(Slot) == list(Slot)
+    for owner, (first, last) in owners.items():
+        assert first * 8 == bases[owner]
+        assert last * 8 + 8 <= bases[owner] + checkpoint.REGION_SIZE
+    assert len(set(Slot)) == len(list(Slot.__members__))
+
+
+def test_slot_numbers_never_change() -> None:
+    """Two versions of Tidemark may map one page during an upgrade."""
+    log = "WRITTEN FLUSHED BOOT_ID_HIGH BOOT_ID_LOW MAGIC_AND_FORMAT LOG_EPOCH"
+    broker = "MIN SERVING_EPOCH BROKER_HEARTBEAT_MS BROKER_PID GENERATION BROKER_STATE"
+    reput = (
+        "DISPATCHED DISPATCHED_DURABLE REPUT_HEARTBEAT_MS REPUT_PID REPUT_GENERATION "
+        "RESUME_UNITS RESUME_INDEX_ENTRIES RESUME_CHECK"
+    )
+    ha = (
+        "CONFIRM ROLE EPOCH LEASE_DEADLINE FENCED HA_BOOT_ID_HIGH HA_BOOT_ID_LOW HA_NONCE "
+        "HA_HEARTBEAT_MS HA_PID HA_GENERATION"
+    )
+    expected = {
+        name: base + place
+        for base, names in ((64, log), (128, broker), (192, reput), (256, ha))
+        for place, name in enumerate(names.split())
+    }
+    assert {slot.name: slot.value for slot in Slot} == expected
+
+
+def test_the_resume_check_is_a_crc_over_the_three_values() -> None:
+    expected = zlib.crc32(struct.pack("<QQQ", 7, 8, 9))
+    assert checkpoint.resume_check(7, 8, 9) == expected
+    assert checkpoint.resume_check(0, 0, 0) != 0  # a page of zeros does not pass

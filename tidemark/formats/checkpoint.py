@@ -1,0 +1,155 @@
+"""The checkpoint page: RocketMQ's head and our regions (docs/formats.md, section 6). Pure.
+
+One page of 4096 bytes that all processes of a node map. Its head is RocketMQ's: five big-endian
+numbers. Behind it, where RocketMQ writes zeros, each process has a region of little-endian 8-byte
+slots; every slot and every head field has exactly one writer. Everything here is a hint about where
+to start looking: a lost or old page costs time and never a message.
+This module knows layouts; the mapped page is ``shared.files.positions``.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+SIZE: Final = 4096
+SLOT_SIZE: Final = 8
+SLOT_COUNT: Final = SIZE // SLOT_SIZE
+HEAD: Final = struct.Struct(">5q")
+
+REGION_LOG: Final = 512
+REGION_BROKER: Final = 1024
+REGION_REPUT: Final = 1536
+REGION_HA: Final = 2048
+"""Byte offsets of the regions; a region ends where the next begins, the last at 2560."""
+REGION_SIZE: Final = 512
+
+REGION_FORMAT: Final = 1
+REGION_MAGIC: Final = 0x54494445 << 32 | REGION_FORMAT
+"""Value of MAGIC_AND_FORMAT in a page whose regions we have written: "TIDE" and the format."""
+
+MIN_TIMESTAMP_MARGIN_MS: Final = 3000
+"""How far before the older of the two flush times recovery starts (section 6)."""
+
+
+class Head(NamedTuple):
+    """RocketMQ's five values; 0 = not known. Field n is the n-th 8 bytes of the page."""
+
+    physic_timestamp_ms: int = 0
+    """Store time of a record up to which the commit log is on disk."""
+    logics_timestamp_ms: int = 0
+    """Store time of the last dispatched record."""
+    index_timestamp_ms: int = 0
+    """End time of the last index file that was filled."""
+    master_flushed_offset: int = 0
+    confirm_offset: int = 0
+
+
+_LOG: Final = REGION_LOG // SLOT_SIZE
+_BROKER: Final = REGION_BROKER // SLOT_SIZE
+_REPUT: Final = REGION_REPUT // SLOT_SIZE
+_HA: Final = REGION_HA // SLOT_SIZE
+
+
+class Slot(IntEnum):
+    """Our slots; the value is the slot's number in the page: byte offset / 8.
+
+    Never renumber: all processes of a node, of one version or of two, meet in these numbers.
+    """
+
+    # log: whoever holds the append lock
+    WRITTEN = _LOG
+    """End of what can be read."""
+    FLUSHED = _LOG + 1
+    """End of what is on disk."""
+    BOOT_ID_HIGH = _LOG + 2
+    BOOT_ID_LOW = _LOG + 3
+    """The boot in which WRITTEN was published; in another boot it proves nothing."""
+    MAGIC_AND_FORMAT = _LOG + 4
+    """REGION_MAGIC; 0 in a page that only RocketMQ wrote."""
+    LOG_EPOCH = _LOG + 5
+
+    # broker
+    MIN = _BROKER
+    """Start of the log: the first byte of its oldest file."""
+    SERVING_EPOCH = _BROKER + 1
+    """The epoch under which the broker appends; 0 = not appending."""
+    BROKER_HEARTBEAT_MS = _BROKER + 2
+    BROKER_PID = _BROKER + 3
+    GENERATION = _BROKER + 4
+    """Raised by every recovery: what was published under a smaller one is void."""
+    BROKER_STATE = _BROKER + 5
+    """A ``BrokerState``."""
+
+    # reput
+    DISPATCHED = _REPUT
+    """End of what queues and index cover."""
+    DISPATCHED_DURABLE = _REPUT + 1
+    """End of what queues and index cover on disk; dispatch resumes here."""
+    REPUT_HEARTBEAT_MS = _REPUT + 2
+    REPUT_PID = _REPUT + 3
+    REPUT_GENERATION = _REPUT + 4
+    RESUME_UNITS = _REPUT + 5
+    """Sum of the max queue offsets of all queues at DISPATCHED_DURABLE."""
+    RESUME_INDEX_ENTRIES = _REPUT + 6
+    """Index entries in all files at DISPATCHED_DURABLE."""
+    RESUME_CHECK = _REPUT + 7
+    """CRC-32 over DISPATCHED_DURABLE, RESUME_UNITS, RESUME_INDEX_ENTRIES; see ``resume_check``."""
+
+    # ha
+    CONFIRM = _HA
+    """End of what may be seen and acked in a group."""
+    ROLE = _HA + 1
+    EPOCH = _HA + 2
+    LEASE_DEADLINE = _HA + 3
+    FENCED = _HA + 4
+    HA_BOOT_ID_HIGH = _HA + 5
+    HA_BOOT_ID_LOW = _HA + 6
+    HA_NONCE = _HA + 7
+    HA_HEARTBEAT_MS = _HA + 8
+    HA_PID = _HA + 9
+    HA_GENERATION = _HA + 10
+
+
+class BrokerState(IntEnum):
+    """Values of Slot.BROKER_STATE."""
+
+    STARTING = 0
+    RECOVERING = 1
+    SERVING = 2
+    UNREADY = 3
+
+
+_RESUME: Final = struct.Struct("<3Q")
+
+
+def resume_check(dispatched_durable: int, units: int, index_entries: int) -> int:
+    """The value of RESUME_CHECK: CRC-32 over the three as little-endian u64.
+
+    The four slots are stored one after another; a kill in between leaves a check that fails.
+    """
+    return zlib.crc32(_RESUME.pack(dispatched_durable, units, index_entries))
+
+
+def encode_head(head: Head) -> bytes:
+    """The first 40 bytes of the page. Raises struct.error for numbers out of i64 (our own bug)."""
+    return HEAD.pack(*head)
+
+
+def decode_head(page: memoryview | bytes | bytearray) -> Head:
+    """The head of a page. Every 40 bytes decode. Raises ValueError if there are fewer."""
+    if len(page) < HEAD.size:
+        raise ValueError(f"a checkpoint head needs {HEAD.size} bytes, the page has {len(page)}")
+    return Head._make(HEAD.unpack_from(page))
+
+
+def encode_page(head: Head) -> bytes:
+    """A whole page as RocketMQ writes it: the head, then zeros."""
+    return encode_head(head).ljust(SIZE, b"\0")
+
+
+def min_timestamp(head: Head) -> int:
+    """Store time from which recovery after an unclean stop must look (ms; 0 = everything)."""
+    return max(0, min(head.physic_timestamp_ms, head.logics_timestamp_ms) - MIN_TIMESTAMP_MARGIN_MS)

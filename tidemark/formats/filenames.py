@@ -1,0 +1,62 @@
+"""Names of the fixed-size files (docs/formats.md, section 1.1). Pure.
+
+A file of the commit log or a queue is named by the offset of its first byte, 20 digits; an index
+file by the local time of its making, 17 digits. Both sort as strings in the order of their content.
+Whether a name fits its neighbours is not judged here (``shared.files.mapped_file_queue`` does).
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Final
+
+OFFSET_DIGITS: Final = 20
+INDEX_DIGITS: Final = 17
+OFFSET_MAX: Final = 2**63 - 1
+"""Offsets are signed 64 bit everywhere; a larger name cannot have been written by anyone."""
+
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+def offset_name(offset: int) -> str:
+    """The name of the file that starts at offset (bytes). Raises ValueError outside 0…2^63−1."""
+    if not 0 <= offset <= OFFSET_MAX:
+        raise ValueError(f"offset {offset} is not in 0…{OFFSET_MAX}")
+    return f"{offset:020d}"
+
+
+def parse_offset_name(name: str) -> int | None:
+    """The start offset a name stands for; None if it is not 20 digits, or beyond 2^63−1."""
+    if len(name) != OFFSET_DIGITS or not _is_digits(name):
+        return None
+    offset = int(name)
+    return offset if offset <= OFFSET_MAX else None
+
+
+def index_name(wall_ms: int, utc_offset_s: int = 0, *, after: str | None = None) -> str:
+    """The name of an index file made now: local time as yyyyMMddHHmmssSSS.
+
+    wall_ms: ms since 1970 UTC. utc_offset_s: local time minus UTC in seconds. after: the name of
+    the newest file there is; the result is always larger. Without that, a clock set back (or the
+    hour that autumn repeats) would sort the new file before its predecessor, and queries, which
+    stop at the first file that is too old, would stop too early.
+    """
+    local = _EPOCH + datetime.timedelta(milliseconds=wall_ms, seconds=utc_offset_s)
+    name = local.strftime("%Y%m%d%H%M%S").rjust(14, "0") + f"{local.microsecond // 1000:03d}"
+    previous = parse_index_name(after) if after is not None else None
+    if previous is not None and int(name) <= previous:
+        return f"{previous + 1:017d}"
+    return name
+
+
+def parse_index_name(name: str) -> int | None:
+    """The number a name spells; None if it is not one: RocketMQ skips such files as well."""
+    if not 1 <= len(name) <= 19 or not _is_digits(name):
+        return None
+    number = int(name)
+    return number if number <= OFFSET_MAX else None
+
+
+def _is_digits(name: str) -> bool:
+    # isdigit alone also takes Arabic-Indic and superscript digits.
+    return name.isascii() and name.isdigit()

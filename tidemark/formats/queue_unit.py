@@ -1,0 +1,70 @@
+"""Consume queue unit: 20 bytes that point to one record (docs/formats.md, section 4). Pure.
+
+A consume queue is an array of units; a unit's number in the queue is the message's queue offset.
+Nothing in a unit says so: the position is the number. An all-zero unit is space not yet written.
+Step before: ``formats.scan`` finds the record. Step after: a pull reads the unit, then the record.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from tidemark.offsets import UNIT_SIZE
+
+UNIT: Final = struct.Struct(">qiq")
+"""Physical offset of the record, its whole size in bytes, tags code (section 4.1)."""
+
+PRE_BLANK_SIZE: Final = 0x7FFFFFFF
+"""The size that marks a unit before a queue's first message (section 4.4)."""
+
+PRE_BLANK: Final = UNIT.pack(0, PRE_BLANK_SIZE, 0)
+"""Fills the space before the first unit of a queue that does not start at a file's beginning."""
+
+assert UNIT.size == UNIT_SIZE
+
+
+class Unit(NamedTuple):
+    """Where one message of a queue lies in the commit log."""
+
+    physical_offset: int
+    """First byte of the record."""
+    size: int
+    """The whole record in bytes, not its body."""
+    tags_code: int
+    """Hash of the tags, or the due time under the delay topic (section 3)."""
+
+    @property
+    def end(self) -> int:
+        """Physical offset behind the record; meaningless for a pre-blank unit."""
+        return self.physical_offset + self.size
+
+
+def encode(unit: Unit) -> bytes:
+    """The unit's 20 bytes. Raises struct.error for numbers out of range (our own bug)."""
+    return UNIT.pack(*unit)
+
+
+def decode(view: memoryview | bytes | bytearray, start: int = 0) -> Unit:
+    """The unit at view[start:start + 20]. Every 20 bytes decode; see ``is_valid``.
+
+    Raises ValueError if the view ends before.
+    """
+    if start < 0 or start + UNIT_SIZE > len(view):
+        raise ValueError(f"a unit needs {UNIT_SIZE} bytes at {start}, the view has {len(view)}")
+    return Unit._make(UNIT.unpack_from(view, start))
+
+
+def is_valid(unit: Unit) -> bool:
+    """It was written: offset ≥ 0 and size > 0 (section 4.6). Pre-blank units are valid too."""
+    return unit.physical_offset >= 0 and unit.size > 0
+
+
+def is_pre_blank(unit: Unit) -> bool:
+    """A filler before a queue's first message: points to no record."""
+    return unit.physical_offset == 0 and unit.size == PRE_BLANK_SIZE and unit.tags_code == 0
+
+
+def pre_blank_run(count: int) -> bytes:
+    """count pre-blank units, one behind the other."""
+    return PRE_BLANK * count
