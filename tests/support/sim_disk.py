@@ -217,6 +217,11 @@ class SimDisk:
         """Count as an operation: a place where a crash may come between two mapped stores."""
         self._operation(what, None)
 
+    def crash(self) -> None:
+        """Everything ends now: keep this moment, refuse what comes after. Then raise SimCrash."""
+        if self._at_crash is None:
+            self._at_crash = self._copy()
+
     def copy(self) -> SimDisk:
         """The same disk and page cache, all processes gone (SIGKILL): no locks, nobody mapped."""
         return self._at_crash.copy() if self._at_crash is not None else self._copy()
@@ -270,6 +275,11 @@ class SimDisk:
                     yield at / name, bytes(child.cache)
 
         return walk(self._root, Path("/"))
+
+    def peek(self, path: Path) -> bytes | None:
+        """A file's bytes as processes see them, without counting as an operation; None without."""
+        node = self._find(path)
+        return bytes(node.cache) if isinstance(node, Inode) else None
 
     def durable_bytes(self, path: Path) -> bytes:
         """What is certain to survive of a file's bytes, whatever its name does."""

@@ -117,7 +117,8 @@ class _Judge:
                     log_file.written.append((start, start + int(result[1])))
             case "fdatasync":
                 for log_file, extents in covered:
-                    log_file.durable = extents
+                    if len(extents) > len(log_file.durable):
+                        log_file.durable = extents
                     self.syncs += 1
             case "fsync":
                 descriptor = _DESCRIPTOR.match(arguments)

@@ -1,0 +1,148 @@
+"""What must hold of a store's files, read here without the store's own code.
+
+Each check takes a disk (or an image of one) and the history, and raises Violation. Layouts are
+spelled out a second time on purpose: a mistake shared with the code under test would hide.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.simulation.history import History, Violation
+from tests.support.sim_disk import SimDisk
+
+UNIT: Final = struct.Struct(">qiq")
+UNIT_SIZE: Final = 20
+HEAD: Final = struct.Struct(">Ii")
+BLANK: Final = 0xCBD43194 - (1 << 32)
+FLUSHED_AT: Final = 512 + 8
+DISPATCHED_AT: Final = 1536
+DISPATCHED_DURABLE_AT: Final = 1536 + 8
+
+
+def slot(disk: SimDisk, root: Path, at: int) -> int:
+    """One little-endian number of the checkpoint page; 0 without a page."""
+    page = disk.peek(root / "checkpoint") or b""
+    return int.from_bytes(page[at : at + 8], "little")
+
+
+def log_files(disk: SimDisk, root: Path) -> list[tuple[int, bytes]]:
+    """(start, bytes) of every commit log file, ascending."""
+    found = []
+    for entry in disk.list_directory(root / "commitlog"):
+        raw = disk.peek(root / "commitlog" / entry.name)
+        if raw is not None and len(entry.name) == UNIT_SIZE and entry.name.isdigit():
+            found.append((int(entry.name), raw))
+    return found
+
+
+def walk_log(disk: SimDisk, root: Path, end: int) -> list[tuple[int, bytes]]:
+    """(physical offset, bytes) of the records below end, which has to be a record's border."""
+    files = dict(log_files(disk, root))
+    found = []
+    at = min(files, default=0)
+    while at < end:
+        start = max((start for start in files if start <= at), default=at)
+        raw = files.get(start, b"")
+        if at - start + HEAD.size > len(raw):
+            raise Violation(f"the log ends at {end}, but there is no byte at {at}")
+        size, magic = HEAD.unpack_from(raw, at - start)
+        if magic == BLANK:
+            at = start + len(raw)
+            continue
+        if not 0 < size <= len(raw) - (at - start) or at + size > end:
+            raise Violation(f"no whole record at {at} below the log's end {end}: size {size}")
+        found.append((at, raw[at - start : at - start + size]))
+        at += size
+    return found
+
+
+def check_nothing_behind(disk: SimDisk, root: Path, end: int) -> None:
+    """Behind its end the log holds zeros, so that no later end can bring anything back."""
+    for start, raw in log_files(disk, root):
+        rest = raw[max(0, end - start) :]
+        if rest.strip(b"\0"):
+            at = max(start, end) + len(rest) - len(rest.lstrip(b"\0"))
+            raise Violation(f"the log ends at {end}, but the byte at {at} is not zero")
+
+
+def check_durable(disk: SimDisk, root: Path, history: History, end: int) -> None:
+    """What is called flushed is on the disk: bytes, lengths and names."""
+    files = {start: disk.durable_bytes(root / "commitlog" / f"{start:020}")
+             for start, _ in log_files(disk, root)}  # fmt: skip
+    for sent in history.sent:
+        if sent.end > end:
+            break
+        start = max((start for start in files if start <= sent.start), default=0)
+        at = sent.start - start
+        if files.get(start, b"")[at : at + sent.size] != sent.raw:
+            raise Violation(f"the record at {sent.start} is called flushed and is not on the disk")
+
+
+def units_of(disk: SimDisk, root: Path, topic: str, queue: int) -> Iterator[tuple[int, bytes]]:
+    """(queue offset, bytes) of every unit that is not zero, ascending."""
+    directory = root / "consumequeue" / topic / str(queue)
+    for entry in disk.list_directory(directory):
+        raw = disk.peek(directory / entry.name) or b""
+        first = int(entry.name) // UNIT_SIZE
+        for number in range(len(raw) // UNIT_SIZE):
+            unit = raw[number * UNIT_SIZE : (number + 1) * UNIT_SIZE]
+            if unit != bytes(UNIT_SIZE):
+                yield first + number, unit
+
+
+def check_durable_units(image: SimDisk, root: Path, history: History) -> int:
+    """In what a power cut left: every unit below ``dispatched_durable`` is there.
+
+    Units above may be there or not, in part or mixed up; the restart has to remove them.
+    Returns the mark.
+    """
+    mark = slot(image, root, DISPATCHED_DURABLE_AT)
+    for (topic, queue), messages in history.queues().items():
+        units: dict[int, bytes] | None = None
+        for sent in messages:
+            if sent.end > mark:
+                break
+            if units is None:
+                units = dict(units_of(image, root, topic, queue))
+            if units.get(sent.queue_offset) != UNIT.pack(*sent.unit):
+                raise Violation(
+                    f"dispatched_durable is {mark}, but the unit of {topic}/{queue} "
+                    f"{sent.queue_offset} (record {sent.start}) was not on the disk"
+                )
+    return mark
+
+
+def check_units(disk: SimDisk, root: Path, history: History, dispatched: int) -> None:
+    """Every queue holds exactly the units of its dispatched messages, and nothing else."""
+    expected = {
+        queue: [
+            (sent.queue_offset, UNIT.pack(*sent.unit))
+            for sent in messages
+            if sent.end <= dispatched
+        ]
+        for queue, messages in history.queues().items()
+    }
+    for topic in disk.list_directory(root / "consumequeue"):
+        for queue in disk.list_directory(root / "consumequeue" / topic.name):
+            expected.setdefault((topic.name, int(queue.name)), [])
+    for (topic_name, number), units in expected.items():
+        found = list(units_of(disk, root, topic_name, number))
+        if found != units:
+            wrong = next((unit for unit in units if unit not in found), "no unit at all")
+            raise Violation(
+                f"queue {topic_name}/{number} holds {len(found)} units up to {dispatched} where "
+                f"{len(units)} belong; missing: {wrong}"
+            )
+
+
+def queue_images(disk: SimDisk, root: Path) -> dict[Path, bytes]:
+    """Every queue file without its trailing zeros; files of nothing but zeros are left out."""
+    return {
+        path: raw.rstrip(b"\0")
+        for path, raw in disk.files()
+        if path.is_relative_to(root / "consumequeue") and raw.strip(b"\0")
+    }

@@ -1,0 +1,137 @@
+"""What the simulation knows of the world outside: who was told what.
+
+The store under test never sees this. Messages are kept in physical order; a restart may take a
+suffix of them away, and only one that nobody was told is durable.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from tidemark.formats import hashing, record
+from tidemark.formats.queue_unit import Unit
+
+Queue = tuple[str, int]
+
+
+class Violation(AssertionError):
+    """A promise was broken. The message says which; the runner adds the seed."""
+
+
+class Sent(NamedTuple):
+    """One message that the appender took, and what its sender was told."""
+
+    topic: str
+    queue: int
+    queue_offset: int
+    start: int
+    size: int
+    raw: bytes
+    """The record's bytes, as the page cache held them right after the append."""
+    tags: str
+    keys: tuple[str, ...]
+    """Every key that finds the message: its unique id and the KEYS."""
+
+    @property
+    def end(self) -> int:
+        """Physical offset behind the record."""
+        return self.start + self.size
+
+    @property
+    def unit(self) -> Unit:
+        """The queue unit that dispatch has to make of it."""
+        return Unit(self.start, self.size, hashing.tags_code(self.tags or None))
+
+
+class Flying(NamedTuple):
+    """One message that was given to the appender and has no answer yet."""
+
+    topic: str
+    queue: int
+    queue_offset: int
+    body: bytes
+    tags: str
+    keys: tuple[str, ...]
+
+    def landed(self, start: int, raw: bytes) -> Sent:
+        """The same, found in the log at start. Raises Violation if raw is another message."""
+        found = record.decode(memoryview(raw))
+        expected = (self.topic, self.queue, self.queue_offset, start, self.body)
+        if expected != (
+            found.topic,
+            found.queue_id,
+            found.queue_offset,
+            found.physical_offset,
+            bytes(found.body),
+        ):
+            raise Violation(f"the record at {start} is not what was being sent")
+        return Sent(
+            self.topic, self.queue, self.queue_offset, start, len(raw), raw, self.tags, self.keys
+        )
+
+
+class History:
+    """Everything sent and still owed, in physical order."""
+
+    def __init__(self) -> None:
+        self.sent: list[Sent] = []
+        self.in_flight: list[Flying] = []
+        """May be found after a crash, a prefix of them, as if they had been sent."""
+        self.acked_end = 0
+        """Every message that ends at or below was acked at ``disk``, or shown to a consumer."""
+        self.written_end = 0
+        """Every message that ends at or below survives the death of processes (``memory``)."""
+        self.lost_count = 0
+
+    def append(self, sent: Sent) -> None:
+        """The appender told where this message is."""
+        self.sent.append(sent)
+        self.written_end = sent.end
+
+    def ack(self, flushed: int) -> None:
+        """The flusher published this end: every sender below it has its answer."""
+        self.acked_end = max(self.acked_end, flushed)
+
+    def queues(self) -> dict[Queue, list[Sent]]:
+        """Messages of each queue, in order."""
+        found: dict[Queue, list[Sent]] = defaultdict(list)
+        for sent in self.sent:
+            found[sent.topic, sent.queue].append(sent)
+        return dict(found)
+
+    def next_queue_offsets(self) -> dict[Queue, int]:
+        """What a restarted broker has to count on from."""
+        return {queue: messages[-1].queue_offset + 1 for queue, messages in self.queues().items()}
+
+    def keys(self) -> dict[tuple[str, str], list[int]]:
+        """(topic, key) → physical offsets of the messages that it has to find, ascending."""
+        found: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for sent in self.sent:
+            for key in dict.fromkeys(sent.keys):
+                found[sent.topic, key].append(sent.start)
+        return dict(found)
+
+    def restarted(self, end: int, found: list[tuple[int, bytes]]) -> None:
+        """Compare the log after a restart with what was sent; take away what nobody was told.
+
+        end: where the restarted log ends; everything below it is durable from now on.
+        found: (physical offset, bytes) of every record below end, as an independent walk sees it.
+        """
+        if end < self.acked_end:
+            raise Violation(f"log ends at {end}, but everything below {self.acked_end} was acked")
+        told, untold = found[: len(self.sent)], found[len(self.sent) :]
+        for (start, raw), sent in zip(told, self.sent, strict=False):
+            if start != sent.start or raw != sent.raw:
+                raise Violation(f"the record at {start} is not the one sent to {sent.start}")
+        for sent in self.sent[len(told) :]:
+            if sent.end <= self.acked_end:
+                raise Violation(f"the acked record at {sent.start} is gone")
+        if len(untold) > len(self.in_flight):
+            raise Violation(f"{len(untold)} records that nobody sent, from {untold[0][0]}")
+        self.lost_count += len(self.sent) - len(told)
+        del self.sent[len(told) :]
+        for (start, raw), flying in zip(untold, self.in_flight, strict=False):
+            self.sent.append(flying.landed(start, raw))
+        self.in_flight = []
+        self.acked_end = self.written_end = end
