@@ -103,6 +103,12 @@ class StoreFormatUnknown(StoreError):
     code, title = "store-format-unknown", "The store's format is not known"
 
 
+class StoreMissing(StoreError):
+    """There is no store where one was to be read."""
+
+    code, title, status = "store-missing", "There is no store here", 404
+
+
 class PathTooLong(StoreError):
     """A socket's path is longer than the kernel takes."""
 
@@ -119,6 +125,12 @@ class ReadOnlyDisk(StoreError):
     """The file system refuses writes."""
 
     code, title, status, retriable = "read-only-disk", "The disk is read-only", 507, True
+
+
+class WriteFailed(StoreError):
+    """A write to the commit log failed part-way; nothing of it was published. The process ends."""
+
+    code, title = "write-failed", "A write to the commit log failed"
 
 
 class FlushFailed(StoreError):
@@ -245,3 +257,12 @@ class PartEnded(TidemarkError):
     """A part of a service returned although nobody asked it to stop; the process ends."""
 
     code, title = "part-ended", "A part of the service ended by itself"
+
+
+class BrokenAnswer(TidemarkError):
+    """The other side does not speak our protocol: a proxy, another server, another version."""
+
+    code, title, status = "broken-answer", "The answer is not understood", 502
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, "Check that the URL is a Tidemark broker's and not a proxy's.")

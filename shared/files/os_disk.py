@@ -1,0 +1,311 @@
+"""The real disk: mmap, pwrite, fdatasync, fallocate, rename, directory sync, record locks.
+
+The only module that imports mmap. It turns error numbers into the errors a person can act on
+(``DiskFull``, ``ReadOnlyDisk``: path, numbers, remedy) and holds no other rule. Invariants:
+
+- A file appears under its name with its full length or not at all: it is made without a name
+  (``O_TMPFILE``) and linked, so a kill or a full disk in the middle leaves nothing behind. A file
+  system without ``O_TMPFILE`` gets a plain exclusive creation, removed again on failure.
+- A file is never shortened, so no mapping of it, here or in another process, can raise SIGBUS.
+
+Everything above reaches the file system through here (docs/formats.md, section 7).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from shared.files.disk import DirectoryEntry, FileStat
+from tidemark.errors import DiskFull, ReadOnlyDisk, StoreError
+
+MODE: Final = 0o644
+BLOCK_SIZE: Final = 512
+"""Unit of st_blocks on Linux, whatever the file system's block is."""
+FLOCK: Final = struct.Struct("hhqqi4x")
+"""struct flock on 64-bit Linux: type, whence, start, length, pid (0 for F_OFD_*), padding."""
+NO_TMPFILE: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT})
+"""What open(O_TMPFILE) or linking it says where the file system cannot do it."""
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+REFUSED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+
+
+def _named(error: OSError, path: Path, needed_bytes: int) -> StoreError | None:
+    """The error a person can act on, or None if error is of another kind."""
+    if error.errno in FULL:
+        free = _free_bytes(path)
+        what = f"{needed_bytes} bytes in " if needed_bytes else ""
+        return DiskFull(
+            f"no room for {what}{path}: {free} bytes are free "
+            f"({os.strerror(error.errno or errno.ENOSPC)}). What is stored stays readable.",
+            "Free space on this file system or enlarge it; writes come back by themselves.",
+            path=path,
+            free_bytes=free,
+            needed_bytes=needed_bytes,
+        )
+    if error.errno in REFUSED:
+        return ReadOnlyDisk(
+            f"cannot write {path}: {os.strerror(error.errno or errno.EROFS)}. "
+            "What is stored stays readable.",
+            "Remount the file system for writing or give this user write permission.",
+            path=path,
+        )
+    return None
+
+
+@contextlib.contextmanager
+def _naming(path: Path, *, needed_bytes: int = 0) -> Iterator[None]:
+    """Turn the error numbers of the block that a person can act on into named errors."""
+    try:
+        yield
+    except OSError as error:
+        named = _named(error, path, needed_bytes)
+        if named is None:
+            raise
+        raise named from error
+
+
+def _free_bytes(path: Path) -> int:
+    """Bytes an ordinary user may still take where path is or would be."""
+    for candidate in (path, *path.parents):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            facts = os.statvfs(candidate)
+            return facts.f_bavail * facts.f_frsize
+    return 0
+
+
+class OsRegion:
+    """A mapped file. ``view`` is valid until ``close``."""
+
+    __slots__ = ("_memory", "view")
+
+    def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:
+        if size == 0:  # the kernel maps no empty range
+            self._memory: mmap.mmap | None = None
+            self.view = memoryview(b"")
+            return
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        self._memory = mmap.mmap(descriptor, size, mmap.MAP_SHARED, protection)
+        self.view = memoryview(self._memory)
+
+    def close(self) -> None:
+        """Unmap; while a borrowed view lives, the memory goes with the last of them."""
+        # BufferError: somebody still holds a slice. It keeps the mapping alive and ends it.
+        with contextlib.suppress(BufferError):
+            self.view.release()
+        if self._memory is not None:
+            with contextlib.suppress(BufferError):
+                self._memory.close()
+            self._memory = None
+
+
+class OsFile:
+    """An open file: one descriptor."""
+
+    __slots__ = ("_descriptor", "path", "size")
+
+    def __init__(self, path: Path, descriptor: int, size: int) -> None:
+        self.path = path
+        self.size = size
+        self._descriptor = descriptor
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Read up to size bytes at offset; fewer only at the end of the file."""
+        data = os.pread(self._descriptor, size, offset)
+        while len(data) < size:
+            more = os.pread(self._descriptor, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write all of data at offset, in as many calls as the kernel wants."""
+        size = len(data)
+        with _naming(self.path, needed_bytes=size):
+            done = os.pwrite(self._descriptor, data, offset)
+            while done < size:
+                with memoryview(data) as rest:
+                    done += os.pwrite(self._descriptor, rest[done:], offset + done)
+        self.size = max(self.size, offset + size)
+
+    def reserve(self, offset: int, size: int) -> None:
+        """Reserve blocks for [offset, offset + size); extends the file if that lies behind it."""
+        if size == 0:
+            return
+        with _naming(self.path, needed_bytes=size):
+            os.posix_fallocate(self._descriptor, offset, size)
+        self.size = max(self.size, offset + size)
+
+    def sync(self) -> None:
+        """Make bytes and length durable (fdatasync). Raises OSError; never try the same again."""
+        os.fdatasync(self._descriptor)
+
+    def map(self, *, writable: bool) -> OsRegion:
+        """Map the whole file, shared with every process that maps it."""
+        return OsRegion(self._descriptor, self.size, writable=writable)
+
+    def close(self) -> None:
+        """Close the descriptor; mappings stay."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class OsRecordLock:
+    """One byte locked through an open file description of its own."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Give the byte free; a second call does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)  # the last descriptor of the description: the lock goes
+            self._descriptor = -1
+
+
+class OsDisk:
+    """The file systems of this machine."""
+
+    def create(self, path: Path, size: int, *, reserve: bool) -> OsFile:
+        """Make a new zero-filled file of size bytes; on failure nothing stays behind."""
+        if reserve and size > 0:
+            # Asked first: fallocate on a nearly full disk takes all that is left before it fails,
+            # and everybody else's writes fail meanwhile.
+            free = _free_bytes(path)
+            if free < size:
+                named = _named(OSError(errno.ENOSPC, ""), path, size)
+                assert named is not None
+                raise named
+        with _naming(path, needed_bytes=size):
+            descriptor = self._open_nameless(path)
+            nameless = descriptor is not None
+            if descriptor is None:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, MODE)
+            try:
+                if reserve and size > 0:
+                    os.posix_fallocate(descriptor, 0, size)
+                else:
+                    os.ftruncate(descriptor, size)
+                if nameless:
+                    self._give_name(descriptor, path)
+            except OSError:
+                os.close(descriptor)
+                if not nameless:
+                    os.unlink(path)
+                raise
+        return OsFile(path, descriptor, size)
+
+    @staticmethod
+    def _open_nameless(path: Path) -> int | None:
+        """A file without a name in path's directory; None where that cannot be done."""
+        if not os.path.exists("/proc/self/fd") or not os.path.isdir(path.parent):
+            return None
+        try:
+            return os.open(path.parent, os.O_RDWR | os.O_TMPFILE, MODE)
+        except OSError as error:
+            if error.errno in NO_TMPFILE:
+                return None
+            raise
+
+    @staticmethod
+    def _give_name(descriptor: int, path: Path) -> None:
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            # dst_dir_fd only because Python follows the link of /proc only if a descriptor is given
+            os.link(f"/proc/self/fd/{descriptor}", path.name, dst_dir_fd=directory)
+        finally:
+            os.close(directory)
+
+    def open(self, path: Path, *, writable: bool) -> OsFile:
+        """Open an existing file. Raises FileNotFoundError, ReadOnlyDisk."""
+        with _naming(path) if writable else contextlib.nullcontext():
+            descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        return OsFile(path, descriptor, os.fstat(descriptor).st_size)
+
+    def stat(self, path: Path) -> FileStat | None:
+        """Facts of a file or directory; None if there is none."""
+        try:
+            facts = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return FileStat(
+            size=facts.st_size,
+            allocated=facts.st_blocks * BLOCK_SIZE,
+            modified_ms=facts.st_mtime_ns // 1_000_000,
+            inode=facts.st_ino,
+        )
+
+    def list_directory(self, path: Path) -> Sequence[DirectoryEntry]:
+        """Names in the directory, sorted; empty if the directory is missing."""
+        try:
+            with os.scandir(path) as names:
+                return sorted(DirectoryEntry(name.name, name.is_dir()) for name in names)
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, path: Path) -> None:
+        """Make it and missing parents, each new name synced into its parent."""
+        if os.path.isdir(path):
+            return
+        if path.parent != path:
+            self.make_directory(path.parent)
+        with _naming(path), contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o755)
+        self.sync_directory(path.parent)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename, replacing."""
+        with _naming(new):
+            os.rename(old, new)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name. Raises FileNotFoundError, ReadOnlyDisk."""
+        with _naming(path):
+            os.unlink(path)
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory."""
+        with _naming(path):
+            os.rmdir(path)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in the directory durable."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, path: Path) -> int:
+        """Bytes that an ordinary user may still take on the file system of path."""
+        return _free_bytes(path)
+
+    def lock(self, path: Path, *, byte: int) -> OsRecordLock | None:
+        """Lock one byte for writing without waiting; None if somebody holds it.
+
+        An open-file-description lock: it and the POSIX record locks of a RocketMQ broker exclude
+        each other, it excludes inside one process too, and closing another descriptor of the file
+        does not drop it. Makes the file (empty) if it is missing.
+        """
+        with _naming(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, MODE)
+        wanted = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return None
+            raise
+        return OsRecordLock(descriptor)

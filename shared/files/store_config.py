@@ -1,0 +1,187 @@
+"""What shapes the files of a store: configured, recorded in tidemark.json, or seen in the files.
+
+Sizes decide where every byte of the store lies and nothing inside the files repeats them
+(docs/formats.md, section 1), so they are recorded once in ``tidemark.json`` and compared at every
+start; a store that RocketMQ made is measured instead. Opens nothing for writing.
+Used by ``store_dir``, the step before any file of messages is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Literal
+
+from shared.files.disk import Disk, read_whole
+from tidemark.errors import DamagedFile, StoreFormatUnknown, StoreSizesDiffer
+from tidemark.formats.filenames import parse_index_name, parse_offset_name
+from tidemark.formats.index_file import Geometry
+from tidemark.offsets import UNIT_SIZE
+
+STORE_FORMAT: Final = 1
+"""Version of the directory as a whole; a later one is refused, not guessed."""
+DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+DELAY_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """Delays in ms, level 1 first, from "1s 5s 10m 2h". Raises ValueError naming the part."""
+    delays = []
+    for part in text.split():
+        unit = DELAY_UNITS_MS.get(part[-1])
+        if unit is None or not part[:-1].isdigit():
+            raise ValueError(f"delay level {part!r} is not a number followed by s, m, h or d")
+        delays.append(int(part[:-1]) * unit)
+    return tuple(delays)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """What shapes the files of a store, and how many of them are mapped. Sizes in bytes."""
+
+    commit_log_file_size: int = 1 << 30
+    """Small: many files and fillers. Large: coarse retention, long creation ahead."""
+    consume_queue_file_size: int = 6_000_000
+    """Rounded up to whole units of 20 bytes."""
+    index_slots: int = 5_000_000
+    index_entries: int = 20_000_000
+    record_crc: bool = True
+    """Write the whole-record CRC property. Off: byte-identical to RocketMQ's default."""
+    visible_after: Literal["flushed", "written"] = "flushed"
+    """"written" shows consumers what a power cut can take back, as RocketMQ does."""
+    mapped_files_max: int = 64
+    """Commit log files mapped at a time. Small: remapping under random reads."""
+    queue_files_mapped_max: int = 512
+    """Queue files mapped at a time; each costs a descriptor."""
+    index_enabled: bool = True
+    delay_levels: str = DELAY_LEVELS
+
+    def __post_init__(self) -> None:
+        units = -(-self.consume_queue_file_size // UNIT_SIZE)
+        object.__setattr__(self, "consume_queue_file_size", units * UNIT_SIZE)
+
+    @property
+    def index_geometry(self) -> Geometry:
+        """Slots and entries of one index file."""
+        return Geometry(slots=self.index_slots, entries=self.index_entries)
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """Delays in ms, level 1 first."""
+        return parse_delay_levels(self.delay_levels)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What ``tidemark.json`` records."""
+        return {
+            "commit_log_file_size": self.commit_log_file_size,
+            "consume_queue_file_size": self.consume_queue_file_size,
+            "index_slots": self.index_slots,
+            "index_entries": self.index_entries,
+        }
+
+
+def describe(config: StoreConfig) -> bytes:
+    """Content of tidemark.json."""
+    return (json.dumps({"format": STORE_FORMAT, **config.sizes}, indent=2) + "\n").encode()
+
+
+def described_sizes(disk: Disk, path: Path, names: Iterable[str]) -> dict[str, int] | None:
+    """Sizes recorded in the tidemark.json at path; None if there is no such file.
+
+    Raises StoreFormatUnknown, DamagedFile.
+    """
+    raw = read_whole(disk, path)
+    if raw is None:
+        return None
+    version: object = None
+    sizes: dict[str, object] = {}
+    with contextlib.suppress(ValueError):
+        values = json.loads(raw)
+        if isinstance(values, dict):
+            version = values.get("format")
+            sizes = {name: values.get(name) for name in names}
+    if type(version) is int and version != STORE_FORMAT:
+        raise StoreFormatUnknown(
+            f"{path} says store format {version}; this version knows {STORE_FORMAT}. "
+            "Nothing was changed.",
+            "Start the version that wrote the store, or a later one.",
+            path=path,
+            found=version,
+            known=STORE_FORMAT,
+        )
+    found = {name: size for name, size in sizes.items() if type(size) is int}
+    if type(version) is not int or len(found) < len(sizes):
+        raise DamagedFile(
+            f"{path} does not describe a store: {raw[:80]!r}. No message depends on it; "
+            "nothing was changed.",
+            "Remove the file; the sizes are then taken from the files of the store.",
+            path=path,
+        )
+    return found
+
+
+def compare_sizes(found: dict[str, int], config: StoreConfig, path: Path) -> None:
+    """Raise StoreSizesDiffer, naming both, if a size found in the store is not the configured."""
+    configured = config.sizes | {"index_file_size": config.index_geometry.size}
+    differing = [name for name, size in found.items() if configured[name] != size]
+    if differing:
+        names = ", ".join(
+            f"{name} is {found[name]} in the store and {configured[name]} as configured"
+            for name in differing
+        )
+        raise StoreSizesDiffer(
+            f"{path}: {names}. Nothing was changed.",
+            "Configure the store's own sizes, or choose another directory.",
+            path=path,
+            found={name: found[name] for name in differing},
+            configured={name: configured[name] for name in differing},
+        )
+
+
+def existing_sizes(disk: Disk, root: Path) -> dict[str, int]:
+    """File sizes that a store without tidemark.json shows: of the first file of each kind.
+
+    Keys: commit_log_file_size, consume_queue_file_size, index_file_size; only those that exist.
+    An empty file says nothing: RocketMQ leaves one behind when it is killed while creating it.
+    """
+    found: dict[str, int] = {}
+
+    def take(key: str, directory: Path, *, index: bool = False) -> None:
+        for entry in disk.list_directory(directory):
+            parse = parse_index_name if index else parse_offset_name
+            if key in found or entry.is_directory or parse(entry.name) is None:
+                continue
+            facts = disk.stat(directory / entry.name)
+            if facts is not None and facts.size > 0:
+                found[key] = facts.size
+
+    take("commit_log_file_size", root / "commitlog")
+    take("index_file_size", root / "index", index=True)
+    for topic in disk.list_directory(root / "consumequeue"):
+        for queue in disk.list_directory(root / "consumequeue" / topic.name):
+            if "consume_queue_file_size" in found:
+                return found
+            if queue.is_directory:
+                take("consume_queue_file_size", root / "consumequeue" / topic.name / queue.name)
+    return found
+
+
+def config_of(disk: Disk, root: Path, config: StoreConfig) -> StoreConfig:
+    """config with the sizes that the store at root already has; for tools that take any store.
+
+    Slots and entries of an index cannot be told from a file's size: they stay as configured
+    unless tidemark.json says them. Raises StoreFormatUnknown, DamagedFile.
+    """
+    found = described_sizes(disk, root / "tidemark.json", config.sizes)
+    sizes = config.sizes | (existing_sizes(disk, root) if found is None else found)
+    return replace(
+        config,
+        commit_log_file_size=sizes["commit_log_file_size"],
+        consume_queue_file_size=sizes["consume_queue_file_size"],
+        index_slots=sizes["index_slots"],
+        index_entries=sizes["index_entries"],
+    )

@@ -1,0 +1,251 @@
+"""The store directory: paths, sizes, locks, the abort marker, tidemark.json, cut/.
+
+Knows where everything lies and what may be done to the directory as a whole; opens none of the
+files that hold messages. RocketMQ's names where it has one (docs/formats.md, section 1), and its
+meaning of ``lock`` and ``abort`` (sections 8.1, 8.6, 8.7). Invariants:
+
+- ``tidemark.json`` is made once and then only compared: sizes shape every file of the store.
+- ``abort`` is never missing while a process may write: it is made before the first byte and
+  replaced by renaming, never by removing it first.
+- ``cut/`` is bounded; what is kept there appears under its name whole or not at all.
+
+The first thing every service opens; then positions, then the commit log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from enum import IntEnum
+from pathlib import Path
+from typing import Final
+
+from shared.files import kept_cuts
+from shared.files.disk import Disk, RecordLock, read_whole, write_atomically
+from shared.files.store_config import (
+    StoreConfig,
+    compare_sizes,
+    config_of,
+    describe,
+    described_sizes,
+    existing_sizes,
+)
+from tidemark.errors import DiskFull, ReadOnlyDisk, StoreError, StoreLocked, StoreMissing
+from tidemark.formats.checkpoint import Slot
+
+__all__ = ["Role", "StoreConfig", "StoreDir", "config_of"]
+
+LOCK_CONTENT: Final = b"lock"
+LMQ_PREFIX: Final = "%LMQ%"
+
+UNSUPPORTED: Final = (
+    ("batchconsumequeue", "queues of inner batches (BatchCQ)"),
+    ("consumequeue_ext", "consume queue extensions"),
+    ("timerwheel", "the timer wheel's slots"),
+    ("timerlog", "the timer wheel's log"),
+    ("compaction", "compacted topics"),
+)
+"""What RocketMQ keeps in a store and Tidemark neither serves nor touches (docs/formats.md 1)."""
+
+
+class Role(IntEnum):
+    """Who holds which byte of ``lock``. Byte 0 is the one a RocketMQ broker takes."""
+
+    APPEND = 0
+    BROKER = 1
+    REPUT = 2
+    HA = 3
+
+
+PID_SLOTS: Final = {
+    Role.APPEND: (Slot.BROKER_PID, Slot.HA_PID),
+    Role.BROKER: (Slot.BROKER_PID,),
+    Role.REPUT: (Slot.REPUT_PID,),
+    Role.HA: (Slot.HA_PID,),
+}
+"""Where a holder says its process id, in the order of likelihood."""
+
+
+class StoreDir:
+    """One store directory. ``open_or_create`` first; paths are valid before it."""
+
+    def __init__(
+        self, disk: Disk, root: Path, config: StoreConfig, *, run_dir: Path | None = None
+    ) -> None:
+        self.disk = disk
+        self.root = root
+        self.config = config
+        self.run_dir = run_dir if run_dir is not None else root / "run"
+        self.commit_log_dir = root / "commitlog"
+        self.consume_queues_dir = root / "consumequeue"
+        self.index_dir = root / "index"
+        self.config_dir = root / "config"
+        self.cut_dir = root / "cut"
+        self.checkpoint_path = root / "checkpoint"
+        self.abort_path = root / "abort"
+        self.lock_path = root / "lock"
+        self.epochs_path = root / "epochFileCheckpoint"
+        self.description_path = root / "tidemark.json"
+        self.private_positions_path = self.run_dir / "checkpoint"
+        self.is_foreign = False
+        self.read_only: StoreError | None = None
+        """Why the directory cannot be written now: ReadOnlyDisk or DiskFull; None if it can."""
+        self._was_clean: bool | None = None
+
+    def consume_queue_dir(self, topic: str, queue: int) -> Path:
+        """Directory of one queue's files."""
+        return self.consume_queues_dir / topic / str(queue)
+
+    def queues(self) -> list[tuple[str, int]]:
+        """Every (topic, queue) that has a directory; names that are no integer are not queues."""
+        found = []
+        for topic in self.disk.list_directory(self.consume_queues_dir):
+            if not topic.is_directory or topic.name.startswith(LMQ_PREFIX):
+                continue
+            for queue in self.disk.list_directory(self.consume_queues_dir / topic.name):
+                if queue.is_directory and queue.name.isascii() and queue.name.isdigit():
+                    found.append((topic.name, int(queue.name)))
+        return sorted(found)
+
+    def unsupported(self) -> list[str]:
+        """What lies here that Tidemark keeps untouched and does not serve, one phrase each."""
+        found = [
+            f"{name} ({what})"
+            for name, what in UNSUPPORTED
+            if self.disk.stat(self.root / name) is not None
+        ]
+        found += [
+            f"consumequeue/{topic.name} (light message queue)"
+            for topic in self.disk.list_directory(self.consume_queues_dir)
+            if topic.is_directory and topic.name.startswith(LMQ_PREFIX)
+        ]
+        return found
+
+    # -- opening ------------------------------------------------------------------------------
+
+    def open_or_create(self, *, writable: bool = True) -> None:
+        """Compare the store with the configuration; make what is missing.
+
+        writable: False for tools that only look; nothing is made then.
+        Raises StoreMissing (only if nothing may be made), StoreFormatUnknown, StoreSizesDiffer,
+        DamagedFile; DiskFull or ReadOnlyDisk only if there is no store yet: an existing one is
+        opened all the same and ``read_only`` says why nothing could be made.
+        """
+        _ = self.was_clean  # before anybody marks this start
+        exists = self.disk.stat(self.commit_log_dir) is not None
+        if not writable and not exists:
+            raise StoreMissing(
+                f"{self.root} holds no store: there is no commitlog/ in it. Nothing was made.",
+                "Give the directory that holds commitlog/.",
+                path=self.root,
+            )
+        described = described_sizes(self.disk, self.description_path, self.config.sizes)
+        if described is not None:
+            compare_sizes(described, self.config, self.description_path)
+        else:
+            found = existing_sizes(self.disk, self.root)
+            self.is_foreign = "commit_log_file_size" in found
+            compare_sizes(found, self.config, self.root)
+        if not writable:
+            return
+        try:
+            self._make_missing(describing=described is None)
+        except (DiskFull, ReadOnlyDisk) as error:
+            if not exists:
+                raise
+            self.read_only = error
+
+    def _make_missing(self, *, describing: bool) -> None:
+        for directory in (self.commit_log_dir, self.consume_queues_dir, self.index_dir):
+            self.disk.make_directory(directory)
+        self.disk.make_directory(self.config_dir)
+        if describing:
+            write_atomically(self.disk, self.description_path, describe(self.config))
+        # A process killed between making a name and syncing it left it to the page cache alone.
+        self.disk.sync_directory(self.root)
+
+    # -- locks and the abort marker -----------------------------------------------------------
+
+    def lock(self, role: Role) -> RecordLock:
+        """Take the role's byte of ``lock``. Raises StoreLocked naming the holder if known.
+
+        On a disk that refuses writes the lock file of ``run_dir`` stands in: nobody can write the
+        store, but two processes of one role would still share sockets and positions.
+        """
+        path = self.lock_path
+        try:
+            lock = self.disk.lock(path, byte=role)
+        except ReadOnlyDisk:
+            path = self.run_dir / "lock"
+            self.disk.make_directory(self.run_dir)
+            lock = self.disk.lock(path, byte=role)
+        if lock is None:
+            pid = self._holder(role)
+            by = f"process {pid}" if pid else "a process that did not say its id"
+            raise StoreLocked(
+                f"byte {role.value} ({role.name.lower()}) of {path} is held by {by}. "
+                "Nothing was changed.",
+                "Stop that process, or choose another store directory.",
+                path=path,
+                role=role.name.lower(),
+                holder=pid,
+            )
+        self._fill_lock_file(path)
+        return lock
+
+    def _fill_lock_file(self, path: Path) -> None:
+        # Only for people and RocketMQ's tools: a full disk must not keep a store from starting.
+        with contextlib.suppress(DiskFull, ReadOnlyDisk):
+            file = self.disk.open(path, writable=True)
+            try:
+                if file.size < len(LOCK_CONTENT):
+                    file.pwrite(LOCK_CONTENT, 0)
+            finally:
+                file.close()
+
+    def _holder(self, role: Role) -> int | None:
+        """Process id of whoever holds the role's byte, as far as it said so."""
+        page = read_whole(self.disk, self.checkpoint_path) or b""
+        for slot in PID_SLOTS[role]:
+            pid = int.from_bytes(page[slot * 8 : slot * 8 + 8], "little")
+            if pid:
+                return pid
+        text = (read_whole(self.disk, self.abort_path) or b"").strip()
+        return int(text) if text.isdigit() else None
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether the store had been closed cleanly when this object first looked."""
+        if self._was_clean is None:
+            self._was_clean = self.disk.stat(self.abort_path) is None
+        return self._was_clean
+
+    def mark_running(self, pid: int | None = None) -> None:
+        """Make ``abort`` durable, holding the decimal process id, no newline.
+
+        Raises DiskFull, ReadOnlyDisk: then nothing may be appended yet.
+        """
+        _ = self.was_clean
+        text = str(os.getpid() if pid is None else pid).encode()
+        if read_whole(self.disk, self.abort_path) == text:
+            self.disk.sync_directory(self.root)
+            return
+        # Two services may start at once; whose number it holds is of no matter, that it is there
+        # is. FileExistsError, FileNotFoundError: the other one's temporary, or taken by it.
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            write_atomically(self.disk, self.abort_path, text)
+        if self.disk.stat(self.abort_path) is None:
+            with contextlib.suppress(FileExistsError):
+                self.disk.create(self.abort_path, len(text), reserve=False).close()
+            self.disk.sync_directory(self.root)
+
+    def mark_clean(self) -> None:
+        """Remove ``abort``: everything is synced and dispatched. Fine if it is not there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.disk.unlink(self.abort_path)
+        self.disk.sync_directory(self.root)
+
+    def keep_cut(self, start: int, data: Iterable[bytes], *, epoch: int, reason: str) -> Path:
+        """Keep in ``cut/`` what is about to be cut from the log, see ``kept_cuts.keep_cut``."""
+        return kept_cuts.keep_cut(self.disk, self.cut_dir, start, data, epoch=epoch, reason=reason)

@@ -1,0 +1,380 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shared.files.kept_cuts import CUT_FILES_MAX
+from shared.files.os_disk import OsDisk, OsFile, OsRecordLock
+from shared.files.positions import Positions
+from shared.files.store_config import parse_delay_levels
+from shared.files.store_dir import Role, StoreConfig, StoreDir, config_of
+from tests.unit.files.test_os_disk import end, posix_locker
+from tidemark.errors import (
+    DamagedFile,
+    DiskFull,
+    ReadOnlyDisk,
+    StoreFormatUnknown,
+    StoreLocked,
+    StoreMissing,
+    StoreSizesDiffer,
+)
+from tidemark.formats.checkpoint import Slot
+
+DISK = OsDisk()
+SMALL = StoreConfig(
+    commit_log_file_size=8192, consume_queue_file_size=200, index_slots=20, index_entries=30
+)
+
+
+def store(root: Path, config: StoreConfig = SMALL) -> StoreDir:
+    return StoreDir(DISK, root, config)
+
+
+class ReadOnly(OsDisk):
+    """A file system mounted read-only, but for one directory."""
+
+    def __init__(self, writable: Path) -> None:
+        self._writable = writable
+
+    def _refuse(self, path: Path) -> None:
+        if not path.is_relative_to(self._writable):
+            raise ReadOnlyDisk(f"cannot write {path}")
+
+    def create(self, path: Path, size: int, *, reserve: bool) -> OsFile:
+        self._refuse(path)
+        return super().create(path, size, reserve=reserve)
+
+    def open(self, path: Path, *, writable: bool) -> OsFile:
+        if writable:
+            self._refuse(path)
+        return super().open(path, writable=writable)
+
+    def make_directory(self, path: Path) -> None:
+        if not path.is_dir():
+            self._refuse(path)
+        super().make_directory(path)
+
+    def lock(self, path: Path, *, byte: int) -> OsRecordLock | None:
+        self._refuse(path)
+        return super().lock(path, byte=byte)
+
+
+class TestConfig:
+    def test_queue_files_hold_whole_units(self) -> None:
+        assert StoreConfig(consume_queue_file_size=201).consume_queue_file_size == 220
+        assert StoreConfig().consume_queue_file_size == 6_000_000
+
+    def test_the_default_index_file_has_rocketmqs_size(self) -> None:
+        assert StoreConfig().index_geometry.size == 420_000_040
+
+    def test_delay_levels_become_milliseconds(self) -> None:
+        levels = StoreConfig().delay_levels_ms
+        assert len(levels) == 18
+        assert (levels[0], levels[2], levels[4], levels[17]) == (1000, 10_000, 60_000, 7_200_000)
+        assert parse_delay_levels("2d") == (172_800_000,)
+
+    @pytest.mark.parametrize("text", ["1", "s", "1x", "1s -2m"])
+    def test_a_delay_level_that_is_none_is_named(self, text: str) -> None:
+        with pytest.raises(ValueError, match="delay level"):
+            parse_delay_levels(text)
+
+
+class TestOpening:
+    def test_an_empty_directory_becomes_a_store_that_describes_itself(self, tmp_path: Path) -> None:
+        made = store(tmp_path / "new")
+        made.open_or_create()
+        assert sorted(path.name for path in made.root.iterdir()) == [
+            "commitlog",
+            "config",
+            "consumequeue",
+            "index",
+            "tidemark.json",
+        ]
+        assert json.loads(made.description_path.read_text()) == {
+            "format": 1,
+            "commit_log_file_size": 8192,
+            "consume_queue_file_size": 200,
+            "index_slots": 20,
+            "index_entries": 30,
+        }
+        assert not made.is_foreign
+        assert made.was_clean
+        store(tmp_path / "new").open_or_create()
+
+    def test_other_sizes_are_refused_and_both_are_named(self, tmp_path: Path) -> None:
+        store(tmp_path).open_or_create()
+        other = StoreConfig(commit_log_file_size=4096, consume_queue_file_size=200)
+        with pytest.raises(StoreSizesDiffer) as differ:
+            store(tmp_path, other).open_or_create()
+        text = str(differ.value)
+        assert "commit_log_file_size is 8192 in the store and 4096 as configured" in text
+        assert "index_slots is 20 in the store and 5000000 as configured" in text
+        assert "consume_queue_file_size" not in text
+        assert differ.value.path == tmp_path / "tidemark.json"
+
+    def test_a_later_format_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "tidemark.json").write_text('{"format": 2, "new": "things"}')
+        with pytest.raises(StoreFormatUnknown, match="store format 2; this version knows 1"):
+            store(tmp_path).open_or_create()
+
+    @pytest.mark.parametrize(
+        "text", ["", "{", "[]", '{"format": 1}', '{"format": true}', "\udcff", "7"]
+    )
+    def test_a_damaged_description_is_named_with_its_remedy(
+        self, tmp_path: Path, text: str
+    ) -> None:
+        path = tmp_path / "tidemark.json"
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        with pytest.raises(DamagedFile, match="Remove the file"):
+            store(tmp_path).open_or_create()
+
+    def test_a_tool_makes_nothing(self, tmp_path: Path) -> None:
+        with pytest.raises(StoreMissing, match="holds no store"):
+            store(tmp_path / "none").open_or_create(writable=False)
+        (tmp_path / "commitlog").mkdir()
+        store(tmp_path).open_or_create(writable=False)
+        assert [path.name for path in tmp_path.iterdir()] == ["commitlog"]
+
+    def test_a_store_of_rocketmq_is_taken_with_its_own_sizes(self, tmp_path: Path) -> None:
+        make_foreign(tmp_path)
+        opened = store(tmp_path)
+        opened.open_or_create()
+        assert opened.is_foreign
+        assert opened.description_path.exists()
+
+    @pytest.mark.parametrize(
+        ("config", "named"),
+        [
+            (StoreConfig(4096, 200, 20, 30), "commit_log_file_size is 8192"),
+            (StoreConfig(8192, 220, 20, 30), "consume_queue_file_size is 200"),
+            (StoreConfig(8192, 200, 25, 30), "index_file_size is 720"),
+        ],
+    )
+    def test_a_store_of_rocketmq_with_other_sizes_is_refused(
+        self, tmp_path: Path, config: StoreConfig, named: str
+    ) -> None:
+        make_foreign(tmp_path)
+        with pytest.raises(StoreSizesDiffer, match=named):
+            store(tmp_path, config).open_or_create()
+        assert not (tmp_path / "tidemark.json").exists()
+
+    def test_a_tool_takes_the_sizes_the_store_has(self, tmp_path: Path) -> None:
+        make_foreign(tmp_path)
+        found = config_of(DISK, tmp_path, StoreConfig())
+        assert (found.commit_log_file_size, found.consume_queue_file_size) == (8192, 200)
+        store(tmp_path).open_or_create()
+        found = config_of(DISK, tmp_path, StoreConfig())
+        assert (found.index_slots, found.index_entries) == (20, 30)
+
+    def test_a_read_only_store_opens_and_says_why_it_is(self, tmp_path: Path) -> None:
+        make_foreign(tmp_path / "store")
+        opened = StoreDir(ReadOnly(tmp_path / "run"), tmp_path / "store", SMALL)
+        opened.open_or_create()
+        assert isinstance(opened.read_only, ReadOnlyDisk)
+        assert not opened.description_path.exists()
+
+    def test_no_store_can_be_made_on_a_read_only_disk(self, tmp_path: Path) -> None:
+        with pytest.raises(ReadOnlyDisk):
+            StoreDir(ReadOnly(tmp_path / "run"), tmp_path / "none", SMALL).open_or_create()
+
+
+def make_foreign(root: Path) -> None:
+    """Sizes as RocketMQ leaves them, a file it was killed while making included."""
+    for path, size in {
+        "commitlog/00000000000000000000": 8192,
+        "commitlog/00000000000000008192": 0,
+        "consumequeue/TopicA/0/00000000000000000000": 200,
+        "index/20240101000000000": 720,
+    }.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).touch()
+        os.truncate(root / path, size)
+
+
+class TestQueues:
+    def test_only_directories_named_by_integers_are_queues(self, tmp_path: Path) -> None:
+        for name in ("TopicB/10", "TopicB/2", "TopicA/0", "TopicA/x", "%RETRY%g/0", "TopicA/-1"):
+            (tmp_path / "consumequeue" / name).mkdir(parents=True)
+        (tmp_path / "consumequeue" / "stray").touch()
+        (tmp_path / "consumequeue" / "TopicA" / "5").touch()
+        opened = store(tmp_path)
+        assert opened.queues() == [("%RETRY%g", 0), ("TopicA", 0), ("TopicB", 2), ("TopicB", 10)]
+        assert opened.consume_queue_dir("TopicB", 10) == tmp_path / "consumequeue/TopicB/10"
+
+    def test_what_is_not_served_is_named(self, tmp_path: Path) -> None:
+        assert store(tmp_path).unsupported() == []
+        for name in (
+            "batchconsumequeue/T/0",
+            "consumequeue_ext",
+            "timerlog",
+            "compaction/compactionLog",
+            "consumequeue/%LMQ%a/0",
+        ):
+            (tmp_path / name).mkdir(parents=True)
+        (tmp_path / "timerwheel").touch()
+        opened = store(tmp_path)
+        assert opened.unsupported() == [
+            "batchconsumequeue (queues of inner batches (BatchCQ))",
+            "consumequeue_ext (consume queue extensions)",
+            "timerwheel (the timer wheel's slots)",
+            "timerlog (the timer wheel's log)",
+            "compaction (compacted topics)",
+            "consumequeue/%LMQ%a (light message queue)",
+        ]
+        assert opened.queues() == []
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from shared.files.os_disk import OsDisk
+from shared.files.store_dir import Role, StoreConfig, StoreDir
+lock = StoreDir(OsDisk(), Path(sys.argv[1]), StoreConfig()).lock(Role(int(sys.argv[2])))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+class TestLocks:
+    def test_the_file_holds_the_word_and_each_role_its_byte(self, tmp_path: Path) -> None:
+        opened = store(tmp_path)
+        locks = [opened.lock(role) for role in Role]
+        assert (tmp_path / "lock").read_bytes() == b"lock"
+        for role in Role:
+            with pytest.raises(StoreLocked, match=f"byte {role.value} \\({role.name.lower()}\\)"):
+                opened.lock(role)
+        for lock in locks:
+            lock.release()
+        opened.lock(Role.APPEND).release()
+
+    def test_a_rocketmq_broker_excludes_the_appender_only(self, tmp_path: Path) -> None:
+        opened = store(tmp_path)
+        (tmp_path / "lock").write_bytes(b"lock")
+        (tmp_path / "abort").write_bytes(b"4711")
+        process, got = posix_locker(tmp_path / "lock", 0)
+        assert got == "taken"
+        with pytest.raises(StoreLocked, match="process 4711") as locked:
+            opened.lock(Role.APPEND)
+        assert locked.value.holder == 4711
+        opened.lock(Role.REPUT).release()
+        end(process)
+        opened.lock(Role.APPEND).release()
+
+    def test_another_process_is_named_by_the_id_it_published(self, tmp_path: Path) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(tmp_path), str(Role.REPUT.value)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(StoreLocked, match="did not say its id"):
+            store(tmp_path).lock(Role.REPUT)
+        positions = Positions.open(DISK, tmp_path / "checkpoint")
+        positions.publish(Slot.REPUT_PID, process.pid)
+        positions.close()
+        with pytest.raises(StoreLocked, match=f"process {process.pid}\\."):
+            store(tmp_path).lock(Role.REPUT)
+        end(process)
+        store(tmp_path).lock(Role.REPUT).release()
+
+    def test_a_full_disk_does_not_keep_the_lock_from_being_taken(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(_self: OsFile, _data: bytes, _offset: int) -> None:
+            raise DiskFull("no room")
+
+        monkeypatch.setattr(OsFile, "pwrite", full)
+        store(tmp_path).lock(Role.APPEND).release()
+
+    def test_on_a_read_only_disk_run_dir_holds_the_lock(self, tmp_path: Path) -> None:
+        opened = StoreDir(
+            ReadOnly(tmp_path / "run"), tmp_path / "store", SMALL, run_dir=tmp_path / "run"
+        )
+        lock = opened.lock(Role.BROKER)
+        with pytest.raises(StoreLocked):
+            opened.lock(Role.BROKER)
+        lock.release()
+
+
+class TestAbort:
+    def test_it_holds_the_process_id_until_all_is_clean(self, tmp_path: Path) -> None:
+        opened = store(tmp_path)
+        opened.open_or_create()
+        opened.mark_running()
+        assert opened.abort_path.read_bytes() == str(os.getpid()).encode()
+        assert opened.was_clean  # as it was found
+        assert not store(tmp_path).was_clean
+        opened.mark_clean()
+        opened.mark_clean()
+        assert store(tmp_path).was_clean
+
+    def test_after_a_crash_it_is_replaced_and_never_missing(self, tmp_path: Path) -> None:
+        opened = store(tmp_path)
+        opened.abort_path.write_bytes(b"12345678")
+        opened.mark_running(77)
+        opened.mark_running(77)
+        assert opened.abort_path.read_bytes() == b"77"
+        assert not opened.was_clean
+
+    def test_on_a_full_disk_it_says_so(self, tmp_path: Path) -> None:
+        opened = StoreDir(ReadOnly(tmp_path / "run"), tmp_path, SMALL)
+        with pytest.raises(ReadOnlyDisk):
+            opened.mark_running(1)
+
+
+class TestCut:
+    def test_a_cut_is_kept_under_its_range_epoch_and_reason(self, tmp_path: Path) -> None:
+        path = store(tmp_path).keep_cut(100, [b"abc", b"", b"defg"], epoch=3, reason="torn-tail")
+        assert path.name == "00000000000000000100-00000000000000000107-epoch3-torn-tail"
+        assert path.read_bytes() == b"abcdefg"
+        assert [found.name for found in path.parent.iterdir()] == [path.name]
+
+    def test_the_oldest_go_when_there_are_too_many(self, tmp_path: Path) -> None:
+        opened = store(tmp_path)
+        for number in range(CUT_FILES_MAX + 3):
+            path = opened.keep_cut(number, [b"x"], epoch=0, reason="torn-tail")
+            os.utime(path, (number, number))
+        (opened.cut_dir / "notes of an operator").touch()
+        kept = sorted(path.name for path in opened.cut_dir.iterdir())
+        assert len(kept) == CUT_FILES_MAX + 1
+        assert kept[0].startswith("00000000000000000003-")
+
+    def test_the_oldest_go_when_they_are_too_large(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("shared.files.kept_cuts.CUT_BYTES_MAX", 1000)
+        opened = store(tmp_path)
+        for number in range(4):
+            path = opened.keep_cut(number * 1000, [bytes(400)], epoch=0, reason="fork")
+            os.utime(path, (number, number))
+        assert len(list(opened.cut_dir.iterdir())) == 2
+        path = opened.keep_cut(9000, [b"y" * 600, b"z" * 600], epoch=0, reason="fork")
+        assert path.name.startswith("00000000000000009000-00000000000000010000-")
+        assert path.read_bytes() == b"y" * 600 + b"z" * 400
+        assert list(opened.cut_dir.iterdir()) == [path]
+
+    def test_the_same_range_twice_is_one_file(self, tmp_path: Path) -> None:
+        opened = store(tmp_path)
+        opened.keep_cut(5, [b"abc"], epoch=0, reason="torn-tail")
+        path = opened.keep_cut(5, [b"abd"], epoch=0, reason="torn-tail")
+        assert path.read_bytes() == b"abd"
+        assert list(opened.cut_dir.iterdir()) == [path]
+
+    def test_a_full_disk_leaves_nothing_new(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(_self: OsFile, _offset: int, _size: int) -> None:
+            raise DiskFull("no room")
+
+        opened = store(tmp_path)
+        monkeypatch.setattr(OsFile, "reserve", full)
+        with pytest.raises(DiskFull):
+            opened.keep_cut(5, [b"abc"], epoch=0, reason="torn-tail")
+        assert list(opened.cut_dir.iterdir()) == []
