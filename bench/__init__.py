@@ -1,0 +1,1 @@
+"""Benchmarks: one module per figure, `python -m bench` runs them all."""

@@ -1,0 +1,134 @@
+import java.io.File;
+import java.net.InetSocketAddress;
+import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.util.HashMap;
+import java.util.HexFormat;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentMap;
+
+import org.apache.rocketmq.broker.BrokerPathConfigHelper;
+import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.ConfigManager;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.message.MessageAccessor;
+import org.apache.rocketmq.common.message.MessageDecoder;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageExtBrokerInner;
+import org.apache.rocketmq.remoting.protocol.DataVersion;
+import org.apache.rocketmq.remoting.protocol.body.TopicConfigSerializeWrapper;
+import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.PutMessageResult;
+import org.apache.rocketmq.store.QueryMessageResult;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
+import org.apache.rocketmq.store.stats.BrokerStatsManager;
+
+/**
+ * Opens a store directory with Apache RocketMQ's own classes and prints, one tab-separated line
+ * each, what it answers: queues, messages, look-ups by unique id, the topics of its JSON file.
+ *
+ * Arguments: store directory, commit log file size, queue file size, index slots, index entries,
+ * number of probe messages to put into the first queue of each topic at the end.
+ */
+public final class Referee {
+    public static void main(String[] args) {
+        try {
+            judge(args);
+            System.exit(0);
+        } catch (Throwable failure) { // the store's threads would keep the process alive
+            failure.printStackTrace();
+            System.exit(1);
+        }
+    }
+
+    private static void judge(String[] args) throws Exception {
+        MessageStoreConfig config = new MessageStoreConfig();
+        config.setStorePathRootDir(args[0]);
+        config.setStorePathCommitLog(args[0] + File.separator + "commitlog");
+        config.setMappedFileSizeCommitLog(Integer.parseInt(args[1]));
+        config.setMappedFileSizeConsumeQueue(Integer.parseInt(args[2]));
+        config.setMaxHashSlotNum(Integer.parseInt(args[3]));
+        config.setMaxIndexNum(Integer.parseInt(args[4]));
+        config.setTimerWheelEnable(false);
+        config.setEnableCompaction(false);
+        config.setHaListenPort(0);
+        config.setCleanFileForciblyEnable(false);
+        config.setFileReservedTime(1_000_000);
+        int probes = Integer.parseInt(args[5]);
+        BrokerConfig broker = new BrokerConfig();
+        ConcurrentMap<String, TopicConfig> topics = new ConcurrentHashMap<>();
+        String file = BrokerPathConfigHelper.getTopicConfigPath(args[0]);
+        String json = org.apache.rocketmq.common.MixAll.file2String(file);
+        if (json != null) {
+            TopicConfigSerializeWrapper wrapper =
+                TopicConfigSerializeWrapper.fromJson(json, TopicConfigSerializeWrapper.class);
+            topics.putAll(wrapper.getTopicConfigTable());
+            for (TopicConfig topic : new TreeMap<>(topics).values()) {
+                line("topic", topic.getTopicName(), topic.getReadQueueNums(), topic.getWriteQueueNums(), topic.getPerm());
+            }
+        }
+        DefaultMessageStore store = new DefaultMessageStore(
+            config, new BrokerStatsManager("referee", false), (a, b, c, d, e, f, g) -> { }, broker, topics);
+        if (!store.load()) {
+            throw new IllegalStateException("the store did not load");
+        }
+        store.start();
+        while (store.dispatchBehindBytes() > 0) {
+            Thread.sleep(10);
+        }
+        line("log", store.getMinPhyOffset(), store.getMaxPhyOffset());
+        TreeMap<String, Map<Integer, ConsumeQueueInterface>> table = new TreeMap<>();
+        store.getQueueStore().getConsumeQueueTable().forEach((topic, queues) -> table.put(topic, new TreeMap<>(queues)));
+        for (String topic : table.keySet()) {
+            for (int queue : table.get(topic).keySet()) {
+                long min = store.getMinOffsetInQueue(topic, queue);
+                long max = store.getMaxOffsetInQueue(topic, queue);
+                line("queue", topic, queue, min, max);
+                for (long offset = min; offset < max; offset++) {
+                    long physical = store.getCommitLogOffsetInQueue(topic, queue, offset);
+                    MessageExt message = store.lookMessageByOffset(physical);
+                    String unique = message.getProperty("UNIQ_KEY");
+                    line("message", topic, queue, message.getQueueOffset(), message.getCommitLogOffset(),
+                        message.getStoreSize(), sha256(message.getBody()), unique, message.getMsgId(),
+                        new TreeMap<>(message.getProperties()));
+                    if (unique != null && offset % 7 == 0) {
+                        QueryMessageResult found = store.queryMessage(topic, unique, 32, 0, Long.MAX_VALUE);
+                        line("found", topic, unique, found.getMessageBufferList().size());
+                    }
+                }
+            }
+        }
+        for (String topic : table.keySet()) {
+            for (int i = 0; i < probes; i++) {
+                MessageExtBrokerInner probe = new MessageExtBrokerInner();
+                probe.setTopic(topic);
+                probe.setQueueId(table.get(topic).keySet().iterator().next());
+                probe.setBody(("probe-" + i).getBytes(StandardCharsets.UTF_8));
+                MessageAccessor.setProperties(probe, new HashMap<>());
+                probe.setBornTimestamp(System.currentTimeMillis());
+                probe.setBornHost(new InetSocketAddress("127.0.0.1", 1));
+                probe.setStoreHost(new InetSocketAddress("127.0.0.1", 10911));
+                probe.setPropertiesString(MessageDecoder.messageProperties2String(probe.getProperties()));
+                PutMessageResult put = store.putMessage(probe);
+                line("put", topic, probe.getQueueId(), put.getPutMessageStatus(),
+                    put.getAppendMessageResult().getLogicsOffset(), put.getAppendMessageResult().getWroteOffset());
+            }
+        }
+        store.shutdown();
+    }
+
+    private static String sha256(byte[] body) throws Exception {
+        return HexFormat.of().formatHex(MessageDigest.getInstance("SHA-256").digest(body == null ? new byte[0] : body));
+    }
+
+    private static void line(Object... fields) {
+        StringBuilder text = new StringBuilder();
+        for (Object field : fields) {
+            text.append(text.length() == 0 ? "" : "\t").append(field);
+        }
+        System.out.println(text);
+    }
+}
