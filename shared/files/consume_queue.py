@@ -1,0 +1,271 @@
+"""Consume queue reader: queue offset or time → unit (docs/formats.md, section 4).
+
+Knows one queue's files as units of 20 bytes, and the arithmetic of positions; judges no record and
+writes nothing (the writer is reput's). Invariants:
+
+- A unit counts when it is not zero and its record ends at or below ``dispatched``; pre-blank
+  units count as well, they hold the numbers before a queue's first message. Units beyond are never
+  shown, whatever lies there: a crash leaves some that point behind the log's end.
+- Record ends rise along a queue, so "how many units count" is a binary search, not a counter.
+- The files are derived and may be missing, short or surrounded by strangers: that is an empty
+  queue here, never an exception. Whoever writes them refuses and rebuilds.
+
+Step before: reput appended the unit and published ``dispatched``. Step after: ``pull`` reads the
+record (walk step 11).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from typing import Protocol
+
+from shared.files.queue_files import MAPPED_PER_QUEUE, QueueFiles
+from shared.files.queue_math import (
+    EVERYTHING,
+    Boundary,
+    first_kept,
+    is_filler,
+    place,
+    recovered_units,
+    roll_next,
+    search_by_time,
+)
+from shared.files.store_dir import StoreDir
+from tidemark.formats.queue_unit import UNIT, Unit
+from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
+
+__all__ = ["EVERYTHING", "Boundary", "ConsumeQueueReader", "ConsumeQueues", "LogTimes"]
+
+
+class LogTimes(Protocol):
+    """What a queue needs to know of the commit log."""
+
+    @property
+    def min_offset(self) -> PhysicalOffset:
+        """Start of the oldest file."""
+        ...
+
+    def store_timestamp(self, offset: PhysicalOffset, size: int, end: PhysicalOffset) -> int | None:
+        """Store time of the record, None if it cannot be read below end."""
+        ...
+
+
+class ConsumeQueueReader:
+    """One (topic, queue), read-only. Not for use by two threads at once."""
+
+    def __init__(self, store: StoreDir, topic: str, queue: int, log: LogTimes) -> None:
+        self.topic = topic
+        self.queue = queue
+        self.file_size = store.config.consume_queue_file_size
+        self.units_per_file = self.file_size // UNIT_SIZE
+        self._log = log
+        self._files = QueueFiles(store.disk, store.consume_queue_dir(topic, queue), self.file_size)
+        self._min = QueueOffset(0)
+        self._min_for = -1
+        self._max = QueueOffset(0)
+        self._max_for = -1
+
+    @property
+    def directory_is_empty(self) -> bool:
+        """Whether the queue has no file yet."""
+        return not self._files.starts
+
+    def close(self) -> None:
+        """Unmap the files."""
+        self._files.close()
+
+    def roll_next(self, queue_offset: int) -> QueueOffset:
+        """First queue offset of the next file."""
+        return roll_next(queue_offset, self.file_size)
+
+    # -- how far ------------------------------------------------------------------------------
+
+    def max_offset(self, dispatched: int = EVERYTHING) -> QueueOffset:
+        """The queue offset behind the last unit whose record ends at or below dispatched."""
+        if dispatched == self._max_for and dispatched != EVERYTHING:
+            return self._max
+        # Smaller than last time: the log was cut; what was found then proves nothing now.
+        known = self._max if dispatched >= self._max_for >= 0 else QueueOffset(0)
+        self._max = self._files.count(dispatched, known)
+        self._max_for = dispatched
+        return self._max
+
+    def min_offset(self, min_physical: int) -> QueueOffset:
+        """The first queue offset whose record is still in a log that starts at min_physical.
+
+        Section 4.8: all expired → the max offset, so the numbering goes on; none in the first file
+        → unchanged, 0 at first: retention of the queue's files will move it. A queue that starts
+        with pre-blank units reports its first message (the reference: a unit amid them).
+        """
+        if min_physical == self._min_for:
+            return self._min
+        files = self._files
+        files.refresh()  # retention deletes a queue's files after it deleted the log's
+        if not files.starts:
+            return self._min
+        end = files.count(EVERYTHING)
+        last = self.unit(QueueOffset(end - 1))
+        if last is None:
+            return self._min
+        if is_filler(last.physical_offset, last.size) or last.physical_offset < min_physical:
+            self._min, self._min_for = end, min_physical
+            return end
+        first = files.starts[0] // UNIT_SIZE
+        view = files.region(files.starts[0])
+        if view is not None:
+            count = recovered_units(view, len(view) // UNIT_SIZE)
+            low = min(max(0, self._min - first), count)
+            found = first_kept(view, count, min_physical, low)
+            if found < count:
+                self._min, self._min_for = QueueOffset(first + found), min_physical
+        return self._min
+
+    def last_record_end(self, dispatched: int = EVERYTHING) -> PhysicalOffset | None:
+        """Physical end of the last record the queue points to; None if it points to none."""
+        end = self.max_offset(dispatched)
+        last = self.unit(QueueOffset(end - 1)) if end else None
+        if last is None or is_filler(last.physical_offset, last.size):
+            return None
+        return PhysicalOffset(last.end)
+
+    # -- units --------------------------------------------------------------------------------
+
+    def view(self, queue_offset: int, count: int, dispatched: int) -> memoryview | None:
+        """The bytes of up to count visible units from queue_offset on, of one file.
+
+        None if the file is missing or ends before (the next file may exist: ``roll_next``); empty
+        at or behind max_offset. Borrowed; valid while this reader is not used for another file.
+        """
+        visible = min(count, self.max_offset(dispatched) - queue_offset)
+        if visible <= 0 or queue_offset < 0:
+            return memoryview(b"")
+        start, position = place(queue_offset, self.file_size)
+        view = self._files.region(start)
+        if view is None or position + UNIT_SIZE > len(view):
+            return None
+        return view[position : min(position + visible * UNIT_SIZE, len(view))]
+
+    def units(self, queue_offset: int, count: int, dispatched: int) -> list[Unit]:
+        """Up to count visible units from queue_offset on; none across a file's border."""
+        view = self.view(queue_offset, count, dispatched)
+        if view is None:
+            return []
+        whole = view[: len(view) // UNIT_SIZE * UNIT_SIZE]
+        return [Unit._make(fields) for fields in UNIT.iter_unpack(whole)]
+
+    def unit(self, queue_offset: int) -> Unit | None:
+        """The unit at queue_offset, visible or not; None if its file is missing."""
+        return self._files.unit(queue_offset)
+
+    # -- times --------------------------------------------------------------------------------
+
+    def earliest_message_time(self, dispatched: int) -> int | None:
+        """Store time of the message at the min offset; None if there is none to read."""
+        first = self.min_offset(self._log.min_offset)
+        if first >= self.max_offset(dispatched):
+            return None
+        unit = self.unit(first)
+        if unit is None:
+            return None
+        time = self._store_time(unit.physical_offset, unit.size, dispatched)
+        return None if time < 0 else time
+
+    def offset_by_time(
+        self, timestamp_ms: int, boundary: Boundary = Boundary.LOWER, *, dispatched: int
+    ) -> QueueOffset:
+        """The queue offset for a time (section 4.10), within [min_offset, max_offset]."""
+        end = self.max_offset(dispatched)
+        first = min(self.min_offset(self._log.min_offset), end)
+        found = self._search_files(timestamp_ms, boundary, first, end, dispatched)
+        return QueueOffset(min(max(found, first), end))
+
+    def _search_files(
+        self, timestamp_ms: int, boundary: Boundary, first: int, end: int, dispatched: int
+    ) -> int:
+        starts = [start for start in self._files.starts if start < end * UNIT_SIZE]
+        if not starts:
+            return 0
+
+        def start_time(start: int) -> int:
+            return self._time_at(start // UNIT_SIZE, dispatched)
+
+        def stop_time(start: int) -> int:
+            return self._time_at((start + self.file_size) // UNIT_SIZE - 1, dispatched)
+
+        if boundary is Boundary.LOWER:
+            # The last file's stop is not known: it answers if no earlier one does.
+            index = bisect_left(starts[:-1], timestamp_ms, key=stop_time)
+        else:
+            index = bisect_right(starts, timestamp_ms, key=start_time) - 1
+            if index < 0:
+                return 0
+        start = starts[index]
+        view = self._files.region(start)
+        if view is None:
+            return 0
+        file_offset = start // UNIT_SIZE
+        ceiling = min(len(view) // UNIT_SIZE, end - file_offset) - 1
+        if ceiling < 0:
+            return 0
+
+        def unit_at(index: int) -> tuple[int, int]:
+            offset, size, _ = UNIT.unpack_from(view, index * UNIT_SIZE)
+            return offset, size
+
+        return search_by_time(
+            file_offset=file_offset,
+            floor=min(max(0, first - file_offset), ceiling),
+            ceiling=ceiling,
+            timestamp_ms=timestamp_ms,
+            boundary=boundary,
+            min_physical=self._log.min_offset,
+            unit_at=unit_at,
+            store_time=lambda offset, size: self._store_time(offset, size, dispatched),
+        )
+
+    def _time_at(self, queue_offset: int, dispatched: int) -> int:
+        unit = self.unit(queue_offset)
+        if unit is None:
+            return -1
+        return self._store_time(unit.physical_offset, unit.size, dispatched)
+
+    def _store_time(self, offset: int, size: int, dispatched: int) -> int:
+        """Store time of a unit's record, −1 if it is not (or no longer) readable."""
+        if offset < self._log.min_offset or offset + size > dispatched:
+            return -1
+        physical, end = PhysicalOffset(offset), PhysicalOffset(dispatched)
+        time = self._log.store_timestamp(physical, size, end)
+        return -1 if time is None else time
+
+
+class ConsumeQueues:
+    """Readers of many queues, at most half of ``queue_files_mapped_max`` of them kept.
+
+    A reader keeps what it knows of its files: ``forget`` when reput has begun anew (its pid or
+    generation changed) or a topic was deleted, since files may then have been replaced.
+    """
+
+    def __init__(self, store: StoreDir, log: LogTimes) -> None:
+        self._store = store
+        self._log = log
+        self._readers: OrderedDict[tuple[str, int], ConsumeQueueReader] = OrderedDict()
+        self._kept_max = max(1, store.config.queue_files_mapped_max // MAPPED_PER_QUEUE)
+
+    def get(self, topic: str, queue: int) -> ConsumeQueueReader:
+        """The queue's reader; valid until the next call that makes one."""
+        key = (topic, queue)
+        reader = self._readers.get(key)
+        if reader is None:
+            reader = ConsumeQueueReader(self._store, topic, queue, self._log)
+            self._readers[key] = reader
+            while len(self._readers) > self._kept_max:
+                self._readers.popitem(last=False)[1].close()
+        else:
+            self._readers.move_to_end(key)
+        return reader
+
+    def forget(self) -> None:
+        """Close all readers; the next ``get`` looks at the files anew."""
+        while self._readers:
+            self._readers.popitem()[1].close()

@@ -1,0 +1,246 @@
+"""Index reader: key and time range → physical offsets (docs/formats.md, section 5.6).
+
+Looks keys up in the index files, newest file first, and judges each hit by the record it points to.
+Writes nothing (the writer is reput's). Invariants:
+
+- A hit counts only if its record ends at or below ``dispatched``.
+- Hashes collide: unless asked for the raw hits, a record counts only if it has that key.
+- Files are mapped lazily, at most ``MAPPED_MAX`` at a time: each has hundreds of megabytes.
+
+Step before: reput put the keys and published ``dispatched``. Step after: the broker reads and
+answers the records (walk step 11).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final, NamedTuple, Protocol
+
+from shared.files.disk import MappedRegion
+from shared.files.store_dir import StoreDir
+from tidemark.errors import DamagedFile
+from tidemark.formats import hashing
+from tidemark.formats.filenames import parse_index_name
+from tidemark.formats.index_file import Header, IndexFile
+from tidemark.formats.record import Record
+from tidemark.offsets import PhysicalOffset
+
+HITS_MAX: Final = 64
+"""More are never returned by one query (5.6)."""
+MAPPED_MAX: Final = 16
+TIME_MAX: Final = 2**63 - 1
+
+
+class LogRecords(Protocol):
+    """What a query needs of the commit log."""
+
+    @property
+    def min_offset(self) -> PhysicalOffset:
+        """Start of the oldest file."""
+        ...
+
+    def record(self, offset: PhysicalOffset, end: PhysicalOffset) -> Record | None:
+        """The validated record at offset; None if there is none below end."""
+        ...
+
+
+class Hits(NamedTuple):
+    """Raw answer of one query, as RocketMQ gives it."""
+
+    physical_offsets: list[PhysicalOffset]
+    """Ascending; those of other keys with the same hash, and of one record twice, included."""
+    last_update_timestamp_ms: int
+    """End time of the newest index file; 0 if nothing was hit."""
+    last_update_offset: int
+
+
+class IndexReader:
+    """All index files of a store, read-only. Not for use by two threads at once."""
+
+    def __init__(self, store: StoreDir, log: LogRecords) -> None:
+        self._disk = store.disk
+        self._directory = store.index_dir
+        self._geometry = store.config.index_geometry
+        self._log = log
+        self._open: OrderedDict[str, tuple[int, MappedRegion, IndexFile]] = OrderedDict()
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX,
+        hits_max: int = HITS_MAX,
+        dispatched: int,
+        collisions: bool = False,
+    ) -> list[PhysicalOffset]:
+        """Physical offsets of records of topic that have key or are called key, ascending.
+
+        The newest hits_max of them (at most 64) with begin_ms ≤ time ≤ end_ms; an index knows whole
+        seconds from its file's beginning, so an exact begin_ms may miss: widen it by 1 s.
+        collisions: return what the hashes say, as RocketMQ does. Raises DamagedFile.
+        """
+        if collisions:
+            return self.hits(
+                topic,
+                key,
+                begin_ms=begin_ms,
+                end_ms=end_ms,
+                hits_max=hits_max,
+                dispatched=dispatched,
+            ).physical_offsets
+        found: list[PhysicalOffset] = []
+        wanted = min(hits_max, HITS_MAX)
+        for file in self._matching(begin_ms, end_ms):
+            if wanted <= len(found):
+                break
+            found += self._real_hits(
+                file, topic, key, begin_ms, end_ms, dispatched, wanted - len(found), known=found
+            )
+        return sorted(found)
+
+    def _real_hits(
+        self,
+        file: IndexFile,
+        topic: str,
+        key: str,
+        begin_ms: int,
+        end_ms: int,
+        dispatched: int,
+        wanted: int,
+        known: list[PhysicalOffset],
+    ) -> list[PhysicalOffset]:
+        """Up to wanted hits of one file whose record really has the key, newest first."""
+        key_hash = hashing.index_hash(topic, key)
+        looked_at = 0
+        limit = wanted
+        found: list[PhysicalOffset] = []
+        # The chain may be full of another key's entries: look further until enough are real.
+        while True:
+            raw = file.lookup(key_hash, begin_ms=begin_ms, end_ms=end_ms, hits_max=limit)
+            for offset in raw[looked_at:]:
+                physical = PhysicalOffset(offset)
+                if physical in found or physical in known:
+                    continue  # one record may have a key twice
+                if self._has_key(physical, topic, key, dispatched):
+                    found.append(physical)
+                    if len(found) == wanted:
+                        return found
+            if len(raw) < limit:
+                return found
+            looked_at, limit = len(raw), limit * 4
+
+    def _has_key(self, offset: PhysicalOffset, topic: str, key: str, dispatched: int) -> bool:
+        if offset < self._log.min_offset or offset >= dispatched:
+            return False
+        record = self._log.record(offset, PhysicalOffset(dispatched))
+        if record is None or record.topic != topic:
+            return False
+        return record.unique_id == key or key in record.keys
+
+    def hits(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX,
+        hits_max: int = HITS_MAX,
+        dispatched: int,
+    ) -> Hits:
+        """What RocketMQ's query returns: by hash alone, unreadable records left out."""
+        key_hash = hashing.index_hash(topic, key)
+        wanted = min(hits_max, HITS_MAX)
+        raw: list[int] = []
+        for file in self._matching(begin_ms, end_ms):
+            raw += file.lookup(
+                key_hash, begin_ms=begin_ms, end_ms=end_ms, hits_max=wanted - len(raw)
+            )
+            if len(raw) >= wanted:
+                break
+        if not raw:
+            return Hits([], 0, 0)
+        newest = self.last_update()
+        readable = [
+            PhysicalOffset(offset)
+            for offset in sorted(raw)
+            if self._log.min_offset <= offset < dispatched
+            and self._log.record(PhysicalOffset(offset), PhysicalOffset(dispatched)) is not None
+        ]
+        return Hits(readable, newest.end_timestamp_ms, newest.end_offset)
+
+    def headers(self) -> list[Header]:
+        """Headers of all files, oldest first."""
+        files = map(self._file, self.names())
+        return [file.header for file in files if file is not None]
+
+    def last_update(self) -> Header:
+        """Header of the newest file; its end says how far the index is. Zeros without files."""
+        for name in reversed(self.names()):
+            if (file := self._file(name)) is not None:
+                return file.header
+        return Header()
+
+    def names(self) -> list[str]:
+        """Names of all index files, oldest first; strangers are passed over."""
+        return [
+            entry.name
+            for entry in self._disk.list_directory(self._directory)
+            if not entry.is_directory and parse_index_name(entry.name) is not None
+        ]
+
+    def close(self) -> None:
+        """Unmap everything."""
+        while self._open:
+            _, region, file = self._open.popitem()[1]
+            file.close()
+            region.close()
+
+    def _matching(self, begin_ms: int, end_ms: int) -> Iterator[IndexFile]:
+        """Files whose time range overlaps [begin_ms, end_ms], newest first."""
+        for name in reversed(self.names()):
+            file = self._file(name)
+            if file is None:
+                continue
+            header = file.header
+            if header.begin_timestamp_ms <= end_ms and begin_ms <= header.end_timestamp_ms:
+                yield file
+            if header.begin_timestamp_ms < begin_ms:
+                return
+
+    def _file(self, name: str) -> IndexFile | None:
+        """The mapped file; None if it has just expired. Raises DamagedFile if it is short."""
+        path = self._directory / name
+        facts = self._disk.stat(path)
+        if facts is None:
+            return None
+        if facts.size < self._geometry.size:
+            raise DamagedFile(
+                f"index file {path} has {facts.size} bytes, {self._geometry.size} are expected. "
+                "Records are not in doubt; queries by key are not answered.",
+                "Run `tidemark store rebuild`, which makes the index anew from the log.",
+                path=path,
+            )
+        opened = self._open.get(name)
+        if opened is not None and opened[0] == facts.inode:
+            self._open.move_to_end(name)
+            return opened[2]
+        if opened is not None:  # rebuilt under the same name
+            self._forget(name)
+        file = self._disk.open(path, writable=False)
+        try:
+            region = file.map(writable=False)
+        finally:
+            file.close()
+        mapped = IndexFile(region.view[: self._geometry.size], self._geometry)
+        self._open[name] = (facts.inode, region, mapped)
+        while len(self._open) > MAPPED_MAX:
+            self._forget(next(iter(self._open)))
+        return mapped
+
+    def _forget(self, name: str) -> None:
+        _, region, file = self._open.pop(name)
+        file.close()
+        region.close()

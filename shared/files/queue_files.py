@@ -1,0 +1,140 @@
+"""One consume queue's files, read as one array of units (docs/formats.md, section 4).
+
+Mapped lazily, a few at a time. The files are derived and may be missing, short or surrounded by
+strangers: that is fewer units here, never an exception. Whoever writes them refuses and rebuilds.
+
+Used by ``consume_queue`` (walk step 11) and by ``recovery``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from pathlib import Path
+from typing import Final
+
+from shared.files.disk import Disk, MappedRegion
+from shared.files.queue_math import count_visible, place
+from tidemark.formats.filenames import offset_name, parse_offset_name
+from tidemark.formats.queue_unit import UNIT, Unit
+from tidemark.offsets import UNIT_SIZE, QueueOffset
+
+MAPPED_PER_QUEUE: Final = 2
+"""Files of one queue mapped at a time: the one being read and the last."""
+
+
+class QueueFiles:
+    """One queue's files as they are found: names that are no start offset are passed over."""
+
+    def __init__(
+        self, disk: Disk, directory: Path, file_size: int, *, mapped_max: int = MAPPED_PER_QUEUE
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._mapped_max = mapped_max
+        self.file_size = file_size
+        self.starts: list[int] = []
+        """Start (bytes) of every file known, ascending."""
+        self._regions: OrderedDict[int, MappedRegion] = OrderedDict()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look again which files there are; forget mappings of those that are gone."""
+        found = [
+            start
+            for entry in self._disk.list_directory(self._directory)
+            if not entry.is_directory
+            and (start := parse_offset_name(entry.name)) is not None
+            and start % self.file_size == 0
+        ]
+        self.starts = sorted(found)
+        for start in self._regions.keys() - set(found):
+            self._regions.pop(start).close()
+
+    def find_next(self) -> bool:
+        """Look for one more file behind the last; whether there is one."""
+        if not self.starts:
+            self.refresh()
+            return bool(self.starts)
+        behind = self.starts[-1] + self.file_size
+        if self._disk.stat(self._directory / offset_name(behind)) is None:
+            return False
+        self.starts.append(behind)
+        return True
+
+    def region(self, start: int) -> memoryview | None:
+        """The file's bytes, at most file_size; None if it is gone. Borrowed until unmapped."""
+        region = self._regions.get(start)
+        if region is None:
+            try:
+                file = self._disk.open(self._directory / offset_name(start), writable=False)
+            except FileNotFoundError:
+                return None
+            try:
+                region = file.map(writable=False)
+            finally:
+                file.close()
+            self._regions[start] = region
+            while len(self._regions) > self._mapped_max:
+                self._regions.popitem(last=False)[1].close()
+        else:
+            self._regions.move_to_end(start)
+        return region.view[: self.file_size]
+
+    def count(self, end: int, known: int = 0) -> QueueOffset:
+        """Queue offset behind the last unit whose record ends at or below end.
+
+        known: everything below it counts. 0 without files; the first file's start if nothing in
+        it counts, so that the numbering goes on.
+        """
+        units_per_file = self.file_size // UNIT_SIZE
+        if not self.starts:
+            self.refresh()
+        while self.starts:
+            index = max(0, bisect_right(self.starts, known * UNIT_SIZE) - 1)
+            low = max(0, known - self.starts[index] // UNIT_SIZE)
+            index = self._last_begun(index, end)
+            start = self.starts[index]
+            view = self.region(start)
+            if view is None:  # deleted while we looked
+                self.refresh()
+                continue
+            if start > known * UNIT_SIZE or low > len(view) // UNIT_SIZE:
+                low = 0
+            count = count_visible(view, len(view) // UNIT_SIZE, end, low)
+            is_last = index == len(self.starts) - 1
+            if count == units_per_file and is_last and self.find_next():
+                known = (start + self.file_size) // UNIT_SIZE
+                continue
+            return QueueOffset(start // UNIT_SIZE + count)
+        return QueueOffset(0)
+
+    def _last_begun(self, low: int, end: int) -> int:
+        """Index of the last file whose first unit counts; low if none behind it does."""
+        starts = self.starts
+        if low == len(starts) - 1:
+            return low
+        # The first file behind low that has not begun, less one.
+        return (
+            bisect_left(range(low + 1, len(starts)), True, key=lambda i: not self._begun(i, end))
+            + low
+        )
+
+    def _begun(self, index: int, end: int) -> bool:
+        view = self.region(self.starts[index])
+        return view is not None and len(view) >= UNIT_SIZE and count_visible(view, 1, end) == 1
+
+    def unit(self, queue_offset: int) -> Unit | None:
+        """The unit at queue_offset, visible or not; None if its file is missing."""
+        if queue_offset < 0:
+            return None
+        start, position = place(queue_offset, self.file_size)
+        view = self.region(start)
+        if view is None or position + UNIT_SIZE > len(view):
+            return None
+        return Unit._make(UNIT.unpack_from(view, position))
+
+    def close(self) -> None:
+        """Unmap everything."""
+        while self._regions:
+            self._regions.popitem()[1].close()

@@ -1,0 +1,137 @@
+"""Arithmetic of consume queues: positions and searches (docs/formats.md, section 4). Pure.
+
+Everything here works on a view of one file's units and on numbers; reader, writer and recovery
+share it. A unit *counts* when it was written and its record ends at or below an end; record ends
+rise along a queue, so how many count is a search. Pre-blank units always count: they hold the
+numbers before a queue's first message.
+
+Around it: ``queue_files`` finds the views, ``consume_queue`` answers with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, NamedTuple
+
+from tidemark.formats.queue_unit import PRE_BLANK_SIZE, UNIT
+from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
+
+EVERYTHING: Final = PhysicalOffset(2**63 - 1)
+"""An end that no record reaches: all units that were ever written count."""
+
+
+class Boundary(Enum):
+    """Which queue offset answers a time that lies between two messages, or on several."""
+
+    LOWER = "lower"
+    """The first message at or after the time."""
+    UPPER = "upper"
+    """The last message at or before the time."""
+
+
+class Place(NamedTuple):
+    """Where a unit lies: the file's start and the position in it, both in bytes."""
+
+    file_start: int
+    position: int
+
+
+def place(queue_offset: int, file_size: int) -> Place:
+    """Where the unit with this number lies (section 4.1)."""
+    logic_offset = queue_offset * UNIT_SIZE
+    position = logic_offset % file_size
+    return Place(logic_offset - position, position)
+
+
+def roll_next(queue_offset: int, file_size: int) -> QueueOffset:
+    """First queue offset of the file behind the one that holds queue_offset (section 4.9)."""
+    units = file_size // UNIT_SIZE
+    return QueueOffset(queue_offset + units - queue_offset % units)
+
+
+def is_filler(physical_offset: int, size: int) -> bool:
+    """Whether a unit's first two fields are those of a pre-blank unit (section 4.4)."""
+    return size == PRE_BLANK_SIZE and physical_offset == 0
+
+
+def count_visible(view: memoryview, count: int, end: int, low: int = 0) -> int:
+    """How many of the first count units of view count below end. Units before low do.
+
+    Doubling steps from low, then halving: a queue that has not grown costs one look.
+    """
+    high, step = count, 1
+    while low < high:
+        middle = low + step - 1 if low + step - 1 < high else (low + high) // 2
+        offset, size, _ = UNIT.unpack_from(view, middle * UNIT_SIZE)
+        if size > 0 and offset >= 0 and (offset + size <= end or is_filler(offset, size)):
+            low, step = middle + 1, step * 2 if high == count else high
+        else:
+            high, step = middle, count
+    return low
+
+
+def first_kept(view: memoryview, count: int, min_physical: int, low: int = 0) -> int:
+    """First unit at or behind low whose record starts at or above min_physical; count if none.
+
+    The search of section 4.8 with one difference: several pre-blank units while min_physical is 0
+    all "equal" it, and the reference stops at the first one it meets. We pass over them.
+    """
+    high = count
+    while low < high:
+        middle = (low + high) // 2
+        offset, size, _ = UNIT.unpack_from(view, middle * UNIT_SIZE)
+        if offset >= min_physical and not is_filler(offset, size):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def recovered_units(view: memoryview, count: int) -> int:
+    """Leading units of view that were ever written: what recovering a file accepts (4.6)."""
+    return count_visible(view, count, EVERYTHING)
+
+
+def search_by_time(
+    *,
+    file_offset: int,
+    floor: int,
+    ceiling: int,
+    timestamp_ms: int,
+    boundary: Boundary,
+    min_physical: int,
+    unit_at: Callable[[int], tuple[int, int]],
+    store_time: Callable[[int, int], int],
+) -> int:
+    """The queue offset for a time inside one file, by the table of section 4.10.
+
+    file_offset: queue offset of the file's first unit. floor, ceiling: indexes in the file of the
+    first and last unit to look at. unit_at: index → (physical offset, size). store_time:
+    (physical offset, size) → ms, −1 if the record cannot be read.
+    """
+    if store_time(*unit_at(ceiling)) < timestamp_ms:
+        return file_offset + ceiling + (1 if boundary is Boundary.LOWER else 0)
+    if store_time(*unit_at(floor)) > timestamp_ms:
+        return file_offset if boundary is Boundary.LOWER else 0
+    low, high = floor, ceiling
+    earlier = later = -1
+    while low <= high:
+        middle = (low + high) // 2
+        offset, size = unit_at(middle)
+        if offset < min_physical:
+            low, earlier = middle + 1, middle
+            continue
+        time = store_time(offset, size)
+        if time < 0:
+            return 0  # unreadable in the middle of readable ones: no guess
+        if time == timestamp_ms:
+            step, last = (-1, floor) if boundary is Boundary.LOWER else (1, ceiling)
+            while middle != last and store_time(*unit_at(middle + step)) == timestamp_ms:
+                middle += step
+            return file_offset + middle
+        if time > timestamp_ms:
+            high, later = middle - 1, middle
+        else:
+            low, earlier = middle + 1, middle
+    return file_offset + (later if boundary is Boundary.LOWER else earlier)
