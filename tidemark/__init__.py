@@ -1,1 +1,58 @@
-"""Tidemark: the public package. Everything that a user's program imports."""
+"""Tidemark: the public package. Everything that a user's program imports.
+
+    import tidemark
+
+    async with tidemark.connect("http://localhost:8080") as mq:
+        await mq.send("orders", b"hello", tags="new", keys=["order-1"])
+
+The names below are loaded on first use: ``tidemark.errors`` and ``tidemark.formats`` are imported
+by every service, and none of them should pay for an HTTP client.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemark.errors import TidemarkError
+
+if TYPE_CHECKING:
+    from tidemark.client.client import Client, connect
+    from tidemark.client.messages import (
+        Message,
+        NewMessage,
+        PullResult,
+        QueueRange,
+        SendResult,
+        Topic,
+    )
+    from tidemark.client.sync import SyncClient, connect_sync
+
+__all__ = [
+    "Client",
+    "Message",
+    "NewMessage",
+    "PullResult",
+    "QueueRange",
+    "SendResult",
+    "SyncClient",
+    "TidemarkError",
+    "Topic",
+    "connect",
+    "connect_sync",
+]
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Load a client name when it is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module 'tidemark' has no attribute {name!r}")
+    from tidemark.client import client, messages, sync
+
+    for module in (client, messages, sync):
+        if hasattr(module, name):
+            value: object = getattr(module, name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'tidemark' has no attribute {name!r}")

@@ -46,7 +46,7 @@ class StoreError(TidemarkError):
 class CorruptRecord(StoreError):
     """Bytes in the commit log that cannot be trusted, below a durable mark."""
 
-    code, title = "corrupt-record", "The commit log is damaged"
+    code, title, status = "corrupt-record", "The commit log is damaged", 503
 
     def __init__(self, at: int, reason: str, path: Path | None = None) -> None:
         where = f" in {path}" if path else ""
@@ -64,7 +64,7 @@ class CorruptRecord(StoreError):
 class DamagedFile(StoreError):
     """A derived or small file (queue, index, checkpoint, JSON) that cannot be trusted."""
 
-    code, title = "damaged-file", "A derived file is damaged"
+    code, title, status = "damaged-file", "A derived file is damaged", 503
 
 
 class QueueGap(StoreError):
@@ -209,6 +209,19 @@ class UnknownCall(RequestError):
     """No such path, or not with this method."""
 
     code, title, status = "unknown-call", "No such call", 404
+
+
+class UnknownMethod(RequestError):
+    """The path is known, but not with this method."""
+
+    code, title, status = "unknown-method", "No such method for this path", 405
+
+
+class SlowRequest(RequestError):
+    """The request did not arrive in time. Nothing was stored."""
+
+    code, title, status = "slow-request", "The request took too long to arrive", 408
+    retriable = True
 
 
 class NotServing(TidemarkError):

@@ -1,0 +1,167 @@
+"""A broker for the client's tests: the API of one node over lists in memory, faults on demand.
+
+Not the broker: it stores nothing and checks little. What the real one answers is tested with it in
+tests/processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from tidemark.formats import properties, record
+from tidemark.formats.hosts import Host
+from tidemark.formats.record import Message
+
+HOST = Host(b"\x7f\x00\x00\x01", 10911)
+Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def error(status: int, code: str, *, retriable: bool = False, **more: object) -> web.Response:
+    wire = {
+        "code": code,
+        "title": "A title",
+        "detail": "What happened. What is safe.",
+        "advice": "What to do.",
+        "retriable": retriable,
+        **more,
+    }
+    return web.Response(status=status, body=msgpack.packb(wire), content_type="application/msgpack")
+
+
+def answer(wire: dict[str, Any]) -> web.Response:
+    return web.Response(body=msgpack.packb(wire), content_type="application/msgpack")
+
+
+@dataclass
+class FakeBroker:
+    queues: dict[str, list[list[bytes]]] = field(default_factory=dict)
+    """Topic to queues to encoded records."""
+    faults: list[Fault] = field(default_factory=list)
+    """Each answers one produce or pull request in place of the broker, oldest first."""
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    """Bodies of produce requests, as they came."""
+    auto_create: int | None = None
+    in_flight: int = 0
+    in_flight_most: int = 0
+    physical_offset: int = 0
+    hold: asyncio.Event = field(default_factory=asyncio.Event)
+    url: str = ""
+
+    def __post_init__(self) -> None:
+        self.hold.set()
+
+    def add(self, topic: str, queue: int, wire: dict[str, Any]) -> dict[str, Any]:
+        pairs = dict(wire.get("properties", {}))
+        if "tags" in wire:
+            pairs[properties.TAGS] = wire["tags"]
+        if "keys" in wire:
+            pairs[properties.KEYS] = " ".join(wire["keys"])
+        pairs[properties.UNIQ_KEY] = f"{self.physical_offset:032X}"
+        records = self.queues[topic][queue]
+        stored = record.encode(
+            Message(topic, queue, wire["body"], HOST, HOST, properties.encode(pairs)),
+            queue_offset=len(records),
+            physical_offset=self.physical_offset,
+            store_timestamp_ms=1_700_000_000_000,
+            record_crc=True,
+        )
+        result = {
+            "message_id": record.decode(stored).message_id,
+            "queue": queue,
+            "queue_offset": len(records),
+            "physical_offset": self.physical_offset,
+            "store_timestamp_ms": 1_700_000_000_000,
+        }
+        records.append(stored)
+        self.physical_offset += len(stored)
+        return result
+
+    async def produce(self, request: web.Request) -> web.StreamResponse:
+        body = msgpack.unpackb(await request.read())
+        self.requests.append(body)
+        self.in_flight += 1
+        self.in_flight_most = max(self.in_flight, self.in_flight_most)
+        try:
+            await self.hold.wait()
+            if self.faults:
+                return await self.faults.pop(0)(request)
+            topic = request.match_info["topic"]
+            if topic not in self.queues:
+                if self.auto_create is None:
+                    return error(404, "unknown-topic")
+                self.queues[topic] = [[] for _ in range(self.auto_create)]
+            if any(wire["body"] == b"bad" for wire in body["messages"]):
+                return error(400, "bad-property")
+            results = [self.add(topic, wire.get("queue", 0), wire) for wire in body["messages"]]
+        finally:
+            self.in_flight -= 1
+        level = body.get("ack", "disk")
+        return answer(
+            {"status": "PUT_OK", "ack": {"level": level, "copies": 1}, "results": results}
+        )
+
+    async def pull(self, request: web.Request) -> web.StreamResponse:
+        if self.faults:
+            return await self.faults.pop(0)(request)
+        topic = request.match_info["topic"]
+        if topic not in self.queues:
+            return error(404, "unknown-topic")
+        records = self.queues[topic][int(request.match_info["queue"])]
+        offset, count = int(request.query["offset"]), int(request.query["max"])
+        found = records[offset : offset + count] if offset >= 0 else []
+        headers = {
+            "Tidemark-Status": "FOUND" if found else "OFFSET_OVERFLOW_ONE",
+            "Tidemark-Next-Offset": str(offset + len(found)),
+            "Tidemark-Min-Offset": "0",
+            "Tidemark-Max-Offset": str(len(records)),
+        }
+        return web.Response(
+            body=b"".join(found),
+            headers=headers,
+            content_type="application/vnd.tidemark.records",
+        )
+
+    async def topic(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["topic"]
+        if request.method == "PUT":
+            count = msgpack.unpackb(await request.read())["queues"]
+            self.queues.setdefault(name, [[] for _ in range(count)])
+        if name not in self.queues:
+            return error(404, "unknown-topic")
+        if request.method == "DELETE":
+            del self.queues[name]
+            return answer({"topic": name})
+        return answer(self._described(name))
+
+    async def topics(self, _request: web.Request) -> web.StreamResponse:
+        return answer({"topics": [self._described(name) for name in self.queues]})
+
+    def _described(self, name: str) -> dict[str, Any]:
+        ranges = [
+            {"queue": queue, "min_offset": 0, "max_offset": len(records)}
+            for queue, records in enumerate(self.queues[name])
+        ]
+        return {"topic": name, "queues": ranges}
+
+    @asynccontextmanager
+    async def serve(self, port: int | None = None) -> AsyncIterator[FakeBroker]:
+        app = web.Application()
+        app.router.add_get("/v1/topics", self.topics)
+        app.router.add_route("*", "/v1/topics/{topic}", self.topic)
+        app.router.add_post("/v1/topics/{topic}/messages", self.produce)
+        app.router.add_get("/v1/topics/{topic}/queues/{queue}/messages", self.pull)
+        server = TestServer(app, port=port)
+        await server.start_server()
+        self.url = str(server.make_url("")).rstrip("/")
+        try:
+            yield self
+        finally:
+            await server.close()

@@ -1,0 +1,329 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+import tidemark
+from tests.unit.client.fake_broker import FakeBroker, error
+from tidemark import NewMessage, errors
+from tidemark.client.batching import Limits
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    async with FakeBroker().serve() as serving:
+        serving.queues["orders"] = [[], []]
+        yield serving
+
+
+async def test_the_four_lines_of_the_readme_send_and_tell_what_the_ack_is_worth(
+    broker: FakeBroker,
+) -> None:
+    async with tidemark.connect(broker.url) as mq:
+        result = await mq.send("orders", b"hello", tags="new", keys=["order-1"])
+    assert result.level == "disk"
+    assert result.copies == 1
+    assert (result.queue, result.queue_offset, result.physical_offset) == (0, 0, 0)
+    assert broker.requests[0]["messages"] == [
+        {"body": b"hello", "tags": "new", "keys": ["order-1"]}
+    ]
+
+
+async def test_a_pulled_message_has_every_field_that_was_stored(broker: FakeBroker) -> None:
+    async with tidemark.connect(broker.url) as mq:
+        sent = await mq.send(
+            "orders", b"\x00\xff", tags="new", keys=["a", "b"], properties={"x": "ü"}, queue=1
+        )
+        pulled = await mq.pull("orders", 1, 0)
+    (message,) = pulled.messages
+    assert pulled.status == "FOUND"
+    assert (pulled.next_offset, pulled.min_offset, pulled.max_offset) == (1, 0, 1)
+    assert message.body == b"\x00\xff"
+    assert message.tags == "new"
+    assert message.keys == ("a", "b")
+    assert message.properties["x"] == "ü"
+    assert message.message_id == sent.message_id
+    assert message.queue == 1
+    assert message.unique_id == message.properties["UNIQ_KEY"]
+    assert message.born_host == "127.0.0.1:10911"
+
+
+async def test_an_empty_pull_is_an_empty_list(broker: FakeBroker) -> None:
+    async with tidemark.connect(broker.url) as mq:
+        pulled = await mq.pull("orders", 0, 0)
+        beyond = await mq.pull("orders", 0, 7)
+    assert pulled.messages == []
+    assert beyond.messages == []
+
+
+async def test_a_code_of_the_broker_becomes_its_error_class(broker: FakeBroker) -> None:
+    async with tidemark.connect(broker.url) as mq:
+        with pytest.raises(errors.UnknownTopic) as caught:
+            await mq.pull("missing", 0, 0)
+    assert caught.value.detail == "What happened. What is safe."
+    assert caught.value.advice == "What to do."
+
+
+async def test_a_code_of_a_later_broker_is_still_a_tidemark_error(broker: FakeBroker) -> None:
+    async def newer(_request: web.Request) -> web.Response:
+        return error(418, "quota-exceeded", retriable=True, quota=5)
+
+    broker.faults = [newer]
+    async with tidemark.connect(broker.url) as mq:
+        with pytest.raises(errors.TidemarkError) as caught:
+            await mq.pull("orders", 0, 0)
+    assert caught.value.code == "quota-exceeded"
+    assert caught.value.retriable
+    assert caught.value.quota == 5
+
+
+async def test_an_error_that_takes_store_facts_can_be_answered_too(broker: FakeBroker) -> None:
+    async def corrupt(_request: web.Request) -> web.Response:
+        return error(500, "corrupt-record")
+
+    broker.faults = [corrupt]
+    async with tidemark.connect(broker.url) as mq:
+        with pytest.raises(errors.CorruptRecord) as caught:
+            await mq.pull("orders", 0, 0)
+    assert "What happened" in str(caught.value)
+
+
+async def test_something_else_on_the_port_is_named_as_that(broker: FakeBroker) -> None:
+    async def proxy(_request: web.Request) -> web.Response:
+        return web.Response(status=502, text="<html>Bad gateway</html>")
+
+    broker.faults = [proxy]
+    async with tidemark.connect(broker.url) as mq:
+        with pytest.raises(errors.BrokenAnswer, match="HTTP status 502"):
+            await mq.pull("orders", 0, 0)
+
+
+async def test_records_that_came_damaged_are_not_handed_out(broker: FakeBroker) -> None:
+    async with tidemark.connect(broker.url) as mq:
+        await mq.send("orders", b"hello", queue=0)
+        stored = bytearray(broker.queues["orders"][0][0])
+        stored[stored.index(b"hello")] ^= 1
+        broker.queues["orders"][0][0] = bytes(stored)
+        with pytest.raises(errors.BrokenAnswer, match="CRC"):
+            await mq.pull("orders", 0, 0)
+
+
+async def test_reads_go_on_through_a_connection_that_breaks(broker: FakeBroker) -> None:
+    async def broken(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.close()
+        return web.Response()
+
+    broker.faults = [broken, broken]
+    async with tidemark.connect(broker.url) as mq:
+        assert (await mq.pull("orders", 0, 0)).messages == []
+    assert broker.faults == []
+
+
+async def test_a_send_whose_answer_was_lost_is_not_repeated(broker: FakeBroker) -> None:
+    async def broken(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.close()
+        return web.Response()
+
+    broker.faults = [broken]
+    async with tidemark.connect(broker.url) as mq:
+        with pytest.raises(errors.Unreachable) as caught:
+            await mq.send("orders", b"once")
+    assert caught.value.sent
+    assert len(broker.requests) == 1
+
+
+async def test_a_send_that_timed_out_at_its_level_is_not_repeated(broker: FakeBroker) -> None:
+    async def late(_request: web.Request) -> web.Response:
+        return error(504, "ack-timeout", retriable=True)
+
+    broker.faults = [late]
+    async with tidemark.connect(broker.url) as mq:
+        with pytest.raises(errors.AckTimeout):
+            await mq.send("orders", b"once")
+    assert len(broker.requests) == 1
+
+
+async def test_a_send_that_the_broker_refused_as_busy_is_repeated(broker: FakeBroker) -> None:
+    async def recovering(_request: web.Request) -> web.Response:
+        return error(503, "not-serving", retriable=True)
+
+    broker.faults = [recovering, recovering]
+    async with tidemark.connect(broker.url) as mq:
+        result = await mq.send("orders", b"once")
+    assert result.queue_offset == 0
+    assert len(broker.requests) == 3
+
+
+async def test_without_retries_the_first_failure_is_raised(broker: FakeBroker) -> None:
+    async def recovering(_request: web.Request) -> web.Response:
+        return error(503, "not-serving", retriable=True)
+
+    broker.faults = [recovering]
+    async with tidemark.connect(broker.url, retry_for_s=0) as mq:
+        with pytest.raises(errors.NotServing):
+            await mq.send("orders", b"once")
+
+
+async def test_the_client_finds_a_broker_that_starts_later_on_the_same_port(
+    unused_tcp_port: int,
+) -> None:
+    broker = FakeBroker(queues={"orders": [[]]})
+    async with tidemark.connect(f"http://127.0.0.1:{unused_tcp_port}") as mq:
+        sending = asyncio.create_task(mq.send("orders", b"early"))
+        await asyncio.sleep(0.05)
+        assert not sending.done()
+        async with broker.serve(port=unused_tcp_port):
+            assert (await sending).queue_offset == 0
+        # And the same client after a restart of the broker.
+        async with broker.serve(port=unused_tcp_port):
+            assert (await mq.send("orders", b"again")).queue_offset == 1
+
+
+async def test_nobody_there_is_said_with_the_address(unused_tcp_port: int) -> None:
+    url = f"http://127.0.0.1:{unused_tcp_port}"
+    async with tidemark.connect(url, retry_for_s=0) as mq:
+        with pytest.raises(errors.Unreachable, match=url) as caught:
+            await mq.send("orders", b"x")
+    assert not caught.value.sent
+
+
+async def test_sends_at_once_share_requests_and_keep_their_order(broker: FakeBroker) -> None:
+    async with tidemark.connect(broker.url) as mq:
+        results = await asyncio.gather(
+            *(mq.send("orders", b"%d" % number, queue=0) for number in range(500))
+        )
+    assert [result.queue_offset for result in results] == list(range(500))
+    assert len(broker.requests) < 10
+    assert broker.in_flight_most == 1
+    bodies = [wire["body"] for request in broker.requests for wire in request["messages"]]
+    assert bodies == [b"%d" % number for number in range(500)]
+
+
+async def test_a_bad_message_fails_alone_not_those_it_shared_a_request_with(
+    broker: FakeBroker,
+) -> None:
+    async with tidemark.connect(broker.url) as mq:
+        outcomes = await asyncio.gather(
+            *(mq.send("orders", body, queue=0) for body in (b"a", b"bad", b"b")),
+            return_exceptions=True,
+        )
+    assert isinstance(outcomes[1], errors.BadProperty)
+    assert [outcome for outcome in outcomes if isinstance(outcome, BaseException)] == [outcomes[1]]
+
+
+async def test_a_slow_broker_makes_senders_wait_instead_of_filling_the_memory(
+    broker: FakeBroker,
+) -> None:
+    broker.hold.clear()
+    limits = Limits(count_max=1, waiting_size_max=3 * 1100)
+    async with tidemark.connect(broker.url, limits=limits) as mq:
+        sends = [asyncio.create_task(mq.send("orders", bytes(1000))) for _ in range(10)]
+        await asyncio.sleep(0.1)
+        assert mq.producer.unanswered_size <= limits.waiting_size_max
+        broker.hold.set()
+        assert len(await asyncio.gather(*sends)) == 10
+        assert mq.producer.unanswered_size == 0
+
+
+async def test_a_cancelled_sender_leaves_the_others_alone(broker: FakeBroker) -> None:
+    broker.hold.clear()
+    async with tidemark.connect(broker.url) as mq:
+        sends = [asyncio.create_task(mq.send("orders", b"%d" % n, queue=0)) for n in range(3)]
+        await asyncio.sleep(0.05)
+        sends[1].cancel()
+        broker.hold.set()
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+    assert isinstance(outcomes[1], asyncio.CancelledError)
+    assert not isinstance(outcomes[0], BaseException)
+    assert not isinstance(outcomes[2], BaseException)
+
+
+async def test_linger_collects_messages_that_come_one_after_another(broker: FakeBroker) -> None:
+    async with tidemark.connect(broker.url, linger_ms=200) as mq:
+        first = asyncio.create_task(mq.send("orders", b"1"))
+        await asyncio.sleep(0.05)
+        second = asyncio.create_task(mq.send("orders", b"2"))
+        await asyncio.gather(first, second)
+    assert [len(request["messages"]) for request in broker.requests] == [2]
+
+
+async def test_send_many_is_cut_into_requests_and_answers_for_every_message(
+    broker: FakeBroker,
+) -> None:
+    limits = Limits(count_max=100)
+    async with tidemark.connect(broker.url, limits=limits) as mq:
+        results = await mq.send_many("orders", [b"%d" % n for n in range(250)], queue=1)
+    assert [len(request["messages"]) for request in broker.requests] == [100, 100, 50]
+    assert [result.queue_offset for result in results] == list(range(250))
+    assert {result.queue for result in results} == {1}
+
+
+async def test_send_many_of_nothing_is_nothing(broker: FakeBroker) -> None:
+    async with tidemark.connect(broker.url) as mq:
+        assert await mq.send_many("orders", []) == []
+    assert broker.requests == []
+
+
+async def test_when_a_later_request_of_send_many_fails_the_error_says_what_was_stored(
+    broker: FakeBroker,
+) -> None:
+    limits = Limits(count_max=2)
+    messages = [NewMessage(b"a"), NewMessage(b"b"), NewMessage(b"bad")]
+    async with tidemark.connect(broker.url, limits=limits) as mq:
+        with pytest.raises(errors.BadProperty) as caught:
+            await mq.send_many("orders", messages)
+    assert len(caught.value.results) == 2
+
+
+async def test_a_body_that_is_text_is_refused_before_anything_is_sent(broker: FakeBroker) -> None:
+    async with tidemark.connect(broker.url) as mq:
+        with pytest.raises(TypeError, match="encode it first"):
+            await mq.send("orders", "hello")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="list of strings"):
+            await mq.send("orders", b"hello", keys="order-1")
+    assert broker.requests == []
+
+
+async def test_a_topic_with_percent_signs_reaches_the_broker_as_it_is(broker: FakeBroker) -> None:
+    broker.queues["%RETRY%billing"] = [[]]
+    async with tidemark.connect(broker.url) as mq:
+        await mq.send("%RETRY%billing", b"again")
+    assert len(broker.queues["%RETRY%billing"][0]) == 1
+
+
+async def test_reading_a_queue_yields_all_its_messages_in_order(broker: FakeBroker) -> None:
+    async with tidemark.connect(broker.url) as mq:
+        await mq.send_many("orders", [b"%d" % n for n in range(2500)], queue=0)
+        bodies = [message.body async for message in mq.read("orders", 0)]
+        some = [message.body async for message in mq.read("orders", 0, 10, end=12)]
+    assert bodies == [b"%d" % n for n in range(2500)]
+    assert some == [b"10", b"11"]
+
+
+async def test_topics_are_made_listed_shown_and_deleted(broker: FakeBroker) -> None:
+    async with tidemark.connect(broker.url) as mq:
+        made = await mq.create_topic("new", queues=3)
+        assert (made.name, made.queues) == ("new", 3)
+        assert [topic.name for topic in await mq.topics()] == ["new", "orders"]
+        await mq.delete_topic("new")
+        with pytest.raises(errors.UnknownTopic):
+            await mq.topic("new")
+
+
+async def test_a_closed_client_says_so_to_everybody_who_calls(broker: FakeBroker) -> None:
+    mq = tidemark.connect(broker.url)
+    async with mq:
+        pass
+    with pytest.raises(RuntimeError, match="closed"):
+        await mq.send("orders", b"x")
+
+
+def test_what_is_no_url_is_refused_at_once() -> None:
+    for url in ("localhost:8080", "ftp://localhost", "http://"):
+        with pytest.raises(ValueError, match="http://localhost:8080"):
+            tidemark.connect(url)

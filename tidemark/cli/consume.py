@@ -1,0 +1,266 @@
+"""``tidemark consume``: the bodies of a topic's messages as lines, or the messages as JSON.
+
+Without ``--follow`` it ends where the queues ended when it began, queue after queue; with it, it
+waits for more and writes what comes. Bodies are written as they are, each with a newline: one queue
+that ``produce`` filled gives back the same bytes. The next pull runs while the last one is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import BinaryIO, Final, Literal
+
+import click
+
+from tidemark.cli.output import (
+    client_for,
+    expected_errors,
+    message_facts,
+    run,
+    to_json,
+    url_option,
+)
+from tidemark.cli.produce import NO_NEWLINE
+from tidemark.cli.times import TIMESTAMP
+from tidemark.client.client import Client
+from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX
+from tidemark.client.messages import Message, RawPull, iterate_records
+from tidemark.errors import BrokenAnswer, UnknownQueue
+from tidemark.formats import properties
+from tidemark.formats.record import Record, UndecodableRecord
+
+FOLLOW_WAIT_MS: Final = 15_000
+RETRY_FOR_S: Final = 60.0
+"""A broker that restarts under a reader costs a pause, not the reader."""
+FOLLOWED_QUEUES_MAX: Final = 64
+
+
+class _Queue(click.ParamType[int | None]):
+    """A queue number, or ``all``."""
+
+    name = "queue"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | None:
+        if value is None or value == "all":
+            return None
+        text = str(value)
+        if not (text.isascii() and text.isdigit()):
+            self.fail(f"{text!r} is neither a queue number nor `all`", param, ctx)
+        return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where reading begins in every queue."""
+
+    at: Literal["beginning", "end", "time", "offset"]
+    value: int = 0
+    """The time [ms] or the queue offset."""
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--queue", type=_Queue(), default=None, help="One queue, or all.  [default: all]")
+@click.option("--from-beginning", is_flag=True, help="Start at the oldest message.")
+@click.option("--from-time", type=TIMESTAMP, help="Start at the first message stored at this time.")
+@click.option("--offset", type=click.IntRange(min=0), help="Start at this queue offset.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for more instead of ending.")
+@click.option("--max", "count_max", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("--tags", help="Only messages with one of these tags: `a || b`.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["body", "json"]),
+    default="body",
+    show_default=True,
+    help="Bodies as lines, or one JSON object per message.",
+)
+@url_option
+@expected_errors
+def consume(
+    topic: str,
+    queue: int | None,
+    from_beginning: bool,
+    from_time: int | None,
+    offset: int | None,
+    follow: bool,
+    count_max: int | None,
+    tags: str | None,
+    form: str,
+    url: str,
+) -> None:
+    """Write the messages of TOPIC to standard output.
+
+    Starts at the oldest message, with --follow at the end, unless told otherwise. Ends where the
+    queues ended when it began. Messages of one queue come in order, those of several do not.
+    """
+    if sum((from_beginning, from_time is not None, offset is not None)) > 1:
+        raise click.UsageError("give one of --from-beginning, --from-time and --offset")
+    start = Start("end" if follow and not from_beginning else "beginning")
+    if from_time is not None:
+        start = Start("time", from_time)
+    elif offset is not None:
+        start = Start("offset", offset)
+    writer = Writer(sys.stdout.buffer, as_json=form == "json", count_max=count_max, tags=tags)
+    try:
+        run(_consume(url, topic, queue, start, follow, writer))
+    except KeyboardInterrupt:
+        if not follow:  # for a follower it is the way to end
+            raise
+
+
+class Writer:
+    """Writes messages until there were enough."""
+
+    def __init__(
+        self, out: BinaryIO, *, as_json: bool, count_max: int | None, tags: str | None
+    ) -> None:
+        self._out = out
+        self._as_json = as_json
+        self._left = count_max
+        self.tags = tags
+        # The broker compares hashes of tags: two tags of equal hash are told apart here.
+        every = tags is None or tags.strip() == "*"
+        self._tags = None if every else {tag.strip() for tag in (tags or "").split("||")}
+        self._newline_due = False
+        """The last body was a last line without a newline; it gets one if another follows."""
+
+    @property
+    def full(self) -> bool:
+        """As many messages as wanted are written."""
+        return self._left == 0
+
+    def write(self, pulled: RawPull, end: int | None) -> None:
+        """Write a pull's messages with queue offsets below ``end``. Raises BrokenAnswer."""
+        try:
+            records = list(iterate_records(pulled.records))
+        except UndecodableRecord as error:
+            raise BrokenAnswer(str(error)) from error
+        if self._tags is not None:
+            records = [stored for stored in records if stored.tags in self._tags]
+        if end is not None and records and records[-1].queue_offset >= end:
+            records = [stored for stored in records if stored.queue_offset < end]
+        if self._left is not None:
+            records = records[: self._left]
+            self._left -= len(records)
+        if not records:
+            return
+        if self._newline_due:
+            self._out.write(b"\n")
+        if self._as_json:
+            self._out.write(_json(records))
+        else:
+            last = records[-1].properties
+            self._newline_due = properties.find(last, NO_NEWLINE.encode()) is not None
+            self._out.write(b"\n".join([stored.body for stored in records]))
+            if not self._newline_due:
+                self._out.write(b"\n")
+        self._out.flush()
+
+
+def _json(records: list[Record]) -> bytes:
+    lines = [to_json(message_facts(Message.from_record(stored))) for stored in records]
+    return ("\n".join(lines) + "\n").encode()
+
+
+async def _consume(
+    url: str, topic: str, queue: int | None, start: Start, follow: bool, writer: Writer
+) -> None:
+    async with client_for(url, retry_for_s=RETRY_FOR_S) as client:
+        count = (await client.topic(topic)).queues
+        if queue is not None and queue >= count:
+            raise UnknownQueue(
+                f"topic {topic} has no queue {queue}: its queues are 0 to {count - 1}.",
+                "Choose one of them, or `--queue all`.",
+            )
+        queues = range(count) if queue is None else [queue]
+        if not follow:
+            # All ends first: what is produced into a later queue meanwhile is not ours.
+            ends = [await _range(client, topic, number) for number in queues]
+            for number, (first, end) in zip(queues, ends, strict=True):
+                offset = await _start(client, topic, number, start, first, end)
+                async for pulled in _pulls(client, topic, number, offset, end, writer.tags):
+                    writer.write(pulled, end)
+                    if writer.full:
+                        return
+            return
+        if len(queues) > FOLLOWED_QUEUES_MAX:
+            raise UnknownQueue(
+                f"topic {topic} has {count} queues; {FOLLOWED_QUEUES_MAX} can be followed at once.",
+                "Name one with --queue.",
+            )
+        followers = [
+            asyncio.create_task(_follow(client, topic, number, start, writer)) for number in queues
+        ]
+        try:
+            # The first to end has written the last message wanted, or failed.
+            done, _ = await asyncio.wait(followers, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for follower in followers:
+                follower.cancel()
+            await asyncio.gather(*followers, return_exceptions=True)
+        for follower in done:
+            follower.result()
+
+
+async def _follow(client: Client, topic: str, queue: int, start: Start, writer: Writer) -> None:
+    first, end = await _range(client, topic, queue)
+    offset = await _start(client, topic, queue, start, first, end)
+    while not writer.full:
+        pulled = await client.pull_raw(
+            topic, queue, offset, tags=writer.tags, wait_ms=FOLLOW_WAIT_MS
+        )
+        writer.write(pulled, None)
+        offset = pulled.next_offset
+
+
+async def _range(client: Client, topic: str, queue: int) -> tuple[int, int]:
+    """[min, max) of a queue as of now."""
+    looked = await client.pull_raw(topic, queue, 0, max=1)
+    return looked.min_offset, looked.max_offset
+
+
+async def _start(client: Client, topic: str, queue: int, start: Start, first: int, end: int) -> int:
+    match start.at:
+        case "beginning":
+            return first
+        case "end":
+            return end
+        case "offset":
+            return start.value
+        case "time":
+            return await client.offset_by_time(topic, queue, start.value)
+
+
+async def _pulls(
+    client: Client, topic: str, queue: int, offset: int, end: int, tags: str | None
+) -> AsyncIterator[RawPull]:
+    """Pulls from offset to end, the next one already on its way while one is handled."""
+
+    def pull(at: int) -> asyncio.Task[RawPull]:
+        return asyncio.create_task(
+            client.pull_raw(
+                topic, queue, at, max=PULL_COUNT_MAX, max_bytes=PULL_SIZE_MAX, tags=tags
+            )
+        )
+
+    if offset >= end:
+        return
+    ahead = pull(offset)
+    try:
+        while True:
+            pulled = await ahead
+            # Stuck: expired or deleted behind our back. next_offset of what is too small moves on.
+            if pulled.next_offset <= offset or pulled.next_offset >= end:
+                yield pulled
+                return
+            offset = pulled.next_offset
+            ahead = pull(offset)
+            yield pulled
+    finally:
+        ahead.cancel()

@@ -1,0 +1,54 @@
+"""The ``tidemark`` command: the group of all nouns, and the frame in which they run."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tidemark import __version__
+from tidemark.cli.consume import consume
+from tidemark.cli.dev import dev
+from tidemark.cli.message import message
+from tidemark.cli.output import ignore_closed_output
+from tidemark.cli.produce import produce
+from tidemark.cli.store import store
+from tidemark.cli.topic import topic
+
+INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="tidemark")
+def cli() -> None:
+    """Tidemark: a durable message broker with RocketMQ's storage model.
+
+    \b
+    Start a node here:     tidemark dev
+    Send lines:            tidemark produce lines --file FILE
+    Read them back:        tidemark consume lines --from-beginning
+    """
+
+
+for command in (dev, topic, produce, consume, message, store):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command line; end with its status."""
+    try:
+        result = cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        ignore_closed_output()
+        sys.exit(0)
+    # With standalone_mode off, ``--help`` and ``ctx.exit(n)`` come back as a status.
+    sys.exit(result if isinstance(result, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""What commands print: tables for people, JSON for programs, errors with cause, effect and fix.
+
+Invariant: standard output carries results only, so that it can be piped; progress, remarks and
+errors go to standard error. An expected failure never shows a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import json
+import os
+import re
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import asdict
+from typing import IO, Any, Final, ParamSpec, TypeVar
+
+import click
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from tidemark.client.client import DEFAULT_URL, Client, connect
+from tidemark.client.messages import Message
+from tidemark.errors import TidemarkError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_FORMAT_KEY: Final = "tidemark.cli.output.format"
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9`\"'])")
+
+
+def output_option(function: Callable[P, T]) -> Callable[P, T]:
+    """``-o table|json`` for a command that takes no part in it: see ``as_json``."""
+
+    def remember(context: click.Context, _option: click.Parameter, value: str) -> str:
+        context.meta[_FORMAT_KEY] = value
+        return value
+
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        expose_value=False,
+        callback=remember,
+        help="How results and errors are printed.",
+    )(function)
+
+
+def url_option(function: Callable[P, T]) -> Callable[P, T]:
+    """``--url`` of the broker, also from the environment."""
+    return click.option(
+        "--url",
+        default=DEFAULT_URL,
+        envvar="TIDEMARK_URL",
+        show_default=True,
+        show_envvar=True,
+        help="The broker.",
+    )(function)
+
+
+def as_json() -> bool:
+    """Whether the running command was asked for JSON."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.meta.get(_FORMAT_KEY) == "json"
+
+
+class Failed(click.ClickException):
+    """An expected failure, ready to be shown; ends the command with status 1."""
+
+    exit_code = 1
+
+    def __init__(self, error: TidemarkError) -> None:
+        super().__init__(error.detail)
+        self.error = error
+        self.json = as_json()  # now: when it is shown the command's context is gone
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print it to standard error."""
+        click.echo(error_text(self.error, json_form=self.json), file=file, err=file is None)
+
+
+def error_text(error: TidemarkError, *, json_form: bool) -> str:
+    """An error as a person or a program reads it."""
+    if json_form:
+        return to_json(
+            {
+                "code": error.code,
+                "title": error.title,
+                "detail": error.detail,
+                "advice": error.advice,
+                "retriable": error.retriable,
+            }
+        )
+    cause, *effect = _SENTENCE_END.split(error.detail, maxsplit=1)
+    lines = [f"error: {error.title} [{error.code}]", f"  cause:  {cause}"]
+    if effect:
+        lines.append(f"  effect: {effect[0]}")
+    if error.advice:
+        lines.append(f"  fix:    {error.advice}")
+    return "\n".join(lines)
+
+
+def expected_errors(function: Callable[P, T]) -> Callable[P, T]:
+    """Turn a TidemarkError that leaves a command into ``Failed``."""
+
+    @functools.wraps(function)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except TidemarkError as error:
+            raise Failed(error) from error
+
+    return guarded
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's coroutine to its end; Ctrl-C cancels it first."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
+
+
+def with_client(url: str, work: Callable[[Client], Awaitable[T]], *, retry_for_s: float = 1.0) -> T:
+    """Connect, do the work, close. A person waits: an unreachable broker is said soon."""
+
+    async def connected() -> T:
+        async with client_for(url, retry_for_s=retry_for_s) as client:
+            return await work(client)
+
+    return run(connected())
+
+
+def client_for(url: str, *, retry_for_s: float) -> Client:
+    """A client; a URL that is none is a usage error."""
+    try:
+        return connect(url, retry_for_s=retry_for_s)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--url") from error
+
+
+def to_json(value: object) -> str:
+    """One line of JSON; text as it is, not escaped."""
+    return json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+
+
+def print_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
+    """Print a result of many rows: a table, or one JSON list."""
+    if as_json():
+        click.echo(to_json([dict(row) for row in rows]))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        numeric = bool(rows) and all(isinstance(row.get(column), int) for row in rows)
+        table.add_column(column.replace("_", " "), justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*(_cell(row.get(column)) for column in columns))
+    _console().print(table)
+
+
+def print_facts(facts: Mapping[str, object]) -> None:
+    """Print one result: name and value per line, or one JSON object."""
+    if as_json():
+        click.echo(to_json(dict(facts)))
+        return
+    width = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        click.echo(f"{name.replace('_', ' '):<{width}}  {_cell(value)}")
+
+
+def say(text: str) -> None:
+    """A remark to the person at the terminal; never part of the result."""
+    click.echo(text, err=True)
+
+
+def message_facts(message: Message) -> dict[str, object]:
+    """A message with the API's names; the body as text where it is UTF-8, else base64."""
+    facts: dict[str, object] = asdict(message)
+    facts["keys"] = list(message.keys)
+    del facts["body"]
+    return facts | body_facts(message.body)
+
+
+def body_facts(body: bytes | memoryview) -> dict[str, object]:
+    """``body_text`` if it is UTF-8, else base64 in ``body``."""
+    try:
+        return {"body_text": str(body, "utf-8")}
+    except UnicodeDecodeError:
+        return {"body": base64.b64encode(body).decode("ascii")}
+
+
+def ignore_closed_output() -> None:
+    """The reader of our output is gone (``| head``): nothing more to say, and no complaint."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case list() | tuple():
+            return " ".join(map(str, value))
+        case dict():
+            return to_json(value)
+        case _:
+            return str(value)
+
+
+def _console() -> Console:
+    # Not wrapped when piped: a row stays a line for grep and awk.
+    width = None if sys.stdout.isatty() else 10_000
+    return Console(width=width, highlight=False, soft_wrap=False, markup=False)

@@ -1,0 +1,330 @@
+"""``tidemark produce``: every line of a file or of standard input becomes one message.
+
+Lines of one queue are stored in their order: at most one request per queue is in flight. Several
+queues take turns by whole batches. A last line without a newline is marked, so that ``consume`` can
+give back the input byte for byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from tidemark.cli.lines import Lines, read_lines
+from tidemark.cli.output import (
+    as_json,
+    client_for,
+    expected_errors,
+    output_option,
+    run,
+    say,
+    to_json,
+    url_option,
+)
+from tidemark.client.client import Client
+from tidemark.errors import RequestError, TidemarkError, UnknownTopic
+
+NO_NEWLINE: Final = "no-newline"
+"""Property of a message whose line ended with the input."""
+REQUEST_SIZE_MAX: Final = 1 << 20
+IN_FLIGHT_MAX: Final = 8
+RATE_STEP_S: Final = 0.1
+RETRY_FOR_S: Final = 10.0
+
+
+class _Bytes(click.ParamType[re.Pattern[bytes]]):
+    """A regular expression over bytes: lines need not be text."""
+
+    name = "regex"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> re.Pattern[bytes]:
+        try:
+            return re.compile(str(value).encode())
+        except re.error as error:
+            self.fail(f"{value!r} is no regular expression: {error}", param, ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to send and how; from the command line."""
+
+    topic: str
+    queue: int | None
+    ack: str | None
+    batch: int
+    tags: str | None
+    key_regex: re.Pattern[bytes] | None
+    rate: float | None
+    timeout_ms: int
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has been answered so far."""
+
+    lines: int = 0
+    size: int = 0
+    keys_left_out: int = 0
+    level: str = "-"
+    copies: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def facts(self) -> dict[str, object]:
+        """The result that the command prints."""
+        seconds = time.monotonic() - self.started
+        return {
+            "lines": self.lines,
+            "bytes": self.size,
+            "seconds": round(seconds, 3),
+            "lines_per_second": round(self.lines / seconds) if seconds else 0,
+            "level": self.level,
+            "copies": self.copies,
+        }
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    help="Send the lines of this file; standard input without it.",
+)
+@click.option("--queue", type=click.IntRange(min=0), help="Store all lines in this queue.")
+@click.option("--tags", help="Give every message this tag.")
+@click.option(
+    "--key-regex",
+    type=_Bytes(),
+    help="Key of a message: what this finds in its line, the first group if it has one.",
+)
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Lines per second.")
+@click.option(
+    "--ack", type=click.Choice(["memory", "disk", "replicated"]), help="Level to wait for."
+)
+@click.option("--batch", type=click.IntRange(1, 4096), default=1000, show_default=True)
+@click.option("--timeout-ms", type=click.IntRange(1, 60_000), default=10_000, show_default=True)
+@url_option
+@output_option
+@expected_errors
+def produce(
+    topic: str,
+    path: Path | None,
+    queue: int | None,
+    tags: str | None,
+    key_regex: re.Pattern[bytes] | None,
+    rate: float | None,
+    ack: str | None,
+    batch: int,
+    timeout_ms: int,
+    url: str,
+) -> None:
+    """Send every line of a file, or of standard input, to TOPIC.
+
+    A message's body is the line without its newline, byte for byte. Without --queue, batches go to
+    the topic's queues in turn; lines of one queue keep their order.
+    """
+    plan = Plan(topic, queue, ack, batch, tags, key_regex, rate, timeout_ms)
+    tally = Tally()
+    with contextlib.ExitStack() as parts:
+        source, size = _open(path, parts)
+        bar = parts.enter_context(_Bar(topic, size))
+        try:
+            run(_produce(url, plan, source, tally, bar))
+        except KeyboardInterrupt:
+            say(f"interrupted: {tally.lines} lines were stored; one request may be, too")
+            raise
+        except TidemarkError as error:
+            error.detail += f" Before it {tally.lines} lines ({tally.size} bytes) were stored."
+            raise
+    facts = tally.facts()
+    if as_json():
+        click.echo(to_json(facts))
+    else:
+        say(
+            f"{tally.lines} lines, {tally.size} bytes in {facts['seconds']} s "
+            f"({facts['lines_per_second']} lines/s), acked at {tally.level}"
+        )
+    if tally.keys_left_out:
+        say(f"{tally.keys_left_out} lines got no key: what matched is not usable as one")
+
+
+async def _produce(url: str, plan: Plan, source: BinaryIO, tally: Tally, bar: _Bar) -> None:
+    async with client_for(url, retry_for_s=RETRY_FOR_S) as client:
+        queues = [plan.queue] if plan.queue is not None else await _queues(client, plan.topic)
+        # In the order of sending. Queues take turns, so with at most one flight per queue in it, a
+        # queue's former request has been answered when its next one leaves: its order is kept.
+        flights: deque[asyncio.Task[None]] = deque()
+        turn = 0
+        try:
+            async for batch in _batches(read_lines(source), plan, tally):
+                if not queues:
+                    # Perhaps the broker makes topics by itself: then this request did.
+                    await _send(client, plan, batch, None, tally, bar)
+                    queues = await _queues(client, plan.topic)
+                    continue
+                while len(flights) >= min(len(queues), IN_FLIGHT_MAX):
+                    await flights.popleft()
+                queue = queues[turn % len(queues)]
+                turn += 1
+                flights.append(asyncio.create_task(_send(client, plan, batch, queue, tally, bar)))
+            while flights:
+                await flights.popleft()
+        except TidemarkError:
+            # The others were sent, too: what they stored is counted before the failure is told.
+            await asyncio.gather(*flights, return_exceptions=True)
+            raise
+
+
+async def _queues(client: Client, topic: str) -> list[int]:
+    """Numbers of the topic's queues; none if there is no such topic."""
+    try:
+        return list(range((await client.topic(topic)).queues))
+    except UnknownTopic:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Messages of one request."""
+
+    wires: list[dict[str, object]]
+    size: int
+    first_line: int
+
+
+async def _batches(source: AsyncIterator[Lines], plan: Plan, tally: Tally) -> AsyncIterator[_Batch]:
+    """Group lines into requests, as fast as the rate allows; input that pauses leaves at once."""
+    number = 1
+    step = max(1, int(plan.rate * RATE_STEP_S)) if plan.rate is not None else plan.batch
+    count_max = min(plan.batch, step)
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    async for read in source:
+        for start, end in _cuts(read.lines, count_max):
+            lines = read.lines[start:end]
+            if plan.rate is not None:
+                # Against the start, not the last batch: what a slow answer cost is caught up.
+                await asyncio.sleep(started + (number - 1) / plan.rate - loop.time())
+            wires = [_wire(line, plan, tally) for line in lines]
+            size = sum(map(len, lines)) + len(lines)
+            if read.open_ended:
+                size -= 1
+                wires[-1]["properties"] = {NO_NEWLINE: "true"}
+            yield _Batch(wires, size, number)
+            number += len(lines)
+
+
+def _cuts(lines: list[bytes], count_max: int) -> Iterator[tuple[int, int]]:
+    """[start, end) of consecutive requests within the bounds of count and size."""
+    start = size = 0
+    for index, line in enumerate(lines):
+        if index > start and (index - start >= count_max or size + len(line) > REQUEST_SIZE_MAX):
+            yield start, index
+            start, size = index, 0
+        size += len(line)
+    if start < len(lines):
+        yield start, len(lines)
+
+
+def _wire(line: bytes, plan: Plan, tally: Tally) -> dict[str, object]:
+    wire: dict[str, object] = {"body": line}
+    if plan.tags is not None:
+        wire["tags"] = plan.tags
+    if plan.key_regex is not None and (found := plan.key_regex.search(line)):
+        keys = _keys(found[1] if found.re.groups else found[0])
+        if keys:
+            wire["keys"] = keys
+        else:
+            tally.keys_left_out += 1
+    return wire
+
+
+def _keys(found: bytes | None) -> list[str]:
+    """Keys of what a regular expression found: parts between spaces; none if it is not text."""
+    try:
+        text = (found or b"").decode()
+    except UnicodeDecodeError:
+        return []
+    if "\x01" in text or "\x02" in text:
+        return []
+    return [key for key in text.split(" ") if key]
+
+
+async def _send(
+    client: Client, plan: Plan, batch: _Batch, queue: int | None, tally: Tally, bar: _Bar
+) -> None:
+    if queue is not None:
+        for wire in batch.wires:
+            wire["queue"] = queue
+    try:
+        answer = await client.producer.post(
+            plan.topic, batch.wires, ack=plan.ack, timeout_ms=plan.timeout_ms
+        )
+    except RequestError as error:
+        last = batch.first_line + len(batch.wires) - 1
+        error.detail += f" The request held lines {batch.first_line} to {last}."
+        raise
+    ack = answer.map()["ack"]
+    tally.level, tally.copies = ack["level"], ack["copies"]
+    tally.lines += len(batch.wires)
+    tally.size += batch.size
+    bar.advance(batch.size)
+
+
+def _open(path: Path | None, parts: contextlib.ExitStack) -> tuple[BinaryIO, int | None]:
+    if path is None or str(path) == "-":
+        return sys.stdin.buffer, None
+    return parts.enter_context(path.open("rb")), path.stat().st_size or None
+
+
+class _Bar:
+    """A progress bar on standard error; nothing at all where nobody watches."""
+
+    def __init__(self, topic: str, size: int | None) -> None:
+        self._progress: Progress | None = None
+        if sys.stderr.isatty():
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                DownloadColumn(),
+                TransferSpeedColumn(),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._progress.add_task(f"to {topic}", total=size)
+
+    def __enter__(self) -> _Bar:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_ended: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def advance(self, size: int) -> None:
+        """So many more bytes were answered."""
+        if self._progress is not None:
+            self._progress.advance(self._task, size)

@@ -1,0 +1,100 @@
+"""``tidemark topic``: make, list, show, delete."""
+
+from __future__ import annotations
+
+import click
+
+from tidemark.cli.output import (
+    expected_errors,
+    output_option,
+    print_facts,
+    print_rows,
+    say,
+    url_option,
+    with_client,
+)
+from tidemark.client.client import Client
+from tidemark.client.messages import Topic
+
+
+@click.group()
+def topic() -> None:
+    """Topics and their queues."""
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--queues", type=click.IntRange(min=1), default=4, show_default=True)
+@url_option
+@output_option
+@expected_errors
+def create(name: str, queues: int, url: str) -> None:
+    """Make a topic NAME, or give it this many queues."""
+    made = with_client(url, lambda client: client.create_topic(name, queues=queues))
+    print_facts({"topic": made.name, "queues": made.queues})
+
+
+@topic.command("list")
+@url_option
+@output_option
+@expected_errors
+def list_topics(url: str) -> None:
+    """List all topics."""
+    topics = with_client(url, lambda client: client.topics())
+    print_rows(
+        [{"topic": found.name, "queues": found.queues} for found in topics], ["topic", "queues"]
+    )
+
+
+@topic.command()
+@click.argument("name")
+@url_option
+@output_option
+@expected_errors
+def show(name: str, url: str) -> None:
+    """Show the queues of topic NAME and what each holds."""
+    found = with_client(url, lambda client: client.topic(name))
+    print_rows(_ranges(found), ["queue", "min_offset", "max_offset", "messages"])
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask for the name again.")
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
+@url_option
+@output_option
+@expected_errors
+def delete(name: str, yes: bool, dry_run: bool, url: str) -> None:
+    """Delete topic NAME: its messages can no longer be read."""
+
+    async def look(client: Client) -> Topic:
+        return await client.topic(name)
+
+    found = with_client(url, look)
+    messages = sum(queue.max_offset - queue.min_offset for queue in found.ranges)
+    what = f"topic {name}: {found.queues} queues, {messages} messages"
+    if dry_run:
+        say(f"would delete {what}")
+    else:
+        if not yes:
+            say(f"about to delete {what}")
+            typed = click.prompt("Type the topic's name to delete it", err=True)
+            if typed != name:
+                raise click.ClickException(f"{typed!r} is not {name!r}; nothing was deleted")
+        with_client(url, lambda client: client.delete_topic(name))
+        say(f"deleted {what}")
+    print_facts(
+        {"topic": name, "queues": found.queues, "messages": messages, "deleted": not dry_run}
+    )
+
+
+def _ranges(found: Topic) -> list[dict[str, object]]:
+    return [
+        {
+            "queue": queue.queue,
+            "min_offset": queue.min_offset,
+            "max_offset": queue.max_offset,
+            "messages": queue.max_offset - queue.min_offset,
+        }
+        for queue in found.ranges
+    ]

@@ -1,0 +1,56 @@
+"""Topics: make, list, show, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidemark import errors
+from tidemark.client.connection import Connection, path
+from tidemark.client.messages import QueueRange, Topic
+
+
+class Admin:
+    """The administrating part of a client."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def create_topic(self, topic: str, *, queues: int) -> Topic:
+        """Make a topic, or give an existing one this many queues. The same call may be repeated."""
+        answer = await self._connection.call(
+            "PUT", path("topics", topic), body={"queues": queues}, idempotent=True
+        )
+        return _topic(answer.map())
+
+    async def topics(self) -> list[Topic]:
+        """All topics, by name."""
+        answer = await self._connection.call("GET", path("topics"), idempotent=True)
+        listed = answer.map().get("topics")
+        if not isinstance(listed, list):
+            raise errors.BrokenAnswer("the answer to a list of topics has no list `topics`")
+        return sorted((_topic(wire) for wire in listed), key=lambda topic: topic.name)
+
+    async def topic(self, topic: str) -> Topic:
+        """One topic with the range of every queue; raises UnknownTopic."""
+        answer = await self._connection.call("GET", path("topics", topic), idempotent=True)
+        return _topic(answer.map())
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic: its messages are no longer served. Raises UnknownTopic."""
+        await self._connection.call("DELETE", path("topics", topic), idempotent=True)
+
+
+def _topic(wire: Mapping[str, Any]) -> Topic:
+    try:
+        name, queues = wire["topic"], wire["queues"]
+        ranges: tuple[QueueRange, ...] = ()
+        if isinstance(queues, list):
+            ranges = tuple(
+                QueueRange(queue["queue"], queue["min_offset"], queue["max_offset"])
+                for queue in queues
+            )
+            queues = len(queues)
+        return Topic(name, queues, ranges, dict(wire))
+    except (KeyError, TypeError) as error:
+        raise errors.BrokenAnswer(f"a topic in the answer lacks {error}") from error

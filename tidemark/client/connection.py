@@ -1,0 +1,241 @@
+"""HTTP to one broker: pool, encodings, errors, repetition. Knows no call by name.
+
+A broker that restarts costs a retry, not a new client: connections are made on demand, and what may
+be repeated (``retries``) is, with growing pauses, for up to ``retry_for_s``. Bodies are msgpack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import random
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, NamedTuple, cast
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import msgpack
+from yarl import URL
+
+from tidemark import errors
+from tidemark.client.retries import Failure, delay_s, failure_of, may_repeat
+
+MSGPACK: Final = "application/msgpack"
+RECORDS: Final = "application/vnd.tidemark.records"
+CONNECT_TIMEOUT_S: Final = 5.0
+ANSWER_SIZE_MAX: Final = 256 << 20
+"""An answer that announces more than this is refused: the caller bounds what it asks for."""
+
+
+class Answer(NamedTuple):
+    """A success: headers and body as they came."""
+
+    headers: Mapping[str, str]
+    body: bytes
+
+    def map(self) -> dict[str, Any]:
+        """Decode the body; raises BrokenAnswer if it is not a msgpack map."""
+        try:
+            value = msgpack.unpackb(self.body, strict_map_key=False)
+        except (ValueError, msgpack.UnpackException) as error:
+            raise errors.BrokenAnswer(f"the broker's answer is not msgpack: {error}") from error
+        if not isinstance(value, dict):
+            raise errors.BrokenAnswer(f"the broker's answer is a {type(value).__name__}, not a map")
+        return cast(dict[str, Any], value)
+
+    def number(self, header: str) -> int:
+        """A whole number in a header; raises BrokenAnswer if it is missing or none."""
+        try:
+            return int(self.headers[header])
+        except (KeyError, ValueError) as error:
+            raise errors.BrokenAnswer(
+                f"the broker's answer has no number in header {header}"
+            ) from error
+
+
+class Connection:
+    """A pool of HTTP connections to one broker."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        retry_for_s: float = 10.0,
+        answer_timeout_s: float = 30.0,
+        connections_max: int = 100,
+    ) -> None:
+        """url: scheme, host and port. retry_for_s: 0 never repeats a call by itself."""
+        base = URL(url)
+        if base.scheme not in ("http", "https") or not base.host:
+            raise ValueError(f"not a broker's URL: {url!r}; it looks like http://localhost:8080")
+        self.url = str(base).rstrip("/")
+        self._retry_for_s = retry_for_s
+        self._answer_timeout_s = answer_timeout_s
+        self._connections_max = connections_max
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Connection:
+        # keepalive_timeout below any server's: a request on a connection that the server is just
+        # closing would be a send of unknown outcome for no reason.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._connections_max, keepalive_timeout=10.0),
+            auto_decompress=False,
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, object] | None = None,
+        body: Mapping[str, object] | None = None,
+        idempotent: bool,
+        accept: str = MSGPACK,
+        wait_s: float = 0.0,
+    ) -> Answer:
+        """Make one call; repeat it while that is safe and time is left.
+
+        path: quoted (see ``path``). query: None values are left out. wait_s: how long the broker
+        may hold the call on purpose, added to the time-out. Raises the typed error of the code that
+        the broker named, Unreachable if it named none.
+        """
+        url = URL(self.url + path + _query(query), encoded=True)
+        data = None if body is None else cast(bytes, msgpack.packb(body))
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self._retry_for_s
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await self._once(method, url, data, accept=accept, wait_s=wait_s)
+            except _Failed as failed:
+                pause_s = delay_s(attempt, jitter=random.random())
+                if (
+                    not may_repeat(failed.failure, idempotent=idempotent)
+                    or loop.time() + pause_s > give_up_at
+                ):
+                    raise failed.error from failed.__cause__
+                await asyncio.sleep(pause_s)
+
+    async def _once(
+        self, method: str, url: URL, data: bytes | None, *, accept: str, wait_s: float
+    ) -> Answer:
+        if self._session is None:
+            raise RuntimeError("the client is closed; use it inside `async with`")
+        headers = {"Accept": accept}
+        if data is not None:
+            headers["Content-Type"] = MSGPACK
+        timeout = aiohttp.ClientTimeout(
+            total=self._answer_timeout_s + wait_s, sock_connect=CONNECT_TIMEOUT_S
+        )
+        try:
+            async with self._session.request(
+                method, url, data=data, headers=headers, timeout=timeout, allow_redirects=False
+            ) as response:
+                if (response.content_length or 0) > ANSWER_SIZE_MAX:
+                    raise errors.BrokenAnswer(
+                        f"the answer has {response.content_length} bytes, over {ANSWER_SIZE_MAX}"
+                    )
+                body = await response.read()
+                if response.status < 300:
+                    return Answer(response.headers, body)
+                error = error_of(response.status, response.headers, body)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as failure:
+            raise _Failed(Failure.NOT_SENT, self._unreachable(failure, sent=False)) from failure
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as failure:
+            raise _Failed(Failure.LOST, self._unreachable(failure, sent=True)) from failure
+        raise _Failed(failure_of(status=error.status, retriable=error.retriable), error)
+
+    def _unreachable(self, failure: BaseException, *, sent: bool) -> errors.Unreachable:
+        reason = str(failure) or type(failure).__name__
+        if not sent:
+            return errors.Unreachable(
+                f"no connection to {self.url}: {reason}. Nothing was sent.",
+                "Start a node with `tidemark dev`, or check the URL.",
+                url=self.url,
+                sent=False,
+            )
+        return errors.Unreachable(
+            f"{self.url} gave no answer: {reason}. If this was a send, its outcome is unknown.",
+            "Check the node's /ready; look for the message by its key before you send it again.",
+            url=self.url,
+            sent=True,
+        )
+
+
+class _Failed(Exception):
+    """One attempt's end, judged; never leaves this module."""
+
+    def __init__(self, failure: Failure, error: errors.TidemarkError) -> None:
+        super().__init__(str(error))
+        self.failure, self.error = failure, error
+
+
+def path(*segments: str | int) -> str:
+    """``/v1/…`` with every segment quoted: a topic may be called ``%RETRY%billing``."""
+    return "/v1/" + "/".join(quote(str(segment), safe="") for segment in segments)
+
+
+def _query(query: Mapping[str, object] | None) -> str:
+    given = {name: value for name, value in (query or {}).items() if value is not None}
+    return "?" + urlencode(given, quote_via=quote) if given else ""
+
+
+def error_of(status: int, headers: Mapping[str, str], body: bytes) -> errors.TidemarkError:
+    """The typed error for an answer that is none: by its code, else one that names the status."""
+    try:
+        if headers.get("Content-Type", "").startswith(MSGPACK):
+            wire = msgpack.unpackb(body, strict_map_key=False)
+        else:
+            wire = json.loads(body)
+        code = str(wire["code"])
+    except (ValueError, KeyError, TypeError, msgpack.UnpackException):
+        start = body[:200].decode("utf-8", "replace")
+        return errors.BrokenAnswer(f"HTTP status {status} without an error code: {start!r}")
+    facts = {name: value for name, value in wire.items() if name not in _ERROR_FIELDS}
+    kind = _kinds().get(code) or _unknown_kind(
+        code, str(wire.get("title", "")), status, wire.get("retriable") is True
+    )
+    # Not kind(...): some errors take the store's own facts instead of a ready sentence.
+    error = kind.__new__(kind)
+    errors.TidemarkError.__init__(
+        error, str(wire.get("detail", "")), str(wire.get("advice", "")), **facts
+    )
+    return error
+
+
+_ERROR_FIELDS: Final = frozenset({"code", "title", "detail", "advice", "retriable", "status"})
+
+
+@functools.cache
+def _kinds() -> dict[str, type[errors.TidemarkError]]:
+    """Every error class of ``tidemark.errors`` by its code."""
+    found: dict[str, type[errors.TidemarkError]] = {}
+    pending: list[type[errors.TidemarkError]] = [errors.TidemarkError]
+    while pending:
+        kind = pending.pop()
+        if kind.__module__ == errors.__name__:
+            found.setdefault(kind.code, kind)
+            pending.extend(kind.__subclasses__())
+    return found
+
+
+def _unknown_kind(
+    code: str, title: str, status: int, retriable: bool
+) -> type[errors.TidemarkError]:
+    """A class for a code of a later broker: still a TidemarkError with that code."""
+    members = {"code": code, "title": title, "status": status, "retriable": retriable}
+    return type("TidemarkError", (errors.TidemarkError,), members)

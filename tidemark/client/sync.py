@@ -1,0 +1,205 @@
+"""The same client without asyncio: a thin façade over a loop in a thread of its own.
+
+    with tidemark.connect_sync("http://localhost:8080") as mq:
+        mq.send("orders", b"hello")
+
+Safe to use from several threads: every call runs in the one loop. It holds no logic of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tidemark.client.client import DEFAULT_URL, Client, connect
+from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX
+from tidemark.client.messages import Message, NewMessage, PullResult, SendResult, Topic
+from tidemark.client.producer import SEND_TIMEOUT_MS
+
+T = TypeVar("T")
+
+
+def connect_sync(
+    url: str = DEFAULT_URL, *, linger_ms: float = 0.0, retry_for_s: float = 10.0
+) -> SyncClient:
+    """A blocking client for the broker at ``url``; use it with ``with``."""
+    return SyncClient(connect(url, linger_ms=linger_ms, retry_for_s=retry_for_s))
+
+
+class SyncClient:
+    """``Client`` with every call blocking; see there for what each does."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> SyncClient:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="tidemark-client", daemon=True
+        )
+        self._thread.start()
+        self._run(self._client.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._run(self._client.__aexit__(kind, error, trace))
+        finally:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+            if loop is not None and thread is not None:
+                loop.call_soon_threadsafe(loop.stop)
+                thread.join()
+                loop.close()
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        queue: int | None = None,
+        sharding_key: str | None = None,
+        flag: int = 0,
+        ack: str | None = None,
+        timeout_ms: int = SEND_TIMEOUT_MS,
+    ) -> SendResult:
+        """Store one message."""
+        return self._run(
+            self._client.send(
+                topic,
+                body,
+                tags=tags,
+                keys=keys,
+                properties=properties,
+                queue=queue,
+                sharding_key=sharding_key,
+                flag=flag,
+                ack=ack,
+                timeout_ms=timeout_ms,
+            )
+        )
+
+    def send_many(
+        self,
+        topic: str,
+        messages: Iterable[NewMessage | bytes],
+        *,
+        ack: str | None = None,
+        queue: int | None = None,
+        timeout_ms: int = SEND_TIMEOUT_MS,
+    ) -> list[SendResult]:
+        """Store many messages, in order."""
+        return self._run(
+            self._client.send_many(topic, messages, ack=ack, queue=queue, timeout_ms=timeout_ms)
+        )
+
+    def pull(
+        self,
+        topic: str,
+        queue: int,
+        offset: int,
+        *,
+        max: int = PULL_COUNT_MAX,
+        max_bytes: int = PULL_SIZE_MAX,
+        tags: str | None = None,
+        wait_ms: int = 0,
+    ) -> PullResult:
+        """Messages of one queue from ``offset`` on; an empty list when there are none."""
+        return self._run(
+            self._client.pull(
+                topic, queue, offset, max=max, max_bytes=max_bytes, tags=tags, wait_ms=wait_ms
+            )
+        )
+
+    def read(
+        self,
+        topic: str,
+        queue: int,
+        offset: int = 0,
+        *,
+        end: int | None = None,
+        follow: bool = False,
+        tags: str | None = None,
+    ) -> Iterator[Message]:
+        """All messages of one queue, in order."""
+        messages = self._client.read(topic, queue, offset, end=end, follow=follow, tags=tags)
+
+        async def following() -> Message | None:
+            return await anext(messages, None)
+
+        try:
+            while (message := self._run(following())) is not None:
+                yield message
+        finally:
+            if self._loop is not None:
+                self._run(messages.aclose())
+
+    def offset_by_time(
+        self, topic: str, queue: int, timestamp_ms: int, *, boundary: str = "lower"
+    ) -> int:
+        """Queue offset for a store time."""
+        return self._run(self._client.offset_by_time(topic, queue, timestamp_ms, boundary=boundary))
+
+    def message_by_id(self, message_id: str) -> Message:
+        """The message with this message id."""
+        return self._run(self._client.message_by_id(message_id))
+
+    def message_by_unique_id(self, topic: str, unique_id: str) -> Message:
+        """The message with this unique id in a topic."""
+        return self._run(self._client.message_by_unique_id(topic, unique_id))
+
+    def messages_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int | None = None,
+        end_ms: int | None = None,
+        max: int = 32,
+    ) -> list[Message]:
+        """Messages of a topic with this key, oldest first."""
+        return self._run(
+            self._client.messages_by_key(topic, key, begin_ms=begin_ms, end_ms=end_ms, max=max)
+        )
+
+    def create_topic(self, topic: str, *, queues: int = 4) -> Topic:
+        """Make a topic."""
+        return self._run(self._client.create_topic(topic, queues=queues))
+
+    def topics(self) -> list[Topic]:
+        """All topics, by name."""
+        return self._run(self._client.topics())
+
+    def topic(self, topic: str) -> Topic:
+        """One topic."""
+        return self._run(self._client.topic(topic))
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic."""
+        self._run(self._client.delete_topic(topic))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        loop = self._loop
+        if loop is None:
+            work.close()
+            raise RuntimeError("the client is closed; use it inside `with`")
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C in this thread: what runs in the other one must not go on unseen.
+            future.cancel()
+            raise
