@@ -144,13 +144,15 @@ def get_message(
     tag_hashes: frozenset[int] | None = None,
     in_memory: bool = True,
     matches: Callable[[Record], bool] | None = None,
+    bulk: bool = False,
 ) -> PullResult:
     """Find what a pull from queue offset ``offset`` gets.
 
     dispatched: physical end of what may be seen. bytes_max: None for no wish of the caller; both
     limits are caps on top of the store's own. tag_hashes: 32-bit hashes of the subscribed tags;
     None takes every message; equal hashes of other tags pass, clients compare again. in_memory:
-    False halves and more what one answer reads. matches: a filter on the whole record.
+    False halves and more what one answer reads. matches: a filter on the whole record. bulk: the
+    caller's limits alone bound the answer (our raw pulls; the reference has none such).
     Raises DamagedFile if a unit points to another message's record.
     """
     # The minimum first: read the other way round, retention between the two could put it above
@@ -167,12 +169,16 @@ def get_message(
     if view is None:
         return scan.result(PullStatus.OFFSET_FOUND_NULL, queue.roll_next(offset), first, end)
     wished = TOTAL_BYTES_MAX if bytes_max is None else bytes_max
-    limits = _Limits(
-        count_max=count_max,
-        bytes_max=min(max(wished, TOTAL_BYTES_MIN), TOTAL_BYTES_MAX),
-        count_at_once=MESSAGES_MAX if in_memory else MESSAGES_MAX_ON_DISK,
-        bytes_at_once=BYTES_MAX if in_memory else BYTES_MAX_ON_DISK,
-    )
+    bytes_max = min(max(wished, TOTAL_BYTES_MIN), TOTAL_BYTES_MAX)
+    if bulk:
+        limits = _Limits(count_max, bytes_max, count_at_once=count_max, bytes_at_once=bytes_max)
+    else:
+        limits = _Limits(
+            count_max,
+            bytes_max,
+            count_at_once=MESSAGES_MAX if in_memory else MESSAGES_MAX_ON_DISK,
+            bytes_at_once=BYTES_MAX if in_memory else BYTES_MAX_ON_DISK,
+        )
     scan.run(view, offset, limits)
     return scan.result(scan.status, scan.next_offset, first, end)
 
