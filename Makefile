@@ -11,7 +11,7 @@ STORE ?= data
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help setup run test check format lint types contracts crash simulation soak fuzz bench lock clean
+.PHONY: help setup run test check format lint types contracts crash simulation soak referee bench lock clean
 
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -54,6 +54,12 @@ simulation: setup ## Thousands of seeded power cuts on a simulated disk
 
 soak: setup ## Five minutes of load; anonymous memory must stay flat
 	TIDEMARK_SOAK_SECONDS=$${TIDEMARK_SOAK_SECONDS:-300} $(BIN)/pytest -s --timeout 3600 tests/processes/test_memory.py
+
+referee: ## Build the program that opens a store with Apache RocketMQ's own classes (needs Maven)
+	mvn --quiet --batch-mode -f tests/referee/pom.xml dependency:copy-dependencies \
+	  -DoutputDirectory=$(CURDIR)/build/referee/lib
+	mkdir -p build/referee/classes
+	javac -cp 'build/referee/lib/*' -d build/referee/classes tests/referee/src/main/java/Referee.java
 
 bench: setup ## Measure; one command per figure in bench/
 	$(BIN)/python -m bench

@@ -1,0 +1,139 @@
+"""A store that Tidemark wrote opens with Apache RocketMQ's own classes, and answers the same.
+
+The program in tests/referee opens the directory with RocketMQ's message store, reads every message
+through its queues, looks unique ids up, puts a few messages of its own and closes. Afterwards
+Tidemark opens what RocketMQ left. `make referee` builds the program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import tidemark
+from tests.support.command import PROJECT, dump
+from tests.support.command import tidemark as command
+from tests.support.node import SMALL_STORE, Node
+from tests.support.samples import fill
+
+CLASSES = PROJECT / "build" / "referee"
+PROBES = 3
+
+
+def _classpath() -> str:
+    if shutil.which("java") is None or not (CLASSES / "classes" / "Referee.class").exists():
+        if os.environ.get("TIDEMARK_REQUIRE_ALL") == "1":
+            pytest.fail("the referee is not built: run `make referee`")
+        pytest.skip("the referee is not built: run `make referee` (needs Maven and Java 17)")
+    return f"{CLASSES / 'classes'}:{CLASSES / 'lib'}/*"
+
+
+def _judge(store: Path, home: Path) -> list[list[str]]:
+    """Lines that the real implementation prints of a store, split at tabs."""
+    sizes = (
+        "commit_log_file_size",
+        "consume_queue_file_size",
+        "index_slots",
+        "index_entries",
+    )
+    done = subprocess.run(
+        [
+            "java",
+            f"-Duser.home={home}",
+            "-cp",
+            _classpath(),
+            "Referee",
+            str(store),
+            *(str(SMALL_STORE[name]) for name in sizes),
+            str(PROBES),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    kinds = {"topic", "log", "queue", "message", "found", "put"}
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    return [line for line in lines if line[0] in kinds]
+
+
+async def test_rocketmq_reads_all_that_tidemark_wrote_and_tidemark_goes_on_after_it(
+    tmp_path: Path,
+) -> None:
+    _classpath()
+    with Node(tmp_path / "node", store={"record_crc": False}) as node:
+        node.start()
+        node.wait_ready()
+        sent = await fill(node.api_url, seed=77, requests=400, topics=("alpha", "beta"))
+        assert node.stop("broker") == {"broker": 0}
+        assert node.stop("reput") == {"reput": 0}
+        ours = {record["physical_offset"]: record for record in dump(node.store_dir)}
+        ends = [record["physical_offset"] + record["size"] for record in ours.values()]
+
+        lines = _judge(node.store_dir, tmp_path)
+
+        log = next(line for line in lines if line[0] == "log")
+        assert [int(field) for field in log[1:]] == [0, max(ends)]
+        assert {line[1]: line[2:] for line in lines if line[0] == "topic"}.items() >= {
+            "alpha": ["4", "4", "6"],
+            "beta": ["4", "4", "6"],
+        }.items()
+        read = {int(line[4]): line for line in lines if line[0] == "message"}
+        assert set(read) == set(ours)
+        for at, (_, topic, queue, queue_offset, _, size, body, unique, message_id, _) in (
+            (at, line[:10]) for at, line in read.items()
+        ):
+            record = ours[at]
+            assert (topic, int(queue), int(queue_offset), int(size), body, message_id) == (
+                record["topic"],
+                record["queue"],
+                record["queue_offset"],
+                record["size"],
+                record["body_sha256"],
+                record["message_id"],
+            )
+            assert unique == str(record["unique_id"] or "null")
+        found = [int(line[3]) for line in lines if line[0] == "found"]
+        assert found, "no unique id was looked up"
+        assert set(found) == {1}
+        by_place = {
+            (one.topic, one.queue, one.queue_offset): hashlib.sha256(one.body).hexdigest()
+            for one in sent
+        }
+        assert (
+            by_place.items()
+            <= {(line[1], int(line[2]), int(line[3])): line[6] for line in read.values()}.items()
+        )
+
+        # Its queue offsets go on where ours ended, and ours where it ended.
+        put = [line for line in lines if line[0] == "put"]
+        assert {line[3] for line in put} == {"PUT_OK"}
+        next_offset = {
+            (line[1], int(line[2])): int(line[4]) for line in lines if line[0] == "queue"
+        }
+        for topic in ("alpha", "beta"):
+            mine = [line for line in put if line[1] == topic]
+            first = next_offset[topic, int(mine[0][2])]
+            assert [int(line[4]) for line in mine] == list(range(first, first + PROBES))
+
+        node.start()
+        node.wait_ready()
+        async with tidemark.connect(node.api_url) as mq:
+            for topic in ("alpha", "beta"):
+                mine = [line for line in put if line[1] == topic]
+                queue, first = int(mine[0][2]), int(mine[0][4])
+                pulled = await mq.pull(topic, queue, first)
+                assert [message.body for message in pulled.messages] == [
+                    b"probe-%d" % number for number in range(PROBES)
+                ]
+                again = await mq.send(topic, b"ours again", queue=queue)
+                assert again.queue_offset == first + PROBES
+        assert node.stop("broker") == {"broker": 0}
+        assert node.stop("reput") == {"reput": 0}
+        command("store", "verify", "--store", node.store_dir)
