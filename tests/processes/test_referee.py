@@ -127,12 +127,12 @@ async def test_rocketmq_reads_all_that_tidemark_wrote_and_tidemark_goes_on_after
         async with tidemark.connect(node.api_url) as mq:
             for topic in ("alpha", "beta"):
                 mine = [line for line in put if line[1] == topic]
-                queue, first = int(mine[0][2]), int(mine[0][4])
-                pulled = await mq.pull(topic, queue, first)
+                probed, first = int(mine[0][2]), int(mine[0][4])
+                pulled = await mq.pull(topic, probed, first)
                 assert [message.body for message in pulled.messages] == [
                     b"probe-%d" % number for number in range(PROBES)
                 ]
-                again = await mq.send(topic, b"ours again", queue=queue)
+                again = await mq.send(topic, b"ours again", queue=probed)
                 assert again.queue_offset == first + PROBES
         assert node.stop("broker") == {"broker": 0}
         assert node.stop("reput") == {"reput": 0}
