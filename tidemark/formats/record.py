@@ -1,9 +1,8 @@
-"""Commit log record V1/V2 and the BLANK filler (docs/formats.md, section 2). Pure.
+"""Commit log record V1/V2 and the BLANK filler: encode and decode (docs/formats.md, 2). Pure.
 
 One record is one message. It never crosses a file's border and at least 8 bytes stay free behind
-it. What is checked here needs the record's own bytes and its position only: lengths against each
-other, the body's CRC, and the record CRC property where there is one. ``scan`` has the same rules
-for many records in a row.
+it. ``record_layout`` says where its fields stand, ``record_check`` whether bytes are one; their
+names that others need are offered here too. ``scan`` reads many in a row.
 
 In a record's walk: (3) ``append`` numbered the message; this is (4); (5) ``commit_log`` puts the
 bytes.
@@ -12,47 +11,78 @@ bytes.
 from __future__ import annotations
 
 import functools
-import operator
 import struct
 import zlib
 from collections.abc import Sequence
-from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from tidemark.formats import hosts, ids, properties
 from tidemark.formats.hosts import Host
+from tidemark.formats.record_check import SHAPE_ONLY, Checks, Kind, Outcome, validate
+from tidemark.formats.record_layout import (
+    BLANK_SIZE,
+    BORN_HOST_V6,
+    CRC_PROPERTY_SIZE,
+    HEAD,
+    INT,
+    LONG,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    NO_HOSTS_SIZE,
+    PREFIXES,
+    RECORD_SIZE_MIN,
+    STORE_HOST_V6,
+    SYS_FLAG_AT,
+    TOPIC_SIZE_MAX,
+    TOPIC_SIZE_V1_MAX,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    Buffer,
+)
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
-Buffer = bytes | bytearray | memoryview
-
-MAGIC_V1: Final = -626843481
-MAGIC_V2: Final = -626843477
-MAGIC_BLANK: Final = -875286124
-BLANK_SIZE: Final = 8
-CRC_PROPERTY_SIZE: Final = properties.CRC_SLOT_SIZE
-RECORD_SIZE_MIN: Final = 91
-"""V1, IPv4 hosts, nothing variable."""
-TOPIC_SIZE_V1_MAX: Final = 127
-"""V1 stores a topic's length in a signed byte."""
-TOPIC_SIZE_MAX: Final = 255
-
-TRANSACTION_MASK: Final = 0xC
-TRANSACTION_PREPARED: Final = 0x4
-TRANSACTION_COMMIT: Final = 0x8
-TRANSACTION_ROLLBACK: Final = 0xC
-BORN_HOST_V6: Final = 0x10
-STORE_HOST_V6: Final = 0x20
-
-_HEAD: Final = struct.Struct(">ii")
-_INT: Final = struct.Struct(">i")
-_LONG: Final = struct.Struct(">q")
-_PHYSICAL_OFFSET_AT: Final = 28
-_SYS_FLAG_AT: Final = 36
-_SHAPES: Final = ((8, 8), (20, 8), (8, 20), (20, 20))
-# Everything before the body, indexed by the two V6 bits: (sys_flag >> 4) & 3.
-_PREFIXES: Final = tuple(struct.Struct(f">iiiiiqqiq{born}sq{store}siqi") for born, store in _SHAPES)
-_NO_HOSTS_SIZE: Final = 56 + 16  # the prefix without its two hosts
-_SLOT_DATA_AT: Final = len(properties.CRC_SLOT_NAME)
+__all__ = [
+    "BLANK_SIZE",
+    "BORN_HOST_V6",
+    "CRC_PROPERTY_SIZE",
+    "MAGIC_BLANK",
+    "MAGIC_V1",
+    "MAGIC_V2",
+    "RECORD_SIZE_MIN",
+    "SHAPE_ONLY",
+    "STORE_HOST_V6",
+    "TOPIC_SIZE_MAX",
+    "TOPIC_SIZE_V1_MAX",
+    "TRANSACTION_COMMIT",
+    "TRANSACTION_MASK",
+    "TRANSACTION_PREPARED",
+    "TRANSACTION_ROLLBACK",
+    "Buffer",
+    "BufferTooSmall",
+    "Checks",
+    "FieldOutOfRange",
+    "Kind",
+    "Message",
+    "Outcome",
+    "PropertiesTooLarge",
+    "Record",
+    "RecordError",
+    "TopicTooLong",
+    "UndecodableRecord",
+    "decode",
+    "encode",
+    "encode_batch",
+    "encode_blank",
+    "encode_into",
+    "encoded_size",
+    "peek_size",
+    "peek_store_timestamp",
+    "topic_text",
+    "validate",
+]
 
 
 class RecordError(ValueError):
@@ -127,7 +157,7 @@ def _properties_size(raw: bytes, record_crc: bool) -> int:
 def encoded_size(message: Message, *, record_crc: bool) -> int:
     """Bytes that the message's record takes. Raises TopicTooLong, PropertiesTooLarge."""
     return (
-        _NO_HOSTS_SIZE
+        NO_HOSTS_SIZE
         + (hosts.V6_SIZE if message.born_host.is_v6 else hosts.V4_SIZE)
         + (hosts.V6_SIZE if message.store_host.is_v6 else hosts.V4_SIZE)
         + len(message.body)
@@ -164,7 +194,7 @@ def encode(
     raw_size = _properties_size(raw, record_crc)
     born_is_v6, store_is_v6 = len(born_host[0]) == 16, len(store_host[0]) == 16
     sys_flag = sys_flag & ~0x30 | born_is_v6 << 4 | store_is_v6 << 5
-    prefix = _PREFIXES[born_is_v6 + 2 * store_is_v6]
+    prefix = PREFIXES[born_is_v6 + 2 * store_is_v6]
     body_size = len(body)
     size = prefix.size + body_size + len(topic_field) + 2 + raw_size
     try:
@@ -258,169 +288,7 @@ def _put(buffer: bytearray | memoryview, start: int, data: bytes) -> None:
 
 def encode_blank(room: int) -> bytes:
     """The 8 bytes at the end of a file's records; room: from there to the end of the file."""
-    return _HEAD.pack(room, MAGIC_BLANK)
-
-
-class Kind(Enum):
-    """What stands at a place of the log."""
-
-    VALID = auto()
-    BLANK = auto()
-    """The end of this file's records: go on in the next file, trust nothing behind."""
-    BAD = auto()
-    """No record, or a damaged one."""
-    INCONSISTENT = auto()
-    """A record's head whose lengths contradict its size."""
-    INCOMPLETE = auto()
-    """So far a record, but it goes on past the view: wait for more, or a torn write."""
-
-
-class Outcome(NamedTuple):
-    """Result of ``validate``."""
-
-    kind: Kind
-    size: int
-    """The record's size, or the filler's; 0 if it is not known."""
-    reason: str = ""
-    """For people: why it is not VALID."""
-
-
-class Checks(NamedTuple):
-    """What ``validate`` and ``walk`` verify beyond the record's shape."""
-
-    body_crc: bool = True
-    record_crc: bool = True
-    """Verify the record CRC property where there is one."""
-    position: bool = True
-    """The stored physical offset is the record's place."""
-    require_record_crc: bool = False
-    """A record without a record CRC property is BAD. For what we wrote with it on."""
-
-
-SHAPE_ONLY: Final = Checks(body_crc=False, record_crc=False, position=False)
-
-
-def validate(view: Buffer, start: int, *, at: int | None, checks: Checks) -> Outcome:
-    """Judge the bytes at view[start]; never raises, whatever they are.
-
-    view: from some record's start to the end of what may be read. at: physical offset of
-    view[start]; None if it is not known, the position is then not compared.
-    """
-    room = len(view) - start
-    if start < 0 or room < BLANK_SIZE:
-        return Outcome(Kind.INCOMPLETE, 0, "the view ends inside the first 8 bytes")
-    size, magic = _HEAD.unpack_from(view, start)
-    if magic == MAGIC_BLANK:
-        return Outcome(Kind.BLANK, size if size >= BLANK_SIZE else 0)
-    if magic != MAGIC_V1 and magic != MAGIC_V2:
-        if size == 0 and magic == 0:
-            return Outcome(Kind.BAD, 0, "zeros")
-        return Outcome(Kind.BAD, 0, f"magic {magic & 0xFFFFFFFF:#010x} is none of a record")
-    if size < RECORD_SIZE_MIN:
-        return Outcome(Kind.BAD, 0, f"size {size} is less than any record's")
-    outcome, properties_size = _judge_shape(
-        view, start, size, magic, at if checks.position else None
-    )
-    if outcome.kind is not Kind.VALID:
-        return outcome
-    if checks.body_crc and (reason := _body_fault(view, start)):
-        return Outcome(Kind.BAD, size, reason)
-    if checks.record_crc or checks.require_record_crc:
-        reason = record_crc_fault(
-            view, start, size, properties_size, required=checks.require_record_crc
-        )
-        if reason:
-            return Outcome(Kind.BAD, size, reason)
-    return outcome
-
-
-def _judge_shape(
-    view: Buffer, start: int, size: int, magic: int, at: int | None
-) -> tuple[Outcome, int]:
-    """Check the lengths against the size, as far as the view shows them, and the position.
-
-    Returns the size of the properties with it, 0 unless VALID.
-    """
-    room = len(view) - start
-    cut = Outcome(Kind.INCOMPLETE, size, f"of {size} bytes only {room} are there"), 0
-    if room < _SYS_FLAG_AT + 4:
-        return cut
-    if at is not None:
-        (stored,) = _LONG.unpack_from(view, start + _PHYSICAL_OFFSET_AT)
-        if stored != at:
-            return Outcome(Kind.BAD, size, f"stored physical offset {stored}, not {at}"), 0
-    (sys_flag,) = _INT.unpack_from(view, start + _SYS_FLAG_AT)
-    body_at = _PREFIXES[sys_flag >> 4 & 3].size
-    if room < body_at:
-        return cut
-    (body_size,) = _INT.unpack_from(view, start + body_at - 4)
-    topic_length_size = 1 if magic == MAGIC_V1 else 2
-    topic_at = body_at + body_size + topic_length_size
-    if body_size < 0 or topic_at + 2 > size:
-        return Outcome(Kind.INCONSISTENT, size, f"body size {body_size} in {size} bytes"), 0
-    if room < topic_at:
-        return cut
-    topic_size = int.from_bytes(
-        view[start + topic_at - topic_length_size : start + topic_at], "big", signed=True
-    )
-    properties_at = topic_at + topic_size + 2
-    if topic_size < 0 or properties_at > size:
-        return Outcome(Kind.INCONSISTENT, size, f"topic size {topic_size} in {size} bytes"), 0
-    if room < properties_at:
-        return cut
-    properties_size = int.from_bytes(
-        view[start + properties_at - 2 : start + properties_at], "big", signed=True
-    )
-    if properties_size < 0 or properties_at + properties_size != size:
-        total = properties_at + properties_size
-        return Outcome(Kind.INCONSISTENT, size, f"the fields make {total} bytes, not {size}"), 0
-    return (Outcome(Kind.VALID, size), properties_size) if room >= size else cut
-
-
-def _body_fault(view: Buffer, start: int) -> str:
-    (sys_flag,) = _INT.unpack_from(view, start + _SYS_FLAG_AT)
-    body_at = start + _PREFIXES[sys_flag >> 4 & 3].size
-    (body_size,) = _INT.unpack_from(view, body_at - 4)
-    if body_size == 0:
-        return ""  # as the reference: an empty body's CRC is not looked at
-    (stored,) = _INT.unpack_from(view, start + 8)
-    with memoryview(view) as whole, whole[body_at : body_at + body_size] as body:
-        crc = zlib.crc32(body) & 0x7FFFFFFF
-    return "" if crc == stored else f"body crc {crc:#010x}, stored {stored & 0xFFFFFFFF:#010x}"
-
-
-def record_crc_fault(
-    view: Buffer, start: int, size: int, properties_size: int, *, required: bool
-) -> str:
-    """Why the record CRC of the well-shaped record at view[start] is wrong; "" if it is not.
-
-    The property is a record's last 20 bytes. One that is damaged itself must not pass for a record
-    without: what differs in a bit or two from the place where it starts, or in one or two bytes
-    from its name, is a damaged one.
-    """
-    end = start + size
-    # Asked for first: else a body that ends in the property's name, followed by a short topic
-    # and no properties, would be read as a damaged record.
-    if properties_size < CRC_PROPERTY_SIZE:
-        return "record crc: there is none" if required else ""
-    slot = bytes(view[end - CRC_PROPERTY_SIZE : end])
-    name, digits = properties.CRC_SLOT_NAME, slot[_SLOT_DATA_AT:-1]
-    if slot.startswith(name):
-        with memoryview(view) as whole, whole[start : end - CRC_PROPERTY_SIZE] as covered:
-            crc = zlib.crc32(covered) & 0x7FFFFFFF
-        if slot == properties.crc_slot(crc):
-            return ""
-        before = properties.PAIR_END
-        if properties_size > CRC_PROPERTY_SIZE:
-            before = view[end - CRC_PROPERTY_SIZE - 1]
-        # Else it is the end of a longer value, which may hold 0x01 and the name: no CRC at all.
-        if (before ^ properties.PAIR_END).bit_count() <= 1:
-            return f"record crc {crc}, stored {digits[::-1]!r}"
-    elif digits.isdigit() and slot[-1] == properties.PAIR_END:
-        differing: int = sum(map(operator.ne, slot, name))
-        if differing <= 2:
-            return "record crc: the property's name is damaged"
-    return "record crc: there is none" if required else ""
+    return HEAD.pack(room, MAGIC_BLANK)
 
 
 class Record(NamedTuple):
@@ -498,8 +366,8 @@ def decode(view: Buffer, start: int = 0) -> Record:
     outcome = validate(view, start, at=None, checks=SHAPE_ONLY)
     if outcome.kind is not Kind.VALID:
         raise UndecodableRecord(outcome.reason or "a filler, no record")
-    (sys_flag,) = _INT.unpack_from(view, start + _SYS_FLAG_AT)
-    prefix = _PREFIXES[sys_flag >> 4 & 3]
+    (sys_flag,) = INT.unpack_from(view, start + SYS_FLAG_AT)
+    prefix = PREFIXES[sys_flag >> 4 & 3]
     (
         size,
         magic,
@@ -548,7 +416,7 @@ def peek_size(view: Buffer, start: int) -> int:
     """TOTALSIZE as stored at view[start], unverified; 0 if the view ends before it does."""
     if not 0 <= start <= len(view) - 4:
         return 0
-    size: int = _INT.unpack_from(view, start)[0]
+    size: int = INT.unpack_from(view, start)[0]
     return size
 
 
@@ -557,13 +425,13 @@ def peek_store_timestamp(view: Buffer, start: int) -> int | None:
 
     None if there is no message magic or the view ends before the field does.
     """
-    if not 0 <= start <= len(view) - _SYS_FLAG_AT - 4:
+    if not 0 <= start <= len(view) - SYS_FLAG_AT - 4:
         return None
-    if _INT.unpack_from(view, start + 4)[0] not in (MAGIC_V1, MAGIC_V2):
+    if INT.unpack_from(view, start + 4)[0] not in (MAGIC_V1, MAGIC_V2):
         return None
-    (sys_flag,) = _INT.unpack_from(view, start + _SYS_FLAG_AT)
+    (sys_flag,) = INT.unpack_from(view, start + SYS_FLAG_AT)
     at = start + (68 if sys_flag & BORN_HOST_V6 else 56)
     if at + 8 > len(view):
         return None
-    store_timestamp: int = _LONG.unpack_from(view, at)[0]
+    store_timestamp: int = LONG.unpack_from(view, at)[0]
     return store_timestamp

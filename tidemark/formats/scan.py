@@ -18,7 +18,8 @@ from enum import Enum, auto
 from typing import Final, NamedTuple, cast
 
 from tidemark.formats import hashing, properties, record
-from tidemark.formats.record import MAGIC_V1, MAGIC_V2, Checks, Kind
+from tidemark.formats.record_check import Checks, Kind, record_crc_fault, validate
+from tidemark.formats.record_layout import MAGIC_V1, MAGIC_V2, SHAPES
 from tidemark.offsets import PhysicalOffset
 
 # Bytes copied out of the view at a time: slices and searches of bytes are several times faster
@@ -26,10 +27,7 @@ from tidemark.offsets import PhysicalOffset
 _CHUNK_SIZE: Final = 256 * 1024
 
 # size, magic, body crc, queue id, queue offset, physical offset, sys flag, store time, body size
-_FIELDS: Final = tuple(
-    struct.Struct(f">iiii4xqqi8x{born}xq{store}x12xi")
-    for born, store in ((8, 8), (20, 8), (8, 20), (20, 20))
-)
+_FIELDS: Final = tuple(struct.Struct(f">iiii4xqqi8x{born}xq{store}x12xi") for born, store in SHAPES)
 _V4: Final = _FIELDS[0]
 _CRC_SLOT_SIZE: Final = properties.CRC_SLOT_SIZE
 _CRC_SLOT_NAME: Final = properties.CRC_SLOT_NAME
@@ -180,7 +178,7 @@ def walk(
                 sound = data.startswith((b"\x02%010d" % crc)[::-1], slot_at + 9)
             else:
                 sound = False
-            if not sound and record.record_crc_fault(
+            if not sound and record_crc_fault(
                 data, start, size, end - properties_at, required=require_record
             ):
                 break
@@ -270,7 +268,7 @@ def _stopped(
     """Ask validate why the record at view[end] was not taken."""
     if end == len(view):
         return Walk(entries, end, Stop.VIEW_END, "")
-    outcome = record.validate(view, end, at=at + end, checks=checks)
+    outcome = validate(view, end, at=at + end, checks=checks)
     match outcome.kind:
         case Kind.BLANK:
             return Walk(entries, end, Stop.BLANK, "")

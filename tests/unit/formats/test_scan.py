@@ -281,7 +281,12 @@ def crafted(magic: int, *, body: int, topic: int, raw: int, stored: tuple[int, i
     head = bytearray(build([message(body=b"")], record_crc=False)[:88])
     head[:8] = size.to_bytes(4, "big") + magic.to_bytes(4, "big", signed=True)
     head[84:88] = stored_body.to_bytes(4, "big", signed=True)
-    parts = [head, b"b" * body, stored_topic.to_bytes(width, "big"), b"t" * topic]
+    parts: list[bytes | bytearray] = [
+        head,
+        b"b" * body,
+        stored_topic.to_bytes(width, "big"),
+        b"t" * topic,
+    ]
     return b"".join([*parts, stored_raw.to_bytes(2, "big"), b"p" * raw])
 
 
