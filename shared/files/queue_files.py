@@ -14,13 +14,40 @@ from pathlib import Path
 from typing import Final
 
 from shared.files.disk import Disk, MappedRegion
-from shared.files.queue_math import count_visible, place
+from shared.files.queue_math import EVERYTHING, count_visible, is_filler, place
 from tidemark.formats.filenames import offset_name, parse_offset_name
 from tidemark.formats.queue_unit import UNIT, Unit
+from tidemark.formats.record import RECORD_SIZE_MIN
 from tidemark.offsets import UNIT_SIZE, QueueOffset
 
 MAPPED_PER_QUEUE: Final = 2
 """Files of one queue mapped at a time: the one being read and the last."""
+SEARCH_SIZE: Final = 3200 * UNIT_SIZE
+"""Bytes looked at together where only zeros are expected."""
+HOLE_SLACK: Final = 1 << 16
+"""Looked at behind what a file's blocks account for, since some may be a file system's own."""
+
+
+def _points_to_a_record(unit: Unit) -> bool:
+    """Whether a unit could be one that was written for a record."""
+    return (
+        not is_filler(unit.physical_offset, unit.size)
+        and unit.physical_offset >= 0
+        and unit.size >= RECORD_SIZE_MIN
+    )
+
+
+def _farthest_in(view: memoryview, low: int, high: int) -> int:
+    """The largest record end of the units in view[low:high], −1 if there is none."""
+    farthest = -1
+    for start in range(low, high, SEARCH_SIZE):
+        chunk = bytes(view[start : min(start + SEARCH_SIZE, high)])
+        if chunk == bytes(len(chunk)):
+            continue
+        for unit in map(Unit._make, UNIT.iter_unpack(chunk)):
+            if _points_to_a_record(unit):
+                farthest = max(farthest, unit.end)
+    return farthest
 
 
 class QueueFiles:
@@ -133,6 +160,28 @@ class QueueFiles:
         if view is None or position + UNIT_SIZE > len(view):
             return None
         return Unit._make(UNIT.unpack_from(view, position))
+
+    def farthest_record_end(self) -> int:
+        """The largest record end of all units behind the first that is missing, or the last one's.
+
+        After a power cut units may be there while earlier ones, synced later, are not: each that
+        is there was made of a record that was on disk. −1 if no unit points to a record.
+        """
+        length = self.count(EVERYTHING)
+        last = self.unit(length - 1)
+        farthest = last.end if last is not None and _points_to_a_record(last) else -1
+        for start in reversed(self.starts):
+            if start + self.file_size <= length * UNIT_SIZE:
+                break
+            facts = self._disk.stat(self._directory / offset_name(start))
+            view = self.region(start)
+            if facts is None or view is None:
+                continue
+            low = max(0, length * UNIT_SIZE - start)
+            # Units are appended, so blocks are taken from the front: holes need not be read.
+            high = min(len(view), max(low, facts.allocated) + HOLE_SLACK) // UNIT_SIZE * UNIT_SIZE
+            farthest = max(farthest, _farthest_in(view, low, high))
+        return farthest
 
     def close(self) -> None:
         """Unmap everything."""

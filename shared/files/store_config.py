@@ -23,6 +23,8 @@ from tidemark.offsets import UNIT_SIZE
 
 STORE_FORMAT: Final = 1
 """Version of the directory as a whole; a later one is refused, not guessed."""
+Adopting = Literal["clean", "unclean"]
+"""How RocketMQ left the store that is being adopted: its recovery differs (section 8)."""
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 DELAY_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -84,9 +86,27 @@ class StoreConfig:
         }
 
 
-def describe(config: StoreConfig) -> bytes:
-    """Content of tidemark.json."""
-    return (json.dumps({"format": STORE_FORMAT, **config.sizes}, indent=2) + "\n").encode()
+def describe(config: StoreConfig, *, adopting: Adopting | None = None) -> bytes:
+    """Content of tidemark.json. adopting: RocketMQ's store until recovery has finished with it."""
+    content: dict[str, object] = {"format": STORE_FORMAT, **config.sizes}
+    if adopting is not None:
+        content["adopting"] = adopting
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def described_adopting(disk: Disk, path: Path) -> Adopting | None:
+    """What tidemark.json says about an adoption that is not finished; None if nothing.
+
+    Several services open a store; only the first of them finds RocketMQ's without tidemark.json.
+    """
+    with contextlib.suppress(ValueError):
+        values = json.loads(read_whole(disk, path) or b"")
+        match values.get("adopting") if isinstance(values, dict) else None:
+            case "clean":
+                return "clean"
+            case "unclean":
+                return "unclean"
+    return None
 
 
 def described_sizes(disk: Disk, path: Path, names: Iterable[str]) -> dict[str, int] | None:

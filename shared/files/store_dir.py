@@ -24,10 +24,12 @@ from typing import Final
 from shared.files import kept_cuts
 from shared.files.disk import Disk, RecordLock, read_whole, write_atomically
 from shared.files.store_config import (
+    Adopting,
     StoreConfig,
     compare_sizes,
     config_of,
     describe,
+    described_adopting,
     described_sizes,
     existing_sizes,
 )
@@ -89,6 +91,7 @@ class StoreDir:
         self.description_path = root / "tidemark.json"
         self.private_positions_path = self.run_dir / "checkpoint"
         self.is_foreign = False
+        """RocketMQ's, and no recovery of ours has finished with it yet."""
         self.read_only: StoreError | None = None
         """Why the directory cannot be written now: ReadOnlyDisk or DiskFull; None if it can."""
         self._was_clean: bool | None = None
@@ -143,6 +146,10 @@ class StoreDir:
         described = described_sizes(self.disk, self.description_path, self.config.sizes)
         if described is not None:
             compare_sizes(described, self.config, self.description_path)
+            adopting = described_adopting(self.disk, self.description_path)
+            if adopting is not None:
+                # abort speaks of us by now; this says how RocketMQ left it.
+                self.is_foreign, self._was_clean = True, adopting == "clean"
         else:
             found = existing_sizes(self.disk, self.root)
             self.is_foreign = "commit_log_file_size" in found
@@ -161,9 +168,16 @@ class StoreDir:
             self.disk.make_directory(directory)
         self.disk.make_directory(self.config_dir)
         if describing:
-            write_atomically(self.disk, self.description_path, describe(self.config))
+            adopting: Adopting = "clean" if self.was_clean else "unclean"
+            content = describe(self.config, adopting=adopting if self.is_foreign else None)
+            write_atomically(self.disk, self.description_path, content)
         # A process killed between making a name and syncing it left it to the page cache alone.
         self.disk.sync_directory(self.root)
+
+    def finish_adoption(self) -> None:
+        """Recovery is through with RocketMQ's store: from now on it is one of ours."""
+        if described_adopting(self.disk, self.description_path) is not None:
+            write_atomically(self.disk, self.description_path, describe(self.config))
 
     # -- locks and the abort marker -----------------------------------------------------------
 

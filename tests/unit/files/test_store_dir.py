@@ -147,6 +147,26 @@ class TestOpening:
         assert opened.is_foreign
         assert opened.description_path.exists()
 
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_it_stays_rocketmqs_for_every_service_until_recovery_is_through(
+        self, tmp_path: Path, clean: bool
+    ) -> None:
+        # The reader that starts first writes tidemark.json and abort; the broker behind it must
+        # still recover by RocketMQ's rules.
+        make_foreign(tmp_path)
+        if not clean:
+            (tmp_path / "abort").touch()
+        first, second, third = store(tmp_path), store(tmp_path), store(tmp_path)
+        first.open_or_create()
+        first.mark_running()
+        second.open_or_create()
+        assert second.is_foreign
+        assert second.was_clean is clean
+        second.finish_adoption()
+        third.open_or_create()
+        assert not third.is_foreign
+        assert not third.was_clean
+
     @pytest.mark.parametrize(
         ("config", "named"),
         [

@@ -1,0 +1,299 @@
+"""What recovery reads of the commit log: its files, its records, what lies behind the last one.
+
+Reads only, in constant memory, and judges nothing: where the record chain breaks, and what that
+means, is for ``valid_end`` to say and for ``recovery`` to carry out. Every record met is validated
+with both CRCs and its position (docs/formats.md, sections 2.14 and 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgpack
+
+from shared.files.disk import Disk, File, MappedRegion
+from shared.files.valid_end import FirstRecord
+from tidemark.errors import StrayFile, WrongFileSize
+from tidemark.formats import record, scan
+from tidemark.formats.filenames import offset_name, parse_offset_name
+from tidemark.formats.record import Checks, Kind
+from tidemark.formats.scan import Stop
+from tidemark.offsets import PhysicalOffset, QueueOffset
+
+STATE_TOPIC: Final = "rmq_sys_tidemark_state"
+"""Its records carry the flushed offset that was known when they were appended."""
+CHUNK_SIZE: Final = 1 << 20
+RECORDS_AT_ONCE: Final = 2048
+PROGRESS_BYTES: Final = 64 << 20
+MAGICS: Final = tuple(
+    magic.to_bytes(4, "big", signed=True) for magic in (record.MAGIC_V1, record.MAGIC_V2)
+)
+_ZEROS: Final = bytes(CHUNK_SIZE)
+_UNQUEUED: Final = (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all)."""
+
+
+class LogFiles:
+    """The commit log's files as they are found. Raises StrayFile, WrongFileSize."""
+
+    def __init__(self, disk: Disk, directory: Path, file_size: int) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.file_size = file_size
+        self.starts: list[int] = []
+        """Start of every whole file, ascending."""
+        self.empty: list[int] = []
+        """Start of every file of length 0: a creation that was killed, or never synced."""
+        self._mapped: tuple[int, MappedRegion] | None = None
+        for entry in disk.list_directory(directory):
+            self._take(entry.name, is_directory=entry.is_directory)
+
+    def _take(self, name: str, *, is_directory: bool) -> None:
+        path = self.directory / name
+        start = parse_offset_name(name)
+        if start is None or start % self.file_size or is_directory:
+            raise StrayFile(
+                f"{path} is no commit log file: names are 20 digits, multiples of "
+                f"{self.file_size}. Nothing was changed.",
+                "Move it out of the directory; RocketMQ does not start with it either.",
+                path=path,
+            )
+        facts = self.disk.stat(path)
+        size = 0 if facts is None else facts.size
+        if size not in (0, self.file_size):
+            raise WrongFileSize(
+                f"{path} has {size} bytes; commit log files of this store have {self.file_size}. "
+                "Nothing was changed.",
+                "Copy the file from another replica or a backup, or cut the log before it with "
+                "`tidemark store repair`.",
+                path=path,
+                size=size,
+                expected=self.file_size,
+            )
+        (self.starts if size else self.empty).append(start)
+
+    @property
+    def end(self) -> int:
+        """Behind the last file."""
+        return self.starts[-1] + self.file_size if self.starts else 0
+
+    def path(self, start: int) -> Path:
+        """Path of the file with that start."""
+        return self.directory / offset_name(start)
+
+    def start_of(self, offset: int) -> int:
+        """Start of the file that holds offset."""
+        return offset - offset % self.file_size
+
+    def view(self, start: int) -> memoryview:
+        """The file's bytes; borrowed until another file is asked for."""
+        if self._mapped is None or self._mapped[0] != start:
+            self.close()
+            file = self.open(start, writable=False)
+            try:
+                self._mapped = start, file.map(writable=False)
+            finally:
+                file.close()
+        return self._mapped[1].view
+
+    def open(self, start: int, *, writable: bool) -> File:
+        """Open the file with that start."""
+        return self.disk.open(self.path(start), writable=writable)
+
+    def close(self) -> None:
+        """Unmap."""
+        if self._mapped is not None:
+            self._mapped[1].close()
+            self._mapped = None
+
+    def first_record(self, start: int) -> FirstRecord | None:
+        """The record at the file's start, None if there is no valid one."""
+        view = self.view(start)
+        checks = Checks(record_crc=False)  # RocketMQ copies that property along, as any other
+        if record.validate(view, 0, at=start, checks=checks).kind is not Kind.VALID:
+            return None
+        found = record.decode(view)
+        return FirstRecord(found.physical_offset, found.store_timestamp_ms)
+
+
+class WalkResult(NamedTuple):
+    """Where the record chain ends, and what it told on the way."""
+
+    end: int
+    """Behind the last valid record; at a file's start if it ends with a filler."""
+    reason: str
+    """Why no record starts there; "" if the files end there."""
+    next_queue_offsets: dict[tuple[str, int], QueueOffset]
+    last_store_timestamp_ms: int
+    records: int
+
+
+def walk(
+    files: LogFiles,
+    start: int,
+    *,
+    record_crc_until: int,
+    progress: Progress,
+) -> WalkResult:
+    """Validate every record from start on, across files, up to the first byte that is none.
+
+    record_crc_until: records from there on are not judged by a record CRC property they carry.
+    """
+    offsets: dict[tuple[str, int], QueueOffset] = {}
+    newest = records = 0
+    total = max(0, files.end - start)
+    reported = start
+    progress(0, total)
+    known = set(files.starts)
+    at = start
+    reason = ""
+    while at < files.end:
+        file_start = files.start_of(at)
+        if file_start not in known:
+            reason = f"commit log file {files.path(file_start).name} is missing or empty"
+            break
+        view = files.view(file_start)[at - file_start :]
+        judged = at < record_crc_until
+        limited = judged and at + len(view) > record_crc_until
+        found = scan.walk(
+            view[: record_crc_until - at] if limited else view,
+            at=PhysicalOffset(at),
+            checks=Checks(record_crc=judged),
+            records_max=RECORDS_AT_ONCE,
+            delay_levels_ms=(),
+        )
+        for entry in found.entries:
+            if entry.sys_flag & record.TRANSACTION_MASK in _UNQUEUED:
+                continue
+            key = entry.topic, entry.queue_id
+            if entry.queue_offset >= offsets.get(key, 0):
+                offsets[key] = QueueOffset(entry.queue_offset + 1)
+        if found.entries:
+            newest = max(newest, found.entries[-1].store_timestamp_ms)
+            records += len(found.entries)
+        at += found.end
+        if limited and found.stop is Stop.VIEW_END:
+            record_crc_until = at
+        elif found.stop is Stop.BLANK:
+            at = file_start + files.file_size
+        elif found.stop is Stop.BAD or (found.stop is Stop.VIEW_END and found.reason):
+            reason = found.reason
+            break
+        if at - reported >= PROGRESS_BYTES:
+            progress(at - start, total)
+            reported = at
+    progress(total, total)
+    return WalkResult(at, reason, offsets, newest, records)
+
+
+# -- behind the last record ---------------------------------------------------------------------
+
+
+def last_nonzero(files: LogFiles, start: int) -> int | None:
+    """The last byte at or behind start that is not zero, in any file; None if all are."""
+    for file_start in reversed(files.starts):
+        if file_start + files.file_size <= start:
+            return None
+        low = max(0, start - file_start)
+        file = files.open(file_start, writable=False)
+        try:
+            found = _last_nonzero_in(file, low, files.file_size)
+        finally:
+            file.close()
+        if found is not None:
+            return file_start + found
+    return None
+
+
+def _last_nonzero_in(file: File, low: int, high: int) -> int | None:
+    while high > low:
+        size = min(CHUNK_SIZE, high - low)
+        chunk = file.pread(size, high - size)
+        if chunk != _ZEROS[: len(chunk)]:
+            return high - size + len(chunk.rstrip(b"\0")) - 1
+        high -= size
+    return None
+
+
+def chunks(files: LogFiles, start: int, end: int) -> Iterator[bytes]:
+    """The log's bytes [start, end); zeros where a file is missing."""
+    known = set(files.starts)
+    at = start
+    while at < end:
+        file_start = files.start_of(at)
+        stop = min(end, file_start + files.file_size)
+        if file_start not in known:
+            while at < stop:
+                size = min(CHUNK_SIZE, stop - at)
+                yield _ZEROS[:size]
+                at += size
+            continue
+        file = files.open(file_start, writable=False)
+        try:
+            while at < stop:
+                chunk = file.pread(min(CHUNK_SIZE, stop - at), at - file_start)
+                if not chunk:
+                    return
+                yield chunk
+                at += len(chunk)
+        finally:
+            file.close()
+
+
+def state_flushed_behind(files: LogFiles, start: int, *, enough: int) -> int:
+    """The largest flushed offset that a valid state record behind start carries; 0 if none.
+
+    Looks at every byte position, since nothing says where records begin behind a break. Ends at
+    the first record that says more than ``enough``.
+    """
+    largest = 0
+    for file_start in files.starts:
+        if file_start + files.file_size <= start:
+            continue
+        view = files.view(file_start)
+        low = max(0, start - file_start)
+        for at in _record_starts(view, low):
+            flushed = _state_flushed(view, at, file_start + at)
+            largest = max(largest, flushed)
+            if largest > enough:
+                return largest
+    return largest
+
+
+def _record_starts(view: memoryview, low: int) -> Iterator[int]:
+    """Every position at or behind low where a record's magic stands in the right place."""
+    overlap = 3
+    base = low
+    while base < len(view):
+        chunk = bytes(view[base : base + CHUNK_SIZE + overlap])
+        if chunk.count(0) != len(chunk):
+            for magic in MAGICS:
+                found = chunk.find(magic)
+                while 0 <= found < CHUNK_SIZE:
+                    if base + found - 4 >= low:
+                        yield base + found - 4
+                    found = chunk.find(magic, found + 1)
+        base += CHUNK_SIZE
+
+
+def _state_flushed(view: memoryview, start: int, physical_offset: int) -> int:
+    """The flushed offset carried by the record at view[start]; 0 if it is no valid state record."""
+    stored = view[start + 28 : start + 36]
+    # First, and cheap: bodies may be full of magics, and a CRC each would take for ever.
+    if int.from_bytes(stored, "big") != physical_offset:
+        return 0
+    if record.validate(view, start, at=physical_offset, checks=Checks()).kind is not Kind.VALID:
+        return 0
+    found = record.decode(view, start)
+    if found.topic != STATE_TOPIC:
+        return 0
+    try:
+        body = msgpack.unpackb(found.body)
+    except (ValueError, msgpack.UnpackException):
+        return 0
+    flushed = body.get("flushed") if isinstance(body, dict) else None
+    return flushed if type(flushed) is int and flushed > 0 else 0

@@ -1,0 +1,386 @@
+"""Recovery: find the log's valid end, cut what lies behind it, publish (docs/formats.md, 8).
+
+Run by the holder of byte 0 before anybody appends. ``log_walk`` reads, ``valid_end`` decides, this
+carries out. Synchronous and possibly long: call it in a thread. Invariants:
+
+- Corruption below a durable mark ends here with ``CorruptRecord``; not a byte was written then.
+- What is cut is kept in ``cut/`` first, durable, then zeroed and synced, later files are removed
+  and the directory synced; a kill in between is found again by the next start.
+- [durable mark, end) is rewritten in place and synced before ``flushed`` is published: after an I/O
+  error the page cache may hold bytes that the disk does not, and calls them clean.
+- ``generation`` is published last: whoever waits for it sees everything else.
+
+Step before: the services start. Step after: reput cuts queues and index to the end and catches up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from shared.files import log_walk
+from shared.files.log_walk import LogFiles, Progress, WalkResult
+from shared.files.positions import Positions
+from shared.files.queue_files import QueueFiles
+from shared.files.store_dir import StoreDir
+from shared.files.valid_end import (
+    Decision,
+    Evidence,
+    Marks,
+    Origin,
+    Verdict,
+    decide,
+    start_of_walk,
+)
+from tidemark.errors import CorruptRecord, DiskFull, ReadOnlyDisk, StoreError
+from tidemark.formats.checkpoint import REGION_MAGIC, Slot, min_timestamp, resume_check
+from tidemark.offsets import PhysicalOffset, QueueOffset
+
+JUDGE_ALL: Final = 2**63 - 1
+
+
+class CutTail(NamedTuple):
+    """What was cut off the log."""
+
+    start: PhysicalOffset
+    end: PhysicalOffset
+    """Behind the last byte that was not zero."""
+    path: Path
+    """Where the bytes are kept."""
+    reason: str
+
+
+class Recovered(NamedTuple):
+    """What a start may rely on."""
+
+    end: PhysicalOffset
+    """The next byte to append at."""
+    min_offset: PhysicalOffset
+    next_queue_offsets: dict[tuple[str, int], QueueOffset]
+    """As the log's records and the queues tell; snapshots may know more."""
+    generation: int
+    cut: CutTail | None
+    walked_bytes: int
+    walked_records: int
+    dispatched_trusted: bool
+    """Queues cover the log up to DISPATCHED_DURABLE; else dispatch begins anew at min_offset."""
+    last_store_timestamp_ms: int
+    """Of the newest record that was looked at; 0 if none was."""
+    clock_behind_ms: int
+    """How far the clock stands behind that record."""
+    read_only: StoreError | None
+    """Why nothing could be written: the log ends at ``end``, but nothing may be appended there."""
+
+
+def recover(
+    store: StoreDir,
+    positions: Positions,
+    *,
+    boot_id: tuple[int, int],
+    now: int,
+    progress: Progress = lambda done, total: None,
+) -> Recovered:
+    """Bring the log into a state that can be appended to; say where it ends.
+
+    boot_id: (high, low) of this boot. now: wall clock in ms. progress: called with (bytes done,
+    bytes in all) at least every 64 MiB. Raises CorruptRecord with nothing cut or written,
+    StrayFile, WrongFileSize.
+    """
+    files = LogFiles(store.disk, store.commit_log_dir, store.config.commit_log_file_size)
+    try:
+        return _Recovery(store, positions, files, boot_id, now).run(progress)
+    finally:
+        files.close()
+
+
+class _Recovery:
+    """One recovery; a class only so that its steps share what they found."""
+
+    def __init__(
+        self,
+        store: StoreDir,
+        positions: Positions,
+        files: LogFiles,
+        boot_id: tuple[int, int],
+        now: int,
+    ) -> None:
+        self.store = store
+        self.positions = positions
+        self.files = files
+        self.boot_id = boot_id
+        self.now = now
+        get = positions.get
+        self.region_is_ours = get(Slot.MAGIC_AND_FORMAT) == REGION_MAGIC
+        if self.region_is_ours or not store.is_foreign:
+            self.origin = Origin.OURS
+        else:
+            self.origin = Origin.FOREIGN_CLEAN if store.was_clean else Origin.FOREIGN_UNCLEAN
+        self.flushed = get(Slot.FLUSHED) if self.region_is_ours else 0
+        self.log_min = self._drop_leftovers()
+
+    def run(self, progress: Progress) -> Recovered:
+        queues_end = self._queues_end()
+        dispatched_durable = self._dispatched_durable()
+        start = self._start(queues_end, dispatched_durable)
+        walked = log_walk.walk(
+            self.files,
+            start,
+            record_crc_until=self._record_crc_until(),
+            progress=progress,
+        )
+        end = PhysicalOffset(walked.end)
+        marks = self._marks(queues_end, walked)
+        last_byte = self._last_byte_behind(walked)
+        if last_byte is not None and end >= marks.farthest()[1] and self.origin is Origin.OURS:
+            marks = marks._replace(
+                state_flushed=log_walk.state_flushed_behind(self.files, end, enough=end)
+            )
+        decision = decide(end, marks, bytes_behind=last_byte is not None)
+        self._refuse(decision, walked, last_byte)
+        next_queue_offsets = self._next_queue_offsets(start, walked)
+        cut, read_only = self._write(decision, walked, last_byte, max(marks.durable, start))
+        return Recovered(
+            end,
+            PhysicalOffset(self.log_min),
+            next_queue_offsets,
+            self._publish(end),
+            cut,
+            end - start,
+            walked.records,
+            dispatched_durable is not None,
+            walked.last_store_timestamp_ms,
+            max(0, walked.last_store_timestamp_ms - self.now),
+            read_only,
+        )
+
+    # -- what is known before the walk --------------------------------------------------------
+
+    def _drop_leftovers(self) -> int:
+        """Start of the log. Files before a gap that ends at or below the published minimum were
+        being deleted, oldest first, when the power went: they are no part of the log."""
+        starts = self.files.starts
+        published = self.positions.get(Slot.MIN) if self.region_is_ours else 0
+        for index in range(len(starts) - 1, 0, -1):
+            has_gap = starts[index] - starts[index - 1] > self.files.file_size
+            if has_gap and starts[index] <= published:
+                del starts[:index]
+                break
+        return starts[0] if starts else 0
+
+    def _queues_end(self) -> int:
+        """The farthest record end that any queue unit points to; −1 if there is none."""
+        farthest = -1
+        for topic, queue in self.store.queues():
+            units = self._queue_files(topic, queue)
+            try:
+                farthest = max(farthest, units.farthest_record_end())
+            finally:
+                units.close()
+        return farthest
+
+    def _dispatched_durable(self) -> int | None:
+        """Where queues and index are complete; None if that is not known for sure.
+
+        A queue directory that was deleted must not make its numbering start at 0 again: the sum
+        of all queues' lengths at that offset was recorded with it.
+        """
+        if not self.region_is_ours:
+            return None
+        durable, units, entries, check = (
+            self.positions.get(slot)
+            for slot in (
+                Slot.DISPATCHED_DURABLE,
+                Slot.RESUME_UNITS,
+                Slot.RESUME_INDEX_ENTRIES,
+                Slot.RESUME_CHECK,
+            )
+        )
+        if durable == 0 or check != resume_check(durable, units, entries):
+            return None
+        if sum(self._queue_lengths(durable).values()) != units:
+            return None
+        return durable
+
+    def _queue_lengths(self, end: int) -> dict[tuple[str, int], QueueOffset]:
+        """For each queue: how many units point to records that end at or below end."""
+        lengths = {}
+        for topic, queue in self.store.queues():
+            units = self._queue_files(topic, queue)
+            try:
+                lengths[topic, queue] = units.count(end)
+            finally:
+                units.close()
+        return lengths
+
+    def _queue_files(self, topic: str, queue: int) -> QueueFiles:
+        return QueueFiles(
+            self.store.disk,
+            self.store.consume_queue_dir(topic, queue),
+            self.store.config.consume_queue_file_size,
+        )
+
+    def _start(self, queues_end: int, dispatched_durable: int | None) -> PhysicalOffset:
+        if not self.files.starts:
+            return PhysicalOffset(0)
+        evidence = Evidence(
+            origin=self.origin,
+            log_min=self.log_min,
+            flushed=self.flushed,
+            dispatched_durable=dispatched_durable,
+            queues_end=queues_end,
+            min_timestamp_ms=min_timestamp(self.positions.head()),
+        )
+        return start_of_walk(evidence, self.files.starts, self.files.first_record)
+
+    def _record_crc_until(self) -> int:
+        """From where on record CRC properties may be a copy that RocketMQ carried along."""
+        if self.origin is not Origin.OURS:
+            return 0
+        # We stop with flushed at the log's end: after a clean stop, records behind are not ours.
+        return self.flushed if self.store.was_clean and self.region_is_ours else JUDGE_ALL
+
+    # -- what the break means -------------------------------------------------------------------
+
+    def _marks(self, queues_end: int, walked: WalkResult) -> Marks:
+        get = self.positions.get
+        same_boot = self.boot_id == (get(Slot.BOOT_ID_HIGH), get(Slot.BOOT_ID_LOW))
+        return Marks(
+            flushed=self.flushed,
+            written_same_boot=get(Slot.WRITTEN) if self.region_is_ours and same_boot else 0,
+            queue_end=max(0, queues_end) if self._units_are_marks(walked) else 0,
+            confirm=get(Slot.CONFIRM) if self.region_is_ours else 0,
+        )
+
+    def _units_are_marks(self, walked: WalkResult) -> bool:
+        """Whether a queue unit proves that its record was on disk."""
+        if self.origin is Origin.OURS:
+            return self.store.config.visible_after == "flushed"
+        if self.origin is Origin.FOREIGN_UNCLEAN:
+            return False
+        # RocketMQ leaves units behind a cut as they are, and after its next clean stop they still
+        # point behind the log's end. Its checkpoint says when it dispatched last: a log that goes
+        # so far lacks nothing.
+        dispatched_ms = self.positions.head().logics_timestamp_ms
+        return not 0 < dispatched_ms <= walked.last_store_timestamp_ms
+
+    def _last_byte_behind(self, walked: WalkResult) -> int | None:
+        """The last byte at or behind the walk's end that is not zero.
+
+        Not looked for after a clean stop of ours: then nothing is behind ``flushed``, and a file
+        created ahead is a gigabyte to read.
+        """
+        stopped_clean = self.store.was_clean and self.origin is Origin.OURS
+        if stopped_clean and walked.end == self.flushed == self.positions.get(Slot.WRITTEN):
+            return None
+        return log_walk.last_nonzero(self.files, walked.end)
+
+    def _refuse(self, decision: Decision, walked: WalkResult, last_byte: int | None) -> None:
+        """Raise CorruptRecord if nothing may be cut."""
+        end, files = walked.end, self.files
+        path = files.path(files.start_of(end))
+        reason = walked.reason or "the log's files end here"
+        if decision.verdict is Verdict.CORRUPTION:
+            raise CorruptRecord(end, f"{reason}; {decision.reason}", path)
+        if last_byte is None or self.origin is Origin.OURS or files.start_of(end) in files.starts:
+            return
+        # RocketMQ's marks say nothing of a missing file, but one does not vanish in a crash while
+        # a later one, made after it, holds records.
+        if any(start > end and files.first_record(start) for start in files.starts):
+            raise CorruptRecord(end, f"{reason}, and later files hold records", path)
+
+    # -- what is kept, cut and published --------------------------------------------------------
+
+    def _next_queue_offsets(
+        self, start: PhysicalOffset, walked: WalkResult
+    ) -> dict[tuple[str, int], QueueOffset]:
+        """From the queues what the walk did not pass, from the walk what queues may not have."""
+        offsets = self._queue_lengths(start)
+        for key, offset in walked.next_queue_offsets.items():
+            offsets[key] = max(offset, offsets.get(key, QueueOffset(0)))
+        return offsets
+
+    def _write(
+        self, decision: Decision, walked: WalkResult, last_byte: int | None, durable: int
+    ) -> tuple[CutTail | None, StoreError | None]:
+        """Cut, clean up, rewrite. On a full or read-only disk: what could not be, and no cut."""
+        end = walked.end
+        try:
+            cut = None
+            if decision.verdict is Verdict.TORN_TAIL and last_byte is not None:
+                cut = self._cut(end, last_byte + 1, f"{walked.reason}; {decision.reason}")
+            self._remove_unusable(end, torn=cut is not None)
+            self._rewrite(min(durable, end), end)
+            self.store.disk.sync_directory(self.store.commit_log_dir)
+        except (DiskFull, ReadOnlyDisk) as error:
+            return None, error
+        return cut, None
+
+    def _cut(self, start: int, end: int, reason: str) -> CutTail:
+        path = self.store.keep_cut(
+            start,
+            log_walk.chunks(self.files, start, end),
+            epoch=self.positions.get(Slot.LOG_EPOCH),
+            reason="torn-tail",
+        )
+        file_start = self.files.start_of(start)
+        if file_start in self.files.starts:
+            file = self.files.open(file_start, writable=True)
+            try:
+                stop = min(end, file_start + self.files.file_size)
+                for at in range(start, stop, log_walk.CHUNK_SIZE):
+                    size = min(log_walk.CHUNK_SIZE, stop - at)
+                    file.pwrite(bytes(size), at - file_start)
+                file.sync()
+            finally:
+                file.close()
+        return CutTail(PhysicalOffset(start), PhysicalOffset(end), path, reason)
+
+    def _remove_unusable(self, end: int, *, torn: bool) -> None:
+        """Remove files of length 0, and behind end those that hold cut bytes or follow a gap."""
+        files = self.files
+        last = files.start_of(end)
+        behind = [start for start in files.starts if start > last]
+        follows_gap = last not in files.starts and bool(behind)
+        for previous, start in zip([last, *behind], behind, strict=False):
+            follows_gap = follows_gap or start - previous > files.file_size
+            if torn or follows_gap:
+                self.store.disk.unlink(files.path(start))
+                files.starts.remove(start)
+        while files.empty:
+            self.store.disk.unlink(files.path(files.empty.pop()))
+
+    def _rewrite(self, start: int, end: int) -> None:
+        """Write [start, end) once more over itself and sync it."""
+        known = set(self.files.starts)
+        at = start
+        while at < end:
+            file_start = self.files.start_of(at)
+            stop = min(end, file_start + self.files.file_size)
+            if file_start in known:
+                file = self.files.open(file_start, writable=True)
+                try:
+                    while at < stop:
+                        chunk = file.pread(min(log_walk.CHUNK_SIZE, stop - at), at - file_start)
+                        file.pwrite(chunk, at - file_start)
+                        at += len(chunk)
+                    file.sync()
+                finally:
+                    file.close()
+            at = stop
+
+    def _publish(self, end: PhysicalOffset) -> int:
+        publish = self.positions.publish
+        publish(Slot.WRITTEN, end)
+        publish(Slot.FLUSHED, end)
+        publish(Slot.BOOT_ID_HIGH, self.boot_id[0])
+        publish(Slot.BOOT_ID_LOW, self.boot_id[1])
+        publish(Slot.MIN, self.log_min)
+        publish(Slot.MAGIC_AND_FORMAT, REGION_MAGIC)
+        generation = self.positions.get(Slot.GENERATION) + 1
+        publish(Slot.GENERATION, generation)
+        self.positions.sync()
+        if not self.positions.is_private and self.store.read_only is None:
+            with contextlib.suppress(DiskFull, ReadOnlyDisk):
+                self.store.finish_adoption()
+        return generation
