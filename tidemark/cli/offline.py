@@ -1,0 +1,221 @@
+"""A store's files seen without a broker: what ``tidemark store`` looks at. Read-only.
+
+Works on any store, one that RocketMQ wrote or one that a running node is using: sizes are taken
+from tidemark.json or from the files themselves, nothing is locked, made or repaired. Where the log
+ends is judged by the rules of recovery (docs/formats.md, section 8), over the whole log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from shared.files.consume_queue import EVERYTHING, ConsumeQueueReader
+from shared.files.disk import Disk, read_whole
+from shared.files.log_walk import LogFiles, last_nonzero, state_flushed_behind
+from shared.files.os_disk import OsDisk
+from shared.files.store_config import StoreConfig, config_of
+from shared.files.store_dir import StoreDir
+from shared.files.valid_end import Decision, Marks, Verdict, decide
+from shared.runtime.clock import boot_id
+from tidemark.errors import StoreMissing
+from tidemark.formats import record, scan
+from tidemark.formats.checkpoint import REGION_MAGIC, SIZE, SLOT_SIZE, Slot
+from tidemark.formats.record import Checks
+from tidemark.formats.scan import Entry, Stop
+from tidemark.offsets import PhysicalOffset
+
+RECORDS_AT_ONCE = 2048
+UNQUEUED = (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
+"""Records that dispatch gives no queue unit."""
+
+
+class Window(NamedTuple):
+    """Consecutive valid records of one file."""
+
+    view: memoryview
+    """The file's bytes; borrowed until the next window is asked for."""
+    file_start: int
+    entries: list[Entry]
+
+    def at(self, entry: Entry) -> int:
+        """Where the entry's record starts in ``view``."""
+        return entry.physical_offset - self.file_start
+
+
+class LogEnd(NamedTuple):
+    """Where the record chain ends and what that means."""
+
+    end: int
+    decision: Decision
+    reason: str
+    """Why no record starts there; "" where the files end."""
+    last_byte: int | None
+    """The last byte behind that is not zero."""
+
+
+class OfflineStore:
+    """A store directory, opened to look at it. Raises StoreMissing, StrayFile, WrongFileSize."""
+
+    def __init__(self, root: Path, config: StoreConfig | None = None) -> None:
+        self.disk: Disk = OsDisk()
+        if self.disk.stat(root / "commitlog") is None:
+            raise StoreMissing(
+                f"{root} holds no store: there is no commitlog/ in it. Nothing was made.",
+                "Give the directory that holds commitlog/.",
+                path=root,
+            )
+        self.config = config_of(self.disk, root, config or StoreConfig())
+        self.store = StoreDir(self.disk, root, self.config)
+        self.files = LogFiles(
+            self.disk, self.store.commit_log_dir, self.config.commit_log_file_size
+        )
+        self._page = read_whole(self.disk, self.store.checkpoint_path) or b""
+        self.is_foreign = self.disk.stat(self.store.description_path) is None
+
+    def __enter__(self) -> OfflineStore:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.files.close()
+
+    @property
+    def min_offset(self) -> PhysicalOffset:
+        """Start of the oldest file."""
+        return PhysicalOffset(self.files.starts[0] if self.files.starts else 0)
+
+    def slot(self, slot: Slot) -> int:
+        """A published position; 0 if the checkpoint has none of ours."""
+        page = self._page
+        mark = page[Slot.MAGIC_AND_FORMAT * SLOT_SIZE :][:SLOT_SIZE]
+        if len(page) < SIZE or int.from_bytes(mark, "little") != REGION_MAGIC:
+            return 0
+        return int.from_bytes(page[slot * SLOT_SIZE :][:SLOT_SIZE], "little")
+
+    @property
+    def written_same_boot(self) -> int:
+        """The published written offset, if it was published in this boot; else 0."""
+        try:
+            boot = boot_id()
+        except (OSError, ValueError):
+            return 0
+        if (self.slot(Slot.BOOT_ID_HIGH), self.slot(Slot.BOOT_ID_LOW)) != boot:
+            return 0
+        return self.slot(Slot.WRITTEN)
+
+    def windows(
+        self, start: int | None = None, progress: Callable[[int], None] | None = None
+    ) -> Iterator[Window | LogEnd]:
+        """Every valid record from start on, in physical order; last, where and why they end.
+
+        start: a record's first byte; None for the oldest. progress: called with bytes done.
+        """
+        files = self.files
+        known = set(files.starts)
+        at = self.min_offset if start is None else start
+        checks = Checks(record_crc=not self.is_foreign)
+        reason = ""
+        while at < files.end:
+            file_start = files.start_of(at)
+            if file_start not in known:
+                reason = f"commit log file {files.path(file_start).name} is missing or empty"
+                break
+            view = files.view(file_start)
+            found = scan.walk(
+                view[at - file_start :],
+                at=PhysicalOffset(at),
+                checks=checks,
+                records_max=RECORDS_AT_ONCE,
+                delay_levels_ms=self.config.delay_levels_ms,
+            )
+            if found.entries:
+                yield Window(view, file_start, found.entries)
+            at += found.end
+            if progress is not None:
+                progress(at)
+            if found.stop is Stop.BLANK:
+                at = file_start + files.file_size
+            elif found.stop is Stop.BAD or (found.stop is Stop.VIEW_END and found.reason):
+                reason = found.reason
+                break
+        yield self._judge(at, reason)
+
+    def _judge(self, at: int, reason: str) -> LogEnd:
+        """What it means that no valid record starts at ``at``."""
+        last_byte = last_nonzero(self.files, at)
+        marks = Marks(
+            flushed=self.slot(Slot.FLUSHED),
+            written_same_boot=self.written_same_boot,
+            queue_end=self._queue_end() if self._queues_bind else 0,
+            state_flushed=(
+                0 if last_byte is None else state_flushed_behind(self.files, at, enough=at)
+            ),
+        )
+        decision = decide(at, marks, bytes_behind=last_byte is not None)
+        return LogEnd(at, decision, reason, last_byte)
+
+    @property
+    def _queues_bind(self) -> bool:
+        """Whether a queue unit proves that its record was on disk.
+
+        RocketMQ dispatches what is not flushed: after an unclean stop its units prove nothing. Ours
+        are made of flushed records, unless the store was configured otherwise.
+        """
+        if self.is_foreign:
+            return self.store.was_clean
+        return self.config.visible_after == "flushed"
+
+    def _queue_end(self) -> int:
+        """The farthest record end that any queue unit points to."""
+        return max((self._last_end(topic, queue) for topic, queue in self.queues()), default=0)
+
+    def _last_end(self, topic: str, queue: int) -> int:
+        reader = self.reader(topic, queue)
+        try:
+            return reader.last_record_end(EVERYTHING) or 0
+        finally:
+            reader.close()
+
+    def queues(self) -> list[tuple[str, int]]:
+        """Every (topic, queue) that has a directory, sorted."""
+        return self.store.queues()
+
+    def reader(self, topic: str, queue: int) -> ConsumeQueueReader:
+        """A reader of one queue's files. Close it."""
+        return ConsumeQueueReader(self.store, topic, queue, _NoTimes(self.min_offset))
+
+
+class _NoTimes(NamedTuple):
+    """What a queue reader needs of the log where nobody asks for times."""
+
+    min_offset: PhysicalOffset
+
+    def store_timestamp(self, offset: PhysicalOffset, size: int, end: PhysicalOffset) -> int | None:
+        return None
+
+
+def described(end: LogEnd) -> str | None:
+    """A sentence about the end of the log for the person who looks; None if there is none to say.
+
+    In a store in use the next record may just be under way: that is no tail to speak of.
+    """
+    match end.decision.verdict:
+        case Verdict.CLEAN:
+            return None
+        case Verdict.TORN_TAIL:
+            assert end.last_byte is not None
+            return (
+                f"the log ends at physical offset {end.end} with a torn tail: {end.reason}; "
+                f"bytes up to {end.last_byte} were never promised to anybody "
+                f"({end.decision.reason}). The next start keeps them in cut/ and goes on from "
+                f"{end.end}."
+            )
+        case Verdict.CORRUPTION:
+            return f"{end.reason}; {end.decision.reason}"

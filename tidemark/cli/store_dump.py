@@ -1,0 +1,139 @@
+"""``tidemark store dump``: every record, or every queue, as one JSON object per line. Read-only.
+
+The names are those of the API. ``--queues`` shows the queues as the next start will leave them: the
+units in the files up to the log's end, then those of records that were not dispatched yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+from shared.files.consume_queue import EVERYTHING, ConsumeQueueReader
+from tidemark.cli.offline import UNQUEUED, LogEnd, OfflineStore
+from tidemark.cli.output import body_facts
+from tidemark.formats import record
+from tidemark.formats.record import Record
+from tidemark.formats.scan import Entry
+
+UNITS_AT_ONCE: Final = 4096
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def record_lines(offline: OfflineStore) -> Iterator[str | LogEnd]:
+    """One line per record, in physical order; at last where the log ends."""
+    for found in offline.windows():
+        if isinstance(found, LogEnd):
+            yield found
+            return
+        for entry in found.entries:
+            stored = record.decode(found.view, found.at(entry))
+            yield _encode(record_facts(stored, entry.tags_code))
+
+
+def record_facts(stored: Record, tags_code: int) -> dict[str, object]:
+    """A record with the names of the API, and the body's SHA-256."""
+    return {
+        "message_id": stored.message_id,
+        "unique_id": stored.unique_id,
+        "topic": stored.topic,
+        "queue": stored.queue_id,
+        "queue_offset": stored.queue_offset,
+        "physical_offset": stored.physical_offset,
+        "size": stored.size,
+        "tags": stored.tags,
+        "keys": stored.keys,
+        "properties": stored.property_map,
+        **body_facts(stored.body),
+        "born_timestamp_ms": stored.born_timestamp_ms,
+        "store_timestamp_ms": stored.store_timestamp_ms,
+        "born_host": stored.born_host.text,
+        "store_host": stored.store_host.text,
+        "reconsume_times": stored.reconsume_times,
+        "flag": stored.flag,
+        "sys_flag": stored.sys_flag,
+        "body_crc": stored.body_crc,
+        "tags_code": tags_code,
+        "prepared_transaction_offset": stored.prepared_transaction_offset,
+        "body_sha256": hashlib.sha256(stored.body).hexdigest(),
+    }
+
+
+def queue_lines(offline: OfflineStore) -> Iterator[str | LogEnd]:
+    """One line per (topic, queue), sorted; at last where the log ends."""
+    ends: dict[tuple[str, int], int] = {}
+    for topic, queue in offline.queues():
+        reader = offline.reader(topic, queue)
+        ends[topic, queue] = reader.max_offset(EVERYTHING)
+        reader.close()
+    log_end, behind = _undispatched(offline, ends)
+    for topic, queue in sorted(ends.keys() | behind.keys()):
+        reader = offline.reader(topic, queue)
+        yield _encode(_queue_facts(offline, reader, log_end.end, behind[topic, queue]))
+        reader.close()
+    yield log_end
+
+
+def _undispatched(
+    offline: OfflineStore, ends: dict[tuple[str, int], int]
+) -> tuple[LogEnd, dict[tuple[str, int], list[Entry]]]:
+    """Where the log ends, and the records that have no unit in any file, by queue."""
+    behind: dict[tuple[str, int], list[Entry]] = defaultdict(list)
+    for found in offline.windows():
+        if isinstance(found, LogEnd):
+            return found, behind
+        for entry in found.entries:
+            key = entry.topic, entry.queue_id
+            if (
+                entry.queue_offset >= ends.get(key, 0)
+                and entry.sys_flag & record.TRANSACTION_MASK not in UNQUEUED
+            ):
+                behind[key].append(entry)
+    raise AssertionError("windows() ends with a LogEnd")
+
+
+def _queue_facts(
+    offline: OfflineStore, reader: ConsumeQueueReader, log_end: int, behind: list[Entry]
+) -> dict[str, object]:
+    end: int = reader.max_offset(log_end)
+    first: int = min(reader.min_offset(offline.min_offset), end)
+    if behind and reader.directory_is_empty:
+        first = end = behind[0].queue_offset
+    units = list(_units(reader, first, end, log_end))
+    for entry in behind:
+        # Behind a lost log tail the files count further than the log; numbers start again there.
+        if entry.queue_offset == end:
+            units.append(_unit(end, entry.physical_offset, entry.size, entry.tags_code))
+            end += 1
+    return {
+        "topic": reader.topic,
+        "queue": reader.queue,
+        "min_offset": first,
+        "max_offset": end,
+        "units": units,
+    }
+
+
+def _units(
+    reader: ConsumeQueueReader, first: int, end: int, log_end: int
+) -> Iterator[dict[str, int]]:
+    """Units from first to end; those whose file is missing are left out."""
+    at = first
+    while at < end:
+        units = reader.units(at, UNITS_AT_ONCE, log_end)
+        for number, unit in enumerate(units, start=at):
+            yield _unit(number, unit.physical_offset, unit.size, unit.tags_code)
+        at = at + len(units) if units else reader.roll_next(at)
+
+
+def _unit(queue_offset: int, physical_offset: int, size: int, tags_code: int) -> dict[str, int]:
+    return {
+        "queue_offset": queue_offset,
+        "physical_offset": physical_offset,
+        "size": size,
+        "tags_code": tags_code,
+    }
