@@ -226,27 +226,10 @@ PARSERS = [
     metadata_json.parse_consumer_offsets,
     metadata_json.parse_delay_offsets,
 ]
-KEYS = st.sampled_from(
-    [
-        "topicConfigTable",
-        "subscriptionGroupTable",
-        "forbiddenTable",
-        "offsetTable",
-        "dataVersion",
-        "tidemark",
-        "T",
-        "T@G",
-        "0",
-        "attributes",
-        "perm",
-        "order",
-        "counter",
-        "epoch",
-        "readQueueNums",
-        "groupRetryPolicy",
-        "type",
-    ]
-)
+TABLE_NAMES = "topicConfigTable", "subscriptionGroupTable", "forbiddenTable", "offsetTable"
+FIELD_NAMES = "attributes", "perm", "order", "counter", "epoch", "readQueueNums", "type"
+OTHER_NAMES = "dataVersion", "tidemark", "groupRetryPolicy", "T", "T@G", "0"
+KEYS = st.sampled_from([*TABLE_NAMES, *FIELD_NAMES, *OTHER_NAMES])
 TREES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=4),
