@@ -1,0 +1,601 @@
+from __future__ import annotations
+
+import errno
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.files.commit_log import CommitLogAppender, CommitLogReader
+from shared.files.os_disk import OsDisk, OsFile
+from shared.files.positions import Positions
+from shared.files.store_dir import StoreConfig, StoreDir
+from tidemark.errors import (
+    CorruptRecord,
+    DiskFull,
+    FileNotReady,
+    FlushFailed,
+    MessageTooLarge,
+    ReadOnlyDisk,
+    WriteFailed,
+)
+from tidemark.formats import record
+from tidemark.formats.checkpoint import Slot
+from tidemark.formats.hosts import Host
+from tidemark.formats.record import Message
+from tidemark.offsets import PhysicalOffset
+
+FILE_SIZE = 8192
+HOST = Host(bytes([127, 0, 0, 1]), 10911)
+END = PhysicalOffset(1 << 60)
+
+
+class FailingDisk(OsDisk):
+    """A disk whose creations, openings and syncs can be made to fail."""
+
+    def __init__(self) -> None:
+        self.refuse_create: Exception | None = None
+        self.refuse_writing: Exception | None = None
+        self.trace: list[str] = []
+
+    def create(self, path: Path, size: int, *, reserve: bool) -> OsFile:
+        if self.refuse_create is not None:
+            raise self.refuse_create
+        self.trace.append(f"create {path.name}")
+        return super().create(path, size, reserve=reserve)
+
+    def open(self, path: Path, *, writable: bool) -> OsFile:
+        if writable and self.refuse_writing is not None:
+            raise self.refuse_writing
+        return super().open(path, writable=writable)
+
+    def sync_directory(self, path: Path) -> None:
+        self.trace.append(f"sync {path.name}/")
+        super().sync_directory(path)
+
+
+class Log:
+    """A small store with an appender and a reader."""
+
+    def __init__(self, root: Path, *, record_crc: bool = False) -> None:
+        config = StoreConfig(commit_log_file_size=FILE_SIZE, record_crc=record_crc)
+        self.disk = FailingDisk()
+        self.store = StoreDir(self.disk, root, config)
+        self.store.open_or_create()
+        self.positions = Positions.open(self.disk, self.store.checkpoint_path)
+        self.appender = CommitLogAppender(self.store, self.positions)
+        self.reader = CommitLogReader(self.store, self.positions)
+
+    def start(self, end: int = 0) -> Log:
+        self.appender.start_at(PhysicalOffset(end))
+        return self
+
+    def names(self) -> list[int]:
+        return [int(path.name) for path in sorted(self.store.commit_log_dir.iterdir())]
+
+    def close(self) -> None:
+        self.appender.close(clean=True)
+        self.reader.close()
+        self.positions.close()
+
+    def put(self, *bodies: bytes, first: int = 0) -> list[tuple[PhysicalOffset, int]]:
+        messages = [message(body) for body in bodies]
+        for _ in range(2):
+            try:
+                return self.appender.append(messages, range(first, first + len(bodies)), 1000)
+            except FileNotReady:
+                self.appender.prepare_next()
+        raise AssertionError("prepared and still not ready")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    made = Log(tmp_path).start()
+    yield made
+    made.close()
+
+
+def message(body: bytes) -> Message:
+    return Message("TopicA", 1, body, HOST, HOST)
+
+
+def body_of_record(size: int) -> bytes:
+    """A body whose record has that size."""
+    return b"x" * (size - record.encoded_size(message(b""), record_crc=False))
+
+
+class TestAppending:
+    def test_what_is_appended_is_read_back_from_the_offset_it_was_told(self, log: Log) -> None:
+        placed = log.put(b"one", b"two", b"")
+        assert log.appender.written == log.positions.get(Slot.WRITTEN)
+        assert sum(size for _, size in placed) == log.appender.written
+        for number, ((offset, size), body) in enumerate(
+            zip(placed, (b"one", b"two", b""), strict=True)
+        ):
+            found = log.reader.record(offset, log.appender.written)
+            assert found is not None
+            assert (bytes(found.body), found.queue_offset, found.size) == (body, number, size)
+            assert found.physical_offset == offset
+            assert found.store_timestamp_ms == 1000
+            assert log.reader.store_timestamp(offset, size, log.appender.written) == 1000
+
+    def test_nothing_to_append_is_fine(self, log: Log) -> None:
+        assert log.appender.append([], [], 5) == []
+        assert log.appender.written == 0
+
+    def test_record_crcs_are_written_when_configured(self, tmp_path: Path) -> None:
+        log = Log(tmp_path, record_crc=True).start()
+        ((offset, _),) = log.put(b"x")
+        found = log.reader.record(offset, END)
+        assert found is not None
+        assert found.properties.startswith(b"__CRC32#")
+        log.close()
+
+    def test_a_record_may_leave_exactly_eight_bytes_for_the_filler(self, log: Log) -> None:
+        ((_, size),) = log.put(body_of_record(FILE_SIZE - 8))
+        assert size == FILE_SIZE - 8
+        ((offset, _),) = log.put(b"next")
+        assert offset == FILE_SIZE
+        raw = (log.store.commit_log_dir / ("0" * 20)).read_bytes()
+        assert raw[-8:] == record.encode_blank(8)
+
+    def test_a_record_that_would_leave_seven_goes_to_the_next_file_behind_a_filler(
+        self, log: Log
+    ) -> None:
+        log.put(body_of_record(1000))
+        ((offset, _),) = log.put(body_of_record(FILE_SIZE - 1000 - 7))
+        assert offset == FILE_SIZE
+        raw = (log.store.commit_log_dir / ("0" * 20)).read_bytes()
+        assert raw[1000:1008] == bytes.fromhex("00001c18cbd43194")
+        assert raw[1008:] == bytes(FILE_SIZE - 1008)
+        assert log.reader.record(PhysicalOffset(1000), log.appender.written) is None
+
+    def test_a_batch_never_spans_files(self, log: Log) -> None:
+        log.put(body_of_record(FILE_SIZE - 1000))
+        placed = log.put(body_of_record(600), body_of_record(600))
+        assert placed == [(FILE_SIZE, 600), (FILE_SIZE + 600, 600)]
+
+    def test_what_no_file_can_hold_is_refused_before_anything_is_written(self, log: Log) -> None:
+        log.put(b"before")
+        written = log.appender.written
+        for bodies in (
+            [body_of_record(FILE_SIZE - 7)],
+            [body_of_record(FILE_SIZE // 2)] * 2,
+            [b"y" * FILE_SIZE * 2],
+        ):
+            with pytest.raises(MessageTooLarge, match=f"holds {FILE_SIZE - 8}"):
+                log.put(*bodies)
+        assert log.appender.written == written
+        raw = (log.store.commit_log_dir / ("0" * 20)).read_bytes()
+        assert raw[written:] == bytes(FILE_SIZE - written)
+        log.put(b"after")
+
+    def test_a_bad_message_in_a_batch_leaves_no_trace(self, log: Log) -> None:
+        too_long = Message("t" * 300, 0, b"", HOST, HOST)
+        with pytest.raises(record.RecordError):
+            log.appender.append([message(b"good"), too_long], [0, 1], 5)
+        assert log.appender.written == 0
+        assert log.put(b"x")[0][0] == 0
+
+    def test_without_the_next_file_nothing_is_written(self, tmp_path: Path) -> None:
+        log = Log(tmp_path).start()
+        for _ in range(2):
+            log.put(body_of_record(5000))
+        assert log.names() == [0, FILE_SIZE]
+        before = [path.read_bytes() for path in sorted(log.store.commit_log_dir.iterdir())]
+        with pytest.raises(FileNotReady, match="Nothing was stored"):
+            log.appender.append([message(body_of_record(5000))], [0], 5)
+        after = [path.read_bytes() for path in sorted(log.store.commit_log_dir.iterdir())]
+        assert before == after
+        log.appender.prepare_next()
+        assert log.put(body_of_record(5000))[0][0] == 2 * FILE_SIZE
+        log.close()
+
+    def test_room_tells_whether_a_size_fits_into_the_current_file(self, log: Log) -> None:
+        assert not log.appender.room(1)  # no file yet is in use
+        log.put(body_of_record(1000))
+        assert log.appender.room(FILE_SIZE - 1008)
+        assert not log.appender.room(FILE_SIZE - 1007)
+        assert log.appender.reserved_bytes == FILE_SIZE - 1000 + FILE_SIZE
+
+    def test_a_large_batch_is_encoded_in_a_buffer_that_is_not_kept(self, log: Log) -> None:
+        log.put(*[b"z"] * 60)
+        log.put(body_of_record(FILE_SIZE - 8))
+
+    @settings(max_examples=30, deadline=None)
+    @given(st.lists(st.lists(st.integers(92, FILE_SIZE // 3), min_size=1, max_size=3), max_size=40))
+    def test_every_record_is_found_by_walking_from_the_start(
+        self, tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]]
+    ) -> None:
+        log = Log(tmp_path_factory.mktemp("walk")).start()
+        placed: list[tuple[int, int]] = []
+        for sizes in batches:
+            got = log.put(*[body_of_record(size) for size in sizes])
+            starts = {offset // FILE_SIZE for offset, _ in got}
+            assert len(starts) == 1
+            placed += got
+        walked: list[tuple[int, int]] = []
+        at, end = PhysicalOffset(0), log.appender.written
+        while at < end:
+            found = log.reader.record(at, end)
+            if found is None:
+                at = log.reader.next_file(at)
+                continue
+            walked.append((at, found.size))
+            at = PhysicalOffset(at + found.size)
+        assert walked == placed
+        log.close()
+
+
+class TestNewFiles:
+    def test_two_are_kept_ahead_and_unused_ones_removed_at_a_clean_stop(
+        self, tmp_path: Path
+    ) -> None:
+        log = Log(tmp_path).start()
+        log.put(b"x")
+        log.appender.prepare_next()
+        assert log.names() == [0, FILE_SIZE, 2 * FILE_SIZE]
+        log.close()
+        assert log.names() == [0]
+
+    def test_after_an_unclean_stop_they_stay_and_the_next_start_replaces_them(
+        self, tmp_path: Path
+    ) -> None:
+        log = Log(tmp_path).start()
+        log.put(b"x")
+        end = log.appender.written
+        log.appender.close(clean=False)
+        assert log.names() == [0, FILE_SIZE]
+        again = Log(tmp_path).start(end)
+        assert again.put(b"y")[0][0] == end
+        again.close()
+
+    def test_a_thread_can_make_them(self, tmp_path: Path) -> None:
+        log = Log(tmp_path)
+        log.appender = CommitLogAppender(log.store, log.positions, background=True)
+        log.start()
+        for number in range(10):
+            log.appender.ensure_next()
+            log.appender.append([message(body_of_record(5000))], [number], 1)
+        assert log.appender.written == 9 * FILE_SIZE + 5000
+        log.close()
+        assert len(log.names()) == 10
+
+    def test_a_new_file_begins_with_what_the_hook_says(self, tmp_path: Path) -> None:
+        log = Log(tmp_path)
+        asked: list[int] = []
+
+        def hook(start: PhysicalOffset) -> tuple[Sequence[Message], Sequence[int]]:
+            asked.append(start)
+            return [message(b"snapshot"), message(b"of state")], [7, 8]
+
+        log.appender.on_new_file = hook
+        log.start()
+        ((first, _),) = log.put(b"user's")
+        ((second, _),) = log.put(body_of_record(7900))
+        assert asked == [0, FILE_SIZE]
+        head = log.reader.record(PhysicalOffset(FILE_SIZE), END)
+        assert head is not None
+        assert (bytes(head.body), head.queue_offset) == (b"snapshot", 7)
+        mine = log.reader.record(second, END)
+        assert mine is not None
+        assert second > FILE_SIZE
+        assert mine.size == 7900
+        assert first > 0
+        with pytest.raises(MessageTooLarge):
+            log.put(body_of_record(FILE_SIZE - 8))
+        assert log.appender.written == second + 7900
+        log.close()
+
+
+class TestFlushing:
+    def test_it_publishes_what_was_written_when_it_began(self, log: Log) -> None:
+        log.put(b"one")
+        assert log.positions.get(Slot.FLUSHED) == 0
+        assert log.appender.flush() == log.appender.written == log.appender.flushed
+        assert log.positions.get(Slot.FLUSHED) == log.appender.written
+        assert log.positions.head().physic_timestamp_ms == 1000
+        assert log.appender.flush() == log.appender.written
+
+    def test_every_file_is_synced_oldest_first_before_anything_is_published(
+        self, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        synced: list[int] = []
+        real = OsFile.sync
+
+        def sync(self: OsFile) -> None:
+            if self.path.parent.name == "commitlog":
+                synced.append(int(self.path.name))
+                assert log.positions.get(Slot.FLUSHED) == 0
+            real(self)
+
+        for _ in range(4):
+            log.put(body_of_record(5000))
+        monkeypatch.setattr(OsFile, "sync", sync)
+        log.appender.flush()
+        assert synced == [0, FILE_SIZE, 2 * FILE_SIZE, 3 * FILE_SIZE]
+        assert log.positions.get(Slot.FLUSHED) == log.appender.written
+        monkeypatch.undo()
+        log.put(b"more")
+        log.appender.flush()
+
+    def test_a_files_name_is_durable_before_anything_is_written_into_it(self, log: Log) -> None:
+        for _ in range(4):
+            log.put(body_of_record(5000))
+        trace = [step for step in log.disk.trace if "commitlog" in step or "create 0" in step]
+        for step, following in itertools.pairwise(trace):
+            if step.startswith("create"):
+                assert following == "sync commitlog/"
+
+    def test_a_failed_flush_is_final_for_flushes_and_appends(
+        self, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        log.put(b"one")
+        flushed = log.appender.flush()
+        log.put(b"two")
+
+        def fail(_self: OsFile) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(OsFile, "sync", fail)
+        with pytest.raises(FlushFailed, match="Input/output error"):
+            log.appender.flush()
+        monkeypatch.undo()
+        with pytest.raises(FlushFailed):
+            log.appender.flush()
+        with pytest.raises(FlushFailed):
+            log.put(b"three")
+        assert log.positions.get(Slot.FLUSHED) == flushed
+
+    def test_a_failed_write_publishes_nothing_and_is_final(
+        self, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        log.put(b"one")
+        written = log.appender.written
+
+        def fail(_self: OsFile, _data: bytes, _offset: int) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(OsFile, "pwrite", fail)
+        with pytest.raises(WriteFailed, match=f"below physical offset {written}"):
+            log.put(b"two")
+        monkeypatch.undo()
+        with pytest.raises(WriteFailed):
+            log.put(b"two")
+        with pytest.raises(WriteFailed):
+            log.appender.flush()
+        assert log.positions.get(Slot.WRITTEN) == written
+
+    def test_descriptors_of_full_files_are_closed_once_flushed(self, log: Log) -> None:
+        for _ in range(6):
+            log.put(body_of_record(5000))
+        assert len(log.appender._open) == 6
+        log.appender.flush()
+        assert list(log.appender._open) == [5 * FILE_SIZE]
+
+    def test_flushing_in_a_thread_while_appending_loses_nothing(self, log: Log) -> None:
+        stop = threading.Event()
+        seen: list[int] = []
+        failures: list[BaseException] = []
+
+        def flusher() -> None:
+            try:
+                while not stop.is_set():
+                    seen.append(log.appender.flush())
+                    assert log.positions.get(Slot.FLUSHED) <= log.positions.get(Slot.WRITTEN)
+            except BaseException as failure:
+                failures.append(failure)
+                raise
+
+        thread = threading.Thread(target=flusher)
+        thread.start()
+        for number in range(400):
+            log.put(b"z" * (number % 700))
+        stop.set()
+        thread.join()
+        assert not failures
+        assert seen == sorted(seen)
+        assert log.appender.flush() == log.appender.written
+
+
+class TestFullAndReadOnlyDisk:
+    def test_a_full_disk_is_reported_and_writes_come_back_with_space(self, log: Log) -> None:
+        log.put(body_of_record(5000))
+        log.put(body_of_record(5000))
+        log.disk.refuse_create = DiskFull("full", "Free space.")
+        assert log.put(b"fits into the current file")
+        with pytest.raises(DiskFull):
+            log.put(body_of_record(5000))  # FileNotReady, then the attempt
+        written = log.appender.written
+        with pytest.raises(DiskFull):
+            log.appender.append([message(body_of_record(5000))], [0], 1)
+        assert log.appender.written == written
+        assert log.put(b"still fits")
+        log.disk.refuse_create = None
+        log.appender.prepare_next()
+        assert log.put(body_of_record(5000))[0][0] == 2 * FILE_SIZE
+
+    def test_one_file_ahead_is_enough_to_go_on(self, log: Log) -> None:
+        log.disk.refuse_create = DiskFull("full")
+        log.appender.prepare_next()  # the next is there, the next but one can wait
+        assert log.put(b"x")
+
+    def test_a_store_on_a_full_disk_starts_and_writes_later(self, tmp_path: Path) -> None:
+        log = Log(tmp_path)
+        log.disk.refuse_create = DiskFull("full")
+        log.start()
+        with pytest.raises(DiskFull):
+            log.appender.append([message(b"x")], [0], 1)
+        log.disk.refuse_create = None
+        log.appender.prepare_next()
+        assert log.put(b"x")[0][0] == 0
+        log.close()
+
+    def test_a_store_on_a_read_only_disk_starts_reads_and_writes_later(
+        self, tmp_path: Path
+    ) -> None:
+        log = Log(tmp_path).start()
+        log.put(b"old")
+        end = log.appender.written
+        log.appender.close(clean=False)  # leaves a file made ahead
+        log = Log(tmp_path)
+        log.disk.refuse_writing = ReadOnlyDisk("read-only")
+        log.disk.refuse_create = ReadOnlyDisk("read-only")
+        log.start(end)
+        assert log.reader.record(PhysicalOffset(0), end) is not None
+        for _ in range(2):
+            with pytest.raises(ReadOnlyDisk):
+                log.appender.append([message(b"new")], [0], 1)
+            with pytest.raises(ReadOnlyDisk):
+                log.appender.ensure_next()
+        log.disk.refuse_writing = log.disk.refuse_create = None
+        log.appender.prepare_next()
+        assert log.put(b"new")[0][0] == end
+        assert log.put(body_of_record(FILE_SIZE - 8))[0][0] == FILE_SIZE
+        log.close()
+
+
+class TestStartingAnywhere:
+    def test_in_the_middle_of_a_file(self, tmp_path: Path) -> None:
+        log = Log(tmp_path).start()
+        for _ in range(3):
+            log.put(body_of_record(3000))
+        end = log.appender.written
+        log.close()
+        again = Log(tmp_path).start(end)
+        assert again.appender.written == again.appender.flushed == end
+        assert again.put(b"x")[0][0] == end
+        again.close()
+
+    def test_at_a_file_border_with_the_file_there_or_not(self, tmp_path: Path) -> None:
+        log = Log(tmp_path).start()
+        log.put(body_of_record(FILE_SIZE - 8))
+        log.close()
+        again = Log(tmp_path).start(FILE_SIZE)
+        assert again.put(b"x")[0][0] == FILE_SIZE
+        again.appender.close(clean=False)
+        third = Log(tmp_path).start(FILE_SIZE)  # as if x had been cut
+        assert third.put(b"y")[0][0] == FILE_SIZE
+        third.appender.flush()
+        third.close()
+
+    def test_in_an_empty_log_inside_its_first_file(self, tmp_path: Path) -> None:
+        log = Log(tmp_path).start(3 * FILE_SIZE + 100)
+        ((offset, _),) = log.put(b"x")
+        assert offset == 3 * FILE_SIZE + 100
+        assert log.names()[0] == 3 * FILE_SIZE
+        log.appender.flush()
+        with pytest.raises(MessageTooLarge):
+            log.put(body_of_record(FILE_SIZE - 7))
+        log.close()
+
+    def test_a_sparse_file_gets_its_blocks_first(self, tmp_path: Path) -> None:
+        (tmp_path / "commitlog").mkdir()
+        path = tmp_path / "commitlog" / ("0" * 20)
+        with path.open("wb") as file:
+            file.truncate(FILE_SIZE)
+        log = Log(tmp_path).start(0)
+        assert path.stat().st_blocks * 512 >= FILE_SIZE
+        log.close()
+
+
+class TestReading:
+    def test_nothing_is_read_beyond_the_given_end(self, log: Log) -> None:
+        placed = log.put(b"one", b"two")
+        (first, first_size), (second, size) = placed
+        assert log.reader.read(second, size, second) is None
+        assert log.reader.read(second, size, PhysicalOffset(second + size - 1)) is None
+        assert log.reader.record(second, second) is None
+        assert len(log.reader.window(first, second)) == first_size
+        assert len(log.reader.window(first, PhysicalOffset(second + 5))) == first_size + 5
+        assert len(log.reader.window(second, first)) == 0
+
+    def test_a_window_ends_with_its_file(self, log: Log) -> None:
+        log.put(body_of_record(5000))
+        log.put(body_of_record(5000))
+        assert len(log.reader.window(PhysicalOffset(100), END)) == FILE_SIZE - 100
+        assert log.reader.read(PhysicalOffset(FILE_SIZE - 4), 8, END) is None
+        assert log.reader.next_file(PhysicalOffset(100)) == FILE_SIZE
+        assert log.reader.next_file(PhysicalOffset(FILE_SIZE)) == 2 * FILE_SIZE
+
+    def test_a_damaged_record_is_named_with_its_offset_and_file(self, log: Log) -> None:
+        ((offset, _),) = log.put(b"body")
+        path = log.store.commit_log_dir / ("0" * 20)
+        raw = bytearray(path.read_bytes())
+        raw[90] ^= 1
+        path.write_bytes(raw)
+        with pytest.raises(CorruptRecord) as corrupt:
+            log.reader.record(offset, log.appender.written)
+        assert (corrupt.value.at, corrupt.value.path) == (offset, path)
+        assert log.reader.find(offset, log.appender.written) is None
+
+    def test_what_a_user_typed_is_found_or_not_and_never_an_error(self, log: Log) -> None:
+        placed = log.put(b"one", b"two")
+        end = log.appender.written
+        starts = {offset for offset, _ in placed}
+        for offset in [*range(end + 20), 2**62, FILE_SIZE - 1]:
+            found = log.reader.find(PhysicalOffset(offset), end)
+            assert (found is not None) == (offset in starts)
+        assert log.reader.find(PhysicalOffset(-1), end) is None
+
+    def test_expired_files_are_nothing_and_missing_ones_are_corruption(self, log: Log) -> None:
+        for _ in range(4):
+            log.put(body_of_record(5000))
+        end = log.appender.written
+        for offset in range(0, end, FILE_SIZE):
+            assert log.reader.record(PhysicalOffset(offset), end) is not None
+        assert log.appender.files.delete_oldest_by_offset(2 * FILE_SIZE) == [0, FILE_SIZE]
+        log.positions.publish(Slot.MIN, 2 * FILE_SIZE)
+        assert log.reader.min_offset == 2 * FILE_SIZE
+        assert log.reader.record(PhysicalOffset(0), end) is None
+        assert log.reader.read(PhysicalOffset(FILE_SIZE), 5000, end) is None
+        assert "(deleted)" not in Path("/proc/self/maps").read_text().replace("zero (deleted)", "")
+        log.disk.unlink(log.store.commit_log_dir / f"{3 * FILE_SIZE:020}")
+        fresh = CommitLogReader(log.store, log.positions)
+        with pytest.raises(CorruptRecord, match="the file is missing"):
+            fresh.record(PhysicalOffset(3 * FILE_SIZE), end)
+        fresh.close()
+
+    def test_without_positions_the_log_starts_at_its_first_file(self, log: Log) -> None:
+        log.put(body_of_record(5000))
+        log.put(body_of_record(5000))
+        log.disk.unlink(log.store.commit_log_dir / ("0" * 20))
+        assert CommitLogReader(log.store).min_offset == FILE_SIZE
+
+    def test_files_made_by_another_process_are_found(self, log: Log) -> None:
+        other = CommitLogReader(log.store, log.positions)
+        for _ in range(5):
+            ((offset, _),) = log.put(body_of_record(5000))
+            assert other.record(offset, log.appender.written) is not None
+        other.close()
+
+    def test_a_borrowed_body_outlives_the_reader(self, log: Log) -> None:
+        ((offset, _),) = log.put(b"kept")
+        found = log.reader.record(offset, log.appender.written)
+        assert found is not None
+        log.reader.close()
+        assert bytes(found.body) == b"kept"
+        assert log.reader.record(offset, log.appender.written) is not None  # mapped again
+
+
+def test_an_invalid_record_is_looked_at_twice_before_it_is_called_corrupt(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A CPU with weak ordering showed the position before the bytes behind it.
+    ((offset, _),) = log.put(b"late")
+    looks: list[int] = []
+    real: Callable[..., record.Outcome] = record.validate
+
+    def validate(*args: object, **kwargs: object) -> record.Outcome:
+        looks.append(1)
+        if len(looks) == 1:
+            return record.Outcome(record.Kind.BAD, 0, "zeros")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(record, "validate", validate)
+    assert log.reader.record(offset, log.appender.written) is not None
+    assert len(looks) >= 2
