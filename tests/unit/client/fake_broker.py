@@ -7,8 +7,9 @@ tests/processes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -165,3 +166,25 @@ class FakeBroker:
             yield self
         finally:
             await server.close()
+
+
+@contextmanager
+def in_a_thread(broker: FakeBroker) -> Iterator[FakeBroker]:
+    """Serve in a thread of its own, for what blocks: the sync façade, the command line."""
+    ready, stop = threading.Event(), asyncio.Event()
+    loop = asyncio.new_event_loop()
+
+    async def serve() -> None:
+        async with broker.serve():
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=[serve()])
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield broker
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,31 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import tidemark
-from tests.unit.client.fake_broker import FakeBroker
+from tests.unit.client.fake_broker import FakeBroker, in_a_thread
 from tidemark import errors
 
 
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
-    """A fake broker in a thread of its own, as a program without asyncio would meet one."""
-    serving: FakeBroker | None = None
-    ready, stop = threading.Event(), asyncio.Event()
-    loop = asyncio.new_event_loop()
-
-    async def serve() -> None:
-        nonlocal serving
-        async with FakeBroker(queues={"orders": [[]]}).serve() as serving:
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=[serve()])
-    thread.start()
-    assert ready.wait(10)
-    assert serving is not None
-    yield serving
-    loop.call_soon_threadsafe(stop.set)
-    thread.join()
-    loop.close()
+    with in_a_thread(FakeBroker(queues={"orders": [[]]})) as serving:
+        yield serving
 
 
 def test_the_facade_sends_pulls_and_reads_without_asyncio(broker: FakeBroker) -> None:
