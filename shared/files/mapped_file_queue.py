@@ -1,14 +1,10 @@
 """Fixed-size files seen as one endless range of offsets (docs/formats.md, section 7).
 
-A directory of files named by the 20-digit offset of their first byte, all of one size. Knows
-nothing of what is in them. One process writes such a directory, others read it and find new files
-by name. Invariants:
+How far the files of one directory are written and flushed, and what follows from it: the next file,
+cutting, expiring. Knows nothing of what is in them; one process writes a directory. Invariants:
 
-- A file's name is durable before the next file is made and before a byte in it counts as flushed;
-  files go one by one, from the end when cutting and from the start when expiring, each removal
-  durable before the next. So after any crash the files are a gapless run.
 - Bytes behind a cut are overwritten with zeros, not cut off: others have the file mapped.
-- At most a bounded number of files are mapped, on demand; see ``region_cache``.
+- Files go from the end when cutting and from the start when expiring, never the last one used.
 - Files made ahead of the one written to do not count as files of the queue until ``roll``.
 
 Step before: ``store_dir`` says where. Step after: ``commit_log``, and reput's queue writer.
@@ -17,17 +13,15 @@ Step before: ``store_dir`` says where. Step after: ``commit_log``, and reput's q
 from __future__ import annotations
 
 import contextlib
-import threading
-from bisect import bisect_right, insort
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from shared.files.disk import Disk, File
 from shared.files.file_maker import FileMaker
-from shared.files.region_cache import RegionCache, wrong_size
-from tidemark.errors import FileNotReady, FlushFailed, ReadOnlyDisk, StoreError, StrayFile
-from tidemark.formats.filenames import offset_name, parse_offset_name
+from shared.files.file_run import FileRun
+from shared.files.region_cache import RegionCache
+from tidemark.errors import FileNotReady, FlushFailed, StoreError
 
 WAIT_S: Final = 5.0
 """How long a writer waits for the next file (section 7.3)."""
@@ -37,8 +31,8 @@ ZEROING_SIZE: Final = 1 << 20
 PAGE_SIZE: Final = 4096
 
 
-class MappedFileQueue:
-    """One directory of files. ``load`` before anything else."""
+class MappedFileQueue(FileRun):
+    """A run of files, and how far they are written. ``load`` before anything else."""
 
     def __init__(
         self,
@@ -57,83 +51,33 @@ class MappedFileQueue:
         ahead: files to keep ready behind the one written to. reserve: take all blocks of a new
         file at once. background: make files ahead in a thread of this queue.
         """
-        self.directory = directory
-        self.file_size = file_size
+        super().__init__(
+            disk,
+            directory,
+            file_size,
+            cache=cache if cache is not None else RegionCache(disk, mapped_max),
+            writable=writable,
+            reserve=reserve,
+        )
         self.wrote_offset = 0
         """End of what was written, as the owner says; after ``load`` the end of the last file."""
         self.flushed_offset = 0
         """End of what is on disk, as far as this queue flushed it."""
         self.last_error: StoreError | OSError | None = None
         """Why the next file could not be made at the last attempt; None after a success."""
-        self._disk = disk
-        self._writable = writable
         self._ahead = ahead
-        self._reserve = reserve
-        self._cache = cache if cache is not None else RegionCache(disk, mapped_max)
-        self._key = str(directory)
-        self._starts: list[int] = []
-        self._unused: set[int] = set()
         self._flush_error: FlushFailed | None = None
-        self._making = threading.Lock()
         name = f"files of {directory.name}"
         self._maker = FileMaker(self.prepare_next, name) if background else None
-
-    # -- finding files --------------------------------------------------------------------------
 
     def load(self) -> None:
         """Take stock of the directory; everything in it counts as written and flushed.
 
-        An empty last file is what a kill during its creation left: removed if we may write.
         Raises StrayFile, WrongFileSize: by name, with the remedy; nothing was changed then.
         """
-        found: list[tuple[int, int]] = []
-        for entry in self._disk.list_directory(self.directory):
-            if entry.is_directory:
-                continue
-            path = self.directory / entry.name
-            start = parse_offset_name(entry.name)
-            if start is None or start % self.file_size != 0:
-                raise stray_file(path, self.file_size)
-            facts = self._disk.stat(path)
-            if facts is not None:  # else removed meanwhile by its owner
-                found.append((start, facts.size))
-        if found and found[-1][1] == 0:
-            start, _ = found.pop()
-            if self._writable:
-                with contextlib.suppress(ReadOnlyDisk):
-                    self._disk.unlink(self.path(start))
-                    self._disk.sync_directory(self.directory)
-        for start, size in found:
-            if size != self.file_size:
-                raise wrong_size(self.path(start), size, self.file_size)
-        self._starts = [start for start, _ in found]
-        self._unused.clear()
+        super().load()
         end = self._starts[-1] + self.file_size if self._starts else 0
         self.wrote_offset = self.flushed_offset = end
-
-    def refresh(self) -> None:
-        """Look at the names again: another process makes and removes files."""
-        entries = self._disk.list_directory(self.directory)
-        starts = [parse_offset_name(entry.name) for entry in entries if not entry.is_directory]
-        found = [start for start in starts if start is not None]
-        for start in self._starts:
-            if start not in found:  # a removed file that stays mapped keeps its blocks
-                self._cache.drop((self._key, start))
-        self._starts = found
-
-    def path(self, start: int) -> Path:
-        """Path of the file that begins at start."""
-        return self.directory / offset_name(start)
-
-    @property
-    def starts(self) -> list[int]:
-        """First offsets of all files, ascending; without those made ahead."""
-        return [start for start in self._starts if start not in self._unused]
-
-    @property
-    def min_offset(self) -> int | None:
-        """First offset of the first file; None if there is no file."""
-        return self._starts[0] if self._starts else None
 
     @property
     def max_offset(self) -> int:
@@ -144,11 +88,6 @@ class MappedFileQueue:
     def bytes_behind(self) -> int:
         """Written and not flushed yet."""
         return self.max_offset - self.flushed_offset if self._starts else 0
-
-    def last(self) -> int | None:
-        """Start of the last file; None if there is none."""
-        starts = self.starts
-        return starts[-1] if starts else None
 
     def last_or_create(self, offset: int = 0) -> int:
         """Start of the file to write to next: the last one, or a new one if that is full.
@@ -163,89 +102,6 @@ class MappedFileQueue:
             self.ensure_next()
             return self.roll()
         return last
-
-    def file_at(self, offset: int, *, first_if_missing: bool = False) -> int | None:
-        """Start of the file that holds offset; None, or the first file's if asked for, if none."""
-        start = offset - offset % self.file_size
-        if offset >= 0 and self._exists(start):
-            return start
-        return self.min_offset if first_if_missing else None
-
-    def file_by_update_time(self, time_ms: int) -> int | None:
-        """Start of the first file last written at or after time_ms, else of the last file."""
-        starts = self.starts
-        for start in starts:
-            facts = self._disk.stat(self.path(start))
-            if facts is not None and facts.modified_ms >= time_ms:
-                return start
-        return starts[-1] if starts else None
-
-    def _exists(self, start: int) -> bool:
-        """Whether there is a file; asks the disk if it was not there before."""
-        starts = self._starts
-        at = bisect_right(starts, start)
-        if at and starts[at - 1] == start:
-            return True
-        if self._disk.stat(self.path(start)) is None:
-            return False
-        with self._making:
-            if start not in self._starts:
-                insort(self._starts, start)
-        return True
-
-    def self_check(self) -> list[str]:
-        """What is wrong with the directory now, one sentence each; nothing is changed."""
-        problems: list[str] = []
-        previous: int | None = None
-        for entry in self._disk.list_directory(self.directory):
-            if entry.is_directory:
-                continue
-            path = self.directory / entry.name
-            start = parse_offset_name(entry.name)
-            if start is None or start % self.file_size != 0:
-                problems.append(stray_file(path, self.file_size).detail)
-                continue
-            facts = self._disk.stat(path)
-            if facts is not None and facts.size != self.file_size:
-                problems.append(wrong_size(path, facts.size, self.file_size).detail)
-            if previous is not None and start != previous + self.file_size:
-                problems.append(
-                    f"{path} does not follow its neighbour: {offset_name(previous)} ends at "
-                    f"{previous + self.file_size}."
-                )
-            previous = start
-        return problems
-
-    # -- bytes ----------------------------------------------------------------------------------
-
-    def region(self, start: int) -> memoryview:
-        """All bytes of the file that begins at start, mapped on demand; writable if the queue is.
-
-        Valid for as long as it is held. Raises FileNotFoundError, WrongFileSize.
-        """
-        key = (self._key, start)
-        view = self._cache.get(key)
-        if view is None:
-            path, size = self.path(start), self.file_size
-            view = self._cache.map(key, path, size, writable=self._writable)
-        return view
-
-    def view(self, offset: int, size: int) -> memoryview | None:
-        """The bytes [offset, offset + size); None if they are not all in one existing file.
-
-        Knows nothing of how far they are written: that is in the positions.
-        """
-        position = offset % self.file_size
-        if offset < 0 or size < 0 or position + size > self.file_size:
-            return None
-        try:
-            return self.region(offset - position)[position : position + size]
-        except FileNotFoundError:
-            return None
-
-    def open_file(self, start: int) -> File:
-        """The file that begins at start, with a descriptor of its own, as writable as the queue."""
-        return self._disk.open(self.path(start), writable=self._writable)
 
     def flush(self, *, least_pages: int = 0) -> int:
         """Sync the files between flushed and wrote offset; returns the flushed offset.
@@ -281,9 +137,9 @@ class MappedFileQueue:
 
         For the owner only, and only after the others have stopped reading behind offset.
         """
-        with self._making:
+        with self.changing:
             for start in reversed([start for start in self._starts if start > offset]):
-                self._remove(start)
+                self.remove(start)
             last = self._starts[-1] if self._starts else None
             if last is not None and offset < last + self.file_size:
                 file = self.open_file(last)
@@ -299,12 +155,12 @@ class MappedFileQueue:
 
     def delete_last(self) -> int | None:
         """Remove the last file, and any made ahead of it; returns its start, None if none."""
-        with self._making:
+        with self.changing:
             last = self.last()
             if last is None:
                 return None
             for start in reversed([start for start in self._starts if start >= last]):
-                self._remove(start)
+                self.remove(start)
             self.wrote_offset = min(self.wrote_offset, last)
             self.flushed_offset = min(self.flushed_offset, last)
             return last
@@ -317,8 +173,8 @@ class MappedFileQueue:
         for start in self.starts[:-1]:
             if len(deleted) >= files_max or not may_go(start):
                 break
-            with self._making:
-                self._remove(start)
+            with self.changing:
+                self.remove(start)
             deleted.append(start)
         return deleted
 
@@ -348,21 +204,12 @@ class MappedFileQueue:
 
     def destroy(self) -> None:
         """Remove every file and, if nothing else is in it, the directory."""
-        with self._making:
+        with self.changing:
             for start in reversed(list(self._starts)):
-                self._remove(start)
+                self.remove(start)
             self.wrote_offset = self.flushed_offset = 0
             with contextlib.suppress(OSError):
                 self._disk.remove_directory(self.directory)
-
-    def _remove(self, start: int) -> None:
-        self._cache.drop((self._key, start))
-        with contextlib.suppress(FileNotFoundError):
-            self._disk.unlink(self.path(start))
-        # Each on its own: names are lost in any order, and two removals at once could leave a gap.
-        self._disk.sync_directory(self.directory)
-        self._starts.remove(start)
-        self._unused.discard(start)
 
     # -- making files ahead ---------------------------------------------------------------------
 
@@ -390,11 +237,11 @@ class MappedFileQueue:
         Raises DiskFull, ReadOnlyDisk, OSError if the next one cannot be made; one further ahead
         that cannot is left for the next call. Can be called again at any time.
         """
-        with self._making:
+        with self.changing:
             # Always behind the last one there is, however far ``roll`` comes meanwhile: no gaps.
             while len(self._unused) < max(1, self._ahead):
                 try:
-                    self._create(
+                    self.create(
                         self._starts[-1] + self.file_size if self._starts else self.next_start
                     )
                 except (StoreError, OSError) as error:
@@ -403,22 +250,6 @@ class MappedFileQueue:
                     self.last_error = error
                     raise
             self.last_error = None
-
-    def _create(self, start: int) -> None:
-        """Make one durable, zero-filled file."""
-        self._disk.make_directory(self.directory)
-        path = self.path(start)
-        try:
-            file = self._disk.create(path, self.file_size, reserve=self._reserve)
-        except FileExistsError:
-            raise stray_file(path, self.file_size) from None
-        try:
-            file.sync()  # its length: a name can come back from a power cut with length 0
-        finally:
-            file.close()
-        self._disk.sync_directory(self.directory)
-        insort(self._starts, start)
-        self._unused.add(start)
 
     def ensure_next(self, timeout_s: float = WAIT_S) -> None:
         """Wait until the next file is ready; with ``background``, at most timeout_s.
@@ -465,15 +296,15 @@ class MappedFileQueue:
 
     def remove_unused(self) -> None:
         """Remove the files that were made ahead and never used."""
-        with self._making:
+        with self.changing:
             for start in sorted(self._unused, reverse=True):
-                self._remove(start)
+                self.remove(start)
 
     def close(self) -> None:
         """End the thread, unmap this queue's files. Files made ahead stay: see remove_unused."""
         if self._maker is not None:
             self._maker.stop()
-        self._cache.drop_all(self._key)
+        super().close()
 
 
 def zero_range(file: File, start: int, end: int) -> bool:
@@ -490,16 +321,6 @@ def zero_range(file: File, start: int, end: int) -> bool:
             file.pwrite(zeros[:size], at)
             changed = True
     return changed
-
-
-def stray_file(path: Path, file_size: int) -> StrayFile:
-    """The error for a name that is none of this directory's."""
-    return StrayFile(
-        f"{path} does not belong here: this directory holds nothing but files named by 20 digits, "
-        f"a multiple of {file_size}. Nothing was changed.",
-        "Move the file out of the store.",
-        path=path,
-    )
 
 
 def flush_failed(path: Path, error: BaseException) -> FlushFailed:
