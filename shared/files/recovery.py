@@ -255,7 +255,11 @@ class _Recovery:
     def _units_are_marks(self, walked: WalkResult) -> bool:
         """Whether a queue unit proves that its record was on disk."""
         if self.origin is Origin.OURS:
-            return self.store.config.visible_after == "flushed"
+            # Units of before the last recovery that reput has not cut yet may point to what that
+            # recovery cut: those of a RocketMQ broker, or made under visible_after="written".
+            get = self.positions.get
+            resumed = get(Slot.REPUT_GENERATION) == get(Slot.GENERATION)
+            return resumed and self.store.config.visible_after == "flushed"
         if self.origin is Origin.FOREIGN_UNCLEAN:
             return False
         # RocketMQ leaves units behind a cut as they are, and after its next clean stop they still

