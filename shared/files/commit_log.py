@@ -46,11 +46,20 @@ class CommitLogReader:
         self._file_size = store.config.commit_log_file_size
         self._positions = positions
         self._published_min = 0
+        self._generation = positions.get(Slot.GENERATION) if positions is not None else 0
 
     @property
     def min_offset(self) -> PhysicalOffset:
         """First byte of the log that can be read; 0 if there is no file yet."""
-        published = self._positions.get(Slot.MIN) if self._positions is not None else 0
+        positions, published = self._positions, 0
+        if positions is not None:
+            published = positions.get(Slot.MIN)
+            if positions.get(Slot.GENERATION) != self._generation:
+                # A recovery has passed: a file may have been removed and made again under the
+                # same name, and what is mapped here is the old one.
+                self._generation = positions.get(Slot.GENERATION)
+                self._files.unmap()
+                self._files.refresh()
         first = self._files.min_offset
         if first is None or published != self._published_min:
             # Files have come or gone since the last look, and a removed one that is still mapped
@@ -132,7 +141,8 @@ class CommitLogReader:
         return view, record.validate(view, 0, at=offset, checks=checks)
 
     def refresh(self) -> None:
-        """Look at the file names again, after the log was cut or emptied."""
+        """Look at everything again, after the log was cut or emptied under this reader."""
+        self._files.unmap()
         self._files.refresh()
 
     @property

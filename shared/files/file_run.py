@@ -83,9 +83,8 @@ class FileRun:
         entries = self._disk.list_directory(self.directory)
         starts = [parse_offset_name(entry.name) for entry in entries if not entry.is_directory]
         found = [start for start in starts if start is not None]
-        for start in self._starts:
-            if start not in found:  # a removed file that stays mapped keeps its blocks
-                self._cache.drop((self._key, start))
+        for start in set(self._starts).difference(found):
+            self._cache.drop((self._key, start))  # removed: while it is mapped it keeps its blocks
         self._starts = found
 
     def path(self, start: int) -> Path:
@@ -208,15 +207,22 @@ class FileRun:
             raise stray_file(path, self.file_size) from None
         try:
             file.sync()  # its length: a name can come back from a power cut with length 0
+            self._disk.sync_directory(self.directory)
+        except OSError:
+            self._disk.unlink(path)  # else it stands in the way of the next attempt
+            raise
         finally:
             file.close()
-        self._disk.sync_directory(self.directory)
         insort(self._starts, start)
         self._unused.add(start)
 
+    def unmap(self) -> None:
+        """Unmap this directory's files, to be mapped again on demand; borrowed views stay valid."""
+        self._cache.drop_all(self._key)
+
     def close(self) -> None:
         """Unmap this directory's files; borrowed views stay valid."""
-        self._cache.drop_all(self._key)
+        self.unmap()
 
 
 def stray_file(path: Path, file_size: int) -> StrayFile:

@@ -51,7 +51,8 @@ class Positions:
     ) -> Positions:
         """Map the page at path, made anew if it is missing, short or damaged.
 
-        writable: False for tools that only look; raises FileNotFoundError if there is no page.
+        writable: False for tools that only look; raises FileNotFoundError if there is no page that
+        can be used.
         fallback: where a page may stand in when path cannot be written (full or read-only disk);
         it starts as a copy of what path holds. Raises DiskFull or ReadOnlyDisk without one.
         """
@@ -61,6 +62,8 @@ class Positions:
                 "Run Tidemark on x86-64 or arm64.",
             )
         if not writable:
+            if not _is_sound(read_whole(disk, path) or b""):
+                raise FileNotFoundError(path)
             return cls._map(disk, path, writable=False)
         try:
             return cls._open_or_make(disk, path, bytes(PAGE_SIZE))

@@ -573,6 +573,23 @@ class TestReading:
             assert other.record(offset, log.appender.written) is not None
         other.close()
 
+    def test_after_a_recovery_a_file_made_again_is_not_read_from_its_old_mapping(
+        self, log: Log
+    ) -> None:
+        log.put(body_of_record(5000))
+        ((offset, _),) = log.put(body_of_record(5000))
+        assert log.reader.record(offset, log.appender.written) is not None
+        log.appender.close(clean=False)
+        (log.store.commit_log_dir / f"{FILE_SIZE:020}").unlink()  # what recovery cut
+        log.appender = CommitLogAppender(log.store, log.positions)
+        log.start(5000)
+        log.positions.publish(Slot.GENERATION, 1)
+        ((again, _),) = log.put(b"new" + body_of_record(4997))
+        assert again == offset
+        found = log.reader.record(offset, log.appender.written)
+        assert found is not None
+        assert bytes(found.body[:3]) == b"new"
+
     def test_a_borrowed_body_outlives_the_reader(self, log: Log) -> None:
         ((offset, _),) = log.put(b"kept")
         found = log.reader.record(offset, log.appender.written)

@@ -132,6 +132,14 @@ def test_tools_do_not_make_a_page(tmp_path: Path) -> None:
         Positions.open(DISK, tmp_path / "checkpoint", writable=False)
 
 
+@pytest.mark.parametrize("size", [0, 40, PAGE_SIZE - 1])
+def test_to_a_tool_a_short_page_is_none(tmp_path: Path, size: int) -> None:
+    (tmp_path / "checkpoint").write_bytes(bytes(size))
+    with pytest.raises(FileNotFoundError):
+        Positions.open(DISK, tmp_path / "checkpoint", writable=False)
+    assert (tmp_path / "checkpoint").stat().st_size == size
+
+
 def test_a_big_endian_machine_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "byteorder", "big")
     with pytest.raises(StoreError, match="big-endian"):
