@@ -11,7 +11,7 @@ import ipaddress
 from pathlib import Path
 from typing import Final, Literal
 
-from shared.files.store_dir import StoreConfig, parse_delay_levels
+from shared.files.store_config import StoreConfig, parse_delay_levels
 from shared.runtime.config import setting
 from tidemark.formats.hosts import Host
 

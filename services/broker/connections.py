@@ -1,0 +1,224 @@
+"""Bounds on connections: how many, how long one may take to speak, how long to listen.
+
+A client that sends nothing, sends its request byte by byte, or does not take its answer costs one
+connection for a bounded time and nobody else anything. Bodies are bounded in ``http_api``; here is
+what happens before a request is whole and after its answer is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from aiohttp import web
+from aiohttp.web_request import BaseRequest
+
+from services.broker.encodings import JSON, Encoding, encode
+from services.broker.metrics import BrokerMetrics
+from tidemark.errors import BadRequest, Overloaded, TidemarkError
+
+log = logging.getLogger(__name__)
+
+SWEEP_S: Final = 1.0
+HEADERS_MAX: Final = 64
+HEADER_SIZE_MAX: Final = 8190
+LINGER_S: Final = 5.0
+"""How long the rest of a refused body is read and thrown away, so that its sender sees the answer
+instead of a reset connection."""
+
+
+def error_fields(error: TidemarkError) -> dict[str, Any]:
+    """The body of an error's answer: the five fields of every error, then its own facts."""
+    fixed: dict[str, Any] = {
+        "code": error.code,
+        "title": error.title,
+        "detail": error.detail,
+        "advice": error.advice,
+        "retriable": error.retriable,
+    }
+    return {**{name: _plain(fact) for name, fact in error.facts.items()}, **fixed}
+
+
+def _plain(fact: object) -> object:
+    """A fact as JSON and msgpack can say it."""
+    if fact is None or isinstance(fact, bool | float | str | list | dict):
+        return fact
+    if isinstance(fact, int):
+        return fact if -(1 << 63) <= fact < 1 << 64 else str(fact)
+    if isinstance(fact, tuple):
+        return [_plain(part) for part in fact]
+    return str(fact)
+
+
+class BoundedHandler(web.RequestHandler):
+    """One connection; answers what is not HTTP in the words of our errors."""
+
+    __slots__ = ()
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether it has ever sent a whole request head."""
+        return self._request_count > 0
+
+    def handle_error(
+        self,
+        request: BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer a request that no handler saw, and close the connection."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun; another cannot be sent")
+        error: TidemarkError
+        if status < 500:
+            reason = " ".join((message or "").split())[:200]
+            error = BadRequest(f"this is not an HTTP request: {reason}. Nothing was stored.")
+        else:
+            log.error(
+                "a request failed outside of its handler",
+                exc_info=exc,
+                extra={"event": "request-failed", "code": "internal"},
+            )
+            error = TidemarkError("the request failed for a reason of our own; it is in the log.")
+        answer = web.Response(
+            body=encode(error_fields(error), Encoding.JSON), status=status, content_type=JSON
+        )
+        answer.force_close()
+        return answer
+
+
+class _Refuser(asyncio.Protocol):
+    """One connection too many: says so and closes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Write the whole answer; nothing is read."""
+        assert isinstance(transport, asyncio.WriteTransport)
+        error = Overloaded(
+            f"{self._limit} connections are open, and that is the limit. Nothing was stored.",
+            "Use fewer connections, or try again.",
+            limit=self._limit,
+        )
+        body = encode(error_fields(error), Encoding.JSON)
+        transport.write(
+            b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
+            b"Connection: close\r\nRetry-After: 1\r\n"
+            b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body
+        )
+        transport.close()
+
+
+class _Watch:
+    """What the sweep remembers of one connection."""
+
+    __slots__ = ("opened_at", "since", "unsent")
+
+    def __init__(self, now: float) -> None:
+        self.opened_at = now
+        self.unsent = 0
+        self.since = now
+
+
+class BoundedServer:
+    """Accepts connections for one aiohttp application within the bounds."""
+
+    def __init__(
+        self,
+        app: web.Application,
+        metrics: BrokerMetrics,
+        *,
+        connections_max: int,
+        read_timeout_s: float,
+        idle_timeout_s: float,
+        write_timeout_s: float,
+    ) -> None:
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        self._metrics = metrics
+        self._connections_max = connections_max
+        self._read_timeout_s = read_timeout_s
+        self._idle_timeout_s = idle_timeout_s
+        self._write_timeout_s = write_timeout_s
+        self._watched: dict[web.RequestHandler, _Watch] = {}
+        self._manager: web.Server | None = None
+        self._listener: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self.port = 0
+        """Port listened on, once started."""
+
+    @property
+    def connections(self) -> int:
+        """Connections open now."""
+        return 0 if self._manager is None else len(self._manager.connections)
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen. Raises OSError if the port is taken."""
+        await self._runner.setup()
+        self._manager = self._runner.server
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            self._accept, host, port, backlog=1024, reuse_address=True
+        )
+        self.port = int(self._listener.sockets[0].getsockname()[1])
+        self._sweeper = asyncio.create_task(self._sweep(), name="connection-sweep")
+
+    async def close(self) -> None:
+        """Stop listening, let requests in hand finish, close all connections."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+            self._sweeper = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        await self._runner.cleanup()
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        assert self._manager is not None
+        if self.connections >= self._connections_max:
+            self._metrics.connections_refused.labels("limit").inc()
+            return _Refuser(self._connections_max)
+        return BoundedHandler(
+            self._manager,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=self._idle_timeout_s,
+            access_log=None,  # type: ignore[arg-type]  # None is how it is switched off
+            max_headers=HEADERS_MAX,
+            max_line_size=HEADER_SIZE_MAX,
+            max_field_size=HEADER_SIZE_MAX,
+            lingering_time=LINGER_S,
+            # A few bytes may unpack to gigabytes; compressed bodies are refused by http_api.
+            auto_decompress=False,
+        )
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(SWEEP_S, self._read_timeout_s / 2, self._write_timeout_s / 2))
+            assert self._manager is not None
+            now = loop.time()
+            known, self._watched = self._watched, {}
+            for handler in self._manager.connections:
+                watch = self._watched[handler] = known.get(handler) or _Watch(now)
+                if (reason := self._stalled(handler, watch, now)) is not None:
+                    self._metrics.connections_refused.labels(reason).inc()
+                    if handler.transport is not None:
+                        handler.transport.abort()
+
+    def _stalled(self, handler: web.RequestHandler, watch: _Watch, now: float) -> str | None:
+        """Why this connection is to be closed, if it is."""
+        transport = handler.transport
+        if transport is None:
+            return None
+        spoken = isinstance(handler, BoundedHandler) and handler.has_spoken
+        if not spoken and now - watch.opened_at > self._read_timeout_s:
+            return "no-request"
+        unsent = transport.get_write_buffer_size()
+        if unsent == 0 or unsent != watch.unsent:
+            watch.unsent, watch.since = unsent, now
+        elif now - watch.since > self._write_timeout_s:
+            return "answer-not-taken"
+        return None

@@ -1,0 +1,130 @@
+"""Commit log files made before they are needed, in a worker thread.
+
+Making a file reserves all its blocks, which takes long and fails on a full disk: neither may happen
+inside the append step. After every append it is one comparison whether the log has moved into the
+next file; if so, another one is made behind it. A full or read-only disk is remembered as
+``failure`` and tried again every second, so that writes come back by themselves when space does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from tidemark.errors import DiskFull, FileNotReady, ReadOnlyDisk, StoreError
+from tidemark.offsets import PhysicalOffset
+
+log = logging.getLogger(__name__)
+RETRY_S: Final = 1.0
+
+
+class FilesAhead:
+    """Keeps the next commit log file ready."""
+
+    def __init__(
+        self,
+        prepare: Callable[[], None],
+        written: Callable[[], PhysicalOffset],
+        *,
+        file_size: int,
+        wait_s: float,
+        on_change: Callable[[StoreError | None], None],
+    ) -> None:
+        """prepare: makes what is missing for appending, blocking; raises DiskFull, ReadOnlyDisk.
+        written: end of the log. wait_s: how long a request waits for a file. on_change: called when
+        writes stop for lack of space (with why) and when they may go on (with None).
+        """
+        self._prepare = prepare
+        self._written = written
+        self._file_size = file_size
+        self._wait_s = wait_s
+        self._on_change = on_change
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="files-ahead")
+        self._made_in = -1
+        self._making: asyncio.Future[None] | None = None
+        self._wake = asyncio.Event()
+        self.failure: StoreError | None = None
+        """Why no file can be made now: DiskFull or ReadOnlyDisk; None if all is well."""
+        self._was_prepared = False
+
+    def look(self) -> None:
+        """See whether the log has moved into another file; called after every append."""
+        if self._written() // self._file_size != self._made_in and self._making is None:
+            self._wake.set()
+
+    def check_may_append(self) -> None:
+        """Raise unless everything was prepared at least once: before, nothing may be written."""
+        if not self._was_prepared:
+            if self.failure is not None:
+                raise self.failure.with_traceback(None)
+            raise FileNotReady(
+                "the first log file is being made. Nothing was stored.", "Try again."
+            )
+
+    async def wait(self) -> None:
+        """Wait until files were made. Raises FileNotReady after wait_s, or why they cannot be."""
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await asyncio.shield(self._make())
+        except TimeoutError:
+            raise FileNotReady(
+                f"the next commit log file was not ready within {self._wait_s} s: the disk is "
+                "slow. Nothing was stored.",
+                "Try again.",
+                limit=self._wait_s,
+            ) from None
+        if self.failure is not None:
+            raise self.failure.with_traceback(None)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Make files ahead until stop; while they cannot be made, try every second."""
+        stopper = asyncio.create_task(self._wake_on(stop))
+        try:
+            while not stop.is_set():
+                self._wake.clear()
+                await self._make()
+                try:
+                    async with asyncio.timeout(RETRY_S if self.failure is not None else None):
+                        await self._wake.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            stopper.cancel()
+            self._executor.shutdown(wait=True)
+
+    def _make(self) -> asyncio.Future[None]:
+        """The attempt in flight, or a new one; its end is noted in ``failure``."""
+        if self._making is None:
+            self._making = asyncio.ensure_future(self._make_once())
+        return self._making
+
+    async def _make_once(self) -> None:
+        loop = asyncio.get_running_loop()
+        made_in = self._written() // self._file_size
+        try:
+            await loop.run_in_executor(self._executor, self._prepare)
+        except (DiskFull, ReadOnlyDisk) as error:
+            changed = self.failure is None or type(self.failure) is not type(error)
+            self.failure = error
+            if changed:
+                log.error(
+                    "no further log file can be made",
+                    extra={"event": "writes-stopping", "code": error.code, "detail": error.detail},
+                )
+                self._on_change(error)
+        else:
+            self._made_in = made_in
+            self._was_prepared = True
+            if self.failure is not None:
+                self.failure = None
+                log.info("log files can be made again", extra={"event": "writes-resumed"})
+                self._on_change(None)
+        finally:
+            self._making = None
+
+    async def _wake_on(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._wake.set()

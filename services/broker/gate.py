@@ -1,0 +1,57 @@
+"""Whether the API may read and send now, and what callers are told if not.
+
+The port listens from the start, so that a caller hears how far recovery is instead of a refused
+connection. Sends open when the queue offsets are known, reads when the queues have caught up with
+the recovered log: before that a queue would look shorter than it is.
+"""
+
+from __future__ import annotations
+
+from shared.runtime.health import Health
+from tidemark.errors import NotServing, TidemarkError
+
+
+class Gate:
+    """Open or shut, with the reason."""
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+        self.reads_open = False
+        self.sends_open = False
+        self.fault: TidemarkError | None = None
+        """What keeps the node from serving until somebody repairs it, a damaged log say."""
+
+    def check_reads(self) -> None:
+        """Raise what a reader is told, unless reads are open."""
+        if not self.reads_open:
+            raise self._why("Nothing is read.")
+
+    def check_sends(self) -> None:
+        """Raise what a sender is told, unless sends are open."""
+        if not self.sends_open:
+            raise self._why("Nothing was stored.")
+
+    def shut(self) -> None:
+        """The node stops."""
+        self.reads_open = self.sends_open = False
+
+    def _why(self, safe: str) -> TidemarkError:
+        if self.fault is not None:
+            # The same object is raised for every call: without this its traceback would grow.
+            return self.fault.with_traceback(None)
+        recovery = self._health.recovery
+        eta_s = recovery.eta_seconds()
+        how_far = (
+            f", {recovery.done_bytes} of {recovery.total_bytes} bytes"
+            + ("" if eta_s is None else f", about {eta_s} s left")
+            if recovery.total_bytes
+            else ""
+        )
+        return NotServing(
+            f"the node is {self._health.state}{how_far}. {safe}",
+            "Try again; /ready on the admin port shows the progress.",
+            state=self._health.state,
+            done_bytes=recovery.done_bytes,
+            total_bytes=recovery.total_bytes,
+            eta_seconds=eta_s,
+        )

@@ -1,0 +1,502 @@
+"""The HTTP API: bytes → request → call → answer → bytes. aiohttp's shell around the broker's parts.
+
+One handler per call, no rule in any of them; whatever goes wrong becomes an answer with code,
+sentence and advice in one place, ``_answer_to``. The calls are described in ``openapi`` and
+tested against it. A message's walk begins here (step 1) and ends here (step 11).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import ipaddress
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler, Middleware
+
+from services.broker import encodings, openapi
+from services.broker.connections import error_fields
+from services.broker.encodings import Encoding
+from services.broker.fields import I64_MAX, check_name, one_of, parameter_int, shown
+from services.broker.gate import Gate
+from services.broker.limits import PULL_BYTES_MAX, PULL_MAX, QUERY_MAX, WAIT_MS_MAX, Budget
+from services.broker.messages import Rules, message_map, parse_produce, tags_code
+from services.broker.metrics import BrokerMetrics
+from services.broker.produce import Sends, result_of
+from services.broker.pull import Puller, PullRequest, parse_tags
+from services.broker.query import Queries
+from services.broker.topic_views import TopicViews
+from services.broker.unique_ids import UniqueIds
+from shared.files.pull import PullResult
+from shared.files.queue_math import Boundary
+from tidemark.clock import Clock
+from tidemark.errors import (
+    BadRequest,
+    MessageTooLarge,
+    SlowRequest,
+    TidemarkError,
+    UnknownCall,
+    UnknownMessage,
+    UnknownMethod,
+    UnsupportedMediaType,
+)
+from tidemark.formats import ids, record
+from tidemark.formats.hosts import Host
+
+log = logging.getLogger(__name__)
+
+MESSAGES_DEFAULT: Final = 32
+
+
+class Parts(NamedTuple):
+    """What serves, once the store is open."""
+
+    sends: Sends
+    puller: Puller
+    queries: Queries
+    topics: TopicViews
+
+
+class Api:
+    """All calls of the API port."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        rules: Rules,
+        clock: Clock,
+        metrics: BrokerMetrics,
+        unique_ids: UniqueIds,
+        *,
+        request_size_max: int,
+        waiting_bytes_max: int,
+        read_timeout_s: float,
+        delay_levels_ms: tuple[int, ...],
+        version: str,
+    ) -> None:
+        self._gate = gate
+        self._rules = rules
+        self._clock = clock
+        self._metrics = metrics
+        self._unique_ids = unique_ids
+        self._request_size_max = request_size_max
+        self._read_timeout_s = read_timeout_s
+        self._delay_levels_ms = delay_levels_ms
+        self._waiting = Budget(
+            "bytes of requests in memory", waiting_bytes_max, "Send less at a time, or try again."
+        )
+        self._document = encodings.encode(
+            openapi.document(version=version, rules=rules, request_size_max=request_size_max),
+            Encoding.JSON,
+        )
+        self.parts: Parts | None = None
+        """Set by the service once the store is open."""
+        self.app = web.Application(
+            middlewares=[self._error_boundary()],
+            # Bodies are read and bounded by _body; aiohttp's own limit is never reached.
+            client_max_size=0,
+        )
+        for method, path, name, handler in (
+            ("GET", "/v1/openapi.json", "openapi", self._openapi),
+            ("GET", "/v1/topics", "topics", self._list_topics),
+            ("PUT", "/v1/topics/{topic}", "topic-put", self._put_topic),
+            ("GET", "/v1/topics/{topic}", "topic-get", self._get_topic),
+            ("DELETE", "/v1/topics/{topic}", "topic-delete", self._delete_topic),
+            ("POST", "/v1/topics/{topic}/messages", "send", self._send),
+            ("GET", "/v1/topics/{topic}/messages", "query", self._query),
+            ("GET", "/v1/topics/{topic}/queues/{queue}/messages", "pull", self._pull),
+            ("GET", "/v1/topics/{topic}/queues/{queue}/offset", "offset", self._offset),
+            ("GET", "/v1/messages/{message_id}", "message", self._message),
+        ):
+            self.app.router.add_route(
+                method,
+                path,
+                self._timed(name, handler),
+                name=name,
+                expect_handler=self._expect,
+            )
+
+    # -- calls ----------------------------------------------------------------------------------
+
+    async def _openapi(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(body=self._document, content_type=encodings.JSON)
+
+    async def _list_topics(self, request: web.Request) -> web.StreamResponse:
+        _parameters(request, frozenset())
+        self._gate.check_reads()
+        return _answer(request, {"topics": self._parts().topics.all()})
+
+    async def _get_topic(self, request: web.Request) -> web.StreamResponse:
+        _parameters(request, frozenset())
+        topic = check_name(request.match_info["topic"])
+        self._gate.check_reads()
+        return _answer(request, self._parts().topics.one(topic))
+
+    async def _put_topic(self, request: web.Request) -> web.StreamResponse:
+        _parameters(request, frozenset())
+        topic = check_name(request.match_info["topic"])
+        self._gate.check_sends()
+        fields = await self._decoded(request)
+        topics = self._parts().topics
+        await topics.put(topic, fields)
+        return _answer(request, topics.one(topic))
+
+    async def _delete_topic(self, request: web.Request) -> web.StreamResponse:
+        _parameters(request, frozenset())
+        topic = check_name(request.match_info["topic"])
+        self._gate.check_sends()
+        await self._parts().topics.delete(topic)
+        return web.Response(status=204)
+
+    async def _send(self, request: web.Request) -> web.StreamResponse:
+        _parameters(request, frozenset())
+        topic = check_name(request.match_info["topic"])
+        self._gate.check_sends()
+        try:
+            encoding = encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
+            size = _announced_size(request, self._request_size_max)
+            self._waiting.take(size)
+            try:
+                produce = parse_produce(
+                    encodings.decode(await self._body(request), encoding),
+                    rules=self._rules,
+                    json_body=encoding is Encoding.JSON,
+                    make_unique_id=self._unique_ids.make,
+                )
+                sent = await self._parts().sends.send(topic, produce, _born_host(request))
+            finally:
+                self._waiting.give_back(size)
+        except TidemarkError as error:
+            self._metrics.put_results.labels(result_of(error)).inc()
+            raise
+        return _answer(request, sent.as_dict())
+
+    async def _pull(self, request: web.Request) -> web.StreamResponse:
+        given = _parameters(request, openapi.PULL_PARAMETERS)
+        topic, queue = self._queue(request)
+        raw = encodings.wants_records(request.headers.get(hdrs.ACCEPT))
+        pull = PullRequest(
+            topic,
+            queue,
+            offset=parameter_int(_required(given, "offset"), "offset"),
+            count_max=_int(given, "max", MESSAGES_DEFAULT, 0, PULL_MAX),
+            bytes_max=_int(given, "max_bytes", PULL_BYTES_MAX, 1, PULL_BYTES_MAX),
+            tags=parse_tags(given.get("tags")),
+            wait_ms=_int(given, "wait_ms", 0, 0, WAIT_MS_MAX),
+            bulk=raw,
+        )
+        self._gate.check_reads()
+        parts = self._parts()
+        parts.topics.check_readable(topic, queue)
+        transport = request.transport
+        result = await parts.puller.pull(pull, lambda: transport is None or transport.is_closing())
+        self._count_out(topic, result)
+        return self._raw_answer(result) if raw else self._pull_answer(request, result)
+
+    async def _offset(self, request: web.Request) -> web.StreamResponse:
+        given = _parameters(request, openapi.OFFSET_PARAMETERS)
+        topic, queue = self._queue(request)
+        timestamp_ms = parameter_int(_required(given, "timestamp_ms"), "timestamp_ms")
+        boundary = Boundary[
+            one_of(given.get("boundary", "lower"), "boundary", ["lower", "upper"]).upper()
+        ]
+        self._gate.check_reads()
+        topics = self._parts().topics
+        topics.check_readable(topic, queue)
+        return _answer(request, topics.offset_by_time(topic, queue, timestamp_ms, boundary))
+
+    async def _message(self, request: web.Request) -> web.StreamResponse:
+        _parameters(request, frozenset())
+        text = request.match_info["message_id"]
+        try:
+            _, offset = ids.parse_offset_id(text)
+        except ValueError:
+            raise BadRequest(
+                f"{shown(text)} is not a message id: 32 or 56 hexadecimal digits.",
+                "A unique id is asked for with /v1/topics/{topic}/messages?unique_id=.",
+                field="message_id",
+            ) from None
+        self._gate.check_reads()
+        found = self._parts().queries.by_offset(offset)
+        if found.message_id != text.upper():
+            raise UnknownMessage(
+                f"the message at physical offset {offset} was stored by another host: its id is "
+                f"{found.message_id}.",
+                "Ask the node that stored it, or by that id.",
+                physical_offset=int(offset),
+            )
+        encoding = _encoding(request)
+        return _answer(request, self._as_map(found, encoding))
+
+    async def _query(self, request: web.Request) -> web.StreamResponse:
+        given = _parameters(request, openapi.QUERY_PARAMETERS)
+        topic = check_name(request.match_info["topic"])
+        hits_max = _int(given, "max", MESSAGES_DEFAULT, 1, QUERY_MAX)
+        if ("key" in given) == ("unique_id" in given):
+            raise BadRequest("give either key or unique_id.", field="key")
+        self._gate.check_reads()
+        parts = self._parts()
+        parts.topics.check_known(topic)
+        if "unique_id" in given:
+            if "begin_ms" in given or "end_ms" in given:
+                raise BadRequest("begin_ms and end_ms go with key only.", field="begin_ms")
+            found = parts.queries.by_unique_id(topic, given["unique_id"], hits_max=hits_max)
+        else:
+            found = parts.queries.by_key(
+                topic,
+                given["key"],
+                begin_ms=_int(given, "begin_ms", 0, 0, I64_MAX),
+                end_ms=_int(given, "end_ms", I64_MAX, 0, I64_MAX),
+                hits_max=hits_max,
+            )
+        encoding = _encoding(request)
+        return _answer(request, {"messages": [self._as_map(each, encoding) for each in found]})
+
+    # -- requests -------------------------------------------------------------------------------
+
+    def _parts(self) -> Parts:
+        assert self.parts is not None, "the gate opens after the parts are set"
+        return self.parts
+
+    def _queue(self, request: web.Request) -> tuple[str, int]:
+        topic = check_name(request.match_info["topic"])
+        return topic, parameter_int(request.match_info["queue"], "queue", 0, (1 << 31) - 1)
+
+    async def _decoded(self, request: web.Request) -> object:
+        encoding = encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
+        size = _announced_size(request, self._request_size_max)
+        self._waiting.take(size)
+        try:
+            return encodings.decode(await self._body(request), encoding)
+        finally:
+            self._waiting.give_back(size)
+
+    async def _body(self, request: web.Request) -> bytes:
+        """The whole body, at most request_size_max bytes, within read_timeout_s."""
+        content = request.content
+        if content.is_eof():
+            return content.read_nowait()  # it came with the head, and within the same bound
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._read_timeout_s):
+                while part := await content.readany():
+                    size += len(part)
+                    if size > self._request_size_max:
+                        raise _too_large(size, self._request_size_max)
+                    parts.append(part)
+        except TimeoutError:
+            raise SlowRequest(
+                f"after {self._read_timeout_s} s only {size} bytes of the body had arrived. "
+                "Nothing was stored.",
+                "Send smaller requests.",
+                limit=self._read_timeout_s,
+            ) from None
+        except web.RequestPayloadError as error:
+            raise BadRequest(f"the body is broken: {error}. Nothing was stored.") from None
+        return b"".join(parts)
+
+    async def _expect(self, request: web.Request) -> web.StreamResponse | None:
+        """Judge a body that the client only announces, before it sends it."""
+        try:
+            if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
+                raise BadRequest("of Expect only 100-continue is known. Nothing was stored.")
+            encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
+            _announced_size(request, self._request_size_max)
+        except TidemarkError as error:
+            return self._refusal(request, error, error.status)
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
+        return None
+
+    # -- answers --------------------------------------------------------------------------------
+
+    def _as_map(self, found: record.Record, encoding: Encoding) -> dict[str, object]:
+        return message_map(
+            found,
+            code=tags_code(found, self._delay_levels_ms),
+            json_body=encoding is Encoding.JSON,
+        )
+
+    def _pull_answer(self, request: web.Request, result: PullResult) -> web.Response:
+        encoding = _encoding(request)
+        messages = [
+            message_map(
+                record.decode(data), code=unit.tags_code, json_body=encoding is Encoding.JSON
+            )
+            for data, (_, unit) in zip(result.records, result.units, strict=True)
+        ]
+        return _answer(
+            request,
+            {
+                "status": result.status.value,
+                "next_offset": result.next_offset,
+                "min_offset": result.min_offset,
+                "max_offset": result.max_offset,
+                "messages": messages,
+            },
+        )
+
+    def _raw_answer(self, result: PullResult) -> web.Response:
+        return web.Response(
+            # One copy: the mapping the records borrow from may go before the socket has them.
+            body=b"".join(result.records),
+            content_type=encodings.RECORDS,
+            headers={
+                "Tidemark-Status": result.status.value,
+                "Tidemark-Next-Offset": str(result.next_offset),
+                "Tidemark-Min-Offset": str(result.min_offset),
+                "Tidemark-Max-Offset": str(result.max_offset),
+                "Tidemark-Count": str(len(result.records)),
+            },
+        )
+
+    def _count_out(self, topic: str, result: PullResult) -> None:
+        if result.records:
+            label = self._metrics.topic_label(topic)
+            self._metrics.messages_out.labels(label, "").inc(len(result.records))
+            self._metrics.sent_bytes.labels(label, "").inc(result.bytes_total)
+
+    def _timed(self, name: str, handler: Handler) -> Handler:
+        series = self._metrics.request_duration.labels(name)
+
+        @functools.wraps(handler)
+        async def timed(request: web.Request) -> web.StreamResponse:
+            started = self._clock.monotonic()
+            try:
+                return await handler(request)
+            finally:
+                series.observe(self._clock.monotonic() - started)
+
+        return timed
+
+    def _error_boundary(self) -> Middleware:
+        @web.middleware
+        async def boundary(request: web.Request, handler: Handler) -> web.StreamResponse:
+            try:
+                return await handler(request)
+            except ConnectionError:
+                raise  # the client is gone: aiohttp closes
+            except Exception as error:  # noqa: BLE001 - the one boundary: answer, serve on
+                return self._answer_to(request, error)
+
+        return boundary
+
+    def _answer_to(self, request: web.Request, error: Exception) -> web.Response:
+        if isinstance(error, TidemarkError):
+            return self._refusal(request, error, error.status)
+        if isinstance(error, web.HTTPMethodNotAllowed):
+            allowed = sorted(error.allowed_methods)
+            refused = UnknownMethod(
+                f"{error.method} is not known here; {', '.join(allowed)} is.",
+                "See /v1/openapi.json.",
+                allowed=allowed,
+            )
+            answer = self._refusal(request, refused, refused.status)
+            answer.headers[hdrs.ALLOW] = ", ".join(allowed)
+            return answer
+        if isinstance(error, web.HTTPException):
+            unknown = UnknownCall(
+                f"there is no call {request.method} {shown(request.path)}.", "See /v1/openapi.json."
+            )
+            return self._refusal(request, unknown, max(error.status, 400))
+        log.error(
+            "a call failed for a reason of our own",
+            exc_info=error,
+            extra={"event": "call-failed", "code": "internal", "path": request.path},
+        )
+        failed = TidemarkError(
+            "the call failed for a reason of our own; whether anything was stored is unknown.",
+            "See the broker's log, and report it.",
+        )
+        return self._refusal(request, failed, 500)
+
+    def _refusal(self, request: web.Request, error: TidemarkError, status: int) -> web.Response:
+        self._metrics.rejected.labels(error.code).inc()
+        answer = _answer(request, error_fields(error), status)
+        if error.retriable and status in (503, 507):
+            answer.headers[hdrs.RETRY_AFTER] = "1"
+        if not request.content.is_eof():
+            answer.force_close()  # nobody reads the rest of the body
+        return answer
+
+
+def _encoding(request: web.Request) -> Encoding:
+    headers = request.headers
+    return encodings.of_answer(headers.get(hdrs.ACCEPT), headers.get(hdrs.CONTENT_TYPE))
+
+
+def _answer(request: web.Request, value: Mapping[str, Any], status: int = 200) -> web.Response:
+    encoding = _encoding(request)
+    return web.Response(
+        body=encodings.encode(value, encoding), status=status, content_type=encoding.value
+    )
+
+
+def _parameters(request: web.Request, known: frozenset[str]) -> dict[str, str]:
+    """The query; refuses what we would ignore, and what is given twice."""
+    if not request.query_string:
+        return {}
+    given: dict[str, str] = {}
+    for name, value in request.query.items():
+        if name not in known:
+            raise BadRequest(
+                f"{shown(name)} is not a parameter of this call.",
+                f"It has: {', '.join(sorted(known)) or 'none'}.",
+                field=name[:60],
+            )
+        if name in given:
+            raise BadRequest(f"{name} is given twice.", field=name)
+        given[name] = value
+    return given
+
+
+def _required(given: Mapping[str, str], name: str) -> str:
+    if name not in given:
+        raise BadRequest(f"{name} is missing.", field=name)
+    return given[name]
+
+
+def _int(given: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    return parameter_int(given[name], name, low, high) if name in given else default
+
+
+def _announced_size(request: web.Request, limit: int) -> int:
+    """Bytes to reserve for the body; one too large, or packed, is refused before it is read."""
+    packed = request.headers.get(hdrs.CONTENT_ENCODING)
+    if packed is not None and packed.strip().lower() not in ("", "identity"):
+        raise UnsupportedMediaType(
+            f"content encoding {shown(packed)} is not understood. Nothing was stored.",
+            "Send the body as it is.",
+        )
+    size = request.content_length
+    if size is not None and size > limit:
+        raise _too_large(size, limit)
+    # A body without a length may become as large as allowed: it is counted as that.
+    return size if size is not None else (limit if request.body_exists else 0)
+
+
+def _too_large(size: int, limit: int) -> MessageTooLarge:
+    return MessageTooLarge(
+        f"the request body has {size} bytes or more, {limit} are allowed. Nothing was stored.",
+        "Send fewer messages per request.",
+        limit=limit,
+    )
+
+
+def _born_host(request: web.Request) -> Host:
+    peer = request.transport.get_extra_info("peername") if request.transport else None
+    if not peer:
+        return Host(b"\x7f\x00\x00\x01", 0)
+    return Host(_address(peer[0]), peer[1])
+
+
+@functools.lru_cache(maxsize=1024)
+def _address(text: str) -> bytes:
+    address = ipaddress.ip_address(text.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.packed
+    return address.packed

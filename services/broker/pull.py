@@ -1,0 +1,197 @@
+"""Pull: from a request to what the store answers, held while there is nothing.
+
+The rules of what a pull gets are ``shared.files.pull``; here is the shell around them: the tag
+filter's words, the loop that goes on behind filtered messages, and the wait. Nothing beyond
+``dispatched`` is ever handed out, so no consumer sees a message that a crash can take back. Before:
+reput rang (walk step 10). After: ``http_api`` sends the answer (walk step 11).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from services.broker.fields import shown
+from services.broker.held_pulls import HeldPulls
+from services.broker.limits import Budget
+from services.broker.metrics import BrokerMetrics
+from services.broker.queue_offsets import QueueOffsets
+from shared.files.commit_log import CommitLogReader
+from shared.files.consume_queue import ConsumeQueues
+from shared.files.pull import PullResult, PullStatus, get_message
+from shared.runtime.doorbell import Doorbell
+from tidemark.clock import Clock
+from tidemark.errors import BadRequest
+from tidemark.formats import hashing
+from tidemark.formats.record import Record
+from tidemark.offsets import PhysicalOffset
+
+TAGS_MAX: Final = 128
+POLL_BUSY_S: Final = 0.001
+POLL_IDLE_S: Final = 0.1
+LOOK_AFTER_CLIENT_S: Final = 1.0
+"""A held pull whose client has gone away is noticed within this time."""
+
+_AGAIN: Final = frozenset({PullStatus.NO_MATCHED_MESSAGE, PullStatus.MESSAGE_WAS_REMOVING})
+_END: Final = frozenset({PullStatus.OFFSET_OVERFLOW_ONE, PullStatus.NO_MESSAGE_IN_QUEUE})
+
+
+class TagFilter(NamedTuple):
+    """A subscription to some tags."""
+
+    tags: frozenset[str]
+    hashes: frozenset[int]
+
+    def matches(self, record: Record) -> bool:
+        """Compare the tags themselves: other tags may have the same hash."""
+        return record.tags in self.tags
+
+
+def parse_tags(expression: str | None) -> TagFilter | None:
+    """Read ``a || b``; None takes every message. Raises BadRequest."""
+    if expression is None or expression.strip() in ("", "*"):
+        return None
+    tags = frozenset(tag.strip() for tag in expression.split("||"))
+    if "" in tags or len(tags) > TAGS_MAX or "*" in tags:
+        raise BadRequest(
+            f"tags must be * or up to {TAGS_MAX} tags separated by ||, not {shown(expression)}.",
+            field="tags",
+        )
+    return TagFilter(tags, frozenset(map(hashing.string_hash, tags)))
+
+
+class PullRequest(NamedTuple):
+    """One checked pull."""
+
+    topic: str
+    queue: int
+    offset: int
+    count_max: int
+    bytes_max: int | None
+    tags: TagFilter | None
+    wait_ms: int
+    bulk: bool
+    """Whether the store's own bounds of one answer give way to the caller's (raw pulls)."""
+
+
+class Puller:
+    """Answers pulls."""
+
+    def __init__(
+        self,
+        queues: ConsumeQueues,
+        log: CommitLogReader,
+        queue_offsets: QueueOffsets,
+        clock: Clock,
+        metrics: BrokerMetrics,
+        *,
+        dispatched: Callable[[], PhysicalOffset],
+        written: Callable[[], PhysicalOffset],
+        held_max: int,
+    ) -> None:
+        self._queues = queues
+        self._log = log
+        self._queue_offsets = queue_offsets
+        self._clock = clock
+        self._metrics = metrics
+        self._dispatched = dispatched
+        self._written = written
+        self.held = HeldPulls()
+        self._places = Budget("held pulls", held_max, "Pull with a shorter wait_ms, or again.")
+
+    def look(self, request: PullRequest) -> PullResult:
+        """Answer from what is there now."""
+        tags = request.tags
+        return get_message(
+            self._queues.get(request.topic, request.queue),
+            self._log,
+            offset=request.offset,
+            dispatched=self._dispatched(),
+            count_max=request.count_max,
+            bytes_max=request.bytes_max,
+            tag_hashes=None if tags is None else tags.hashes,
+            matches=None if tags is None else tags.matches,
+            bulk=request.bulk,
+        )
+
+    async def pull(self, request: PullRequest, is_gone: Callable[[], bool]) -> PullResult:
+        """Answer at once, or when there is a message, or after ``wait_ms``.
+
+        is_gone: whether the client has closed its connection; nobody waits for it then.
+        """
+        result = self.look(request)
+        if request.wait_ms == 0 or not _wants_more(result, request.offset):
+            return result
+        if self._places.used >= self._places.limit:
+            return result  # at the bound: answered at once, which a puller copes with
+        self._places.take(1)
+        self._metrics.long_polls.set(self._places.used)
+        try:
+            return await self._wait(request, result, is_gone)
+        finally:
+            self._places.give_back(1)
+            self._metrics.long_polls.set(self._places.used)
+
+    async def _wait(
+        self, request: PullRequest, result: PullResult, is_gone: Callable[[], bool]
+    ) -> PullResult:
+        deadline = self._clock.monotonic() + request.wait_ms / 1000
+        started_at = request.offset
+        while True:
+            left_s = deadline - self._clock.monotonic()
+            if left_s <= 0 or is_gone():
+                self._metrics.long_poll_wakeups.labels("timeout").inc()
+                break
+            if result.status in _AGAIN:
+                await asyncio.sleep(0)  # a long run of filtered messages must not hold the loop
+            elif not await self._held(request, min(left_s, LOOK_AFTER_CLIENT_S)):
+                continue
+            request = request._replace(offset=result.next_offset)
+            result = self.look(request)
+            if not _wants_more(result, request.offset):
+                self._metrics.long_poll_wakeups.labels("message").inc()
+                return result
+        if result.status in _END and request.offset != started_at:
+            # It went on behind filtered messages: tell where, or they are scanned every time.
+            return result._replace(status=PullStatus.NO_MATCHED_MESSAGE)
+        return result
+
+    async def _held(self, request: PullRequest, timeout_s: float) -> bool:
+        """Wait for a message in the queue; False if none came in time."""
+        queue = (request.topic, request.queue)
+        waits = self._queue_offsets.next_of(queue) > request.offset
+        future = self.held.hold(queue, appended_to=self._written() if waits else None)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except TimeoutError:
+            return False
+        finally:
+            self.held.let_go(queue, future)
+        return True
+
+    async def run(self, stop: asyncio.Event, doorbell: Doorbell) -> None:
+        """Wake held pulls as ``dispatched`` moves, until stop; then let all of them go."""
+        seen = PhysicalOffset(-1)
+        stopper = asyncio.create_task(_wake_on(stop, doorbell))
+        try:
+            while not stop.is_set():
+                dispatched = self._dispatched()
+                if dispatched != seen:
+                    seen = dispatched
+                    self.held.dispatched_to(dispatched)
+                await doorbell.wait(POLL_BUSY_S if self.held.expects else POLL_IDLE_S)
+        finally:
+            stopper.cancel()
+            self.held.close()
+
+
+def _wants_more(result: PullResult, offset: int) -> bool:
+    """Whether a pull that may wait goes on: it is at the end, or behind filtered messages."""
+    return result.status in _AGAIN or (result.status in _END and result.next_offset == offset)
+
+
+async def _wake_on(stop: asyncio.Event, doorbell: Doorbell) -> None:
+    await stop.wait()
+    doorbell.wake()

@@ -1,0 +1,342 @@
+"""Produce requests: what is accepted is stored as given, what is not is named by its field."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.broker.messages import (
+    AckLevel,
+    ProduceRequest,
+    Rules,
+    message_map,
+    parse_produce,
+    tags_code,
+)
+from tidemark.errors import (
+    BadProperty,
+    BadRequest,
+    MessageTooLarge,
+    RequestError,
+    TooManyMessages,
+)
+from tidemark.formats import hashing, properties, record
+from tidemark.formats.hosts import Host
+from tidemark.formats.record import Message, Record
+
+RULES = Rules(message_size_max=1000, record_crc=True)
+HOST = Host(b"\x7f\x00\x00\x01", 10911)
+
+
+def parse(value: object, *, json_body: bool = False, rules: Rules = RULES) -> ProduceRequest:
+    numbers = itertools.count()
+    return parse_produce(
+        value, rules=rules, json_body=json_body, make_unique_id=lambda: f"ID{next(numbers)}"
+    )
+
+
+def one(**fields: Any) -> ProduceRequest:
+    return parse({"messages": [{"body": b"x", **fields}]})
+
+
+def stored(request: ProduceRequest, index: int = 0, topic: str = "orders") -> Record:
+    """The record that the store would read back."""
+    draft = request.drafts[index]
+    raw = record.encode(
+        Message(topic, 0, draft.body, HOST, HOST, draft.properties, draft.flag),
+        queue_offset=0,
+        physical_offset=0,
+        store_timestamp_ms=1,
+        record_crc=True,
+    )
+    return record.decode(memoryview(raw))
+
+
+def test_a_full_message_comes_back_field_by_field() -> None:
+    request = parse(
+        {
+            "messages": [
+                {
+                    "body": b"hello",
+                    "tags": "new",
+                    "keys": ["order-1", "o2"],
+                    "properties": {"colour": "blau", "größe": "ü"},
+                    "sharding_key": "user-7",
+                    "flag": -3,
+                }
+            ],
+            "ack": "memory",
+            "timeout_ms": 50,
+        }
+    )
+    found = stored(request)
+    assert (request.ack, request.timeout_ms) == (AckLevel.MEMORY, 50)
+    assert bytes(found.body) == b"hello"
+    assert (found.tags, list(found.keys), found.flag) == ("new", ["order-1", "o2"], -3)
+    assert found.unique_id == request.drafts[0].unique_id == "ID0"
+    assert found.property_map["colour"] == "blau"
+    assert found.property_map["größe"] == "ü"
+    assert found.property_map["__SHARDINGKEY"] == request.drafts[0].sharding_key == "user-7"
+
+
+def test_defaults_are_disk_three_seconds_and_an_id_of_our_own() -> None:
+    request = one()
+    assert (request.ack, request.timeout_ms) == (AckLevel.DISK, 3000)
+    assert request.drafts[0].queue is None
+    assert one(unique_id="MINE").drafts[0].unique_id == "MINE"
+
+
+def test_null_is_the_same_as_left_out() -> None:
+    absent = dict.fromkeys(
+        ["tags", "keys", "properties", "queue", "sharding_key", "flag", "unique_id", "delay_ms"]
+    )
+    assert one(**absent) == one()
+
+
+def test_a_json_body_is_text_or_base64() -> None:
+    request = parse(
+        {
+            "messages": [
+                {"body_text": "größe"},
+                {"body": base64.b64encode(b"\x00\xff").decode()},
+                {"body": ""},
+            ]
+        },
+        json_body=True,
+    )
+    assert [draft.body for draft in request.drafts] == ["größe".encode(), b"\x00\xff", b""]
+
+
+def refused(value: object, *, json_body: bool = False) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        parse(value, json_body=json_body)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, [], "x", 5, {}, {"messages": None}, {"messages": {}}, {"messages": []}, {1: 2}],
+)
+def test_a_request_without_messages_is_refused(value: object) -> None:
+    assert isinstance(refused(value), BadRequest)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("body", "text"),
+        ("body", 5),
+        ("tags", 5),
+        ("tags", b"bytes"),
+        ("keys", "order-1"),
+        ("keys", [1]),
+        ("properties", []),
+        ("properties", {"a": 1}),
+        ("properties", {"a": None}),
+        ("queue", "0"),
+        ("queue", -1),
+        ("queue", True),
+        ("queue", 1.0),
+        ("queue", 2**31),
+        ("flag", 2**31),
+        ("flag", "1"),
+        ("sharding_key", 1),
+        ("unique_id", 1),
+        ("delay_level", 1),
+        ("delay_ms", 1000),
+        ("deliver_at_ms", 1),
+        ("tag", "misspelt"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_place(field: str, value: object) -> None:
+    error = refused({"messages": [{"body": b"good"}, {"body": b"x", field: value}]})
+    assert isinstance(error, BadRequest)
+    assert f"messages[1].{field}" in error.detail.replace("'", "")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("ack", "all"), ("ack", 1), ("timeout_ms", 0), ("timeout_ms", "1"), ("timeout_ms", 10**9)],
+)
+def test_a_wrong_field_of_the_request_is_named(field: str, value: object) -> None:
+    error = refused({"messages": [{"body": b"x"}], field: value})
+    assert isinstance(error, BadRequest)
+    assert field in error.detail
+
+
+def test_queue_and_sharding_key_together_are_refused() -> None:
+    error = refused({"messages": [{"body": b"x", "queue": 1, "sharding_key": "a"}]})
+    assert "messages[0]" in error.detail
+
+
+@pytest.mark.parametrize("separator", ["\x01", "\x02"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda text: {"properties": {text: "v"}},
+        lambda text: {"properties": {"n": text}},
+        lambda text: {"tags": text},
+        lambda text: {"keys": [text]},
+        lambda text: {"sharding_key": text},
+        lambda text: {"unique_id": text},
+    ],
+)
+def test_a_separator_is_refused_everywhere(separator: str, place: Any) -> None:
+    error = refused({"messages": [{"body": b"x", **place(f"a{separator}b")}]})
+    assert isinstance(error, BadProperty)
+    assert error.detail.startswith("messages[0].")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*sorted(properties.RESERVED), "INNER_MULTI_DISPATCH", "__SHARDINGKEY", "__any", "TIDEMARK_X"],
+)
+def test_a_name_that_the_store_or_the_sdk_sets_is_refused(name: str) -> None:
+    error = refused({"messages": [{"body": b"x", "properties": {name: "1"}}]})
+    assert isinstance(error, BadProperty)
+    assert name in error.detail
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"properties": {"": "v"}},
+        {"properties": {"n": ""}},
+        {"keys": ["a b"]},
+        {"keys": [""]},
+        {"tags": "\udc80"},
+        {"properties": {"n": "\ud800"}},
+        {"properties": {"\ud800": "n"}},
+        {"properties": {"n": "x" * 33_000}},
+        {"keys": ["x" * 33_000]},
+        {"unique_id": "a b"},
+        {"unique_id": "x" * 129},
+    ],
+)
+def test_what_would_not_come_back_as_given_is_a_bad_property(fields: dict[str, Any]) -> None:
+    assert isinstance(refused({"messages": [{"body": b"x", **fields}]}), BadProperty)
+
+
+def test_properties_may_fill_the_record_to_the_last_byte_and_no_further() -> None:
+    overhead = len(properties.encode({"n": "", "UNIQ_KEY": "ID0"}))
+    room = properties.PROPERTIES_SIZE_MAX - record.CRC_PROPERTY_SIZE - overhead
+    found = stored(one(properties={"n": "x" * room}))
+    assert len(found.property_map["n"]) == room
+    with pytest.raises(BadProperty):
+        one(properties={"n": "x" * (room + 1)})
+
+
+def test_a_body_may_be_as_large_as_allowed_and_no_larger() -> None:
+    assert len(parse({"messages": [{"body": bytes(1000)}]}).drafts[0].body) == 1000
+    error = refused({"messages": [{"body": bytes(1001)}]})
+    assert isinstance(error, MessageTooLarge)
+    assert error.facts["limit"] == 1000
+
+
+def test_too_many_messages_are_refused_with_the_limit() -> None:
+    error = refused({"messages": [{"body": b""}] * 4097})
+    assert isinstance(error, TooManyMessages)
+    assert error.facts["limit"] == 4096
+
+
+@pytest.mark.parametrize("body", ["not base64!", "YQ", "ÿÿÿÿ", "YQ==\n"])
+def test_a_json_body_that_is_no_base64_is_refused(body: str) -> None:
+    error = refused({"messages": [{"body": body}]}, json_body=True)
+    assert "messages[0].body" in error.detail
+
+
+def test_a_body_must_be_there_once() -> None:
+    assert "no body" in refused({"messages": [{}]}).detail
+    both = {"body": b"", "body_text": ""}
+    assert "both" in refused({"messages": [both]}).detail
+
+
+TEXT = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=20
+)
+
+
+@given(
+    names=st.dictionaries(TEXT.map("p".__add__), TEXT, max_size=5),
+    tags=TEXT,
+    keys=st.lists(TEXT.filter(lambda key: " " not in key), max_size=4),
+    body=st.binary(max_size=50),
+)
+def test_everything_accepted_reads_back_exactly(
+    names: dict[str, str], tags: str, keys: list[str], body: bytes
+) -> None:
+    request = parse({"messages": [{"body": body, "properties": names, "tags": tags, "keys": keys}]})
+    found = stored(request)
+    assert bytes(found.body) == body
+    assert found.tags == tags
+    assert list(found.keys) == keys
+    own = {"TAGS", "KEYS", "UNIQ_KEY", "__CRC32#"}
+    assert {n: v for n, v in found.property_map.items() if n not in own} == names
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary(max_size=8)
+    | st.text(st.characters(categories=["Cs"]), max_size=2),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=12,
+)
+FIELDS = st.sampled_from(
+    ["body", "body_text", "tags", "keys", "properties", "queue", "sharding_key", "flag", "x"]
+)
+
+
+@given(
+    value=VALUES
+    | st.fixed_dictionaries(
+        {"messages": st.lists(st.dictionaries(FIELDS, VALUES, max_size=4), max_size=3)}
+    ),
+    json_body=st.booleans(),
+)
+def test_no_value_gets_anything_but_a_request_or_a_named_error(
+    value: object, json_body: bool
+) -> None:
+    with contextlib.suppress(RequestError):
+        parse(value, json_body=json_body)
+
+
+def test_a_message_is_shown_with_everything_that_is_stored() -> None:
+    found = stored(one(tags="new", keys=["k1", "k2"]))
+    shown = message_map(found, code=tags_code(found, (1000,)), json_body=False)
+    assert shown["body"] == b"x"
+    assert shown["tags_code"] == hashing.tags_code("new")
+    assert shown["keys"] == ["k1", "k2"]
+    assert shown["message_id"] == found.message_id
+    assert shown["store_host"] == "127.0.0.1:10911"
+    text = message_map(found, code=0, json_body=True)
+    assert text["body_text"] == "x"
+    assert "body" not in text
+
+
+def test_a_body_that_is_no_text_is_base64_in_json() -> None:
+    found = stored(one(body=b"\xff\x00"))
+    shown = message_map(found, code=0, json_body=True)
+    assert "body_text" not in shown
+    assert base64.b64decode(str(shown["body"])) == b"\xff\x00"
+
+
+def test_a_delayed_record_has_its_due_time_as_code() -> None:
+    raw = properties.encode({"DELAY": "1", "TAGS": "a"})
+    data = record.encode(
+        Message("SCHEDULE_TOPIC_XXXX", 0, b"", HOST, HOST, raw),
+        queue_offset=0,
+        physical_offset=0,
+        store_timestamp_ms=5000,
+        record_crc=False,
+    )
+    assert tags_code(record.decode(memoryview(data)), (1000, 5000)) == 6000
