@@ -193,6 +193,12 @@ class UnknownTopic(RequestError):
     code, title, status = "unknown-topic", "No such topic", 404
 
 
+class NotPermitted(RequestError):
+    """The topic's permissions do not allow it."""
+
+    code, title, status = "not-permitted", "The topic does not allow this", 403
+
+
 class UnknownQueue(RequestError):
     """The topic has no such queue."""
 

@@ -57,6 +57,22 @@ class BrokerState:
             case OtherRecord(_, kind, version):
                 self.unknown[kind if version == 1 else f"{kind} (version {version})"] += 1
 
+    def copy(self) -> BrokerState:
+        """The same state, to be changed on its own."""
+        twin = BrokerState()
+        twin.topics, twin.deleted = dict(self.topics), dict(self.deleted)
+        twin.next_queue_offsets = dict(self.next_queue_offsets)
+        twin.flushed, twin.records, twin.snapshots = self.flushed, self.records, self.snapshots
+        twin.unknown = Counter(self.unknown)
+        twin._parts = list(self._parts)
+        twin._since_first_part = dict(self._since_first_part)
+        return twin
+
+    @property
+    def is_known(self) -> bool:
+        """The log has told at least one topic, or a whole snapshot."""
+        return bool(self.topics or self.deleted or self.snapshots)
+
     def find(self, name: str) -> TopicConfig | None:
         """An existing or deleted topic; None if there never was one."""
         return self.topics.get(name) or self.deleted.get(name)

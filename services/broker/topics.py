@@ -1,0 +1,361 @@
+"""Topics: which there are, how many queues each has, who may create one.
+
+A topic is a state record in the log; what is served is what the log has durably said. Besides those
+there are topics that only have queues in the store (RocketMQ serves such ones as well): they count
+as many queues as their highest queue number needs, until somebody creates them.
+
+Deleting a topic keeps its next queue offsets as its min offsets: a topic of the same name made
+later goes on with them, and shows nothing of what was before (no queue offset is used twice,
+promise P5). Before: ``messages``, a send or a pull asks for its topic (walk step 2). After:
+``append``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from services.broker.fields import check_name
+from shared.state import records
+from shared.state.records import NextOffset, TopicConfig, TopicRecord
+from shared.state.state import BrokerState
+from tidemark.errors import BadName, BadRequest, NotPermitted, UnknownQueue, UnknownTopic
+from tidemark.formats.metadata_json import PERM_INHERIT, PERM_READ, PERM_WRITE
+from tidemark.offsets import PhysicalOffset, QueueOffset
+
+QUEUES_MAX: Final = 4096
+"""Every queue is a directory with files and an entry in every table."""
+SNAPSHOT_PART_BYTES_MAX: Final = 1 << 20
+NAMES_SHOWN_MAX: Final = 20
+_PERM_MAX: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
+
+RESERVED_PREFIXES: Final = ("%RETRY%", "%DLQ%", "%LMQ%", "rmq_sys_", "RMQ_SYS_")
+RESERVED_NAMES: Final = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "TBW102",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    }
+)
+"""RocketMQ's system topics (docs/formats.md, section 15) that users neither make nor send to."""
+
+T = TypeVar("T")
+
+
+class StateLog(Protocol):
+    """Where state records go."""
+
+    async def append_state(self, body: bytes) -> PhysicalOffset:
+        """Append one state record; it is durable on return, however long that takes.
+
+        Raises what a send raises, but only if nothing was appended: a record that is in the log and
+        not in the state served would surface at the next start.
+
+        The log keeps its own ``BrokerState`` of what is appended, durable or not: that one, and not
+        the one served here, is what a snapshot at the start of a new file must say. Otherwise:
+        1. a topic's record is the last one of file 1, not yet flushed; 2. file 2 begins with a
+        snapshot without the topic; 3. both are flushed, the creation is answered; 4. the next
+        start reads from the snapshot, and the topic is gone.
+        """
+        ...
+
+
+class NextOffsets(Protocol):
+    """The table of next queue offsets (``queue_offsets.QueueOffsets``)."""
+
+    def next_of(self, queue: tuple[str, int]) -> QueueOffset:
+        """The number that the next message of this queue gets; 0 if it never had one."""
+        ...
+
+    def items(self) -> Iterable[tuple[tuple[str, int], QueueOffset]]:
+        """Every queue that ever had a message."""
+        ...
+
+
+class Put(NamedTuple):
+    """What ``create`` did."""
+
+    topic: TopicConfig
+    created: bool
+    """There was none before; False: it was changed, or was as asked already."""
+
+
+def check_user_name(name: str) -> str:
+    """A name that a user's topic may have. Raises BadName with the rule."""
+    check_name(name)
+    if is_reserved(name):
+        raise BadName(
+            f"topic {name!r} is reserved: system topics, and names that begin with "
+            f"{', '.join(RESERVED_PREFIXES)}. Nothing was changed or stored.",
+            "Choose another name.",
+            field="topic",
+            topic=name,
+        )
+    return name
+
+
+def is_reserved(name: str) -> bool:
+    """A topic of the store's own or of RocketMQ's: it can be read, not made or sent to."""
+    return name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES)
+
+
+class Topics:
+    """The topics of one broker. One loop uses it; changes are made one after another."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        log: StateLog,
+        next_offsets: NextOffsets,
+        *,
+        flushed: Callable[[], int],
+        queues_in_store: Iterable[tuple[str, int]] = (),
+        auto_create_queues: int | None = None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """state: as replayed from the log; from now on only this object changes it.
+
+        flushed: the durable mark that records carry. queues_in_store: (topic, queue) of every queue
+        that the store has, by its directories or its records. auto_create_queues: queues of a topic
+        that a send makes; None: sends make none. on_change: called after each durable change.
+        """
+        self._state = state
+        self._log = log
+        self._next_offsets = next_offsets
+        self._flushed = flushed
+        self._auto_create_queues = auto_create_queues
+        self._on_change = on_change
+        self._changing = asyncio.Lock()
+        self._running: set[asyncio.Task[object]] = set()
+        self._queues_in_store: dict[str, int] = {}
+        for name, queue in queues_in_store:
+            self._queues_in_store[name] = max(queue + 1, self._queues_in_store.get(name, 0))
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def find(self, name: str) -> TopicConfig | None:
+        """The topic as it is served; None if there is none, or none any more."""
+        topic = self._state.topics.get(name)
+        if topic is not None:
+            return topic
+        queues = self._queues_in_store.get(name)
+        if queues is None or name in self._state.deleted:
+            return None
+        return TopicConfig(name, queues, queues)
+
+    def get(self, name: str) -> TopicConfig:
+        """``find``. Raises BadName, UnknownTopic (names some that exist)."""
+        topic = self.find(check_name(name))
+        if topic is None:
+            raise self._unknown(name)
+        return topic
+
+    def list(self, *, system: bool = False) -> list[TopicConfig]:
+        """All topics by name; system: RocketMQ's and our own too."""
+        names = {*self._state.topics, *self._queues_in_store}
+        found = (self.find(name) for name in sorted(names) if system or not is_reserved(name))
+        return [topic for topic in found if topic is not None]
+
+    def queue_count(self, topic: TopicConfig) -> int:
+        """Queues that can be read: those the store holds count, even if no longer configured."""
+        return max(topic.queue_count, self._queues_in_store.get(topic.name, 0))
+
+    def min_offset(self, name: str, queue: int) -> QueueOffset:
+        """Queue offsets below are from before the topic was deleted and must not be shown."""
+        topic = self._state.topics.get(name)
+        return QueueOffset(topic.min_offsets.get(queue, 0)) if topic else QueueOffset(0)
+
+    def for_reading(self, name: str, queue: int) -> TopicConfig:
+        """The topic, if this queue of it may be read.
+
+        Raises BadName, UnknownTopic, UnknownQueue, NotPermitted.
+        """
+        topic = self.get(name)
+        if not topic.is_readable:
+            raise _not_permitted(topic, "cannot be read", "4 (read)")
+        count = self.queue_count(topic)
+        if not 0 <= queue < count:
+            raise _unknown_queue(topic, queue, count)
+        return topic
+
+    async def for_sending(self, name: str, queue: int | None = None) -> TopicConfig:
+        """The topic, if it may be sent to; made now if sends may make topics.
+
+        Raises BadName, UnknownTopic, UnknownQueue, NotPermitted, and what a send raises.
+        """
+        topic = self._state.topics.get(name)
+        if topic is None or is_reserved(name):
+            check_user_name(name)
+            topic = self.find(name)
+        if topic is None:
+            if self._auto_create_queues is None:
+                raise self._unknown(name)
+            queues = self._auto_create_queues
+            put = await self._finish(self._put(name, queues, only_if_missing=True))
+            topic = put.topic
+        if not topic.is_writable:
+            raise _not_permitted(topic, "takes no messages", "2 (write)")
+        if queue is not None and not 0 <= queue < topic.queues:
+            raise _unknown_queue(topic, queue, topic.queues)
+        return topic
+
+    # -- changing ------------------------------------------------------------------------------
+
+    async def create(self, name: str, queues: int, *, perm: int | None = None) -> Put:
+        """Make a topic, or change one; durable on return. The same again changes nothing.
+
+        Fewer queues than before: new messages use fewer, the others can still be read.
+        Raises BadName, BadRequest, and what a send raises.
+        """
+        check_user_name(name)
+        if not 1 <= queues <= QUEUES_MAX:
+            raise BadRequest(
+                f"queues must be from 1 to {QUEUES_MAX}, not {queues}.", field="queues"
+            )
+        if perm is not None and not 0 <= perm <= _PERM_MAX:
+            raise BadRequest(
+                f"perm must be from 0 to {_PERM_MAX} (4 read, 2 write, 1 inherit), not {perm}.",
+                field="perm",
+            )
+        return await self._finish(self._put(name, queues, perm=perm))
+
+    async def delete(self, name: str) -> TopicConfig:
+        """Delete a topic; durable on return. Its messages expire with the log.
+
+        Raises BadName, UnknownTopic, and what a send raises.
+        """
+        check_user_name(name)
+        return await self._finish(self._delete(name))
+
+    async def take_over(self, foreign: Iterable[TopicConfig]) -> int:
+        """Make the topics those that RocketMQ left; return how many changed. Durable on return.
+
+        One snapshot and no single records: half of a take-over must not count. To be called before
+        anything is served, and the JSON file to be written before anything is changed afterwards.
+        """
+        async with self._changing:
+            next_state = self._state.copy()
+            theirs = {topic.name: topic for topic in foreign}
+            changed = 0
+            for topic in theirs.values():
+                known = self._state.find(topic.name)
+                kept = topic._replace(min_offsets=known.min_offsets if known else {})
+                if known != kept:
+                    next_state.apply(TopicRecord(self._flushed(), kept))
+                    changed += 1
+            for topic in self._state.topics.values():
+                if topic.name not in theirs:
+                    offsets = self._offsets_now(topic)
+                    gone = topic._replace(deleted=True, min_offsets=offsets)
+                    next_state.apply(TopicRecord(self._flushed(), gone))
+                    changed += 1
+            if changed:
+                await self._append_snapshot(next_state)
+                self._on_change()
+            return changed
+
+    async def _finish(self, change: Coroutine[object, object, T]) -> T:
+        """Run a change to its end, even if the caller is cancelled meanwhile.
+
+        Otherwise: 1. a deletion's record is appended; 2. the client hangs up, the request is
+        cancelled; 3. the topic is still served and takes messages; 4. the next start replays the
+        record, and the topic is gone with them.
+        """
+        task = asyncio.ensure_future(change)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[object]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, also when the caller is gone
+
+    async def _delete(self, name: str) -> TopicConfig:
+        async with self._changing:
+            topic = self.get(name)
+            gone = topic._replace(deleted=True, min_offsets=self._offsets_now(topic))
+            await self._record(gone)
+        return gone
+
+    async def _put(
+        self, name: str, queues: int, *, perm: int | None = None, only_if_missing: bool = False
+    ) -> Put:
+        async with self._changing:
+            # Looked for again: another request may have made it while this one waited.
+            before = self.find(name)
+            if before is not None and only_if_missing:
+                return Put(before, created=False)
+            known = self._state.find(name)
+            wanted = TopicConfig(name, queues, queues) if before is None else before
+            wanted = wanted._replace(
+                queues=queues,
+                read_queues=max(queues, wanted.read_queues),
+                perm=wanted.perm if perm is None else perm,
+                min_offsets=known.min_offsets if known else {},
+            )
+            if wanted != self._state.topics.get(name):
+                await self._record(wanted)
+            return Put(wanted, created=before is None)
+
+    async def _record(self, topic: TopicConfig) -> None:
+        body = records.encode_topic(TopicRecord(self._flushed(), topic))
+        await self._log.append_state(body)
+        self._state.apply(records.decode(body))
+        self._on_change()
+
+    async def _append_snapshot(self, state: BrokerState) -> None:
+        offsets = [NextOffset(topic, queue, offset) for (topic, queue), offset in self._items()]
+        bodies = state.snapshot_records(
+            self._flushed(), SNAPSHOT_PART_BYTES_MAX, next_offsets=offsets
+        )
+        for body in bodies:
+            await self._log.append_state(body)
+        for body in bodies:
+            self._state.apply(records.decode(body))
+
+    def _items(self) -> Iterable[tuple[tuple[str, int], QueueOffset]]:
+        return sorted(self._next_offsets.items())
+
+    def _offsets_now(self, topic: TopicConfig) -> Mapping[int, int]:
+        """Queue -> where a later topic of this name goes on; queues that had nothing left out."""
+        known = dict(topic.min_offsets)
+        for queue in range(self.queue_count(topic)):
+            offset = self._next_offsets.next_of((topic.name, queue))
+            if offset:
+                known[queue] = offset
+        return known
+
+    def _unknown(self, name: str) -> UnknownTopic:
+        existing = [topic.name for topic in self.list()]
+        shown = ", ".join(existing[:NAMES_SHOWN_MAX]) or "none"
+        more = f" and {len(existing) - NAMES_SHOWN_MAX} more" * (len(existing) > NAMES_SHOWN_MAX)
+        return UnknownTopic(
+            f"there is no topic {name!r}; topics: {shown}{more}.",
+            f"Create it: PUT /v1/topics/{name} with a number of queues, "
+            f"or `tidemark topic create {name}`.",
+            topic=name,
+            topics=existing[:NAMES_SHOWN_MAX],
+        )
+
+
+def _unknown_queue(topic: TopicConfig, queue: int, count: int) -> UnknownQueue:
+    exist = f"0 to {count - 1}" if count else "none"
+    return UnknownQueue(
+        f"topic {topic.name!r} has no queue {queue}; queues: {exist}.",
+        topic=topic.name,
+        queue=queue,
+        queues=count,
+    )
+
+
+def _not_permitted(topic: TopicConfig, what: str, bit: str) -> NotPermitted:
+    return NotPermitted(
+        f"topic {topic.name!r} {what}: its perm {topic.perm} lacks {bit}.",
+        f'PUT /v1/topics/{topic.name} with "perm": 6 allows reading and sending.',
+        topic=topic.name,
+        perm=topic.perm,
+    )
