@@ -419,9 +419,9 @@ def test_after_any_sequence_a_restart_serves_the_same(steps: list[tuple[str, str
                 await broker.topics.delete(name)
             again = broker.restarted()
             assert again.topics.list() == broker.topics.list()
-            for (topic, queue), offset in highest.items():
-                least = broker.topics.min_offset(topic, queue)
-                assert least == again.topics.min_offset(topic, queue)
+            for (topic, place), offset in highest.items():
+                least = broker.topics.min_offset(topic, place)
+                assert least == again.topics.min_offset(topic, place)
                 assert least <= offset
 
     asyncio.run(run())
