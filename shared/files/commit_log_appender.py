@@ -142,6 +142,7 @@ class CommitLogAppender:
     def _settle(self) -> None:
         """Make the end of the log the place to write: once, as soon as the disk allows it."""
         end, files = self._mark.end, self._files
+        self._store.make_up()
         for start in reversed(files.starts):
             if start > end:
                 files.delete_last()

@@ -69,6 +69,25 @@ PID_SLOTS: Final = {
 """Where a holder says its process id, in the order of likelihood."""
 
 
+class StandInLock:
+    """A byte of run_dir's lock file, and of the store's own as soon as that can be locked."""
+
+    def __init__(self, role: Role, lock: RecordLock) -> None:
+        self.role = role
+        self._locks = [lock]
+        self.held = True
+
+    def add(self, lock: RecordLock) -> None:
+        """Hold the store's own byte as well."""
+        self._locks.append(lock)
+
+    def release(self) -> None:
+        """Give all free."""
+        self.held = False
+        for lock in self._locks:
+            lock.release()
+
+
 class StoreDir:
     """One store directory. ``open_or_create`` first; paths are valid before it."""
 
@@ -95,6 +114,8 @@ class StoreDir:
         self.read_only: StoreError | None = None
         """Why the directory cannot be written now: ReadOnlyDisk or DiskFull; None if it can."""
         self._was_clean: bool | None = None
+        self._stand_ins: list[StandInLock] = []
+        self._abort_owed: int | None = None
 
     def consume_queue_dir(self, topic: str, queue: int) -> Path:
         """Directory of one queue's files."""
@@ -187,13 +208,16 @@ class StoreDir:
         On a disk that refuses writes the lock file of ``run_dir`` stands in: nobody can write the
         store, but two processes of one role would still share sockets and positions.
         """
-        path = self.lock_path
         try:
-            lock = self.disk.lock(path, byte=role)
+            return self._take(self.lock_path, role)
         except ReadOnlyDisk:
-            path = self.run_dir / "lock"
             self.disk.make_directory(self.run_dir)
-            lock = self.disk.lock(path, byte=role)
+            lock = StandInLock(role, self._take(self.run_dir / "lock", role))
+        self._stand_ins.append(lock)
+        return lock
+
+    def _take(self, path: Path, role: Role) -> RecordLock:
+        lock = self.disk.lock(path, byte=role)
         if lock is None:
             pid = self._holder(role)
             by = f"process {pid}" if pid else "a process that did not say its id"
@@ -207,6 +231,24 @@ class StoreDir:
             )
         self._fill_lock_file(path)
         return lock
+
+    def make_up(self) -> None:
+        """Before the first write: what a start on a full or read-only disk had to leave out.
+
+        The store's own lock in place of a stand-in, missing directories, tidemark.json, abort.
+        Does nothing after an ordinary start. Raises DiskFull, ReadOnlyDisk: as before, try again;
+        StoreLocked: another process took the store once it could be written.
+        """
+        while self._stand_ins:
+            lock = self._stand_ins[-1]
+            if lock.held:
+                lock.add(self._take(self.lock_path, lock.role))
+            self._stand_ins.pop()
+        if self.read_only is not None:
+            self._make_missing(describing=self.disk.stat(self.description_path) is None)
+            self.read_only = None
+        if self._abort_owed is not None:
+            self.mark_running(self._abort_owed)
 
     def _fill_lock_file(self, path: Path) -> None:
         # Only for people and RocketMQ's tools: a full disk must not keep a store from starting.
@@ -238,12 +280,15 @@ class StoreDir:
     def mark_running(self, pid: int | None = None) -> None:
         """Make ``abort`` durable, holding the decimal process id, no newline.
 
-        Raises DiskFull, ReadOnlyDisk: then nothing may be appended yet.
+        Raises DiskFull, ReadOnlyDisk: then nothing may be appended before ``make_up``, which the
+        appender calls.
         """
         _ = self.was_clean
-        text = str(os.getpid() if pid is None else pid).encode()
+        self._abort_owed = os.getpid() if pid is None else pid
+        text = str(self._abort_owed).encode()
         if read_whole(self.disk, self.abort_path) == text:
             self.disk.sync_directory(self.root)
+            self._abort_owed = None
             return
         # Two services may start at once; whose number it holds is of no matter, that it is there
         # is. FileExistsError, FileNotFoundError: the other one's temporary, or taken by it.
@@ -253,6 +298,7 @@ class StoreDir:
             with contextlib.suppress(FileExistsError):
                 self.disk.create(self.abort_path, len(text), reserve=False).close()
             self.disk.sync_directory(self.root)
+        self._abort_owed = None
 
     def mark_clean(self) -> None:
         """Remove ``abort``: everything is synced and dispatched. Fine if it is not there."""

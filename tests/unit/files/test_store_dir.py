@@ -323,6 +323,52 @@ class TestLocks:
         lock.release()
 
 
+class TestMakingUp:
+    """A disk that refused writes at the start takes them again."""
+
+    def test_the_stores_own_lock_directories_and_abort_come_before_the_first_write(
+        self, tmp_path: Path
+    ) -> None:
+        make_foreign(tmp_path / "store")
+        disk = ReadOnly(tmp_path / "run")
+        opened = StoreDir(disk, tmp_path / "store", SMALL, run_dir=tmp_path / "run")
+        opened.open_or_create()
+        lock, other = opened.lock(Role.APPEND), opened.lock(Role.BROKER)
+        other.release()
+        with pytest.raises(ReadOnlyDisk):
+            opened.mark_running(5)
+        with pytest.raises(ReadOnlyDisk):
+            opened.make_up()
+        disk._writable = tmp_path  # remounted
+        opened.make_up()
+        opened.make_up()
+        assert opened.read_only is None
+        assert opened.description_path.exists()
+        assert opened.abort_path.read_bytes() == b"5"
+        second = store(tmp_path / "store")
+        with pytest.raises(StoreLocked):
+            second.lock(Role.APPEND)
+        second.lock(Role.BROKER).release()
+        lock.release()
+        second.lock(Role.APPEND).release()
+
+    def test_who_came_later_does_not_get_a_store_that_another_has_taken(
+        self, tmp_path: Path
+    ) -> None:
+        make_foreign(tmp_path / "store")
+        disk = ReadOnly(tmp_path / "run")
+        opened = StoreDir(disk, tmp_path / "store", SMALL, run_dir=tmp_path / "run")
+        opened.open_or_create()
+        lock = opened.lock(Role.APPEND)
+        disk._writable = tmp_path
+        taken = store(tmp_path / "store").lock(Role.APPEND)
+        for _ in range(2):
+            with pytest.raises(StoreLocked):
+                opened.make_up()
+        taken.release()
+        lock.release()
+
+
 class TestAbort:
     def test_it_holds_the_process_id_until_all_is_clean(self, tmp_path: Path) -> None:
         opened = store(tmp_path)
