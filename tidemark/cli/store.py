@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
 import click
+from rich.console import Console
+from rich.progress import Progress
 
+from shared.files.kept_cuts import CUT_BYTES_MAX
 from shared.files.valid_end import Verdict
 from tidemark.cli.offline import LogEnd, OfflineStore, described
-from tidemark.cli.output import expected_errors, say
+from tidemark.cli.output import (
+    as_json,
+    expected_errors,
+    output_option,
+    print_facts,
+    say,
+    to_json,
+)
 from tidemark.cli.store_dump import queue_lines, record_lines
+from tidemark.cli.store_rebuild import Loss, cut, loss_at, losses, plan_rebuild
+from tidemark.cli.store_rebuild import rebuild as rebuild_derived
+from tidemark.cli.store_verify import report_facts
+from tidemark.cli.store_verify import verify as check
 from tidemark.errors import CorruptRecord
 
 T = TypeVar("T")
@@ -75,3 +90,136 @@ def _tell_end(offline: OfflineStore, end: LogEnd) -> None:
         raise CorruptRecord(end.end, f"{end.reason}; {end.decision.reason}", path)
     if (text := described(end)) is not None:
         say(text)
+
+
+@store.command()
+@store_option
+@click.option(
+    "--index-slots",
+    type=click.IntRange(min=1),
+    help="Slots per index file, for a store that does not say (RocketMQ's maxHashSlotNum).",
+)
+@output_option
+@expected_errors
+def verify(root: Path, index_slots: int | None) -> None:
+    """Check every record, every queue unit and every index entry against each other.
+
+    Reads only, also while a node runs. Ends with status 1 if anything is damaged, and names each
+    place by file and byte.
+    """
+    with OfflineStore(root) as offline, _progress(offline, "verifying") as progress:
+        report = check(offline, index_slots=index_slots, progress=progress)
+    facts = report_facts(report)
+    if as_json():
+        click.echo(to_json(facts))
+    else:
+        print_facts({name: fact for name, fact in facts.items() if not isinstance(fact, list)})
+        for remark in report.remarks:
+            click.echo(f"remark: {remark}")
+        for damage in report.damages:
+            place = damage.where if damage.byte is None else f"{damage.where} byte {damage.byte}"
+            click.echo(f"damage: {place}: {damage.problem}")
+        if report.damages_not_named:
+            click.echo(f"and {report.damages_not_named} more")
+    if report.damage_count:
+        say(
+            f"{report.damage_count} places are damaged. Damage under commitlog/: see "
+            "`tidemark store repair --dry-run`; anything else: stop the node and run "
+            "`tidemark store rebuild`."
+        )
+        click.get_current_context().exit(1)
+
+
+@contextmanager
+def _progress(offline: OfflineStore, what: str) -> Iterator[Callable[[int], None] | None]:
+    """A bar for a walk over the log, where somebody watches."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    start, end = offline.min_offset, offline.files.end
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=max(1, end - start))
+        yield lambda done: bar.update(task, completed=done - start)
+
+
+@store.command()
+@store_option
+@click.option("--queues", is_flag=True, help="Only the consume queues.")
+@click.option("--index", is_flag=True, help="Only the index.")
+@click.option("--topic", help="Only the consume queues of this topic.")
+@click.option("--dry-run", is_flag=True, help="Say what would be made again; change nothing.")
+@expected_errors
+def rebuild(root: Path, queues: bool, index: bool, topic: str | None, dry_run: bool) -> None:
+    """Make consume queues and index anew from the commit log. No service may run.
+
+    No message is at risk: queues and index hold nothing that the log does not.
+    """
+    if topic is not None and index:
+        raise click.UsageError("--topic is for queues; the index is one for all topics")
+    if not queues and not index:
+        queues, index = True, topic is None
+    with OfflineStore(root) as offline:
+        plan = plan_rebuild(offline, queues=queues, index=index, topic=topic)
+    for name, number in plan.kept_queues:
+        say(f"topic {name} queue {number}: all its messages have expired; its files stay")
+    what = f"{len(plan.queues)} queues and {len(plan.index_files)} index files"
+    if dry_run:
+        say(f"would remove and make again {what}")
+        return
+    rebuild_derived(root, plan, say)
+    say(f"made again what the log holds, in place of {what}")
+
+
+@store.command()
+@store_option
+@click.option("--dry-run", is_flag=True, help="Explain only; the default without --cut-at.")
+@click.option(
+    "--cut-at",
+    type=click.IntRange(min=0),
+    help="Cut the log at this physical offset: everything behind it is lost to consumers.",
+)
+@click.option("--yes", is_flag=True, help="Yes, cut.")
+@expected_errors
+def repair(root: Path, dry_run: bool, cut_at: int | None, yes: bool) -> None:
+    """Explain the damage in a commit log, or cut it off.
+
+    A damaged record cannot be mended here: copy the file from another replica or a backup if there
+    is one. The way without: --cut-at keeps what is cut in cut/, zeroes it in the log, and makes
+    queues and index anew. No service may run then.
+    """
+    with OfflineStore(root) as offline:
+        if cut_at is None:
+            found = losses(offline)
+            if not found:
+                say("no damage in the commit log; nothing to repair")
+            for loss in found:
+                _explain(offline, loss)
+            return
+        loss = loss_at(offline, cut_at)
+        _explain(offline, loss)
+    if dry_run:
+        return
+    if not yes:
+        raise click.UsageError("cutting loses messages for good: give --yes, too")
+    cut(root, loss, say)
+    say(f"the log ends at {cut_at} now")
+
+
+def _explain(offline: OfflineStore, loss: Loss) -> None:
+    """Say what is damaged and what a cut there would cost."""
+    path = offline.files.path(offline.files.start_of(loss.cut_at))
+    if loss.reason:
+        click.echo(f"damage at physical offset {loss.cut_at} ({path}): {loss.reason}")
+        if loss.damaged_end is not None:
+            size = loss.damaged_end - loss.cut_at
+            click.echo(f"  {size} bytes hold no readable record; sound ones go on behind them")
+    lost = sum(loss.records.values())
+    size = loss.end - loss.cut_at
+    click.echo(
+        f"  a cut at {loss.cut_at} takes {size} bytes with {lost} sound records out of the log; "
+        f"the first {min(size, CUT_BYTES_MAX)} bytes stay in {offline.store.cut_dir}"
+    )
+    for (topic, queue), count in sorted(loss.records.items()):
+        click.echo(f"    topic {topic} queue {queue}: {count} messages")
+    if lost:
+        click.echo("  queue offsets start again behind the last message that is left")

@@ -1,0 +1,245 @@
+"""`tidemark store` on damaged copies of real stores: every damage is named where it is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support import golden
+from tidemark.cli.main import cli
+from tidemark.formats.queue_unit import UNIT
+
+
+def run(*arguments: str | Path, stdin: bytes = b"") -> Result:
+    return CliRunner().invoke(cli, [*map(str, arguments)], input=stdin, catch_exceptions=False)
+
+
+def verified(store: Path) -> tuple[int, dict[str, Any]]:
+    done = run("store", "verify", "--store", store, "-o", "json")
+    return done.exit_code, json.loads(done.stdout)
+
+
+def dumped(store: Path) -> list[dict[str, Any]]:
+    done = run("store", "dump", "--store", store)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return golden.unpack("cut", tmp_path_factory.mktemp("golden"))
+
+
+@pytest.fixture
+def store(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "store"))
+
+
+def poke(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def log_place(store: Path, physical_offset: int) -> tuple[Path, int]:
+    for start, path in reversed(golden.commit_log_files(store)):
+        if start <= physical_offset:
+            return path, physical_offset - start
+    raise AssertionError(physical_offset)
+
+
+@pytest.mark.parametrize("name", golden.golden_names())
+def test_a_store_that_rocketmq_wrote_is_sound(name: str, tmp_path: Path) -> None:
+    store = golden.unpack(name, tmp_path)
+    status, report = verified(store)
+    assert report["damages"] == []
+    assert status == 0
+    assert report["records"] == golden.manifest(name)["commitLog"]["records"]
+    assert report["log_end"] == golden.manifest(name)["commitLog"]["maxOffset"]
+    assert bool(report["remarks"]) == ("damage" in golden.manifest(name))
+
+
+def test_verify_changes_nothing(store: Path) -> None:
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    verified(store)
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
+
+
+def test_a_flipped_bit_in_a_record_is_named_and_the_rest_is_still_checked(store: Path) -> None:
+    records = dumped(store)
+    victim = next(record for record in records[100:] if record["size"] > 300)
+    path, at = log_place(store, victim["physical_offset"])
+    poke(path, at + 90, bytes([path.read_bytes()[at + 90] ^ 4]))
+    status, report = verified(store)
+    assert status == 1
+    (damage,) = report["damages"]
+    assert damage["where"] == f"commitlog/{path.name}"
+    assert damage["byte"] == at
+    assert f"physical offsets {victim['physical_offset']} to " in damage["problem"]
+    assert report["records"] == len(records) - 1
+
+    done = run("store", "dump", "--store", store)
+    assert done.exit_code == 1
+    assert "[corrupt-record]" in done.stderr
+    assert str(victim["physical_offset"]) in done.stderr
+    assert len(done.stdout.splitlines()) == records.index(victim)
+
+
+def test_a_missing_log_file_is_named(store: Path) -> None:
+    files = golden.commit_log_files(store)
+    files[1][1].unlink()
+    status, report = verified(store)
+    assert status == 1
+    assert any("is missing" in damage["problem"] for damage in report["damages"])
+    assert str(files[1][0]) in json.dumps(report["damages"])
+
+
+def test_a_changed_queue_unit_is_named_by_byte(store: Path) -> None:
+    record = dumped(store)[200]
+    directory = store / "consumequeue" / record["topic"] / str(record["queue"])
+    position = record["queue_offset"] * UNIT.size
+    path = next(
+        path for path in sorted(directory.iterdir(), reverse=True) if int(path.name) <= position
+    )
+    at = position - int(path.name)
+    poke(path, at + 12, b"\x11" * 8)
+    status, report = verified(store)
+    assert status == 1
+    (damage,) = report["damages"]
+    assert damage["where"] == str(path.relative_to(store))
+    assert damage["byte"] == at
+
+
+def test_a_missing_queue_file_is_named(store: Path) -> None:
+    record = dumped(store)[-1]
+    directory = store / "consumequeue" / record["topic"] / str(record["queue"])
+    shutil.rmtree(directory)
+    status, report = verified(store)
+    assert status == 1
+    assert {damage["where"] for damage in report["damages"]} <= {
+        str(directory.relative_to(store) / path.name)
+        for path in [Path(f"{n:020}") for n in range(0, 10**6, 20)]
+    }
+    assert any("there is no unit" in damage["problem"] for damage in report["damages"])
+
+
+@pytest.mark.parametrize(
+    ("at_entry", "data", "says"),
+    [
+        (4, (12345).to_bytes(8, "big"), "where no record starts"),
+        (0, (7).to_bytes(4, "big"), "has no key with hash 7"),
+        (16, (499).to_bytes(4, "big"), "follows entry"),
+    ],
+)
+def test_a_changed_index_entry_is_named_by_byte(
+    store: Path, at_entry: int, data: bytes, says: str
+) -> None:
+    config = golden.manifest("cut")["config"]
+    path = sorted((store / "index").iterdir())[-2]
+    entry = 40 + 4 * config["maxHashSlotNum"] + 20 * 100
+    if at_entry == 4:  # a place inside the log at which no record starts
+        data = (dumped(store)[100]["physical_offset"] + 8).to_bytes(8, "big")
+    poke(path, entry + at_entry, data)
+    status, report = verified(store)
+    assert status == 1
+    named = [damage for damage in report["damages"] if damage["byte"] == entry]
+    assert any(says in damage["problem"] for damage in named)
+    assert {damage["where"] for damage in report["damages"]} == {f"index/{path.name}"}
+
+
+def test_a_cleared_index_slot_is_named_by_byte(store: Path) -> None:
+    config = golden.manifest("cut")["config"]
+    path = sorted((store / "index").iterdir())[-2]
+    data = path.read_bytes()
+    slot = next(
+        at for at in range(40, 40 + 4 * config["maxHashSlotNum"], 4) if any(data[at : at + 4])
+    )
+    poke(path, slot, bytes(4))
+    done = run("store", "verify", "--store", store, "-o", "json", "--index-slots",
+               str(config["maxHashSlotNum"]))  # fmt: skip
+    assert done.exit_code == 1
+    damages = json.loads(done.stdout)["damages"]
+    assert [damage["byte"] for damage in damages] == [slot]
+
+
+def test_a_short_checkpoint_and_json_that_is_none_are_named(tmp_path: Path) -> None:
+    store = golden.unpack("defaults", tmp_path)
+    (store / "config" / "topics.json").write_text("{")
+    (store / "checkpoint").write_bytes(b"short")
+    status, report = verified(store)
+    assert status == 1
+    assert {damage["where"] for damage in report["damages"]} == {
+        "checkpoint",
+        "config/topics.json",
+    }
+
+
+def test_a_directory_that_is_no_store_is_refused(tmp_path: Path) -> None:
+    for command in ("dump", "verify", "rebuild", "repair"):
+        done = run("store", command, "--store", tmp_path)
+        assert done.exit_code == 1
+        assert "[store-missing]" in done.stderr
+        assert list(tmp_path.iterdir()) == []
+    assert run("store", "dump", "--store", tmp_path / "nothing").exit_code == 2
+
+
+def test_repair_explains_the_damage_and_what_a_cut_would_lose(store: Path) -> None:
+    records = dumped(store)
+    victim = records[400]
+    path, at = log_place(store, victim["physical_offset"])
+    poke(path, at + 4, b"\x00\x00\x00\x00")
+    done = run("store", "repair", "--store", store)
+    assert done.exit_code == 0
+    assert f"damage at physical offset {victim['physical_offset']}" in done.stdout
+    assert f"with {len(records) - 401} sound records" in done.stdout
+    following = records[401:]
+    topic, queue = following[0]["topic"], following[0]["queue"]
+    count = sum((record["topic"], record["queue"]) == (topic, queue) for record in following)
+    assert f"topic {topic} queue {queue}: {count} messages" in done.stdout
+    assert path.read_bytes()[at + 4 : at + 8] == bytes(4)
+
+
+def test_repair_of_a_sound_log_has_nothing_to_do(store: Path) -> None:
+    done = run("store", "repair", "--store", store)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "nothing to repair" in done.stderr
+
+
+def test_a_cut_is_refused_where_no_record_starts_or_behind_the_damage(store: Path) -> None:
+    records = dumped(store)
+    inside = records[300]["physical_offset"] + 1
+    done = run("store", "repair", "--store", store, "--cut-at", str(inside), "--yes")
+    assert done.exit_code == 1
+    assert "no record starts" in done.stderr
+    path, at = log_place(store, records[100]["physical_offset"])
+    poke(path, at + 4, b"\x00\x00\x00\x00")
+    behind = str(records[200]["physical_offset"])
+    done = run("store", "repair", "--store", store, "--cut-at", behind, "--yes")
+    assert done.exit_code == 1
+    assert "would leave the damage" in done.stderr
+    assert dumped(store) == records[:100]
+
+
+def test_a_cut_needs_a_yes_and_a_dry_run_cuts_nothing(store: Path) -> None:
+    records = dumped(store)
+    at = str(records[500]["physical_offset"])
+    assert run("store", "repair", "--store", store, "--cut-at", at).exit_code == 2
+    done = run("store", "repair", "--store", store, "--cut-at", at, "--dry-run")
+    assert done.exit_code == 0
+    assert f"with {len(records) - 500} sound records" in done.stdout
+    assert dumped(store) == records
+
+
+def test_a_dry_rebuild_says_what_it_would_do(store: Path) -> None:
+    before = sorted(path for path in store.rglob("*"))
+    done = run("store", "rebuild", "--store", store, "--dry-run")
+    assert done.exit_code == 0
+    assert "would remove and make again" in done.stderr
+    assert sorted(path for path in store.rglob("*")) == before
+    only = run("store", "rebuild", "--store", store, "--index", "--dry-run")
+    assert "0 queues and" in only.stderr
+    assert run("store", "rebuild", "--store", store, "--index", "--topic", "x").exit_code == 2

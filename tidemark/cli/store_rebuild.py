@@ -1,0 +1,285 @@
+"""``tidemark store rebuild`` and ``repair``: derived files anew from the log; damage cut off it.
+
+Both hold all four locks of the store, so no service runs. Queues and index hold nothing that the
+log does not: they are removed and dispatched again by reput itself, in its own process. Killed
+anywhere, the same command may be run again: what is missing then is found at every start.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from shared.files import log_walk
+from shared.files.consume_queue import EVERYTHING
+from shared.files.disk import RecordLock
+from shared.files.positions import Positions
+from shared.files.recovery import Recovered, recover
+from shared.files.store_config import StoreConfig
+from shared.files.store_dir import Role, StoreDir
+from shared.files.valid_end import Verdict
+from shared.runtime.clock import boot_id
+from tidemark.cli.damage import DamagedRange, walk
+from tidemark.cli.offline import LogEnd, OfflineStore
+from tidemark.errors import BadRequest, StoreError
+from tidemark.formats.checkpoint import Slot
+from tidemark.formats.filenames import parse_index_name
+
+ZEROS_AT_ONCE: Final = 1 << 20
+QueueKey = tuple[str, int]
+
+
+class RebuildPlan(NamedTuple):
+    """What a rebuild removes: everything in it is made again from the log."""
+
+    queues: list[QueueKey]
+    kept_queues: list[QueueKey]
+    """Queues all of whose records have expired: their files alone know how far they count."""
+    index_files: list[Path]
+
+
+class Loss(NamedTuple):
+    """What cutting the log at a place would take away."""
+
+    cut_at: int
+    reason: str
+    damaged_end: int | None
+    """Where sound records go on behind the damage; None if none do."""
+    end: int
+    """Behind the last byte that would be cut."""
+    records: dict[QueueKey, int]
+    """Sound records behind the damage, by topic and queue: they would be lost with it."""
+
+
+# -- what there is to do --------------------------------------------------------------------------
+
+
+def plan_rebuild(
+    offline: OfflineStore, *, queues: bool, index: bool, topic: str | None
+) -> RebuildPlan:
+    """Say what a rebuild would remove. Changes nothing."""
+    chosen = [key for key in offline.queues() if queues and (topic is None or key[0] == topic)]
+    kept = [key for key in chosen if _all_expired(offline, key)]
+    files = []
+    if index:
+        directory = offline.store.index_dir
+        files = [
+            directory / entry.name
+            for entry in offline.disk.list_directory(directory)
+            if not entry.is_directory and parse_index_name(entry.name) is not None
+        ]
+    return RebuildPlan([key for key in chosen if key not in kept], kept, files)
+
+
+def _all_expired(offline: OfflineStore, key: QueueKey) -> bool:
+    """Whether a queue counts messages, none of which is in the log any more.
+
+    Its numbering goes on from where it was; dispatched anew it would begin at 0, and consumers
+    would take new messages for ones they have seen.
+    """
+    reader = offline.reader(*key)
+    try:
+        end = reader.max_offset(EVERYTHING)
+        return 0 < end <= reader.min_offset(offline.min_offset)
+    finally:
+        reader.close()
+
+
+def losses(offline: OfflineStore) -> list[Loss]:
+    """For each damaged place: what cutting there would lose. Empty: nothing is damaged."""
+    starts: list[tuple[int, str, int | None, Counter[QueueKey]]] = []
+    end = 0
+    for found in walk(offline):
+        match found:
+            case DamagedRange():
+                starts.append((found.start, found.reason, found.end, Counter()))
+            case LogEnd():
+                if found.decision.verdict is Verdict.CORRUPTION:
+                    reason = f"{found.reason or 'no file follows'}; {found.decision.reason}"
+                    starts.append((found.end, reason, None, Counter()))
+                end = found.end if found.last_byte is None else found.last_byte + 1
+            case _:
+                for entry in found.entries if starts else ():
+                    starts[-1][3][entry.topic, entry.queue_id] += 1
+    found_losses: list[Loss] = []
+    behind: Counter[QueueKey] = Counter()
+    for start, reason, damaged_end, records in reversed(starts):
+        behind = behind + records
+        found_losses.append(Loss(start, reason, damaged_end, end, dict(behind)))
+    return found_losses[::-1]
+
+
+def loss_at(offline: OfflineStore, cut_at: int) -> Loss:
+    """What cutting at a chosen place would lose. Raises BadRequest if it is no place to cut."""
+    lost: Counter[QueueKey] = Counter()
+    is_boundary = False
+    for found in walk(offline):
+        match found:
+            case DamagedRange():
+                if found.start < cut_at:
+                    raise BadRequest(
+                        f"a cut at {cut_at} would leave the damage at {found.start} before it. "
+                        "Nothing was changed.",
+                        f"Cut at {found.start} or before.",
+                    )
+                is_boundary = is_boundary or found.start == cut_at
+            case LogEnd():
+                if not is_boundary and found.end != cut_at:
+                    raise BadRequest(
+                        f"no record starts at physical offset {cut_at}, and no damage. "
+                        "Nothing was changed.",
+                        "Take an offset that `tidemark store repair --dry-run` names, or the "
+                        "physical_offset of a record.",
+                    )
+                end = found.end if found.last_byte is None else found.last_byte + 1
+                return Loss(cut_at, "", None, max(end, cut_at), dict(lost))
+            case _:
+                for entry in found.entries:
+                    is_boundary = is_boundary or entry.physical_offset == cut_at
+                    if entry.physical_offset >= cut_at:
+                        lost[entry.topic, entry.queue_id] += 1
+    raise AssertionError("walk() ends with a LogEnd")
+
+
+# -- doing it -------------------------------------------------------------------------------------
+
+
+def hold_all(store: StoreDir, parts: ExitStack) -> dict[Role, RecordLock]:
+    """Take all four locks. Raises StoreLocked naming who holds one."""
+    locks: dict[Role, RecordLock] = {}
+    for role in Role:
+        locks[role] = store.lock(role)
+        parts.callback(locks[role].release)
+    return locks
+
+
+def rebuild(root: Path, plan: RebuildPlan, say: Callable[[str], None]) -> None:
+    """Remove what the plan names and let reput make it again.
+
+    Raises StoreLocked, CorruptRecord (nothing removed), StoreError if reput fails.
+    """
+    with ExitStack() as parts, OfflineStore(root) as offline:
+        store = offline.store
+        locks = hold_all(store, parts)
+        _recover(store, say)
+        _remove_derived(offline, plan)
+        locks.pop(Role.REPUT).release()
+        _dispatch(root, offline.config, say)
+
+
+def cut(root: Path, loss: Loss, say: Callable[[str], None]) -> None:
+    """Cut the log at ``loss.cut_at``, keep the bytes in cut/, make everything derived anew."""
+    with ExitStack() as parts, OfflineStore(root) as offline:
+        store = offline.store
+        locks = hold_all(store, parts)
+        if loss.end > loss.cut_at:
+            kept = store.keep_cut(
+                loss.cut_at,
+                log_walk.chunks(offline.files, loss.cut_at, loss.end),
+                epoch=offline.slot(Slot.LOG_EPOCH),
+                reason="repair",
+            )
+            say(f"kept {loss.end - loss.cut_at} bytes in {kept}")
+        # Queues, index and checkpoint say that what is cut was durable: they go first. A kill from
+        # here on leaves damage as it was, or a torn tail, and less to rebuild from.
+        plan = plan_rebuild(offline, queues=True, index=True, topic=None)
+        _remove_derived(offline, plan)
+        with suppress(FileNotFoundError):
+            store.disk.unlink(store.checkpoint_path)
+        store.disk.sync_directory(root)
+        _zero(offline, loss.cut_at)
+        offline.files.close()
+        _recover(store, say)
+        locks.pop(Role.REPUT).release()
+        _dispatch(root, offline.config, say)
+
+
+def _recover(store: StoreDir, say: Callable[[str], None]) -> Recovered:
+    """Find the log's end as every start does, and publish it for reput."""
+    store.open_or_create()
+    store.mark_running()
+    positions = Positions.open(store.disk, store.checkpoint_path)
+    try:
+        recovered = recover(store, positions, boot_id=boot_id(), now=time.time_ns() // 1_000_000)
+        positions.sync()
+    finally:
+        positions.close()
+    if recovered.cut is not None:
+        say(f"cut a torn tail at {recovered.cut.start}, kept in {recovered.cut.path}")
+    say(f"the log holds physical offsets {recovered.min_offset} to {recovered.end}")
+    return recovered
+
+
+def _remove_derived(offline: OfflineStore, plan: RebuildPlan) -> None:
+    """Remove files of queues and index; durable on return."""
+    disk, store = offline.disk, offline.store
+    for topic, queue in plan.queues:
+        directory = store.consume_queue_dir(topic, queue)
+        for entry in disk.list_directory(directory):
+            disk.unlink(directory / entry.name)
+        disk.sync_directory(directory)
+        disk.remove_directory(directory)
+        disk.sync_directory(directory.parent)
+    for path in plan.index_files:
+        disk.unlink(path)
+    if plan.index_files:
+        disk.sync_directory(store.index_dir)
+
+
+def _zero(offline: OfflineStore, cut_at: int) -> None:
+    """Zero the log from cut_at on; durable on return. Later files are removed."""
+    files, disk = offline.files, offline.disk
+    first = files.start_of(cut_at)
+    for start in reversed([start for start in files.starts if start > first]):
+        disk.unlink(files.path(start))
+        files.starts.remove(start)
+    if first in files.starts:
+        file = files.open(first, writable=True)
+        try:
+            for at in range(cut_at - first, files.file_size, ZEROS_AT_ONCE):
+                size = min(ZEROS_AT_ONCE, files.file_size - at)
+                if file.pread(size, at).strip(b"\0"):  # what is a hole stays one
+                    file.pwrite(bytes(size), at)
+            file.sync()
+        finally:
+            file.close()
+    disk.sync_directory(offline.store.commit_log_dir)
+
+
+def _dispatch(root: Path, config: StoreConfig, say: Callable[[str], None]) -> None:
+    """Let reput dispatch the whole log and end."""
+    say("dispatching the log into queues and index")
+    with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as settings:
+        settings.writelines(_settings(config))
+        settings.flush()
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "services.reput"),
+                *("--store", str(root), "--config", settings.name, "--once"),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-5:])
+        raise StoreError(
+            f"reput ended with status {done.returncode}: {last} The log is whole; queues or index "
+            "are not.",
+            "Remove the cause and run the same command again.",
+        )
+
+
+def _settings(config: StoreConfig) -> Iterator[str]:
+    """The store's own sizes, as a service is told them."""
+    yield "[store]\n"
+    for name, value in config.sizes.items():
+        yield f"{name} = {json.dumps(value)}\n"

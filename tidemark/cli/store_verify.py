@@ -1,0 +1,302 @@
+"""``tidemark store verify``: does every byte of a store fit to every other? Read-only.
+
+One walk over the log, in physical order. Every record is validated, its unit in the consume queue
+and its entries in the index are compared with it; what is left over in queues and index afterwards
+points to nothing. *Damage* is what no start repairs by itself or what should not be possible;
+a *remark* is what the next start puts right, such as a torn tail.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from shared.files.consume_queue import EVERYTHING, ConsumeQueueReader
+from shared.files.valid_end import Verdict
+from tidemark.cli.damage import DamagedRange, walk
+from tidemark.cli.index_check import IndexCheck
+from tidemark.cli.offline import UNQUEUED, LogEnd, OfflineStore, described
+from tidemark.formats import json_dialect, record
+from tidemark.formats.checkpoint import SIZE, Slot
+from tidemark.formats.filenames import offset_name
+from tidemark.formats.queue_unit import Unit, is_pre_blank
+from tidemark.formats.scan import Entry
+from tidemark.offsets import UNIT_SIZE
+
+READERS_MAX: Final = 256
+DAMAGES_MAX: Final = 1000
+"""So many are named; the rest is counted. A file of zeros has a million of them."""
+
+QueueKey = tuple[str, int]
+
+
+class Damage(NamedTuple):
+    """One place that does not fit."""
+
+    where: str
+    """A path below the store."""
+    byte: int | None
+    """Offset in the file; None if it is the file as a whole."""
+    problem: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found."""
+
+    log_min: int = 0
+    log_end: int = 0
+    records: int = 0
+    record_bytes: int = 0
+    queues: int = 0
+    units: int = 0
+    index_files: int = 0
+    index_entries: int = 0
+    not_dispatched: int = 0
+    """Records whose unit is still to come."""
+    damages: list[Damage] = field(default_factory=list)
+    damages_not_named: int = 0
+    remarks: list[str] = field(default_factory=list)
+
+    def damage(self, where: str, byte: int | None, problem: str) -> None:
+        """Note one, as long as there are not too many."""
+        if len(self.damages) < DAMAGES_MAX:
+            self.damages.append(Damage(where, byte, problem))
+        else:
+            self.damages_not_named += 1
+
+    @property
+    def damage_count(self) -> int:
+        """All of them, named or not."""
+        return len(self.damages) + self.damages_not_named
+
+
+def verify(
+    offline: OfflineStore,
+    *,
+    index_slots: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Report:
+    """Check the whole store. index_slots: slots per index file where nothing says how many."""
+    report = Report(log_min=offline.min_offset)
+    # Read before the log: what a running reput dispatches while we walk must not look missing.
+    queues = _QueueCheck(offline, report)
+    index = IndexCheck(offline, report.damage, report.remarks.append, slots=index_slots)
+    for found in walk(offline, progress):
+        match found:
+            case DamagedRange():
+                _note_range(offline, report, found)
+                queues.lost_records = index.lost_records = True
+            case LogEnd():
+                _note_end(offline, report, found)
+            case _:
+                for entry in found.entries:
+                    report.records += 1
+                    report.record_bytes += entry.size
+                    queues.record(entry)
+                    index.record(entry)
+    queues.finish(report.log_end)
+    index.finish(report.log_end)
+    report.index_files, report.index_entries = index.files, index.entries
+    _check_small_files(offline, report)
+    if report.not_dispatched:
+        report.remarks.append(
+            f"{report.not_dispatched} records are not dispatched yet; the next start of reput "
+            "does that"
+        )
+    return report
+
+
+def _note_range(offline: OfflineStore, report: Report, found: DamagedRange) -> None:
+    start = offline.files.start_of(found.start)
+    report.damage(
+        f"commitlog/{offset_name(start)}",
+        found.start - start,
+        f"no record can be read in physical offsets {found.start} to {found.end}: {found.reason}",
+    )
+
+
+def _note_end(offline: OfflineStore, report: Report, found: LogEnd) -> None:
+    report.log_end = found.end
+    if found.decision.verdict is Verdict.CORRUPTION:
+        start = offline.files.start_of(found.end)
+        report.damage(
+            f"commitlog/{offset_name(start)}",
+            found.end - start,
+            f"the log ends at physical offset {found.end}: {found.reason or 'no file follows'}; "
+            f"{found.decision.reason}",
+        )
+    elif (text := described(found)) is not None:
+        report.remarks.append(text)
+
+
+def report_facts(report: Report) -> dict[str, object]:
+    """A report as a program reads it."""
+    return {
+        "log_min_offset": report.log_min,
+        "log_end": report.log_end,
+        "records": report.records,
+        "record_bytes": report.record_bytes,
+        "queues": report.queues,
+        "units": report.units,
+        "index_files": report.index_files,
+        "index_entries": report.index_entries,
+        "not_dispatched": report.not_dispatched,
+        "damage_count": report.damage_count,
+        "damages": [damage._asdict() for damage in report.damages],
+        "remarks": report.remarks,
+    }
+
+
+class _QueueCheck:
+    """Units against records. Reads each queue's files as their records come by."""
+
+    def __init__(self, offline: OfflineStore, report: Report) -> None:
+        self._offline = offline
+        self._report = report
+        self._readers: OrderedDict[QueueKey, ConsumeQueueReader] = OrderedDict()
+        self._next: dict[QueueKey, int] = {}
+        """Queue offset that the next record of a queue must have."""
+        self._matched: dict[QueueKey, int] = {}
+        self.lost_records = False
+        """Records could not be read: numbers that jump are their doing."""
+        clean_foreign = offline.is_foreign and offline.store.was_clean
+        self._complete_until = (
+            EVERYTHING if clean_foreign else offline.slot(Slot.DISPATCHED_DURABLE)
+        )
+
+    def record(self, entry: Entry) -> None:
+        """Compare a record with its unit."""
+        if entry.sys_flag & record.TRANSACTION_MASK in UNQUEUED:
+            return
+        key = entry.topic, entry.queue_id
+        reader = self._reader(key)
+        self._check_order(key, entry)
+        unit = reader.unit(entry.queue_offset)
+        expected = Unit(entry.physical_offset, entry.size, entry.tags_code)
+        if unit == expected:
+            self._matched[key] = self._matched.get(key, 0) + 1
+            self._report.units += 1
+        elif unit is not None and unit.size > 0 and self._was_dispatched(entry):
+            self._damage(
+                key,
+                entry.queue_offset,
+                f"the unit is {_shown(unit)}, the record {_shown(expected)}",
+            )
+        elif self._was_dispatched(entry):
+            self._damage(
+                key,
+                entry.queue_offset,
+                f"there is no unit for the record at physical offset {entry.physical_offset}",
+            )
+        else:
+            self._report.not_dispatched += 1
+
+    def _was_dispatched(self, entry: Entry) -> bool:
+        return entry.physical_offset + entry.size <= self._complete_until
+
+    def _check_order(self, key: QueueKey, entry: Entry) -> None:
+        expected = self._next.get(key)
+        if expected is not None and entry.queue_offset != expected and not self.lost_records:
+            start = self._offline.files.start_of(entry.physical_offset)
+            self._report.damage(
+                f"commitlog/{offset_name(start)}",
+                entry.physical_offset - start,
+                f"the record has queue offset {entry.queue_offset} of topic {key[0]} queue "
+                f"{key[1]}; the one before it had {expected - 1}",
+            )
+        self._next[key] = entry.queue_offset + 1
+
+    def finish(self, log_end: int) -> None:
+        """What is in the files and belongs to no record."""
+        keys = set(self._offline.queues())
+        self._report.queues = len(keys)
+        for key in sorted(keys):
+            self._check_rest(key, log_end)
+        while self._readers:
+            self._readers.popitem()[1].close()
+
+    def _check_rest(self, key: QueueKey, log_end: int) -> None:
+        reader = self._reader(key)
+        end = reader.max_offset(log_end)
+        behind = reader.max_offset(EVERYTHING) - end
+        if behind:
+            self._report.remarks.append(
+                f"topic {key[0]} queue {key[1]}: {behind} units point behind the log's end; the "
+                "next start cuts them"
+            )
+        first = reader.min_offset(self._offline.min_offset)
+        in_log = sum(
+            not is_pre_blank(unit) and unit.physical_offset >= self._offline.min_offset
+            for _, unit in _units(reader, first, end, log_end)
+        )
+        if in_log == self._matched.get(key, 0) or self.lost_records:
+            return
+        for number, unit in _units(reader, first, end, log_end):
+            if not is_pre_blank(unit) and not self._has_record(key, number, unit):
+                self._damage(key, number, f"the unit {_shown(unit)} points to no record of its own")
+
+    def _has_record(self, key: QueueKey, number: int, unit: Unit) -> bool:
+        if unit.physical_offset < self._offline.min_offset:
+            return True  # expired: nothing can be said
+        files = self._offline.files
+        start = files.start_of(unit.physical_offset)
+        if start not in files.starts:
+            return False
+        view, at = files.view(start), unit.physical_offset - start
+        try:
+            stored = record.decode(view[: at + unit.size], at)
+        except record.UndecodableRecord:
+            return False
+        return (stored.topic, stored.queue_id, stored.queue_offset) == (*key, number)
+
+    def _damage(self, key: QueueKey, queue_offset: int, problem: str) -> None:
+        position = queue_offset * UNIT_SIZE
+        in_file = position % self._offline.config.consume_queue_file_size
+        where = Path("consumequeue", key[0], str(key[1]), offset_name(position - in_file))
+        self._report.damage(str(where), in_file, f"queue offset {queue_offset}: {problem}")
+
+    def _reader(self, key: QueueKey) -> ConsumeQueueReader:
+        reader = self._readers.get(key)
+        if reader is None:
+            reader = self._readers[key] = self._offline.reader(*key)
+            while len(self._readers) > READERS_MAX:
+                self._readers.popitem(last=False)[1].close()
+        else:
+            self._readers.move_to_end(key)
+        return reader
+
+
+def _units(
+    reader: ConsumeQueueReader, first: int, end: int, log_end: int
+) -> Iterator[tuple[int, Unit]]:
+    at = first
+    while at < end:
+        units = reader.units(at, 4096, log_end)
+        yield from enumerate(units, start=at)
+        at = at + len(units) if units else reader.roll_next(at)
+
+
+def _shown(unit: Unit) -> str:
+    return f"({unit.physical_offset}, {unit.size} bytes, tags code {unit.tags_code})"
+
+
+def _check_small_files(offline: OfflineStore, report: Report) -> None:
+    """The checkpoint page and the JSON files: all of them can be made again."""
+    facts = offline.disk.stat(offline.store.checkpoint_path)
+    if facts is not None and facts.size != SIZE:
+        report.damage("checkpoint", None, f"{facts.size} bytes, not {SIZE}; it is made anew")
+    for entry in offline.disk.list_directory(offline.store.config_dir):
+        if not entry.name.endswith(".json"):
+            continue
+        path = offline.store.config_dir / entry.name
+        file = offline.disk.open(path, writable=False)
+        try:
+            json_dialect.loads(file.pread(file.size, 0).decode())
+        except ValueError as error:
+            report.damage(f"config/{entry.name}", None, f"it is no JSON: {error}")
+        finally:
+            file.close()
