@@ -153,6 +153,7 @@ async def test_fewer_queues_can_still_be_read_but_not_sent_to() -> None:
     await broker.topics.create("a", 8)
     assert await broker.topics.create("a", 2) == Put(TopicConfig("a", 2, 8), False)
     broker.topics.for_reading("a", 7)
+    assert await broker.topics.queues_for_send("a") == 2
     await broker.topics.for_sending("a", 1)
     with pytest.raises(UnknownQueue, match="topic 'a' has no queue 2; queues: 0 to 1"):
         await broker.topics.for_sending("a", 2)
