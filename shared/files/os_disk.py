@@ -41,7 +41,7 @@ def _named(error: OSError, path: Path, needed_bytes: int) -> StoreError | None:
     """The error a person can act on, or None if error is of another kind."""
     if error.errno in FULL:
         free = _free_bytes(path)
-        what = f"{needed_bytes} bytes in " if needed_bytes else ""
+        what = f"{needed_bytes} bytes in " if needed_bytes else "the name "
         return DiskFull(
             f"no room for {what}{path}: {free} bytes are free "
             f"({os.strerror(error.errno or errno.ENOSPC)}). What is stored stays readable.",
