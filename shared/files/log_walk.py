@@ -14,12 +14,13 @@ from typing import Final, NamedTuple
 import msgpack
 
 from shared.files.disk import Disk, File, MappedRegion
+from shared.files.torn_record import unwritten_at
 from shared.files.valid_end import FirstRecord
 from tidemark.errors import StrayFile, WrongFileSize
 from tidemark.formats import record, scan
 from tidemark.formats.filenames import offset_name, parse_offset_name
 from tidemark.formats.record import Checks, Kind
-from tidemark.formats.scan import Stop
+from tidemark.formats.scan import Entry, Stop
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 STATE_TOPIC: Final = "rmq_sys_tidemark_state"
@@ -137,11 +138,14 @@ def walk(
     start: int,
     *,
     record_crc_until: int,
+    unproven_from: int,
     progress: Progress,
 ) -> WalkResult:
     """Validate every record from start on, across files, up to the first byte that is none.
 
     record_crc_until: records from there on are not judged by a record CRC property they carry.
+    unproven_from: no mark says that records from there on were written whole; one that has a
+    sector of zeros where no record has one ends the walk.
     """
     offsets: dict[tuple[str, int], QueueOffset] = {}
     newest = records = 0
@@ -166,15 +170,20 @@ def walk(
             records_max=RECORDS_AT_ONCE,
             delay_levels_ms=(),
         )
-        for entry in found.entries:
+        whole, torn_at = _whole(found.entries, view, at, unproven_from)
+        for entry in whole:
             if entry.sys_flag & record.TRANSACTION_MASK in _UNQUEUED:
                 continue
             key = entry.topic, entry.queue_id
             if entry.queue_offset >= offsets.get(key, 0):
                 offsets[key] = QueueOffset(entry.queue_offset + 1)
-        if found.entries:
-            newest = max(newest, found.entries[-1].store_timestamp_ms)
-            records += len(found.entries)
+        if whole:
+            newest = max(newest, whole[-1].store_timestamp_ms)
+            records += len(whole)
+        if torn_at is not None:
+            at = found.entries[len(whole)].physical_offset
+            reason = f"the bytes from {torn_at} on were never written"
+            break
         at += found.end
         if limited and found.stop is Stop.VIEW_END:
             record_crc_until = at
@@ -188,6 +197,20 @@ def walk(
             reported = at
     progress(total, total)
     return WalkResult(at, reason, offsets, newest, records)
+
+
+def _whole(
+    entries: list[Entry], view: memoryview, at: int, unproven_from: int
+) -> tuple[list[Entry], int | None]:
+    """The entries before the first that was written in part, and which byte of that was not."""
+    if not entries or entries[-1].physical_offset < unproven_from:
+        return entries, None
+    for number, entry in enumerate(entries):
+        if entry.physical_offset >= unproven_from:
+            torn_at = unwritten_at(view, entry.physical_offset - at, entry.physical_offset)
+            if torn_at is not None:
+                return entries[:number], torn_at
+    return entries, None
 
 
 # -- behind the last record ---------------------------------------------------------------------

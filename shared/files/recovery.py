@@ -127,6 +127,7 @@ class _Recovery:
             self.files,
             start,
             record_crc_until=self._record_crc_until(),
+            unproven_from=self._unproven_from(),
             progress=progress,
         )
         end = PhysicalOffset(walked.end)
@@ -240,17 +241,27 @@ class _Recovery:
         # We stop with flushed at the log's end: after a clean stop, records behind are not ours.
         return self.flushed if self.store.was_clean and self.region_is_ours else JUDGE_ALL
 
+    def _unproven_from(self) -> int:
+        """From where on a record may have reached the disk in part and look like one."""
+        if self.origin is not Origin.OURS or not self.region_is_ours or self.store.was_clean:
+            return JUDGE_ALL
+        return max(self.flushed, self._written_same_boot())
+
     # -- what the break means -------------------------------------------------------------------
 
     def _marks(self, queues_end: int, walked: WalkResult) -> Marks:
-        get = self.positions.get
-        same_boot = self.boot_id == (get(Slot.BOOT_ID_HIGH), get(Slot.BOOT_ID_LOW))
         return Marks(
             flushed=self.flushed,
-            written_same_boot=get(Slot.WRITTEN) if self.region_is_ours and same_boot else 0,
+            written_same_boot=self._written_same_boot(),
             queue_end=max(0, queues_end) if self._units_are_marks(walked) else 0,
-            confirm=get(Slot.CONFIRM) if self.region_is_ours else 0,
+            confirm=self.positions.get(Slot.CONFIRM) if self.region_is_ours else 0,
         )
+
+    def _written_same_boot(self) -> int:
+        """The published written offset if the page cache it speaks of is still there, else 0."""
+        get = self.positions.get
+        same_boot = self.boot_id == (get(Slot.BOOT_ID_HIGH), get(Slot.BOOT_ID_LOW))
+        return get(Slot.WRITTEN) if self.region_is_ours and same_boot else 0
 
     def _units_are_marks(self, walked: WalkResult) -> bool:
         """Whether a queue unit proves that its record was on disk."""
