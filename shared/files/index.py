@@ -40,8 +40,8 @@ class LogRecords(Protocol):
         """Start of the oldest file."""
         ...
 
-    def record(self, offset: PhysicalOffset, end: PhysicalOffset) -> Record | None:
-        """The validated record at offset; None if there is none below end."""
+    def find(self, offset: PhysicalOffset, end: PhysicalOffset) -> Record | None:
+        """The validated record at offset; None if none begins there below end."""
         ...
 
 
@@ -135,10 +135,18 @@ class IndexReader:
     def _has_key(self, offset: PhysicalOffset, topic: str, key: str, dispatched: int) -> bool:
         if offset < self._log.min_offset or offset >= dispatched:
             return False
-        record = self._log.record(offset, PhysicalOffset(dispatched))
-        if record is None or record.topic != topic:
-            return False
-        return record.unique_id == key or key in record.keys
+        record = self._log.find(offset, PhysicalOffset(dispatched))
+        if record is None:
+            if offset < self._log.min_offset:  # expired between the two looks
+                return False
+            raise DamagedFile(
+                f"an index entry points to physical offset {offset}, where no sound record begins. "
+                "Either the index is damaged or the record is; nothing was answered.",
+                "Run `tidemark store verify`; if the log is sound, `tidemark store rebuild` makes "
+                "the index anew.",
+                physical_offset=int(offset),
+            )
+        return record.topic == topic and (record.unique_id == key or key in record.keys)
 
     def hits(
         self,
@@ -167,7 +175,7 @@ class IndexReader:
             PhysicalOffset(offset)
             for offset in sorted(raw)
             if self._log.min_offset <= offset < dispatched
-            and self._log.record(PhysicalOffset(offset), PhysicalOffset(dispatched)) is not None
+            and self._log.find(PhysicalOffset(offset), PhysicalOffset(dispatched)) is not None
         ]
         return Hits(readable, newest.end_timestamp_ms, newest.end_offset)
 

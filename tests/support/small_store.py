@@ -1,0 +1,154 @@
+"""A store of a few kilobytes, written record by record, with its queues and index beside it.
+
+For tests of what reads a store: the log is made by the real appender, units and entries are put
+where the test wants them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from shared.files.commit_log import CommitLogAppender
+from shared.files.disk import Disk
+from shared.files.os_disk import OsDisk
+from shared.files.positions import Positions
+from shared.files.queue_math import place
+from shared.files.recovery import recover
+from shared.files.store_dir import StoreConfig, StoreDir
+from tidemark.formats.checkpoint import Slot, resume_check
+from tidemark.formats.filenames import offset_name
+from tidemark.formats.hashing import tags_code
+from tidemark.formats.hosts import Host
+from tidemark.formats.index_file import IndexFile
+from tidemark.formats.properties import encode
+from tidemark.formats.queue_unit import Unit
+from tidemark.formats.queue_unit import encode as encode_unit
+from tidemark.formats.record import Message
+from tidemark.offsets import PhysicalOffset, QueueOffset
+
+CONFIG = StoreConfig(
+    commit_log_file_size=4096,
+    consume_queue_file_size=200,
+    index_slots=20,
+    index_entries=30,
+)
+HOST = Host(bytes([10, 9, 8, 7]), 10911)
+FIRST_MS = 1_700_000_000_000
+BOOT = (7, 9)
+
+
+class SmallStore:
+    """A store and what was put into it. ``close`` it."""
+
+    def __init__(
+        self, root: Path, config: StoreConfig = CONFIG, *, disk: Disk | None = None
+    ) -> None:
+        self.store = StoreDir(disk or OsDisk(), root, config)
+        self.store.open_or_create()
+        self.positions = Positions.open(self.store.disk, self.store.checkpoint_path)
+        self.appender = CommitLogAppender(self.store, self.positions, ahead=1)
+        self.recovered = recover(self.store, self.positions, boot_id=BOOT, now=0)
+        self.appender.start_at(self.recovered.end)
+        self.now_ms = FIRST_MS
+        self.units: list[tuple[str, int, QueueOffset, Unit]] = []
+        """(topic, queue, queue offset, unit) of every record that a queue should point to."""
+        self._next: dict[tuple[str, int], int] = dict(self.recovered.next_queue_offsets)
+
+    @property
+    def end(self) -> PhysicalOffset:
+        """End of the log."""
+        return self.appender.written
+
+    def put(
+        self,
+        topic: str = "orders",
+        queue: int = 0,
+        *,
+        body: bytes = b"body",
+        tags: str | None = None,
+        keys: str | None = None,
+        at_ms: int | None = None,
+        sys_flag: int = 0,
+        queue_offset: int | None = None,
+    ) -> Unit:
+        """Append one record; store times rise by 1 ms unless given."""
+        self.now_ms = self.now_ms + 1 if at_ms is None else at_ms
+        number = self._next.get((topic, queue), 0) if queue_offset is None else queue_offset
+        named = {"TAGS": tags, "KEYS": keys}
+        pairs = {name: value for name, value in named.items() if value is not None}
+        message = Message(
+            topic, queue, body, HOST, HOST, properties=encode(pairs), sys_flag=sys_flag
+        )
+        self.appender.prepare_next()
+        ((at, size),) = self.appender.append([message], [QueueOffset(number)], self.now_ms)
+        unit = Unit(at, size, tags_code(tags))
+        if sys_flag & 0xC not in (0x4, 0xC):
+            self._next[topic, queue] = number + 1
+            self.units.append((topic, queue, QueueOffset(number), unit))
+        return unit
+
+    def flush(self) -> None:
+        """Make everything appended durable and publish it."""
+        self.appender.flush()
+
+    def dispatch(self, *, durable: bool = False) -> None:
+        """Write the units of everything appended and publish how far that is."""
+        for topic, queue, number, unit in self.units:
+            self.put_unit(topic, queue, number, unit)
+        self.positions.publish(Slot.DISPATCHED, self.end)
+        if durable:
+            self.positions.publish(Slot.DISPATCHED_DURABLE, self.end)
+            self.publish_totals(sum(self._next.values()))
+        self.positions.publish(Slot.REPUT_GENERATION, self.positions.get(Slot.GENERATION))
+
+    def publish_totals(self, units: int, index_entries: int = 0) -> None:
+        """Publish what dispatch found complete at DISPATCHED_DURABLE."""
+        durable = self.positions.get(Slot.DISPATCHED_DURABLE)
+        self.positions.publish(Slot.RESUME_UNITS, units)
+        self.positions.publish(Slot.RESUME_INDEX_ENTRIES, index_entries)
+        self.positions.publish(Slot.RESUME_CHECK, resume_check(durable, units, index_entries))
+
+    def put_unit(self, topic: str, queue: int, number: int, unit: Unit | bytes) -> None:
+        """Store one unit, making its file if need be."""
+        raw = unit if isinstance(unit, bytes) else encode_unit(unit)
+        start, position = place(number, self.store.config.consume_queue_file_size)
+        path = self.queue_file(topic, queue, start)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.write_bytes(bytes(self.store.config.consume_queue_file_size))
+        with path.open("r+b") as file:
+            file.seek(position)
+            file.write(raw)
+
+    def queue_file(self, topic: str, queue: int, start: int) -> Path:
+        """Path of a queue's file."""
+        return self.store.consume_queue_dir(topic, queue) / offset_name(start)
+
+    def log_file(self, start: int = 0) -> Path:
+        """Path of a commit log file."""
+        return self.store.commit_log_dir / offset_name(start)
+
+    def overwrite(self, offset: int, data: bytes) -> None:
+        """Store bytes at a physical offset, past the appender."""
+        size = self.store.config.commit_log_file_size
+        with self.log_file(offset - offset % size).open("r+b") as file:
+            file.seek(offset % size)
+            file.write(data)
+
+    def log_bytes(self) -> dict[str, bytes]:
+        """Every commit log file's bytes."""
+        return {path.name: path.read_bytes() for path in self.store.commit_log_dir.iterdir()}
+
+    def index_file(self, name: str, rows: Sequence[tuple[int, int, int]]) -> None:
+        """Make an index file of (key hash, physical offset, store time) rows."""
+        geometry = self.store.config.index_geometry
+        data = bytearray(geometry.size)
+        file = IndexFile(memoryview(data), geometry)
+        assert file.put_many(rows) == len(rows)
+        (self.store.index_dir / name).write_bytes(data)
+
+    def close(self, *, clean: bool = False) -> None:
+        """Give files and mappings back; not clean: as a killed process leaves them."""
+        self.appender.close(clean=clean)
+        self.positions.close()

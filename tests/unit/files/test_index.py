@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.files.commit_log import CommitLogReader
+from shared.files.index import MAPPED_MAX, IndexReader
+from tests.support.small_store import FIRST_MS, SmallStore
+from tidemark.errors import DamagedFile
+from tidemark.formats.hashing import index_hash
+from tidemark.formats.queue_unit import Unit
+
+NAMES = ("20240101000000000", "20240101000000500", "20240101000001000")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[SmallStore]:
+    store = SmallStore(tmp_path / "store")
+    yield store
+    store.close()
+
+
+def reader(small: SmallStore) -> IndexReader:
+    return IndexReader(small.store, CommitLogReader(small.store, small.positions))
+
+
+def row(topic: str, key: str, unit: Unit, at_ms: int) -> tuple[int, int, int]:
+    return index_hash(topic, key), unit.physical_offset, at_ms
+
+
+def indexed(small: SmallStore, name: str, *keyed: tuple[str, str, int]) -> list[Unit]:
+    """Records of (topic, keys, seconds after FIRST_MS) and an index file of their keys."""
+    units, rows = [], []
+    for topic, keys, seconds in keyed:
+        at_ms = FIRST_MS + seconds * 1000
+        unit = small.put(topic, keys=keys, at_ms=at_ms)
+        units.append(unit)
+        rows += [row(topic, key, unit, at_ms) for key in keys.split(" ") if key]
+    small.flush()
+    small.index_file(name, rows)
+    return units
+
+
+def offsets(units: list[Unit]) -> list[int]:
+    return [unit.physical_offset for unit in units]
+
+
+def test_without_files_nothing_is_found(small: SmallStore) -> None:
+    index = reader(small)
+    assert index.query("orders", "k", dispatched=1 << 60) == []
+    assert index.hits("orders", "k", dispatched=1 << 60) == ([], 0, 0)
+    assert index.headers() == []
+
+
+def test_hits_of_all_files_come_in_the_order_of_the_log(small: SmallStore) -> None:
+    found = []
+    for number, name in enumerate(NAMES):
+        units = indexed(
+            small,
+            name,
+            ("orders", "k", 3 * number),
+            ("orders", "other", 3 * number + 1),
+            ("orders", "a k", 3 * number + 2),
+        )
+        found += [units[0], units[2]]
+    index = reader(small)
+    assert index.query("orders", "k", dispatched=small.end) == offsets(found)
+    assert index.query("orders", "k", dispatched=small.end, hits_max=3) == offsets(found[-3:])
+    assert index.query("payments", "k", dispatched=small.end) == []
+    hits = index.hits("orders", "k", dispatched=small.end)
+    assert hits.physical_offsets == offsets(found)
+    assert hits.last_update_offset == found[-1].physical_offset
+    assert hits.last_update_timestamp_ms == FIRST_MS + 8000
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "expected"),
+    [(0, 99, range(6)), (2, 3, [2, 3]), (0, 0, [0]), (5, 99, [5]), (6, 99, []), (3, 2, [])],
+)
+def test_only_files_and_entries_in_the_time_range_answer(
+    small: SmallStore, begin: int, end: int, expected: list[int]
+) -> None:
+    found = []
+    for number, name in enumerate(NAMES):
+        found += indexed(small, name, ("orders", "k", 2 * number), ("orders", "k", 2 * number + 1))
+    answer = reader(small).query(
+        "orders",
+        "k",
+        begin_ms=FIRST_MS + begin * 1000,
+        end_ms=FIRST_MS + end * 1000,
+        dispatched=small.end,
+    )
+    assert answer == [found[number].physical_offset for number in expected]
+
+
+def test_a_record_that_only_shares_the_hash_is_left_out(small: SmallStore) -> None:
+    # "Aa" and "BB" have the same string hash.
+    units = indexed(
+        small, NAMES[0], ("orders", "Aa", 0), ("orders", "BB", 1), ("orders", "Aa BB", 2)
+    )
+    index = reader(small)
+    assert index.query("orders", "Aa", dispatched=small.end) == offsets([units[0], units[2]])
+    assert index.query("orders", "BB", dispatched=small.end) == offsets(units[1:])
+    raw = index.query("orders", "Aa", dispatched=small.end, collisions=True)
+    assert raw == offsets([units[0], units[1], units[2], units[2]])
+
+
+def test_collisions_do_not_crowd_out_the_hits(small: SmallStore) -> None:
+    units = indexed(
+        small,
+        NAMES[0],
+        *[("orders", "Aa", second) for second in range(3)],
+        *[("orders", "BB", second) for second in range(3, 23)],
+    )
+    answer = reader(small).query("orders", "Aa", dispatched=small.end, hits_max=2)
+    assert answer == offsets(units[1:3])
+
+
+def test_the_unique_id_finds_a_record_too(small: SmallStore) -> None:
+    unit = small.put("orders", keys="k")
+    small.flush()
+    small.index_file(NAMES[0], [row("orders", "k", unit, FIRST_MS)])
+    assert reader(small).query("orders", "k", dispatched=small.end) == [unit.physical_offset]
+
+
+def test_nothing_beyond_the_dispatched_offset_is_found(small: SmallStore) -> None:
+    units = indexed(small, NAMES[0], ("orders", "k", 0), ("orders", "k", 1))
+    index = reader(small)
+    for collisions in (False, True):
+        for end, expected in ((0, 0), (units[0].end, 1), (small.end, 2)):
+            answer = index.query("orders", "k", dispatched=end, collisions=collisions)
+            assert answer == offsets(units[:expected])
+
+
+def test_expired_records_are_left_out(small: SmallStore) -> None:
+    found = []
+    while small.end < 3 * 4096:
+        found.append(small.put("orders", keys="k", body=b"x" * 500))
+    small.flush()
+    small.index_file(NAMES[0], [row("orders", "k", unit, FIRST_MS + 1) for unit in found])
+    small.log_file(0).unlink()
+    kept = [unit for unit in found if unit.physical_offset >= 4096]
+    for collisions in (False, True):
+        answer = reader(small).query("orders", "k", dispatched=small.end, collisions=collisions)
+        assert answer == offsets(kept)
+
+
+def test_an_entry_that_points_to_no_record_is_named(small: SmallStore) -> None:
+    (unit,) = indexed(small, NAMES[0], ("orders", "k", 0))
+    small.index_file(NAMES[1], [(index_hash("orders", "k"), unit.physical_offset + 1, FIRST_MS)])
+    with pytest.raises(DamagedFile, match="physical offset 1, where no sound record begins"):
+        reader(small).query("orders", "k", dispatched=small.end)
+
+
+def test_strangers_are_passed_over_and_a_short_file_is_named(small: SmallStore) -> None:
+    units = indexed(small, NAMES[0], ("orders", "k", 0))
+    (small.store.index_dir / "notes").write_text("mine")
+    index = reader(small)
+    assert index.query("orders", "k", dispatched=small.end) == offsets(units)
+    (small.store.index_dir / NAMES[1]).write_bytes(bytes(100))
+    with pytest.raises(DamagedFile, match=r"100 bytes.*store rebuild"):
+        index.query("orders", "k", dispatched=small.end)
+
+
+def test_a_bounded_number_of_files_is_mapped_and_a_replaced_one_is_seen(
+    small: SmallStore,
+) -> None:
+    found = []
+    for number in range(MAPPED_MAX + 4):
+        found += indexed(small, f"202401010000{number:05d}", ("orders", "k", number))
+    index = reader(small)
+    assert index.query("orders", "k", dispatched=small.end) == offsets(found)
+    assert len(index.headers()) == len(found)
+    path = small.store.index_dir / f"202401010000{MAPPED_MAX + 3:05d}"
+    path.unlink()
+    path.write_bytes(bytes(small.store.config.index_geometry.size))
+    assert index.query("orders", "k", dispatched=small.end) == offsets(found[:-1])
+    index.close()

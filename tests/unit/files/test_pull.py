@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.files.commit_log import CommitLogReader
+from shared.files.consume_queue import ConsumeQueueReader
+from shared.files.pull import PullResult, PullStatus, get_message, names, suggests_slave
+from shared.files.store_dir import StoreConfig
+from tests.support.small_store import SmallStore
+from tidemark.errors import DamagedFile
+from tidemark.formats import record
+from tidemark.formats.hashing import string_hash
+from tidemark.formats.queue_unit import Unit
+from tidemark.formats.record import Record
+from tidemark.offsets import PhysicalOffset
+
+CONFIG = StoreConfig(
+    commit_log_file_size=1 << 20, consume_queue_file_size=20_000, index_slots=20, index_entries=30
+)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[SmallStore]:
+    store = SmallStore(tmp_path / "store", CONFIG)
+    yield store
+    store.close()
+
+
+def put(small: SmallStore, count: int, *, size: int = 10, tags: str | None = None) -> list[Unit]:
+    units = [small.put(body=b"x" * size, tags=tags) for _ in range(count)]
+    small.flush()
+    small.dispatch()
+    return units
+
+
+def pull(
+    small: SmallStore,
+    offset: int = 0,
+    *,
+    topic: str = "orders",
+    queue: int = 0,
+    dispatched: int | None = None,
+    tags: tuple[str, ...] | None = None,
+    **limits: int | None,
+) -> PullResult:
+    log = CommitLogReader(small.store, small.positions)
+    units = ConsumeQueueReader(small.store, topic, queue, log)
+    return get_message(
+        units,
+        log,
+        offset=offset,
+        dispatched=small.end if dispatched is None else dispatched,
+        tag_hashes=None if tags is None else frozenset(map(string_hash, tags)),
+        **limits,  # type: ignore[arg-type]
+    )
+
+
+def numbers(result: PullResult) -> list[int]:
+    return [number for number, _ in result.units]
+
+
+class TestStatus:
+    def test_an_empty_queue_has_no_message(self, small: SmallStore) -> None:
+        for offset in (0, 5):
+            result = pull(small, offset)
+            assert result.status is PullStatus.NO_MESSAGE_IN_QUEUE
+            assert result.next_offset == result.min_offset == result.max_offset == 0
+
+    @pytest.mark.parametrize(
+        ("offset", "status", "next_offset"),
+        [
+            (-1, PullStatus.OFFSET_TOO_SMALL, 0),
+            (3, PullStatus.OFFSET_OVERFLOW_ONE, 3),
+            (4, PullStatus.OFFSET_OVERFLOW_BADLY, 3),
+            (99, PullStatus.OFFSET_OVERFLOW_BADLY, 3),
+            (0, PullStatus.FOUND, 3),
+            (2, PullStatus.FOUND, 3),
+        ],
+    )
+    def test_an_offset_is_judged_against_the_queue(
+        self, small: SmallStore, offset: int, status: PullStatus, next_offset: int
+    ) -> None:
+        put(small, 3)
+        result = pull(small, offset)
+        assert (result.status, result.next_offset) == (status, next_offset)
+        assert (result.min_offset, result.max_offset) == (0, 3)
+        assert bool(result.units) == (status is PullStatus.FOUND)
+
+    def test_a_queue_whose_messages_all_expired_starts_and_ends_at_its_number(
+        self, small: SmallStore
+    ) -> None:
+        put(small, 3)
+        small.appender.close(clean=False)
+        # The log goes on in a later file; the first one is gone.
+        small.log_file(1 << 20).write_bytes(bytes(1 << 20))
+        small.log_file(0).unlink()
+        for offset, status in (
+            (2, PullStatus.OFFSET_TOO_SMALL),
+            (3, PullStatus.OFFSET_OVERFLOW_ONE),
+            (4, PullStatus.OFFSET_OVERFLOW_BADLY),
+        ):
+            result = pull(small, offset, dispatched=1 << 20)
+            assert result.status is status
+            assert (result.next_offset, result.min_offset, result.max_offset) == (3, 3, 3)
+
+    def test_a_missing_unit_file_sends_the_reader_to_the_next_one(self, small: SmallStore) -> None:
+        put(small, 2500)
+        small.queue_file("orders", 0, 20_000).unlink()
+        result = pull(small, 1500)
+        assert (result.status, result.next_offset) == (PullStatus.OFFSET_FOUND_NULL, 2000)
+        assert numbers(pull(small, 2000, count_max=2)) == [2000, 2001]
+
+
+class TestMessages:
+    def test_they_are_the_records_as_stored_in_queue_order(self, small: SmallStore) -> None:
+        units = [small.put(body=b"%d" % number) for number in range(5)]
+        small.put("orders", 1)
+        small.flush()
+        small.dispatch()
+        result = pull(small, 1, count_max=3)
+        assert numbers(result) == [1, 2, 3]
+        assert [unit for _, unit in result.units] == units[1:4]
+        bodies = [bytes(record.decode(data).body) for data in result.records]
+        assert bodies == [b"1", b"2", b"3"]
+        assert result.bytes_total == sum(map(len, result.records))
+        assert result.last_physical_offset == units[3].physical_offset
+
+    def test_nothing_beyond_the_dispatched_offset_is_served(self, small: SmallStore) -> None:
+        units = put(small, 5)
+        for number, unit in enumerate(units):
+            result = pull(small, 0, dispatched=unit.end)
+            assert numbers(result) == list(range(number + 1))
+            assert result.max_offset == number + 1
+            assert pull(small, number, dispatched=unit.end - 1).units == []
+
+
+class TestLimits:
+    def test_32_messages_and_256_kib_by_default(self, small: SmallStore) -> None:
+        put(small, 100)
+        assert numbers(pull(small, count_max=1000)) == list(range(32))
+        put(small, 100, size=20_000)
+        result = pull(small, 100)
+        assert result.bytes_total <= 262_144 < result.bytes_total + len(result.records[0])
+
+    def test_8_messages_and_64_kib_from_disk(self, small: SmallStore) -> None:
+        put(small, 20)
+        log = CommitLogReader(small.store, small.positions)
+        queue = ConsumeQueueReader(small.store, "orders", 0, log)
+        result = get_message(queue, log, offset=0, dispatched=small.end, in_memory=False)
+        assert numbers(result) == list(range(8))
+        put(small, 10, size=20_000)
+        result = get_message(queue, log, offset=20, dispatched=small.end, in_memory=False)
+        assert numbers(result) == [20, 21, 22]
+
+    @pytest.mark.parametrize("count_max", [0, 1, 2, 31])
+    def test_the_callers_count_is_kept_but_one_message_always_comes(
+        self, small: SmallStore, count_max: int
+    ) -> None:
+        put(small, 40)
+        assert len(pull(small, count_max=count_max).units) == max(1, count_max)
+
+    def test_a_message_larger_than_every_limit_comes_alone(self, small: SmallStore) -> None:
+        put(small, 3, size=300_000)
+        for bytes_max in (None, 0, 1, 299_000):
+            result = pull(small, bytes_max=bytes_max)
+            assert numbers(result) == [0]
+            assert result.next_offset == 1
+
+    def test_the_callers_bytes_are_kept(self, small: SmallStore) -> None:
+        size = put(small, 10, size=200)[0].size
+        assert len(pull(small, bytes_max=3 * size).units) == 3
+        assert len(pull(small, bytes_max=3 * size - 1).units) == 2
+
+    def test_one_answer_ends_with_the_queue_file(self, small: SmallStore) -> None:
+        put(small, 1010)
+        assert numbers(pull(small, 995)) == list(range(995, 1000))
+
+
+class TestTags:
+    def test_only_subscribed_tags_come_and_the_next_offset_passes_the_others(
+        self, small: SmallStore
+    ) -> None:
+        for number in range(9):
+            small.put(tags="abc"[number % 3])
+        small.put()
+        small.flush()
+        small.dispatch()
+        assert numbers(pull(small, tags=("a",))) == [0, 3, 6]
+        assert numbers(pull(small, tags=("a", "c"))) == [0, 2, 3, 5, 6, 8]
+        assert numbers(pull(small, tags=("",))) == [9]
+        # Full before unit 4 is looked at: it is not passed.
+        assert pull(small, tags=("a",), count_max=2).next_offset == 4
+        nothing = pull(small, tags=("z",))
+        assert (nothing.status, nothing.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, 10)
+
+    def test_800_units_are_looked_at_for_one_answer(self, small: SmallStore) -> None:
+        put(small, 900, tags="a")
+        nothing = pull(small, tags=("z",))
+        assert (nothing.status, nothing.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, 800)
+        assert pull(small, tags=("z",), count_max=850).next_offset == 850
+
+    def test_negative_hashes_match_as_signed_numbers(self, small: SmallStore) -> None:
+        put(small, 1, tags="ORDER_CREATED")
+        put(small, 1, tags="polygenelubricants")
+        assert string_hash("polygenelubricants") == -(2**31)
+        assert numbers(pull(small, tags=("polygenelubricants",))) == [1]
+        assert numbers(pull(small, tags=("ORDER_CREATED",))) == [0]
+
+    def test_a_filter_on_the_record_is_counted(self, small: SmallStore) -> None:
+        put(small, 6)
+        log = CommitLogReader(small.store, small.positions)
+        queue = ConsumeQueueReader(small.store, "orders", 0, log)
+
+        def even(found: Record) -> bool:
+            return found.queue_offset % 2 == 0
+
+        result = get_message(queue, log, offset=0, dispatched=small.end, matches=even)
+        assert numbers(result) == [0, 2, 4]
+        assert (result.filtered, result.next_offset) == (3, 6)
+
+
+class TestGoneRecords:
+    CONFIG = StoreConfig(
+        commit_log_file_size=4096, consume_queue_file_size=20_000, index_slots=20, index_entries=30
+    )
+
+    @pytest.fixture
+    def expired(self, tmp_path: Path) -> Iterator[SmallStore]:
+        """A queue of which the records in the middle are gone, as no retention does it."""
+        store = SmallStore(tmp_path / "small", self.CONFIG)
+        while store.end < 3 * 4096:
+            store.put(body=b"x" * 500, tags="a")
+        store.flush()
+        store.dispatch()
+        yield store
+        store.close()
+
+    def test_units_of_the_same_lost_file_are_passed_in_one_answer(
+        self, expired: SmallStore
+    ) -> None:
+        lost = sum(1 for *_, unit in expired.units if unit.physical_offset < 4096)
+        log = CommitLogReader(expired.store, expired.positions)
+        queue = ConsumeQueueReader(expired.store, "orders", 0, log)
+        queue.min_offset(0)
+        expired.log_file(0).unlink()
+
+        class Stale:
+            """The minimum of before: retention runs between the two looks."""
+
+            min_offset = PhysicalOffset(0)
+            next_file = log.next_file
+
+            def read(
+                self, offset: PhysicalOffset, size: int, end: PhysicalOffset
+            ) -> memoryview | None:
+                return None if offset < 4096 else log.read(offset, size, end)
+
+        result = get_message(queue, Stale(), offset=0, dispatched=expired.end)
+        assert result.status is PullStatus.FOUND
+        assert numbers(result)[0] == lost
+        only = get_message(queue, Stale(), offset=0, dispatched=expired.units[lost - 1][3].end)
+        assert (only.status, only.next_offset) == (PullStatus.MESSAGE_WAS_REMOVING, lost)
+        assert only.units == []
+
+
+class TestDamage:
+    @pytest.mark.parametrize("wrong", ["queue offset", "queue", "topic", "position", "size"])
+    def test_a_unit_that_points_to_another_record_is_named_and_not_served(
+        self, small: SmallStore, wrong: str
+    ) -> None:
+        put(small, 3)
+        other = {
+            "queue offset": small.units[2][3],
+            "queue": small.put("orders", 1, queue_offset=1),
+            "topic": small.put("orderz", 0, queue_offset=1),
+            "position": Unit(small.units[1][3].physical_offset + 4, small.units[1][3].size, 0),
+            "size": Unit(small.units[1][3].physical_offset, small.units[1][3].size - 1, 0),
+        }[wrong]
+        small.flush()
+        small.put_unit("orders", 0, 1, other)
+        assert numbers(pull(small, 0, count_max=1)) == [0]
+        with pytest.raises(DamagedFile, match="store rebuild") as damaged:
+            pull(small, 1, count_max=1)
+        facts = damaged.value
+        assert (facts.topic, facts.queue, facts.queue_offset) == ("orders", 0, 1)
+        assert numbers(pull(small, 2)) == [2]
+
+    def test_every_flipped_bit_of_a_units_first_fields_is_noticed(self, small: SmallStore) -> None:
+        put(small, 3)
+        good = small.units[1][3]
+        for bit in range(96):
+            raw = bytearray(12)
+            raw[:8] = good.physical_offset.to_bytes(8, "big")
+            raw[8:] = good.size.to_bytes(4, "big")
+            raw[bit // 8] ^= 1 << bit % 8
+            small.put_unit("orders", 0, 1, bytes(raw) + bytes(8))
+            try:
+                served = pull(small, 1, count_max=1).units
+            except DamagedFile:
+                continue
+            # A unit that points behind the end does not count, one before the log is gone.
+            assert all(unit == small.units[number][3] for number, unit in served)
+
+    def test_an_ipv6_born_host_and_a_long_topic_are_read_by_their_own_layout(self) -> None:
+        raw = bytes.fromhex(
+            "00000083daa320ab770659160000000000000007000000000000000200000000000003790000003000000"
+            "18bcfe5687b20010db800000000000000000000000100000457000001a1f8492efa20010db80000000000"
+            "00000000000002000008ae0000000200000000000000000000000276360006546f7069634100075441475"
+            "3015636"
+        )
+        view = memoryview(raw)
+        unit = Unit(889, len(raw), 0)
+        assert len(raw) == 131
+        assert names(view, b"TopicA", 0, 2, unit)
+        assert not names(view, b"TopicB", 0, 2, unit)
+        assert not names(view, b"Topic", 0, 2, unit)
+
+
+def test_a_slave_is_suggested_only_far_behind_the_end(small: SmallStore) -> None:
+    put(small, 2)
+    result = pull(small)
+    assert not suggests_slave(small.end, result, 1 << 30)
+    assert suggests_slave(small.end, result, 100)
+    assert suggests_slave(1 << 40, pull(small, 99), 1 << 30)

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.files.valid_end import (
+    Evidence,
+    FirstRecord,
+    Marks,
+    Origin,
+    Verdict,
+    decide,
+    start_of_walk,
+)
+
+BELOW, AT, ABOVE = 90, 100, 110
+FILES = (0, 1000, 2000, 3000)
+
+
+@pytest.mark.parametrize("bytes_behind", [False, True])
+def test_only_a_mark_above_the_break_makes_it_corruption(bytes_behind: bool) -> None:
+    for marks in itertools.product((0, BELOW, AT, ABOVE), repeat=5):
+        decision = decide(AT, Marks(*marks), bytes_behind=bytes_behind)
+        if ABOVE in marks:
+            assert decision.verdict is Verdict.CORRUPTION
+            assert str(ABOVE) in decision.reason
+        elif bytes_behind:
+            assert decision.verdict is Verdict.TORN_TAIL
+        else:
+            assert decision.verdict is Verdict.CLEAN
+
+
+@given(st.integers(0, 200), st.tuples(*[st.integers(0, 200)] * 5), st.booleans())
+def test_nothing_below_a_mark_is_ever_cut(
+    bad_at: int, values: tuple[int, int, int, int, int], bytes_behind: bool
+) -> None:
+    marks = Marks(*values)
+    verdict = decide(bad_at, marks, bytes_behind=bytes_behind).verdict
+    assert (verdict is Verdict.CORRUPTION) == (bad_at < max(values))
+
+
+@pytest.mark.parametrize("field", Marks._fields)
+def test_the_reason_names_the_witness(field: str) -> None:
+    texts = {
+        "flushed": "published flushed offset",
+        "written_same_boot": "written in this boot",
+        "queue_end": "consume queue points to",
+        "state_flushed": "later state record",
+        "confirm": "confirm offset",
+    }
+    decision = decide(5, Marks(**{field: 77}), bytes_behind=True)
+    assert texts[field] in decision.reason
+    assert "77" in decision.reason
+
+
+def test_what_was_only_written_is_not_durable() -> None:
+    assert (
+        Marks(flushed=3, written_same_boot=9, queue_end=4, state_flushed=5, confirm=2).durable == 5
+    )
+
+
+def evidence(origin: Origin, **facts: int | None) -> Evidence:
+    known: dict[str, int | None] = {
+        "log_min": 0,
+        "flushed": 0,
+        "dispatched_durable": None,
+        "queues_end": -1,
+        "min_timestamp_ms": 0,
+    }
+    values = known | facts
+    return Evidence(origin, **values)  # type: ignore[arg-type]
+
+
+def no_record(start: int) -> FirstRecord | None:
+    raise AssertionError("our own log needs no look at its files")
+
+
+@pytest.mark.parametrize("log_min", [0, 1000])
+@pytest.mark.parametrize("durable", [None, 0, 999, 1000, 2500, 2501])
+@pytest.mark.parametrize("flushed", [0, 999, 2500])
+def test_our_log_is_walked_from_what_dispatch_made_durable_if_that_can_be_true(
+    log_min: int, durable: int | None, flushed: int
+) -> None:
+    facts = evidence(Origin.OURS, log_min=log_min, flushed=flushed, dispatched_durable=durable)
+    start = start_of_walk(facts, FILES, no_record)
+    if durable is not None and log_min <= durable <= flushed:
+        assert start == durable
+    else:
+        assert start == log_min
+
+
+def records(times: Sequence[int | None]) -> dict[int, FirstRecord]:
+    """First records of FILES by store time; None: the file's first record is not valid."""
+    return {
+        start: FirstRecord(start, time)
+        for start, time in zip(FILES, times, strict=True)
+        if time is not None
+    }
+
+
+@pytest.mark.parametrize(
+    ("queues_end", "times", "start"),
+    [
+        (2999, (1, 2, 3, 4), 2000),
+        (3000, (1, 2, 3, 4), 3000),
+        (3500, (1, 2, 3, 4), 3000),
+        (3500, (1, 2, 3, None), 2000),
+        (3500, (1, 2, 3, 0), 2000),
+        (3500, (None, None, None, None), 0),
+        (-1, (1, 2, 3, 4), 0),
+    ],
+)
+def test_a_closed_rocketmq_log_is_walked_from_the_last_file_its_queues_reach(
+    queues_end: int, times: Sequence[int | None], start: int
+) -> None:
+    facts = evidence(Origin.FOREIGN_CLEAN, queues_end=queues_end)
+    assert start_of_walk(facts, FILES, records(times).get) == start
+
+
+@pytest.mark.parametrize(
+    ("min_timestamp_ms", "times", "start"),
+    [
+        (0, (1, 2, 3, 4), 0),
+        (1, (1, 2, 3, 4), 0),
+        (3, (1, 2, 3, 4), 2000),
+        (9, (1, 2, 3, 4), 3000),
+        (9, (1, 2, 3, None), 2000),
+        (9, (1, 2, 0, None), 1000),
+    ],
+)
+def test_a_killed_rocketmq_log_is_walked_from_the_last_file_older_than_its_checkpoint(
+    min_timestamp_ms: int, times: Sequence[int | None], start: int
+) -> None:
+    facts = evidence(Origin.FOREIGN_UNCLEAN, queues_end=10_000, min_timestamp_ms=min_timestamp_ms)
+    assert start_of_walk(facts, FILES, records(times).get) == start
+
+
+@pytest.mark.parametrize("origin", list(Origin))
+def test_the_walk_never_starts_before_the_log(origin: Origin) -> None:
+    facts = evidence(origin, log_min=2000, dispatched_durable=500, flushed=5000)
+    assert start_of_walk(facts, FILES[2:], records((None,) * 4).get) == 2000
