@@ -72,21 +72,20 @@ class IndexCheck:
     def record(self, entry: Entry) -> None:
         """Compare a record's keys with the entries that point to it."""
         self._pass_over(entry.physical_offset)
+        expected = Counter(_hashes(entry))
         found: Counter[int] = Counter()
         while self._next is not None and self._next.physical_offset == entry.physical_offset:
-            found[self._next.key_hash] += 1
-            last = self._next
+            put = self._next
+            found[put.key_hash] += 1
+            # More of a key that it has is no damage: RocketMQ puts a record again after a crash.
+            if put.key_hash not in expected:
+                self._damage(
+                    f"index/{put.name}",
+                    put.at,
+                    f"entry {put.number}: the record at physical offset {put.physical_offset} has "
+                    f"no key with hash {put.key_hash}",
+                )
             self._next = next(self._puts, None)
-        expected = Counter(_hashes(entry))
-        # More of a key that it has is no damage: RocketMQ puts a record again after a crash.
-        foreign = found.keys() - expected.keys()
-        if foreign:
-            self._damage(
-                f"index/{last.name}",
-                last.at,
-                f"entry {last.number}: the record at physical offset {entry.physical_offset} has "
-                f"no key with hash {min(foreign)}",
-            )
         if expected - found and self.files:
             self._note_missing(entry)
 
