@@ -292,12 +292,13 @@ class StoreDir:
             return
         # Two services may start at once; whose number it holds is of no matter, that it is there
         # is. FileExistsError, FileNotFoundError: the other one's temporary, or taken by it.
-        with contextlib.suppress(FileExistsError, FileNotFoundError):
+        # DiskFull: a name often finds room where a block does not, and it is the name that counts.
+        with contextlib.suppress(FileExistsError, FileNotFoundError, DiskFull):
             write_atomically(self.disk, self.abort_path, text)
         if self.disk.stat(self.abort_path) is None:
             with contextlib.suppress(FileExistsError):
-                self.disk.create(self.abort_path, len(text), reserve=False).close()
-            self.disk.sync_directory(self.root)
+                self.disk.create(self.abort_path, 0, reserve=False).close()
+        self.disk.sync_directory(self.root)
         self._abort_owed = None
 
     def mark_clean(self) -> None:

@@ -367,7 +367,21 @@ class TestAbort:
         assert opened.abort_path.read_bytes() == b"77"
         assert not opened.was_clean
 
-    def test_on_a_full_disk_it_says_so(self, tmp_path: Path) -> None:
+    def test_on_a_disk_without_a_block_the_name_alone_says_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(_self: OsFile, _data: bytes, _offset: int) -> None:
+            raise DiskFull("no room")
+
+        monkeypatch.setattr(OsFile, "pwrite", full)
+        store(tmp_path).mark_running(1)
+        assert (tmp_path / "abort").read_bytes() == b""
+        assert not store(tmp_path).was_clean
+        (tmp_path / "abort").write_bytes(b"123")
+        store(tmp_path).mark_running(1)
+        assert (tmp_path / "abort").read_bytes() == b"123"
+
+    def test_on_a_disk_that_refuses_it_says_so(self, tmp_path: Path) -> None:
         opened = StoreDir(ReadOnly(tmp_path / "run"), tmp_path, SMALL)
         with pytest.raises(ReadOnlyDisk):
             opened.mark_running(1)
