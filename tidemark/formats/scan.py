@@ -130,7 +130,7 @@ def walk(
         ) = unpack(data, start)
         end = start + size
         if end > data_size:
-            if size < 0 or base + end > view_size:
+            if base + end > view_size:
                 break
             base += start
             data = bytes(view[base : base + max(size, _CHUNK_SIZE)])

@@ -423,10 +423,18 @@ def test_a_value_that_ends_like_a_crc_property_is_not_taken_for_one() -> None:
     assert record.validate(data, 0, at=0, checks=STRICT).reason == "record crc: there is none"
 
 
-@pytest.mark.parametrize("name", [b"__CREATED", b"__CRC64#_", b"C32#C32#C"])
-def test_a_property_that_resembles_the_crc_a_little_is_none(name: bytes) -> None:
-    data = encode(message(properties=name + b"\x01170000000\x02"))
+@pytest.mark.parametrize("name", [b"ORDER_ID", b"__CRC64_", b"__SHARD#", b"C32#C32#"])
+def test_another_property_of_ten_digits_is_no_damaged_crc(name: bytes) -> None:
+    data = encode(message(properties=name + b"\x011700000000\x02"))
     assert record.validate(data, 0, at=0, checks=Checks()).kind is Kind.VALID
+
+
+@pytest.mark.parametrize("size", [-(1 << 31), -1, 0, 8, 90])
+def test_a_size_below_any_records_is_bad(size: int) -> None:
+    damaged = bytearray(V1)
+    damaged[:4] = size.to_bytes(4, "big", signed=True)
+    outcome = record.validate(damaged, 0, at=0, checks=Checks())
+    assert outcome == (Kind.BAD, 0, f"size {size} is less than any record's")
 
 
 # --- any bytes ----------------------------------------------------------------------------------

@@ -147,6 +147,29 @@ def test_the_tags_code_is_the_hash_of_the_last_tags(
     assert found.tags_code == tags_code
 
 
+@pytest.mark.parametrize("name", ["UNIQ_KEY", "KEYS"])
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        ("{0}\x01v", "v"),
+        ("{0}\x01v\x02", "v"),
+        ("{0}\x01u\x02{0}\x01v\x02", "v"),
+        ("{0}\x01v\x02{0}\x01\x02", "v"),
+        ("{0}\x01v\x02X{0}\x01w\x02", "v"),
+        ("{0}\x01v\x02a\x01{0}\x01w\x02", "v"),
+        ("{0}\x01 v  w ", " v  w "),
+        ("{0}\x01中😀\x02", "中😀"),
+        ("{0}\x01\x02", ""),
+        ("X{0}\x01v\x02", ""),
+        ("a\x01{0}\x01v\x02", ""),
+    ],
+)
+def test_id_and_keys_are_the_last_ones_that_are_not_empty(raw: str, value: str, name: str) -> None:
+    found = entry_of(raw.format(name).encode())
+    assert (found.unique_id or "" if name == "UNIQ_KEY" else found.keys) == value
+    assert entry_of(b"UNIQ_KEY\x01\xff\x02").unique_id == "�"
+
+
 def test_a_scheduled_record_has_its_due_time_for_a_tags_code() -> None:
     raw = b"DELAY\x013\x02TAGS\x01TagA\x02"
     assert entry_of(raw, "SCHEDULE_TOPIC_XXXX").tags_code == 1795166918153
@@ -314,3 +337,13 @@ def test_a_length_is_signed_and_must_fit(data: bytes, valid: bool) -> None:
     found = walk(data, checks=lenient)
     assert found == slow_walk(data, lenient, 1000)
     assert len(found.entries) == valid
+
+
+@pytest.mark.parametrize("sys_flag", [0x10, 0x20, 0x30])
+def test_a_size_too_small_for_its_ipv6_hosts_is_bad(sys_flag: int) -> None:
+    # The view ends with the record: nothing behind it may be read for the larger fixed part.
+    lenient = Checks(body_crc=False, record_crc=False)
+    for size in range(91, 120):
+        data = bytearray(crafted(record.MAGIC_V1, body=0, topic=size - 91, raw=0, stored=(0, 0, 0)))
+        data[36:40] = sys_flag.to_bytes(4, "big")
+        assert walk(data, checks=lenient) == slow_walk(data, lenient, 1000)
