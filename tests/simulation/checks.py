@@ -61,12 +61,14 @@ def walk_log(disk: SimDisk, root: Path, end: int) -> list[tuple[int, bytes]]:
 
 
 def check_nothing_behind(disk: SimDisk, root: Path, end: int) -> None:
-    """Behind its end the log holds zeros, so that no later end can bring anything back."""
-    for start, raw in log_files(disk, root):
-        rest = raw[max(0, end - start) :]
-        if rest.strip(b"\0"):
-            at = max(start, end) + len(rest) - len(rest.lstrip(b"\0"))
-            raise Violation(f"the log ends at {end}, but the byte at {at} is not zero")
+    """Behind its end the log holds zeros, also on the disk, so that nothing can come back."""
+    for start, cached in log_files(disk, root):
+        durable = disk.durable_bytes(root / "commitlog" / f"{start:020}")
+        for raw, where in ((cached, "cache"), (durable, "disk")):
+            rest = raw[max(0, end - start) :]
+            if rest.strip(b"\0"):
+                at = max(start, end) + len(rest) - len(rest.lstrip(b"\0"))
+                raise Violation(f"the log ends at {end}; in the {where} byte {at} is not zero")
 
 
 def check_durable(disk: SimDisk, root: Path, history: History, end: int) -> None:
@@ -116,26 +118,32 @@ def check_durable_units(image: SimDisk, root: Path, history: History) -> int:
     return mark
 
 
-def check_units(disk: SimDisk, root: Path, history: History, dispatched: int) -> None:
-    """Every queue holds exactly the units of its dispatched messages, and nothing else."""
-    expected = {
-        queue: [
-            (sent.queue_offset, UNIT.pack(*sent.unit))
-            for sent in messages
-            if sent.end <= dispatched
-        ]
-        for queue, messages in history.queues().items()
-    }
+def check_units(
+    disk: SimDisk, root: Path, history: History, dispatched: int, *, exact: bool
+) -> None:
+    """Every queue holds the units of its dispatched messages, and none of a message that is gone.
+
+    exact: nor of messages above dispatched.
+    """
+    queues = history.queues()
     for topic in disk.list_directory(root / "consumequeue"):
         for queue in disk.list_directory(root / "consumequeue" / topic.name):
-            expected.setdefault((topic.name, int(queue.name)), [])
-    for (topic_name, number), units in expected.items():
+            queues.setdefault((topic.name, int(queue.name)), [])
+    for (topic_name, number), messages in queues.items():
+        units = [(sent.queue_offset, UNIT.pack(*sent.unit)) for sent in messages]
+        visible = sum(sent.end <= dispatched for sent in messages)
         found = list(units_of(disk, root, topic_name, number))
-        if found != units:
-            wrong = next((unit for unit in units if unit not in found), "no unit at all")
+        if found[:visible] != units[:visible]:
+            missing = next((unit for unit in units[:visible] if unit not in found), None)
             raise Violation(
-                f"queue {topic_name}/{number} holds {len(found)} units up to {dispatched} where "
-                f"{len(units)} belong; missing: {wrong}"
+                f"queue {topic_name}/{number} holds {len(found)} units; up to {dispatched} there "
+                f"should be {visible}; missing: {missing}"
+            )
+        rest = found[visible:]
+        if rest and (exact or any(unit not in units for unit in rest)):
+            raise Violation(
+                f"queue {topic_name}/{number} holds {len(rest)} units beyond {dispatched}, of "
+                f"{[UNIT.unpack(unit)[0] for _, unit in rest][:5]}"
             )
 
 

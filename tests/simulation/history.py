@@ -93,6 +93,10 @@ class History:
         """The flusher published this end: every sender below it has its answer."""
         self.acked_end = max(self.acked_end, flushed)
 
+    def power_cut(self) -> None:
+        """From now on only what was acked at ``disk``, or shown, has to be there."""
+        self.written_end = self.acked_end
+
     def queues(self) -> dict[Queue, list[Sent]]:
         """Messages of each queue, in order."""
         found: dict[Queue, list[Sent]] = defaultdict(list)
@@ -120,6 +124,8 @@ class History:
         """
         if end < self.acked_end:
             raise Violation(f"log ends at {end}, but everything below {self.acked_end} was acked")
+        if end < self.written_end:
+            raise Violation(f"log ends at {end}, but no power cut took {self.written_end} away")
         told, untold = found[: len(self.sent)], found[len(self.sent) :]
         for (start, raw), sent in zip(told, self.sent, strict=False):
             if start != sent.start or raw != sent.raw:

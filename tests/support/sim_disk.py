@@ -264,6 +264,18 @@ class SimDisk:
         inode.cache[bit // 8] ^= 1 << bit % 8
         inode.durable[bit // 8] ^= 1 << bit % 8
 
+    def remove_tree(self, path: Path) -> None:
+        """Take away a file or a whole directory, durably: what an operator deleted by mistake."""
+        if self._find(path) is None:
+            return
+        for entry in self.list_directory(path):
+            self.remove_tree(path / entry.name)
+        parent = self._directory(path.parent)
+        node = parent.names.pop(path.name)
+        parent.durable.pop(path.name, None)
+        if isinstance(node, Inode):
+            self._drop(node)
+
     def files(self) -> Iterator[tuple[Path, bytes]]:
         """Every file with its bytes as processes see them, in order of path."""
 

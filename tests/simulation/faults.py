@@ -1,0 +1,82 @@
+"""Mistakes that the simulation has to find, planted for the length of a ``with``.
+
+Each takes one rule of durability away from the code under test. They live here and nowhere in the
+product; what they patch is named, so a rename breaks the test and not the proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Final
+from unittest.mock import patch
+
+from services.reput.dispatcher import Dispatcher
+
+from shared.files.commit_log import CommitLogAppender
+from tests.support.sim_disk import SimDisk, SimFile
+from tidemark.formats.checkpoint import Slot
+from tidemark.offsets import PhysicalOffset
+
+
+@contextmanager
+def flush_published_early() -> Iterator[None]:
+    """FLUSHED moves before the fdatasync, as if the order of two lines did not matter."""
+    flush = CommitLogAppender.flush
+
+    def early(self: CommitLogAppender) -> PhysicalOffset:
+        self._positions.publish(Slot.FLUSHED, self.written)
+        return flush(self)
+
+    with patch.object(CommitLogAppender, "flush", early):
+        yield
+
+
+@contextmanager
+def no_directory_sync() -> Iterator[None]:
+    """New commit log files have their bytes synced, and their names not."""
+    sync_directory = SimDisk.sync_directory
+
+    def forgetful(self: SimDisk, path: Path) -> None:
+        if path.name != "commitlog":
+            sync_directory(self, path)
+
+    with patch.object(SimDisk, "sync_directory", forgetful):
+        yield
+
+
+@contextmanager
+def durable_mark_before_queue_sync() -> Iterator[None]:
+    """DISPATCHED_DURABLE moves first, the queues that it speaks of are synced after it."""
+    sync = Dispatcher.sync
+
+    def early(self: Dispatcher) -> None:
+        positions = self._positions
+        positions.publish(Slot.DISPATCHED_DURABLE, positions.get(Slot.DISPATCHED))
+        sync(self)
+
+    with patch.object(Dispatcher, "sync", early):
+        yield
+
+
+@contextmanager
+def no_zeroing_after_cut() -> Iterator[None]:
+    """What recovery cuts off the log stays there, behind the new end."""
+    pwrite = SimFile.pwrite
+
+    def keeping(self: SimFile, data: bytes | bytearray | memoryview, offset: int) -> None:
+        if self.path.parent.name == "commitlog" and not any(data):
+            return
+        pwrite(self, data, offset)
+
+    with patch.object(SimFile, "pwrite", keeping):
+        yield
+
+
+FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
+    "flush-published-early": flush_published_early,
+    "no-directory-sync": no_directory_sync,
+    "durable-mark-before-queue-sync": durable_mark_before_queue_sync,
+    "no-zeroing-after-cut": no_zeroing_after_cut,
+}

@@ -1,0 +1,192 @@
+"""One node on a simulated disk: the real recovery, appender and reput, run in one thread.
+
+The composition of the services without their sockets and loops: every call below is one that the
+broker or reput makes, in an order that the schedule chooses. Nothing here knows what is right; that
+is in ``history`` and ``checks``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from services.reput.dispatcher import Dispatcher
+from shared.files.commit_log import CommitLogAppender, CommitLogReader
+from shared.files.index import IndexReader
+from shared.files.positions import Positions
+from shared.files.recovery import Recovered, recover
+from shared.files.store_dir import StoreConfig, StoreDir
+from tests.simulation.history import Flying, History, Queue, Sent
+from tests.support.sim_disk import SimDisk
+from tidemark.errors import DiskFull, FileNotReady
+from tidemark.formats import properties
+from tidemark.formats.checkpoint import Slot
+from tidemark.formats.hosts import Host
+from tidemark.formats.record import Message
+from tidemark.offsets import PhysicalOffset
+
+ROOT: Final = Path("/store")
+HOST: Final = Host(b"\x7f\0\0\1", 8080)
+
+
+class NewOne(NamedTuple):
+    """A message that a producer wants to send."""
+
+    topic: str
+    queue: int
+    body: bytes
+    tags: str
+    keys: tuple[str, ...]
+    unique_id: str
+
+
+class SimClock:
+    """The disk's time."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return self._disk.now_ms
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return self._disk.now_ms / 1000
+
+    def boot_ms(self) -> int:
+        """Milliseconds since some boot."""
+        return self._disk.now_ms
+
+
+class Machine:
+    """The processes of one start. Thrown away, without closing anything, when they are killed."""
+
+    def __init__(self, disk: SimDisk, config: StoreConfig, history: History, boot: int) -> None:
+        """boot: which boot of the machine; a power cut begins another."""
+        self.disk = disk
+        self.history = history
+        self.boot_id = (boot, boot)
+        self.store = StoreDir(disk, ROOT, config)
+        self.store.open_or_create()
+        self.store.mark_running(pid=1)
+        self.positions = Positions.open(disk, self.store.checkpoint_path)
+        self.recovered: Recovered = recover(
+            self.store, self.positions, boot_id=self.boot_id, now=disk.now_ms
+        )
+        self.next_queue_offsets: dict[Queue, int] = dict(self.recovered.next_queue_offsets)
+        self.appender = CommitLogAppender(self.store, self.positions)
+        self.appender.start_at(self.recovered.end)
+        self.dispatcher: Dispatcher | None = None
+
+    # The broker's part
+
+    def send(self, batch: list[NewOne]) -> None:
+        """Number and append a batch; the history learns where it is. Makes a file if one lacks."""
+        offsets = dict(self.next_queue_offsets)
+        flying: list[Flying] = []
+        messages: list[Message] = []
+        for one in batch:
+            queue = (one.topic, one.queue)
+            offset = offsets.get(queue, 0)
+            offsets[queue] = offset + 1
+            pairs = {properties.UNIQ_KEY: one.unique_id}
+            if one.tags:
+                pairs[properties.TAGS] = one.tags
+            if one.keys:
+                pairs[properties.KEYS] = " ".join(one.keys)
+            keys = (one.unique_id, *one.keys)
+            flying.append(Flying(*queue, offset, one.body, one.tags, keys))
+            messages.append(
+                Message(
+                    topic=one.topic,
+                    queue_id=one.queue,
+                    body=one.body,
+                    born_host=HOST,
+                    store_host=HOST,
+                    properties=properties.encode(pairs),
+                    born_timestamp_ms=self.disk.now_ms,
+                )
+            )
+        numbers = [told.queue_offset for told in flying]
+        self.history.in_flight = flying
+        try:
+            placed = self.appender.append(messages, numbers, self.disk.now_ms)
+        except (FileNotReady, DiskFull):
+            self.appender.prepare_next()
+            placed = self.appender.append(messages, numbers, self.disk.now_ms)
+        self.next_queue_offsets = offsets
+        self.history.in_flight = []
+        for told, (start, size) in zip(flying, placed, strict=True):
+            raw = self._cached(start, size)
+            self.history.append(Sent(*told[:3], start, size, raw, told.tags, told.keys))
+
+    def flush(self) -> None:
+        """One group commit: every waiting sender below its end is answered."""
+        self.history.ack(self.appender.flush())
+
+    def prepare_next(self) -> None:
+        """What the thread that makes files ahead does."""
+        self.appender.prepare_next()
+
+    # Reput's part
+
+    def start_reput(self) -> None:
+        """Start reput, or start it again after it was killed: only it forgets everything."""
+        self.dispatcher = Dispatcher(
+            self.store,
+            self.positions,
+            CommitLogReader(self.store, self.positions),
+            clock=SimClock(self.disk),
+            boot_id=self.boot_id,
+        )
+        self.dispatcher.resume()
+
+    def dispatch(self, bytes_max: int) -> int:
+        """One step of the follower."""
+        assert self.dispatcher is not None
+        return self.dispatcher.step(bytes_max)
+
+    def dispatch_all(self) -> None:
+        """Catch up with the flushed end."""
+        for _ in range(10_000):
+            if self.dispatch(1 << 20) == 0:
+                return
+        raise AssertionError("dispatch does not come to an end")
+
+    def sync(self) -> None:
+        """The follower's sync: queues and index, then the durable mark; then the page itself."""
+        assert self.dispatcher is not None
+        self.dispatcher.sync()
+
+    @property
+    def dispatched(self) -> int:
+        """What reput has published."""
+        return self.positions.get(Slot.DISPATCHED)
+
+    # Both
+
+    def stop(self) -> None:
+        """SIGTERM: everything finished, in the services' order."""
+        self.flush()
+        assert self.dispatcher is not None
+        self.dispatch_all()
+        self.sync()
+        self.dispatcher.close()
+        self.appender.close(clean=True)
+        self.positions.sync()
+        self.store.mark_clean()
+
+    def lookup(self, topic: str, key: str, end: int) -> list[PhysicalOffset]:
+        """Physical offsets that a key finds, over a fresh reader."""
+        reader = IndexReader(self.store, CommitLogReader(self.store, self.positions))
+        try:
+            return reader.query(topic, key, dispatched=end)
+        finally:
+            reader.close()
+
+    def _cached(self, start: int, size: int) -> bytes:
+        file_size = self.store.config.commit_log_file_size
+        base = start - start % file_size
+        raw = self.disk.peek(ROOT / "commitlog" / f"{base:020}") or b""
+        return raw[start - base : start - base + size]

@@ -1,0 +1,270 @@
+"""One seeded run: starts, work, power cuts; after every start everything is checked.
+
+The same seed gives the same run, operation by operation. A failure prints the seed and the command
+that repeats it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from random import Random
+from typing import Final, NamedTuple
+
+from tests.simulation import checks
+from tests.simulation.history import History, Violation
+from tests.simulation.machine import ROOT, Machine
+from tests.simulation.schedule import (
+    Ending,
+    Step,
+    draw_batch,
+    draw_ending,
+    draw_scale,
+    draw_step,
+)
+from tests.support.kill_points import killed_at
+from tests.support.sim_disk import SimCrash, SimDisk
+from tidemark.errors import DiskFull, FileNotReady, FlushFailed, StoreError
+
+LOOKUPS_MAX: Final = 64
+"""What one query of the index returns at most."""
+
+
+class Outcome(NamedTuple):
+    """What a run that found nothing wrong went through."""
+
+    starts: int
+    power_cuts: int
+    kills: int
+    crashes_inside: int
+    """Ends that came in the middle of an operation or between two lines."""
+    acked: int
+    lost: int
+    """Sent but never acked at ``disk``, and gone."""
+    operations: int
+
+
+class SeedFailed(AssertionError):
+    """A run broke a promise; says how to repeat it."""
+
+
+def run_seed(seed: int, fault: str = "") -> Outcome:
+    """Run one seed. Raises SeedFailed. fault: only a name for the command that repeats it."""
+    run = Run(seed)
+    try:
+        return run.run()
+    except (Exception, SimCrash) as error:
+        again = f".venv/bin/python -m tests.simulation {seed}" + (
+            f" --fault {fault}" if fault else ""
+        )
+        raise SeedFailed(
+            f"seed {seed}, start {run.starts}, {run.doing}: {type(error).__name__}: {error}\n"
+            f"again: {again}"
+        ) from error
+
+
+class _Printed(list[str]):
+    """A trace that is read while it is written."""
+
+    def append(self, line: str) -> None:
+        print(line)
+
+
+class Run:
+    """One seed's world: a disk, its history, and the node that lives on it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.scale = draw_scale(self.random)
+        self.disk = SimDisk(Random(self.random.getrandbits(64)))
+        self.disk.check_reserved = True
+        self.disk.make_directory(ROOT)
+        self.history = History()
+        self.boot = 1
+        self.starts = self.power_cuts = self.kills = self.crashes = 0
+        self.operations = self.serial = 0
+        self.doing = "nothing yet"
+
+    def trace(self) -> None:
+        """Print every operation of the disk as it comes, this start's and all later ones'."""
+        self.disk.trace = _Printed()
+
+    def run(self) -> Outcome:
+        """Live through all rounds. Raises Violation, or whatever the code under test raises."""
+        for _ in range(self.scale.rounds):
+            self._plan_crash(120)
+            ending = draw_ending(self.random)
+            try:
+                machine = self.start()
+                self._plan_crash(200)
+                ending = self.work(machine) or ending
+                if ending is Ending.STOP:
+                    self.doing = "stopping"
+                    self.disk.capacity_bytes = None
+                    machine.stop()
+            except SimCrash:
+                self.crashes += 1
+                ending = Ending.KILL if ending is Ending.KILL else Ending.POWER_CUT
+            self.end(ending)
+        self.disk.crash_at = None
+        machine = self.start()
+        self.catch_up(machine, rebuild=True)
+        return Outcome(
+            self.starts,
+            self.power_cuts,
+            self.kills,
+            self.crashes,
+            len(self.history.sent),
+            self.history.lost_count,
+            self.operations + self.disk.operations,
+        )
+
+    # A start and what must hold after it
+
+    def start(self) -> Machine:
+        """Recover, resume, check everything. Raises SimCrash if a crash was planned inside."""
+        self.starts += 1
+        self.doing = "recovering"
+        history, disk = self.history, self.disk
+        machine = Machine(disk, self.scale.config, history, self.boot)
+        end = machine.recovered.end
+        self.doing = "checking the recovered log"
+        history.restarted(end, checks.walk_log(disk, ROOT, end))
+        offsets = {queue: offset for queue, offset in machine.next_queue_offsets.items() if offset}
+        if offsets != history.next_queue_offsets():
+            raise Violation(f"next queue offsets {offsets} are not {history.next_queue_offsets()}")
+        checks.check_nothing_behind(disk, ROOT, end)
+        checks.check_durable(disk, ROOT, history, end)
+        self.doing = "resuming dispatch"
+        machine.start_reput()
+        self._check_reput(machine, exact=False)
+        if self.random.random() < 0.6:
+            self.catch_up(machine, rebuild=self.random.random() < 0.3)
+        return machine
+
+    def catch_up(self, machine: Machine, *, rebuild: bool) -> None:
+        """Dispatch to the end; queues and index must then be exactly what the log says."""
+        self.doing = "catching up"
+        machine.dispatch_all()
+        end = machine.recovered.end
+        if machine.dispatched < end:
+            raise Violation(f"dispatch stopped at {machine.dispatched}, the log ends at {end}")
+        self._check_reput(machine, exact=True)
+        self.doing = "looking up keys"
+        keys = self.history.keys()
+        for (topic, key), expected in keys.items():
+            found = machine.lookup(topic, key, machine.dispatched)
+            if found != expected[-LOOKUPS_MAX:]:
+                raise Violation(f"key {topic}#{key} finds {found}, not {expected}")
+        if rebuild:
+            self._compare_with_rebuilt(machine, list(keys))
+
+    def _check_reput(self, machine: Machine, *, exact: bool) -> None:
+        flushed = checks.slot(self.disk, ROOT, checks.FLUSHED_AT)
+        if machine.dispatched > flushed:
+            raise Violation(f"dispatched {machine.dispatched} is beyond flushed {flushed}")
+        checks.check_units(self.disk, ROOT, self.history, machine.dispatched, exact=exact)
+        if self.disk.unreserved_stores:
+            raise Violation(f"stored without blocks: {self.disk.unreserved_stores[:3]}")
+
+    def _compare_with_rebuilt(self, machine: Machine, keys: list[tuple[str, str]]) -> None:
+        self.doing = "rebuilding from the log"
+        disk = self.disk.copy()
+        disk.crash_at, disk.capacity_bytes, disk.write_back_chance = None, None, 0.0
+        for name in ("consumequeue", "index", "checkpoint"):
+            disk.remove_tree(ROOT / name)
+        other = Machine(disk, self.scale.config, History(), self.boot)
+        other.start_reput()
+        other.dispatch_all()
+        mine, anew = checks.queue_images(self.disk, ROOT), checks.queue_images(disk, ROOT)
+        if mine != anew:
+            differing = sorted(set(mine.items()) ^ set(anew.items()))[0][0]
+            raise Violation(f"{differing} differs from a full rebuild")
+        if other.next_queue_offsets != machine.next_queue_offsets:
+            raise Violation("a full rebuild numbers queues differently")
+        for topic, key in keys:
+            if other.lookup(topic, key, 1 << 62) != machine.lookup(topic, key, 1 << 62):
+                raise Violation(f"key {topic}#{key} finds something else in a rebuilt index")
+
+    # Work and its end
+
+    def work(self, machine: Machine) -> Ending | None:
+        """Random steps. Returns how it ended if something ended it, None if time was up."""
+        for _ in range(self.random.randrange(self.scale.steps_max)):
+            step = draw_step(self.random, self.scale)
+            self.doing = step.value
+            self.disk.now_ms += self.random.choice((0, 1, 700, 5000))
+            if self.scale.fails_syncs:
+                self.disk.failing_sync = lambda path: self.random.random() < 0.05
+            try:
+                with self._maybe_killed():
+                    self.apply(machine, step)
+            except (DiskFull, FileNotReady):
+                if self.disk.capacity_bytes is None:
+                    raise
+            except (FlushFailed, OSError, StoreError):
+                if not self.scale.fails_syncs:
+                    raise
+                return self.random.choice((Ending.KILL, Ending.POWER_CUT))
+            finally:
+                self.disk.failing_sync = lambda path: False
+        return None
+
+    def apply(self, machine: Machine, step: Step) -> None:
+        """Do one step and let the history know what the world has seen of it."""
+        match step:
+            case Step.SEND:
+                self.serial += 1
+                machine.send(draw_batch(self.random, self.scale, self.serial))
+            case Step.FLUSH:
+                machine.flush()
+            case Step.DISPATCH:
+                machine.dispatch(self.random.choice((200, 2000, 1 << 20)))
+                self.history.ack(machine.dispatched)
+            case Step.SYNC:
+                machine.sync()
+            case Step.PREPARE:
+                machine.prepare_next()
+            case Step.RESTART_REPUT:
+                before = machine.dispatched
+                machine.start_reput()
+                if machine.dispatched < before:
+                    raise Violation(f"dispatched went back from {before} to {machine.dispatched}")
+                self._check_reput(machine, exact=False)
+            case Step.FILL_DISK:
+                used = 1 << 50
+                self.disk.capacity_bytes = used - self.disk.free_bytes(ROOT) + 4096
+            case Step.FREE_DISK:
+                self.disk.capacity_bytes = None
+
+    @contextlib.contextmanager
+    def _maybe_killed(self) -> Iterator[None]:
+        """Now and then the step is cut between two lines, where no operation is."""
+        if self.random.random() >= 0.04:
+            yield
+            return
+        with killed_at(self.random.randint(1, 400), at_kill=self.disk.crash):
+            yield
+
+    def _plan_crash(self, within: int) -> None:
+        self.disk.crash_at = (
+            self.disk.operations + self.random.randint(1, within)
+            if self.random.random() < 0.35
+            else None
+        )
+
+    def end(self, ending: Ending) -> None:
+        """The processes are gone; after a power cut, so is some of what was not synced."""
+        self.doing = ending.value
+        self.operations += self.disk.operations
+        if ending is Ending.POWER_CUT:
+            self.power_cuts += 1
+            self.boot += 1
+            self.history.power_cut()
+            self.disk = self.disk.power_cut(self.random)
+            checks.check_durable_units(self.disk, ROOT, self.history)
+        else:
+            self.kills += ending is Ending.KILL
+            self.disk = self.disk.copy()
+        self.disk.capacity_bytes = None
+        self.disk.check_reserved = True

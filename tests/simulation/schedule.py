@@ -1,0 +1,129 @@
+"""What may happen to a node between two starts, and how likely: drawn from a seed.
+
+Sizes are small so that every border is crossed often: of pages, of log files, of queue files, of
+index files. Message sizes are sometimes all equal, so that a record written after a cut ends where
+one that was cut used to end.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from random import Random
+from typing import Final, NamedTuple
+
+from shared.files.store_dir import StoreConfig
+from tests.simulation.machine import NewOne
+
+TOPICS: Final = ("orders", "payments-with-a-longer-name", "%RETRY%billing", "t" * 127)
+WORDS: Final = ("red", "green", "blue", "Aa", "BB")  # the last two have equal hashes
+
+RECORD_EXTRA: Final = 400
+"""More than a record takes beside its body."""
+
+
+class Ending(Enum):
+    """How a start ends."""
+
+    POWER_CUT = "power cut"
+    KILL = "SIGKILL"
+    STOP = "SIGTERM"
+
+
+class Step(Enum):
+    """One thing that the processes, or the world, do."""
+
+    SEND = "send"
+    FLUSH = "flush"
+    DISPATCH = "dispatch"
+    SYNC = "sync"
+    PREPARE = "prepare_next"
+    RESTART_REPUT = "restart reput"
+    FILL_DISK = "fill disk"
+    FREE_DISK = "free disk"
+
+
+_WEIGHTS: Final = {
+    Step.SEND: 40,
+    Step.FLUSH: 14,
+    Step.DISPATCH: 20,
+    Step.SYNC: 9,
+    Step.PREPARE: 4,
+    Step.RESTART_REPUT: 3,
+}
+
+
+class Scale(NamedTuple):
+    """The shape of one run."""
+
+    config: StoreConfig
+    rounds: int
+    steps_max: int
+    topics: tuple[str, ...]
+    queues: int
+    body_size_max: int
+    equal_sizes: bool
+    fills_disk: bool
+    fails_syncs: bool
+
+
+def draw_scale(random: Random) -> Scale:
+    """Pick sizes and habits."""
+    slots, entries = random.choice(((3, 12), (20, 60), (50, 400)))
+    body_size_max = random.choice((40, 300, 300, 3000))
+    return Scale(
+        config=StoreConfig(
+            commit_log_file_size=random.choice((16, 16, 32, 64)) << 10,
+            consume_queue_file_size=20 * random.choice((3, 7, 30, 300)),
+            index_slots=slots,
+            index_entries=entries,
+            record_crc=random.random() < 0.7,
+            mapped_files_max=random.choice((1, 3, 64)),
+            queue_files_mapped_max=random.choice((2, 512)),
+        ),
+        rounds=random.randint(2, 4),
+        steps_max=random.choice((12, 30, 60)),
+        topics=TOPICS[: random.randint(1, len(TOPICS))],
+        queues=random.randint(1, 3),
+        body_size_max=body_size_max,
+        equal_sizes=random.random() < 0.4,
+        fills_disk=random.random() < 0.1,
+        fails_syncs=random.random() < 0.1,
+    )
+
+
+def draw_step(random: Random, scale: Scale) -> Step:
+    """Pick what happens next."""
+    if scale.fills_disk and random.random() < 0.1:
+        return random.choice((Step.FILL_DISK, Step.FREE_DISK))
+    return random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+
+
+def draw_ending(random: Random) -> Ending:
+    """Pick how the start ends: mostly by the worst."""
+    return random.choices(list(Ending), (6, 2, 1))[0]
+
+
+def draw_batch(random: Random, scale: Scale, serial: int) -> list[NewOne]:
+    """One request: messages of one or more queues, all with bodies never used before."""
+    count = 1 if random.random() < 0.5 else random.randint(2, 8)
+    topic, queue = random.choice(scale.topics), random.randrange(scale.queues)
+    batch = []
+    for number in range(count):
+        if random.random() < 0.1:
+            topic, queue = random.choice(scale.topics), random.randrange(scale.queues)
+        head = f"{serial:06}.{number:02}|".encode()
+        size = scale.body_size_max if scale.equal_sizes else random.randint(10, scale.body_size_max)
+        keys = () if scale.equal_sizes else tuple(random.sample(WORDS, random.randrange(3)))
+        batch.append(
+            NewOne(
+                topic=topic,
+                queue=queue,
+                body=head + random.randbytes(size - len(head)),
+                tags="" if scale.equal_sizes else random.choice(("", "TagA", "TagB")),
+                keys=keys,
+                unique_id=f"UID{serial:06}{number:02}",
+            )
+        )
+    if sum(len(one.body) + RECORD_EXTRA for one in batch) > scale.config.commit_log_file_size:
+        return batch[:1]
+    return batch

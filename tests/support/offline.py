@@ -1,0 +1,69 @@
+"""What a stopped store says of itself: records walked and keys looked up, without any process."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from shared.files.commit_log import CommitLogReader
+from shared.files.index import IndexReader
+from shared.files.os_disk import OsDisk
+from shared.files.store_dir import StoreConfig, StoreDir
+from tests.support.node import PROJECT, SMALL_STORE
+from tidemark.formats import record
+
+
+def store_config(settings: Mapping[str, object] = SMALL_STORE) -> StoreConfig:
+    """The configuration that a Node's store was made with."""
+    return StoreConfig(**settings)  # type: ignore[arg-type]
+
+
+def records(store: Path) -> list[record.Record]:
+    """Every record of the log in physical order, walked from the first byte to the last record.
+
+    Knows only sizes and fillers; raises UndecodableRecord at a record that cannot be read.
+    """
+    found = []
+    for path in sorted((store / "commitlog").iterdir()):
+        view = memoryview(path.read_bytes())
+        at = 0
+        while at + record.BLANK_SIZE <= len(view):
+            size, magic = record.peek_size(view, at), int.from_bytes(
+                view[at + 4 : at + 8], "big", signed=True
+            )  # fmt: skip
+            if magic == record.MAGIC_BLANK or size == 0:
+                break
+            found.append(record.decode(view, at))
+            at += size
+    return found
+
+
+def lookups(store: Path, keys: list[tuple[str, str]], end: int) -> dict[tuple[str, str], list[int]]:
+    """Physical offsets that each (topic, key) finds in the store's index."""
+    directory = StoreDir(OsDisk(), store, store_config())
+    reader = IndexReader(directory, CommitLogReader(directory, None))
+    try:
+        return {key: list(reader.query(*key, dispatched=end)) for key in keys}
+    finally:
+        reader.close()
+
+
+def rebuilt_copy(store: Path, target: Path, config: Path) -> Path:
+    """A copy of a stopped store whose queues, index and checkpoint were made anew from the log.
+
+    config: settings file of a reput for this store; paths on its command line win.
+    """
+    shutil.copytree(store, target, ignore=shutil.ignore_patterns("run"))
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(target / name, ignore_errors=True)
+    (target / "checkpoint").unlink(missing_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "services.reput", "--store", str(target),
+         "--config", str(config), "--once"],
+        cwd=PROJECT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"rebuilding failed: {done.stdout}{done.stderr}"
+    return target
