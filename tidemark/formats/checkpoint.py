@@ -97,6 +97,11 @@ class Slot(IntEnum):
     """Index entries in all files at DISPATCHED_DURABLE."""
     RESUME_CHECK = _REPUT + 7
     """CRC-32 over DISPATCHED_DURABLE, RESUME_UNITS, RESUME_INDEX_ENTRIES; see ``resume_check``."""
+    RESUME_FIRSTS = _REPUT + 8
+    """Sum of the queue offsets at which the first file of each queue starts."""
+    REPUT_BOOT_ID_HIGH = _REPUT + 9
+    REPUT_BOOT_ID_LOW = _REPUT + 10
+    """The boot in which the index was last known whole; 0 = its files are not to be trusted."""
 
     # ha
     CONFIRM = _HA

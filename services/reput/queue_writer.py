@@ -1,0 +1,397 @@
+"""Writes consume queues: 20-byte units, each at the place its queue offset says.
+
+The only writer of ``consumequeue/`` (docs/formats.md, section 4). Stores through mappings, into
+ranges whose blocks were reserved before, so that a full disk is an error code and not a SIGBUS.
+Knows nothing of the log: what is cut, believed or compared is decided in ``resume``. Invariants:
+
+- A unit is stored at its queue offset or not at all: behind the queue's end it is a ``QueueGap``.
+- Storing again what is there changes nothing, so any range of the log may be dispatched twice.
+- Every file touched and every directory with a new name is remembered until ``take_touched``,
+  also when the file is no longer mapped.
+- What is cut is overwritten with zeros and synced; files that others have mapped stay.
+
+In a record's walk this is (10): before it ``dispatch`` planned the units, after it DISPATCHED is
+published.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from services.reput.dispatch import QueueKey, QueueRun
+from services.reput.queue_survey import Found, Leading, leading_units, look_at, zero_behind
+from shared.files.disk import MappedRegion
+from shared.files.queue_math import place
+from shared.files.store_dir import StoreDir
+from tidemark.errors import QueueGap
+from tidemark.formats.filenames import offset_name
+from tidemark.formats.queue_unit import UNIT, pre_blank_run
+from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
+
+RESERVE_STEP: Final = 16 * 1024
+"""Blocks are reserved in such steps: few calls, and little taken by a queue with few messages."""
+
+IsReal = Callable[[QueueKey, QueueOffset, PhysicalOffset], bool]
+"""Whether the record at the offset is the message of that queue and number."""
+
+
+class Totals(NamedTuple):
+    """Sums over all queues."""
+
+    units: int
+    """Of the max queue offsets."""
+    firsts: int
+    """Of the first queue offsets of the first files."""
+
+
+class _Queue:
+    """What the writer knows of one queue."""
+
+    __slots__ = ("directory", "first", "has_files", "key", "next", "seen", "skip_until")
+
+    def __init__(self, key: QueueKey, directory: Path) -> None:
+        self.key = key
+        self.directory = directory
+        self.has_files = False
+        self.first = 0
+        """Queue offset at which the first file starts."""
+        self.next = 0
+        """Queue offset of the next unit."""
+        self.skip_until = 0
+        """Units of records that end at or below are there already."""
+        self.seen = False
+        """A record of this queue was met since the rebuild began."""
+
+
+class _Mapped:
+    """The mapped file of a queue that was written last."""
+
+    __slots__ = ("path", "region", "reserved_from", "reserved_until", "start")
+
+    def __init__(self, path: Path, start: int, region: MappedRegion) -> None:
+        self.path = path
+        self.start = start
+        self.region = region
+        self.reserved_from = self.reserved_until = 0
+
+
+class QueueWriter:
+    """All consume queues of one store. For one thread at a time."""
+
+    def __init__(self, store: StoreDir) -> None:
+        self._store = store
+        self._disk = store.disk
+        self._file_size = store.config.consume_queue_file_size
+        self._mapped_max = max(1, store.config.queue_files_mapped_max)
+        self._queues: dict[QueueKey, _Queue] = {}
+        self._mapped: OrderedDict[QueueKey, _Mapped] = OrderedDict()
+        self._touched: set[Path] = set()
+        self._new_names: set[Path] = set()
+        self._rebuilding = False
+        self._units = 0
+        self._firsts = 0
+        self.compare = False
+        """What is to be stored may be there already: look before storing."""
+        self.stored_count = 0
+        """Units stored since the start of the process."""
+        self.repaired_count = 0
+        """Of these, units that replaced a different one."""
+
+    @property
+    def totals(self) -> Totals:
+        """Sums over all queues, as of the last append."""
+        return Totals(self._units, self._firsts)
+
+    @property
+    def is_rebuilding(self) -> bool:
+        """``rebuild`` was called and ``finish_rebuild`` not yet."""
+        return self._rebuilding
+
+    # -- resuming -----------------------------------------------------------------------------
+
+    def survey(self) -> list[Found]:
+        """Look at every queue's files. Empty files, left by a power cut, are removed."""
+        self.close()
+        return [
+            look_at(self._disk, key, self._store.consume_queue_dir(*key), self._file_size)
+            for key in self._store.queues()
+        ]
+
+    @staticmethod
+    def count(found: list[Found], end: int) -> Totals:
+        """Sums over the units of records that end at or below end, if all files are whole."""
+        units = 0
+        for one in found:
+            with one.files() as files:
+                units += files.count(end)
+        return Totals(units, sum(one.first for one in found))
+
+    def continue_from(self, found: list[Found], *, start: int, keep: int, thorough: bool) -> None:
+        """Believe the units of records that end at or below start; cut those that end above keep.
+
+        thorough: see ``zero_behind``.
+        """
+        self._forget()
+        for one in found:
+            with one.files() as files:
+                next_offset, kept = files.count(start), files.count(keep)
+            self._know(one, next_offset)
+            zero_behind(one, kept, thorough=thorough)
+
+    def adopt(self, found: list[Found], *, keep: int, is_real: IsReal) -> None:
+        """Believe each queue up to its last whole unit whose record ends at or below keep."""
+        self._forget()
+        for one in found:
+            leading = leading_units(one, keep)
+            # A queue that RocketMQ cut keeps the cut units' bytes: 1. the log was cut; 2. others
+            # were appended; 3. the old units may point to where a record of another queue begins.
+            while leading.end and not self._is_real_last(one, leading, is_real):
+                leading = leading_units(one, leading.end - 1)
+            self._know(one, leading.next).skip_until = leading.end
+            zero_behind(one, leading.next, thorough=True)
+
+    @staticmethod
+    def _is_real_last(found: Found, leading: Leading, is_real: IsReal) -> bool:
+        with found.files() as files:
+            last = files.unit(leading.next - 1)
+        return last is not None and is_real(
+            found.key, QueueOffset(leading.next - 1), PhysicalOffset(last.physical_offset)
+        )
+
+    def rebuild(self, found: list[Found], *, log_min: int, keep: int) -> None:
+        """From now on, the first record met of each queue says where the queue goes on.
+
+        Until then its units of records that end at or below log_min stand: they keep the numbering
+        of a queue whose messages have all expired. Units from the first bad one on, and those of
+        records that end above keep, go at once: they are no evidence of anything.
+        """
+        self._forget()
+        for one in found:
+            self._know(one, leading_units(one, log_min).next)
+            zero_behind(one, leading_units(one, keep).next, thorough=True)
+        self._rebuilding = self.compare = True
+
+    def finish_rebuild(self) -> None:
+        """Cut from every queue what no record stands for. Repeatable."""
+        if not self._rebuilding:
+            return
+        for queue in self._queues.values():
+            found = look_at(self._disk, queue.key, queue.directory, self._file_size)
+            zero_behind(found, queue.next, thorough=True)
+        self._rebuilding = False
+
+    def _forget(self) -> None:
+        self.close()
+        self._queues.clear()
+        self._units = self._firsts = 0
+        self._rebuilding = False
+
+    def _know(self, found: Found, next_offset: int) -> _Queue:
+        queue = self._queues[found.key] = _Queue(found.key, found.directory)
+        queue.has_files = bool(found.starts)
+        queue.first = found.first
+        queue.next = max(next_offset, found.first)
+        self._units += queue.next
+        self._firsts += queue.first
+        return queue
+
+    # -- appending ----------------------------------------------------------------------------
+
+    def append(self, run: QueueRun) -> None:
+        """Store the units of run that are not there yet, each at its queue offset.
+
+        Raises QueueGap with nothing stored. Raises DiskFull, ReadOnlyDisk or OSError if a file
+        cannot be made or grown: call again with the same run, what was stored is passed over.
+        """
+        key = (run.topic, run.queue)
+        queue = self._queues.get(key)
+        if queue is None:
+            directory = self._store.consume_queue_dir(*key)
+            queue = self._queues[key] = _Queue(key, directory)
+        first, units = run.first, run.units
+        if queue.skip_until:
+            first, units = self._without_known(queue, first, units)
+            if not units:
+                return
+        if not queue.has_files:
+            self._begin(queue, first)
+        elif self._rebuilding and not queue.seen:
+            self._begin_again(queue, first)
+        queue.seen = True
+        if first != queue.next:
+            if first > queue.next:
+                raise _gap(run, first, queue.next)
+            units = units[(queue.next - first) * UNIT_SIZE :]
+        if units:
+            self._store_units(queue, units)
+
+    def _without_known(
+        self, queue: _Queue, first: QueueOffset, units: bytes
+    ) -> tuple[QueueOffset, bytes]:
+        """Drop the leading units of records that an adopted queue covers already (4.3 step 1)."""
+        known = 0
+        for offset, size, _ in UNIT.iter_unpack(units):
+            if offset + size > queue.skip_until:
+                break
+            known += 1
+        if known and first < queue.first:
+            raise QueueGap(
+                f"{queue.directory} begins at queue offset {queue.first}, but the log still holds "
+                f"the message {first}. Nothing was written.",
+                "The queue is compared with the log from its beginning.",
+                found=queue.first,
+                expected=first,
+            )
+        return QueueOffset(first + known), units[known * UNIT_SIZE :]
+
+    def _begin(self, queue: _Queue, first: int) -> None:
+        """Make the first file of a queue: the one that holds first, pre-blank below it (4.4)."""
+        start, position = place(first, self._file_size)
+        self._fill(queue, start, 0, position)
+        self._firsts += start // UNIT_SIZE - queue.first
+        self._units += first - queue.next
+        queue.first, queue.next, queue.has_files = start // UNIT_SIZE, first, True
+
+    def _begin_again(self, queue: _Queue, first: int) -> None:
+        """Let a queue that is rebuilt go on at first, the oldest of its messages in the log."""
+        start, position = place(first, self._file_size)
+        if queue.next >= first >= queue.first:
+            self._units += first - queue.next
+            queue.next = first
+            return
+        # What belongs below has expired, or never was, and is not whole: as in a new queue.
+        old = look_at(self._disk, queue.key, queue.directory, self._file_size)
+        for other in (*old.starts, *old.behind_gap):
+            if other < start:
+                self._unmap(queue.key)
+                self._disk.unlink(queue.directory / offset_name(other))
+                self._new_names.add(queue.directory)
+        has = queue.next * UNIT_SIZE - start
+        if has > 0 and queue.first * UNIT_SIZE <= start:
+            self._fill(queue, start, has, position)
+            self._units += first - queue.next
+            self._firsts += start // UNIT_SIZE - queue.first
+            queue.first, queue.next = start // UNIT_SIZE, first
+        else:
+            self._begin(queue, first)
+
+    def _fill(self, queue: _Queue, start: int, position: int, end: int) -> None:
+        """Store pre-blank units into [position, end) of the file at start."""
+        mapped = self._map(queue, start)
+        if position < end:
+            self._put(mapped, position, pre_blank_run((end - position) // UNIT_SIZE))
+
+    def _store_units(self, queue: _Queue, units: bytes) -> None:
+        at = 0
+        while at < len(units):
+            start, position = place(queue.next, self._file_size)
+            mapped = self._map(queue, start)
+            size = min(len(units) - at, self._file_size - position)
+            self._put(mapped, position, units[at : at + size] if size < len(units) else units)
+            at += size
+            queue.next += size // UNIT_SIZE
+            self._units += size // UNIT_SIZE
+
+    def _put(self, mapped: _Mapped, position: int, units: bytes) -> None:
+        """Store units at position of the mapped file, unless they are there."""
+        end = position + len(units)
+        view = mapped.region.view
+        # Touched in any case: they may be there in the page cache only.
+        self._touched.add(mapped.path)
+        if self.compare:
+            present = view[position:end]
+            if present == units:
+                return
+            if any(present):
+                self.repaired_count += _differing(bytes(present), units)
+        if position < mapped.reserved_from or end > mapped.reserved_until:
+            self._reserve(mapped, position, end)
+        view[position:end] = units
+        self.stored_count += len(units) // UNIT_SIZE
+
+    # -- files --------------------------------------------------------------------------------
+
+    def _map(self, queue: _Queue, start: int) -> _Mapped:
+        """The queue's file at start, mapped for writing; made if it is missing."""
+        mapped = self._mapped.get(queue.key)
+        if mapped is not None:
+            if mapped.start == start:
+                self._mapped.move_to_end(queue.key)
+                return mapped
+            self._unmap(queue.key)
+        path = queue.directory / offset_name(start)
+        try:
+            file = self._disk.open(path, writable=True)
+        except FileNotFoundError:
+            self._disk.make_directory(queue.directory)
+            file = self._disk.create(path, self._file_size, reserve=False)
+            self._new_names.add(queue.directory)
+        try:
+            mapped = _Mapped(path, start, file.map(writable=True))
+        finally:
+            file.close()
+        self._mapped[queue.key] = mapped
+        while len(self._mapped) > self._mapped_max:
+            self._unmap(next(iter(self._mapped)))
+        return mapped
+
+    def _unmap(self, key: QueueKey) -> None:
+        mapped = self._mapped.pop(key, None)
+        if mapped is not None:
+            mapped.region.close()
+
+    def _reserve(self, mapped: _Mapped, position: int, end: int) -> None:
+        """Take the blocks under [position, end), in whole steps. Raises DiskFull.
+
+        Asked for what may be there already: in a file that RocketMQ made, or made before a restart,
+        nobody remembers. Asking again costs little.
+        """
+        low = position - position % RESERVE_STEP
+        high = min(self._file_size, end + -end % RESERVE_STEP)
+        if mapped.reserved_from <= low <= mapped.reserved_until:
+            reserved_from, low = mapped.reserved_from, mapped.reserved_until
+        else:
+            reserved_from = low
+        file = self._disk.open(mapped.path, writable=True)
+        try:
+            file.reserve(low, high - low)
+        finally:
+            file.close()
+        mapped.reserved_from, mapped.reserved_until = reserved_from, high
+
+    def take_touched(self) -> tuple[set[Path], set[Path]]:
+        """Files stored to, and directories with new or removed names, since the last call."""
+        touched, new_names = self._touched, self._new_names
+        self._touched, self._new_names = set(), set()
+        return touched, new_names
+
+    def close(self) -> None:
+        """Unmap everything. What was touched is still remembered."""
+        while self._mapped:
+            self._unmap(next(iter(self._mapped)))
+
+
+def _differing(present: bytes, units: bytes) -> int:
+    """How many units of present are neither empty nor those of units."""
+    empty = bytes(UNIT_SIZE)
+    return sum(
+        present[at : at + UNIT_SIZE] not in (empty, units[at : at + UNIT_SIZE])
+        for at in range(0, len(units), UNIT_SIZE)
+    )
+
+
+def _gap(run: QueueRun, first: int, expected: int) -> QueueGap:
+    return QueueGap(
+        f"topic {run.topic}, queue {run.queue}: the record at physical offset {run.at} or behind "
+        f"it has queue offset {first}, the queue ends at {expected}. The log is safe, nothing "
+        "was written to the queue; dispatch stands still here.",
+        "Run `tidemark store rebuild`; if that ends the same, `tidemark store verify`.",
+        topic=run.topic,
+        queue=run.queue,
+        queue_offset=first,
+        expected=expected,
+        at=run.at,
+    )
