@@ -1,0 +1,165 @@
+"""A node for tests: broker and reput as two child processes on a store of their own.
+
+Real processes on a real directory, nothing in-process and nothing faked: what a test sees is what a
+deployment does, in about a second per start. Files are small, ports free ones of the loopback.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 30.0
+POLL_S: Final = 0.02
+LOG_SHOWN: Final = 4000
+
+_STORE: Final = {
+    "commit_log_file_size": 4 << 20,
+    "consume_queue_file_size": 60_000,
+    "index_slots": 5_000,
+    "index_entries": 20_000,
+}
+
+
+class NodeFailed(Exception):
+    """A service ended, or was not ready in time; the message holds its last words."""
+
+
+class LocalNode:
+    """Broker and reput on ``directory``. Use it with ``with``, or call ``start`` and ``stop``."""
+
+    def __init__(self, directory: Path, *, auto_create_topics: bool = True) -> None:
+        self.store_dir = directory / "store"
+        self._directory = directory
+        self._auto_create_topics = auto_create_topics
+        self._ports: dict[str, int] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        # Not below directory: a socket's path has at most 108 bytes.
+        self._run_dir = Path(tempfile.mkdtemp(prefix="tidemark-"))
+
+    @property
+    def url(self) -> str:
+        """What ``tidemark.connect`` takes."""
+        return f"http://127.0.0.1:{self._ports['api']}"
+
+    def __enter__(self) -> LocalNode:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start both services and wait until both are ready; on the same ports as before."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        if not self._ports:
+            self._ports = dict(zip(("api", "broker", "reput"), _free_ports(3), strict=True))
+        for role in ("broker", "reput"):
+            self._start(role)
+        for role in ("broker", "reput"):
+            self._wait_ready(role)
+
+    def kill(self) -> None:
+        """SIGKILL to both: the crash that a program should survive. ``start`` brings them back."""
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.wait()
+        self._processes.clear()
+
+    def stop(self) -> None:
+        """Stop in order: the broker, then reput, which dispatches what is left."""
+        for role in ("broker", "reput"):
+            process = self._processes.pop(role, None)
+            if process is None:
+                continue
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def close(self) -> None:
+        """Stop, and remove what lies outside of ``directory``."""
+        self.stop()
+        shutil.rmtree(self._run_dir, ignore_errors=True)
+
+    def log_text(self, role: str) -> str:
+        """All that a service has printed."""
+        path = self._directory / f"{role}.log"
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+    def _start(self, role: str) -> None:
+        settings = self._directory / f"{role}.toml"
+        settings.write_text(self._settings(role), encoding="utf-8")
+        with (self._directory / f"{role}.log").open("ab") as log:
+            self._processes[role] = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", f"services.{role}"),
+                    *("--store", str(self.store_dir), "--config", str(settings)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def _settings(self, role: str) -> str:
+        values: dict[str, object] = {
+            "run_dir": str(self._run_dir),
+            "admin_port": self._ports[role],
+        }
+        if role == "broker":
+            values["port"] = self._ports["api"]
+            values["auto_create_topics"] = self._auto_create_topics
+        lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+        lines += ["[store]", *(f"{name} = {value}" for name, value in _STORE.items())]
+        return "\n".join(lines) + "\n"
+
+    def _wait_ready(self, role: str) -> None:
+        url = f"http://127.0.0.1:{self._ports[role]}/ready"
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not _answers(url):
+            status = self._processes[role].poll()
+            if status is not None or time.monotonic() > deadline:
+                said = self.log_text(role)[-LOG_SHOWN:]
+                self.kill()
+                why = "was not ready in time" if status is None else f"ended with status {status}"
+                raise NodeFailed(f"{role} {why}. It said:\n{said}")
+            time.sleep(POLL_S)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return int(answer.status) == 200
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now: all held at once, so that they differ."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
