@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,29 @@ from tests.support.golden import golden_names, manifest, unpack
 from tidemark.formats.filenames import parse_index_name
 from tidemark.formats.index_file import Geometry, Header, IndexFile
 
+COPIED_SIZE_MAX = 1 << 20
+"""Files of the default geometry have 420 MB, nearly all of it holes."""
+
 
 def index_files(name: str, store: Path) -> list[tuple[dict[str, Any], memoryview, Geometry]]:
     """(the manifest's header, bytes, geometry) of each index file that is in the archive.
 
     The files of the crashed stores are dropped and rebuilt when the reference opens them, and have
-    no name in the manifest then. Files too large to hold in memory come as what is really there.
+    no name in the manifest then. Mapped privately: stores to the bytes do not reach the file.
     """
     config = manifest(name)["config"]
     geometry = Geometry(config["maxHashSlotNum"], config["maxIndexNum"])
     listed = {entry["name"]: entry for entry in manifest(name)["index"] if entry["name"]}
     return [
-        (listed[path.name], memoryview(path.read_bytes()), geometry)
+        (listed[path.name], mapped(path), geometry)
         for path in sorted((store / "index").iterdir())
-        if path.name in listed and geometry.size < 1 << 20
+        if path.name in listed
     ]
+
+
+def mapped(path: Path) -> memoryview:
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
 
 
 def header_of(entry: dict[str, Any]) -> Header:
@@ -53,6 +62,8 @@ def test_our_puts_make_the_reference_s_bytes(name: str, tmp_path: Path) -> None:
     """Put each entry again, with any time in its second: all but the end time must be equal."""
     predecessor: Header | None = None
     for _, view, geometry in index_files(name, unpack(name, tmp_path)):
+        if geometry.size > COPIED_SIZE_MAX:
+            continue
         theirs = IndexFile(view, geometry)
         begin_ms = theirs.header.begin_timestamp_ms
         for one_by_one in (True, False):
@@ -97,8 +108,8 @@ def test_every_entry_is_found_and_a_chain_runs_from_new_to_old(name: str, tmp_pa
 @pytest.mark.parametrize("name", golden_names())
 def test_a_healthy_file_is_not_changed_by_healing(name: str, tmp_path: Path) -> None:
     for _, view, geometry in index_files(name, unpack(name, tmp_path)):
-        data = bytearray(view)
-        index = IndexFile(memoryview(data), geometry)
+        index = IndexFile(view, geometry)
+        before = bytes(view[:COPIED_SIZE_MAX])
         assert index.heal() == 0
         assert index.cut(index.header.end_offset + 1, lambda _: None) == 0
-        assert data == view
+        assert view[:COPIED_SIZE_MAX] == before
