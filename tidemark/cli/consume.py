@@ -20,6 +20,7 @@ from tidemark.cli.output import (
     expected_errors,
     message_facts,
     run,
+    say,
     to_json,
     url_option,
 )
@@ -28,11 +29,12 @@ from tidemark.cli.times import TIMESTAMP
 from tidemark.client.client import Client
 from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX
 from tidemark.client.messages import Message, RawPull, iterate_records
-from tidemark.errors import BrokenAnswer, UnknownQueue
+from tidemark.errors import BrokenAnswer, UnknownQueue, UnknownTopic
 from tidemark.formats import properties
 from tidemark.formats.record import Record, UndecodableRecord
 
 FOLLOW_WAIT_MS: Final = 15_000
+TOPIC_POLL_S: Final = 0.5
 RETRY_FOR_S: Final = 60.0
 """A broker that restarts under a reader costs a pause, not the reader."""
 FOLLOWED_QUEUES_MAX: Final = 64
@@ -172,7 +174,7 @@ async def _consume(
     url: str, topic: str, queue: int | None, start: Start, follow: bool, writer: Writer
 ) -> None:
     async with client_for(url, retry_for_s=RETRY_FOR_S) as client:
-        count = (await client.topic(topic)).queues
+        count = await _queue_count(client, topic, follow)
         if queue is not None and queue >= count:
             raise UnknownQueue(
                 f"topic {topic} has no queue {queue}: its queues are 0 to {count - 1}.",
@@ -206,6 +208,21 @@ async def _consume(
             await asyncio.gather(*followers, return_exceptions=True)
         for follower in done:
             follower.result()
+
+
+async def _queue_count(client: Client, topic: str, follow: bool) -> int:
+    """How many queues the topic has; a follower waits for a topic that nobody has made yet."""
+    waiting = False
+    while True:
+        try:
+            return (await client.topic(topic)).queues
+        except UnknownTopic:
+            if not follow:
+                raise
+        if not waiting:
+            say(f"topic {topic} does not exist yet; waiting for its first message")
+            waiting = True
+        await asyncio.sleep(TOPIC_POLL_S)
 
 
 async def _follow(client: Client, topic: str, queue: int, start: Start, writer: Writer) -> None:

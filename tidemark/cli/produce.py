@@ -49,6 +49,7 @@ REQUEST_SIZE_MAX: Final = 1 << 20
 IN_FLIGHT_MAX: Final = 8
 RATE_STEP_S: Final = 0.1
 RETRY_FOR_S: Final = 10.0
+VISIBLE_TIMEOUT_S: Final = 30.0
 
 
 class _Bytes(click.ParamType[re.Pattern[bytes]]):
@@ -88,11 +89,15 @@ class Tally:
     keys_left_out: int = 0
     level: str = "-"
     copies: int = 0
+    last_offsets: dict[int, int] = field(default_factory=dict)
+    """The last queue offset that was stored, by queue."""
     started: float = field(default_factory=time.monotonic)
+    seconds: float = 0.0
+    """From the first line to the last answer."""
 
     def facts(self) -> dict[str, object]:
         """The result that the command prints."""
-        seconds = time.monotonic() - self.started
+        seconds = self.seconds
         return {
             "lines": self.lines,
             "bytes": self.size,
@@ -190,16 +195,37 @@ async def _produce(url: str, plan: Plan, source: BinaryIO, tally: Tally, bar: _B
                 flights.append(asyncio.create_task(_send(client, plan, batch, queue, tally, bar)))
             while flights:
                 await flights.popleft()
+            tally.seconds = time.monotonic() - tally.started
+            await _see(client, plan.topic, tally)
         except TidemarkError:
             # The others were sent, too: what they stored is counted before the failure is told.
             await asyncio.gather(*flights, return_exceptions=True)
             raise
 
 
+async def _see(client: Client, topic: str, tally: Tally) -> None:
+    """Wait until the last lines can be read: a ``consume`` typed next is to find all of them."""
+    give_up_at = time.monotonic() + VISIBLE_TIMEOUT_S
+    for queue, last in tally.last_offsets.items():
+        offset = last
+        while (left_s := give_up_at - time.monotonic()) > 0:
+            wait_ms = min(1000, int(left_s * 1000))
+            looked = await client.pull_raw(topic, queue, offset, max=1, wait_ms=wait_ms)
+            if looked.max_offset > last:
+                break
+            # At its end, the pull is held until more is there; beyond it would not be.
+            offset = looked.max_offset
+        else:
+            say(
+                "stored, but not all of it can be read yet: dispatch is behind; see /ready of reput"
+            )
+            return
+
+
 async def _queues(client: Client, topic: str) -> list[int]:
-    """Numbers of the topic's queues; none if there is no such topic."""
+    """Numbers of the topic's queues that take messages; none if there is no such topic."""
     try:
-        return list(range((await client.topic(topic)).queues))
+        return list(range((await client.topic(topic)).write_queues))
     except UnknownTopic:
         return []
 
@@ -285,8 +311,10 @@ async def _send(
         last = batch.first_line + len(batch.wires) - 1
         error.detail += f" The request held lines {batch.first_line} to {last}."
         raise
-    ack = answer.map()["ack"]
-    tally.level, tally.copies = ack["level"], ack["copies"]
+    stored = answer.map()
+    tally.level, tally.copies = stored["ack"]["level"], stored["ack"]["copies"]
+    last = stored["results"][-1]
+    tally.last_offsets[last["queue"]] = last["queue_offset"]
     tally.lines += len(batch.wires)
     tally.size += batch.size
     bar.advance(batch.size)

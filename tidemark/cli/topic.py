@@ -35,14 +35,20 @@ def create(name: str, queues: int, url: str) -> None:
 
 
 @topic.command("list")
+@click.option("--all", "everything", is_flag=True, help="Also topics that the broker keeps.")
 @url_option
 @output_option
 @expected_errors
-def list_topics(url: str) -> None:
+def list_topics(everything: bool, url: str) -> None:
     """List all topics."""
     topics = with_client(url, lambda client: client.topics())
     print_rows(
-        [{"topic": found.name, "queues": found.queues} for found in topics], ["topic", "queues"]
+        [
+            {"topic": found.name, "queues": found.queues}
+            for found in topics
+            if everything or not found.system
+        ],
+        ["topic", "queues"],
     )
 
 

@@ -200,6 +200,16 @@ class Topic(NamedTuple):
     settings: dict[str, Any]
     """All that the broker says of it, as answered."""
 
+    @property
+    def write_queues(self) -> int:
+        """Queues that take new messages: the first so many."""
+        return int(self.settings.get("write_queues", self.queues))
+
+    @property
+    def system(self) -> bool:
+        """Kept by the broker for itself."""
+        return self.settings.get("system") is True
+
 
 def decode_records(raw: memoryview) -> list[Message]:
     """Decode the records of a raw pull, in order; each body is checked against its CRC.

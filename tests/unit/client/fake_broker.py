@@ -139,7 +139,7 @@ class FakeBroker:
             return error(404, "unknown-topic")
         if request.method == "DELETE":
             del self.queues[name]
-            return answer({"topic": name})
+            return web.Response(status=204)
         return answer(self._described(name))
 
     async def topics(self, _request: web.Request) -> web.StreamResponse:
