@@ -213,8 +213,10 @@ class FileRun:
             raise
         finally:
             file.close()
-        insort(self._starts, start)
+        # In this order: the thread that appends would take a file that it sees and that is not
+        # marked unused for the one it writes to.
         self._unused.add(start)
+        insort(self._starts, start)
 
     def unmap(self) -> None:
         """Unmap this directory's files, to be mapped again on demand; borrowed views stay valid."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from shared.files.disk import Disk, read_whole
+from shared.files.index_geometry import geometry_of
 from tidemark.errors import DamagedFile, StoreFormatUnknown, StoreSizesDiffer
 from tidemark.formats.filenames import parse_index_name, parse_offset_name
 from tidemark.formats.index_file import Geometry
@@ -163,24 +164,24 @@ def compare_sizes(found: dict[str, int], config: StoreConfig, path: Path) -> Non
 
 
 def existing_sizes(disk: Disk, root: Path) -> dict[str, int]:
-    """File sizes that a store without tidemark.json shows: of the first file of each kind.
+    """Sizes that a store without tidemark.json shows: of the first file of each kind.
 
-    Keys: commit_log_file_size, consume_queue_file_size, index_file_size; only those that exist.
-    An empty file says nothing: RocketMQ leaves one behind when it is killed while creating it.
+    Keys: commit_log_file_size, consume_queue_file_size, index_slots and index_entries, or
+    index_file_size where no index file tells more; only those that exist. An empty file says
+    nothing: RocketMQ leaves one behind when it is killed while creating it.
     """
     found: dict[str, int] = {}
 
-    def take(key: str, directory: Path, *, index: bool = False) -> None:
+    def take(key: str, directory: Path) -> None:
         for entry in disk.list_directory(directory):
-            parse = parse_index_name if index else parse_offset_name
-            if key in found or entry.is_directory or parse(entry.name) is None:
+            if key in found or entry.is_directory or parse_offset_name(entry.name) is None:
                 continue
             facts = disk.stat(directory / entry.name)
             if facts is not None and facts.size > 0:
                 found[key] = facts.size
 
     take("commit_log_file_size", root / "commitlog")
-    take("index_file_size", root / "index", index=True)
+    found |= _index_sizes(disk, root / "index")
     for topic in disk.list_directory(root / "consumequeue"):
         for queue in disk.list_directory(root / "consumequeue" / topic.name):
             if "consume_queue_file_size" in found:
@@ -190,11 +191,26 @@ def existing_sizes(disk: Disk, root: Path) -> dict[str, int]:
     return found
 
 
+def _index_sizes(disk: Disk, directory: Path) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for entry in disk.list_directory(directory):
+        if entry.is_directory or parse_index_name(entry.name) is None:
+            continue
+        facts = disk.stat(directory / entry.name)
+        if facts is None or facts.size == 0:
+            continue
+        geometry = geometry_of(disk, directory / entry.name)
+        if geometry is not None:
+            return {"index_slots": geometry.slots, "index_entries": geometry.entries}
+        sizes.setdefault("index_file_size", facts.size)
+    return sizes
+
+
 def config_of(disk: Disk, root: Path, config: StoreConfig) -> StoreConfig:
     """config with the sizes that the store at root already has; for tools that take any store.
 
-    Slots and entries of an index cannot be told from a file's size: they stay as configured
-    unless tidemark.json says them. Raises StoreFormatUnknown, DamagedFile.
+    Slots and entries of an index stay as configured where neither tidemark.json nor an entry in
+    an index file tells them. Raises StoreFormatUnknown, DamagedFile.
     """
     found = described_sizes(disk, root / "tidemark.json", config.sizes)
     sizes = config.sizes | (existing_sizes(disk, root) if found is None else found)

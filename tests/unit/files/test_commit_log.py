@@ -258,12 +258,14 @@ class TestNewFiles:
         log = Log(tmp_path)
         log.appender = CommitLogAppender(log.store, log.positions, background=True)
         log.start()
-        for number in range(10):
+        body = body_of_record(5000)
+        for number in range(200):
             log.appender.ensure_next()
-            log.appender.append([message(body_of_record(5000))], [number], 1)
-        assert log.appender.written == 9 * FILE_SIZE + 5000
+            ((offset, _),) = log.appender.append([message(body)], [number], 1)
+            assert offset == number * FILE_SIZE
+        assert log.appender.flush() == 199 * FILE_SIZE + 5000
         log.close()
-        assert len(log.names()) == 10
+        assert log.names() == [number * FILE_SIZE for number in range(200)]
 
     def test_a_new_file_begins_with_what_the_hook_says(self, tmp_path: Path) -> None:
         log = Log(tmp_path)

@@ -1,0 +1,67 @@
+"""How many slots and entries an index file has, told from its bytes.
+
+A file's length gives only a sum of the two, and nothing in the file says either
+(docs/formats.md, section 5.1). But the newest entry is the last thing in the file that is not zero,
+and its slot points to it: that leaves one answer. For stores that RocketMQ made, whose sizes nobody
+wrote down; see ``store_config``.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Final
+
+from shared.files.disk import Disk, File
+from tidemark.formats.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE, Geometry
+
+INT: Final = struct.Struct(">i")
+COUNT_AT: Final = 36
+"""Where the header says how many entries there are, plus one."""
+CHUNK_SIZE: Final = 1 << 20
+
+
+def geometry_of(disk: Disk, path: Path) -> Geometry | None:
+    """Slots and entries of the index file at path; None if its bytes do not tell."""
+    file = disk.open(path, writable=False)
+    try:
+        last = _last_nonzero(file)
+        head = file.pread(HEADER_SIZE, 0)
+        if last < HEADER_SIZE or len(head) < HEADER_SIZE or (file.size - HEADER_SIZE) % SLOT_SIZE:
+            return None
+        count: int = INT.unpack_from(head, COUNT_AT)[0]
+        # count: the first entry not counted; a kill inside a put leaves one that is not counted.
+        for newest in (count - 1, count):
+            geometry = _fits(file, newest, last) if newest > 0 else None
+            if geometry is not None:
+                return geometry
+        return None
+    finally:
+        file.close()
+
+
+def _fits(file: File, newest: int, last: int) -> Geometry | None:
+    """The geometry in which byte last belongs to entry newest and that entry's slot agrees."""
+    entry_size, slot_size = ENTRY_SIZE, SLOT_SIZE
+    # The entry begins at HEADER_SIZE + 4·slots + 20·newest and holds byte last: five candidates,
+    # of which one leaves whole entries in the rest of the file.
+    slots_max = (last - HEADER_SIZE - entry_size * newest) // slot_size
+    for slots in range(slots_max, slots_max - entry_size // slot_size, -1):
+        entries, rest = divmod(file.size - HEADER_SIZE - slot_size * slots, entry_size)
+        if slots <= 0 or rest or entries <= newest:
+            continue
+        entry_at = HEADER_SIZE + slot_size * slots + entry_size * newest
+        key_hash: int = INT.unpack(file.pread(INT.size, entry_at))[0]
+        slot_at = HEADER_SIZE + slot_size * (key_hash % slots)
+        if INT.unpack(file.pread(INT.size, slot_at))[0] == newest:
+            return Geometry(slots=slots, entries=entries)
+    return None
+
+
+def _last_nonzero(file: File) -> int:
+    """Position of the last byte that is not zero; −1 if all are."""
+    for at in range(file.size - file.size % CHUNK_SIZE, -1, -CHUNK_SIZE):
+        found = file.pread(CHUNK_SIZE, at).rstrip(b"\0")
+        if found:
+            return at + len(found) - 1
+    return -1
