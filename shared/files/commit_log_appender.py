@@ -197,6 +197,7 @@ class CommitLogAppender:
         try:
             if clean and self._failure is None:
                 self.flush()
+                self._files.close()  # first: its thread would make them again
                 self._files.remove_unused()
         finally:
             self._files.close()
