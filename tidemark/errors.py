@@ -139,6 +139,18 @@ class FlushFailed(StoreError):
     code, title = "flush-failed", "A flush to disk failed"
 
 
+class ReplacedPositions(StoreError):
+    """The mapped checkpoint page is no longer the file at its path. The process ends."""
+
+    code, title = "positions-replaced", "The checkpoint file was replaced under a running process"
+
+
+class RestartNeeded(StoreError):
+    """Something that this process was started without is there again. The process ends."""
+
+    code, title, status, retriable = "restart-needed", "The process has to start again", 503, True
+
+
 class FileNotReady(StoreError):
     """The next commit log file was not there in time."""
 

@@ -14,7 +14,9 @@ from typing import Final, NamedTuple, Protocol
 
 from services.broker.files_ahead import FilesAhead
 from services.broker.metrics import BrokerMetrics
-from services.broker.queue_offsets import Queue, QueueOffsets
+from services.broker.queue_offsets import Numbered, Queue, QueueOffsets
+from shared.files.commit_log_appender import NewFileHook
+from shared.files.mapped_file_queue import MappedFileQueue
 from tidemark.clock import Clock
 from tidemark.errors import DispatchBehind, FileNotReady, MessageTooLarge, NotServing
 from tidemark.formats import record
@@ -31,6 +33,17 @@ class LogAppender(Protocol):
     @property
     def written(self) -> PhysicalOffset:
         """End of what was appended."""
+        ...
+
+    @property
+    def files(self) -> MappedFileQueue:
+        """The files, without those made ahead."""
+        ...
+
+    on_new_file: NewFileHook | None
+
+    def room(self, total_size: int) -> bool:
+        """Whether that many bytes fit into the current file, 8 bytes behind them included."""
         ...
 
     @property
@@ -107,14 +120,15 @@ class Append:
         reserve: int,
         clock_step_max_ms: int,
         last_store_time_ms: int,
+        snapshot: Callable[[], list[Message]],
         undispatched: Callable[[], int],
         dispatch_lag_max: int,
         on_appended: Callable[[Sequence[Queue], PhysicalOffset], None],
         on_clock_step: Callable[[int], None],
     ) -> None:
-        """undispatched: bytes that reput has not dispatched. on_appended: called with the queues
-        that got messages and the end of the log. on_clock_step: called with the size [ms] of a
-        step back.
+        """snapshot: the messages that a new file begins with. undispatched: bytes that reput has
+        not dispatched. on_appended: called with the queues that got messages and the end of the
+        log. on_clock_step: called with the size [ms] of a step back.
         """
         self._appender = appender
         self._queue_offsets = queue_offsets
@@ -130,7 +144,10 @@ class Append:
         self._dispatch_lag_max = dispatch_lag_max
         self._on_appended = on_appended
         self._on_clock_step = on_clock_step
+        self._snapshot = snapshot
+        self._first: tuple[Sequence[Message], Sequence[int]] = ((), ())
         self._closed = False
+        appender.on_new_file = self._begin_file
 
     def close(self) -> None:
         """Refuse all further appends: the node stops, or is no master any more."""
@@ -159,20 +176,16 @@ class Append:
             raise NotServing("the node is stopping. Nothing was stored.", "Try again.")
         self._check_room(total, own=own)
         started = self._clock.monotonic()
-        queues = [(message.topic, message.queue_id) for message in messages]
-        order = contiguous(queues)
+        order = contiguous([(message.topic, message.queue_id) for message in messages])
         if order is not None:
             messages = [messages[index] for index in order]
-            queues = [queues[index] for index in order]
-        numbered = self._queue_offsets.number(queues)
         time_ms = self._store_time()
-        written = self._appender.append(messages, numbered.queue_offsets, time_ms)
-        self._queue_offsets.commit(numbered)
+        numbered, written = self._write(messages, total, time_ms)
         self._last_store_time_ms = time_ms
         places = [
-            Place(queue[1], number, offset, size)
-            for queue, number, (offset, size) in zip(
-                queues, numbered.queue_offsets, written, strict=True
+            Place(message.queue_id, number, offset, size)
+            for message, number, (offset, size) in zip(
+                messages, numbered.queue_offsets[-len(messages) :], written, strict=True
             )
         ]
         end = self._appender.written
@@ -185,6 +198,42 @@ class Append:
                 in_order[index] = place
             places = in_order
         return Appended(places, time_ms, end)
+
+    def _write(
+        self, messages: Sequence[Message], total: int, time_ms: int
+    ) -> tuple[Numbered, Sequence[tuple[PhysicalOffset, int]]]:
+        """Put the messages, behind a snapshot if they open a new file; number all of them."""
+        first = self._snapshot() if self._opens_file(total) else []
+        while True:
+            numbered = self._queue_offsets.number(
+                (message.topic, message.queue_id) for message in (*first, *messages)
+            )
+            count = len(first)
+            self._first = (first, numbered.queue_offsets[:count])
+            try:
+                written = self._appender.append(messages, numbered.queue_offsets[count:], time_ms)
+            except MessageTooLarge:
+                if not first:
+                    raise
+                # It fits into a file, but not behind the snapshot: the file goes without one.
+                first = []
+                continue
+            finally:
+                self._first = ((), ())
+            self._queue_offsets.commit(numbered)
+            return numbered, written
+
+    def _opens_file(self, total: int) -> bool:
+        """Whether an append of so many bytes goes to the start of a new file."""
+        if self._appender.room(total):
+            return False
+        written, size = self._appender.written, self._file_size
+        last = self._appender.files.last()
+        return written % size == 0 or last == written - written % size
+
+    def _begin_file(self, start: PhysicalOffset) -> tuple[Sequence[Message], Sequence[int]]:
+        """What the appender asks for when it moves into the file at start."""
+        return self._first
 
     def _total_size(self, messages: Sequence[Message]) -> int:
         record_crc = self._record_crc

@@ -139,7 +139,7 @@ class Api:
         _parameters(request, frozenset())
         topic = check_name(request.match_info["topic"])
         self._gate.check_sends()
-        fields = await self._decoded(request)
+        fields = await self._decoded(request) if request.body_exists else {}
         topics = self._parts().topics
         await topics.put(topic, fields)
         return _answer(request, topics.one(topic))
@@ -190,7 +190,7 @@ class Api:
         )
         self._gate.check_reads()
         parts = self._parts()
-        parts.topics.check_readable(topic, queue)
+        parts.topics.check_readable(topic, queue, may_be_missing=True)
         transport = request.transport
         result = await parts.puller.pull(pull, lambda: transport is None or transport.is_closing())
         self._count_out(topic, result)

@@ -20,6 +20,7 @@ from services.broker.limits import (
     WAIT_MS_MAX,
 )
 from services.broker.messages import I32_MAX, UNIQUE_ID_SIZE_MAX, AckLevel, Rules
+from services.broker.topics import QUEUES_MAX
 
 PULL_PARAMETERS: Final = frozenset({"offset", "max", "max_bytes", "tags", "wait_ms"})
 OFFSET_PARAMETERS: Final = frozenset({"timestamp_ms", "boundary"})
@@ -39,10 +40,10 @@ _NAME: Final[Schema] = {
 _RETRIABLE: Final = "Nothing was stored; the same call may succeed later."
 _ERRORS: Final[dict[int, str]] = {
     400: "A field or name is missing, of the wrong type or out of range; `detail` names it.",
+    403: "The topic's permissions do not allow it.",
     404: "No such topic, queue, message or call; `detail` says what exists.",
     405: "The path is known, but not with this method.",
     408: "The request did not arrive in time.",
-    409: "The topic exists with other settings.",
     413: "Too large, or too many messages; `limit` is the bound.",
     415: "Content type or content encoding not understood.",
     503: f"The node does not serve now, or is at a bound. {_RETRIABLE}",
@@ -304,7 +305,10 @@ def _schemas(rules: Rules) -> dict[str, Schema]:
             ["offset", "min_offset", "max_offset"],
         ),
         "NewTopic": _object(
-            {"queues": _or_null(_int(1, 1024, "How many queues; default 4. Never fewer."))},
+            {
+                "queues": _or_null(_int(1, QUEUES_MAX, "How many queues; default 4.")),
+                "perm": _or_null(_int(0, 7, "4 read, 2 write, 1 inherit, added; default 6.")),
+            },
             [],
             additionalProperties=False,
         ),
@@ -325,7 +329,10 @@ def _schemas(rules: Rules) -> dict[str, Schema]:
             {
                 "topics": {
                     "type": "array",
-                    "items": _object({"topic": text, "queues": integer}, ["topic", "queues"]),
+                    "items": _object(
+                        {"topic": text, "queues": integer, "perm": integer},
+                        ["topic", "queues", "perm"],
+                    ),
                 }
             },
             ["topics"],
@@ -373,7 +380,7 @@ def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
             "putTopic",
             "Make a topic, or give it more queues",
             _ok(_ref("Topic"), "The topic as it is now; the same call may be repeated."),
-            (408, 409, 413, 415, 503, 507),
+            (408, 413, 415, 503, 507),
             parameters=(topic,),
             body=_ref("NewTopic"),
         ),
@@ -390,7 +397,7 @@ def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
             "send",
             "Store messages: all of the request or none",
             _ok(_ref("Sent"), "Stored, at the level named."),
-            (404, 408, 413, 415, 503, 504, 507),
+            (403, 404, 408, 413, 415, 503, 504, 507),
             parameters=(topic,),
             body=_ref("Send"),
             description="Messages without queue and sharding_key share one queue, picked in turn. "
@@ -457,7 +464,7 @@ def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
                     "pull",
                     "Messages of one queue from an offset on, waiting for them if asked",
                     pull_answer,
-                    (404, 503),
+                    (403, 404, 503),
                     parameters=pull,
                     description="Decoded answers keep RocketMQ's bounds (32 messages, 256 KiB); "
                     f"with Accept: {RECORDS} only max and max_bytes bound the answer.",
@@ -471,7 +478,7 @@ def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
                         _ref("Offset"),
                         "lower: first message at or after; upper: last at or before.",
                     ),
-                    (404, 503),
+                    (403, 404, 503),
                     parameters=(
                         topic,
                         queue,

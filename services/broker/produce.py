@@ -9,12 +9,13 @@ After: ``append``, then ``flusher`` (steps 3 to 6), then the answer (step 9).
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from services.broker.append import Append, Appended
 from services.broker.flusher import Flusher
 from services.broker.messages import AckLevel, Draft, ProduceRequest
 from services.broker.metrics import BrokerMetrics
+from services.broker.topics import Topics
 from tidemark.clock import Clock
 from tidemark.errors import (
     AckTimeout,
@@ -28,23 +29,9 @@ from tidemark.errors import (
 from tidemark.formats import hashing, ids
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Message
-from tidemark.offsets import PhysicalOffset
 
-STATE_TOPIC: Final = "rmq_sys_tidemark_state"
-STATE_QUEUE: Final = 0
 COPIES: Final = 1
 """Of a node alone."""
-
-
-class WritableTopics(Protocol):
-    """What a send needs to know of topics."""
-
-    async def queues_for_send(self, topic: str) -> int:
-        """How many queues the topic has; makes it if that is allowed.
-
-        Raises UnknownTopic, or BadName for a topic that only the system writes.
-        """
-        ...
 
 
 class Sent(NamedTuple):
@@ -86,7 +73,7 @@ class Sends:
         self,
         append: Append,
         flusher: Flusher,
-        topics: WritableTopics,
+        topics: Topics,
         clock: Clock,
         metrics: BrokerMetrics,
         store_host: Host,
@@ -110,7 +97,7 @@ class Sends:
                 "ack=replicated needs a second copy, and this node is alone. Nothing was stored.",
                 "Ask for ack=disk, or run a group with slaves.",
             )
-        count = await self._topics.queues_for_send(topic)
+        count = (await self._topics.for_sending(topic)).queues
         queues = self._pick(topic, count, request.drafts)
         born_ms = self._clock.wall_ms()
         appended = await self._append.append(
@@ -142,24 +129,6 @@ class Sends:
         )
         self._metrics.put_results.labels("ok").inc()
         return sent
-
-    async def append_state(self, body: bytes) -> PhysicalOffset:
-        """Store one state record durably; the physical offset behind it.
-
-        Goes on while sends are refused for lack of space. Raises as ``Append.append`` does, and
-        NotServing if the node stops before the record is on disk.
-        """
-        message = Message(
-            STATE_TOPIC,
-            STATE_QUEUE,
-            body,
-            self._store_host,
-            self._store_host,
-            born_timestamp_ms=self._clock.wall_ms(),
-        )
-        appended = await self._append.append([message], own=True)
-        await self._flusher.durable(appended.end)
-        return appended.end
 
     def _pick(self, topic: str, count: int, drafts: list[Draft]) -> list[int]:
         """The queue of every draft; those that name none share the next one in turn."""

@@ -25,7 +25,7 @@ from tidemark.clock import Clock
 from tidemark.errors import BadRequest
 from tidemark.formats import hashing
 from tidemark.formats.record import Record
-from tidemark.offsets import PhysicalOffset
+from tidemark.offsets import PhysicalOffset, QueueOffset
 
 TAGS_MAX: Final = 128
 POLL_BUSY_S: Final = 0.001
@@ -86,10 +86,15 @@ class Puller:
         clock: Clock,
         metrics: BrokerMetrics,
         *,
+        floor: Callable[[str, int], QueueOffset],
         dispatched: Callable[[], PhysicalOffset],
         written: Callable[[], PhysicalOffset],
         held_max: int,
     ) -> None:
+        """floor: queue offset below which a queue shows nothing, of a topic that was deleted and
+        made again. dispatched: end of what may be seen. written: end of the log.
+        """
+        self._floor = floor
         self._queues = queues
         self._log = log
         self._queue_offsets = queue_offsets
@@ -102,6 +107,22 @@ class Puller:
 
     def look(self, request: PullRequest) -> PullResult:
         """Answer from what is there now."""
+        floor = self._floor(request.topic, request.queue)
+        if request.offset < floor:
+            result = self._get(request._replace(offset=floor, count_max=0))
+            return result._replace(
+                status=PullStatus.OFFSET_TOO_SMALL,
+                next_offset=floor,
+                min_offset=floor,
+                max_offset=max(floor, result.max_offset),
+                units=[],
+                records=[],
+                bytes_total=0,
+            )
+        result = self._get(request)
+        return result._replace(min_offset=floor) if result.min_offset < floor else result
+
+    def _get(self, request: PullRequest) -> PullResult:
         tags = request.tags
         return get_message(
             self._queues.get(request.topic, request.queue),

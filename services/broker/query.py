@@ -14,8 +14,7 @@ from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.index import IndexReader
 from tidemark.errors import UnknownMessage
-from tidemark.formats import record
-from tidemark.formats.record import Checks, Kind, Record
+from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset
 
 
@@ -28,7 +27,10 @@ class Queries:
         queues: ConsumeQueues,
         index: IndexReader,
         dispatched: Callable[[], PhysicalOffset],
+        is_shown: Callable[[Record], bool],
     ) -> None:
+        """is_shown: whether a message's topic still exists and the message is not from before."""
+        self._is_shown = is_shown
         self._log = log
         self._queues = queues
         self._index = index
@@ -38,11 +40,9 @@ class Queries:
         """The message whose record starts at offset. Raises UnknownMessage."""
         end = self._dispatched()
         if self._log.min_offset <= offset < end:
-            view = self._log.window(offset, end)
-            if record.validate(view, 0, at=offset, checks=Checks()).kind is Kind.VALID:
-                found = record.decode(view)
-                if self._is_queued(found, end):
-                    return found
+            found = self._log.find(offset, end)
+            if found is not None and self._is_queued(found, end) and self._is_shown(found):
+                return found
         raise UnknownMessage(
             f"no message at physical offset {offset}: the log holds {self._log.min_offset} to "
             f"{end}, and no queue points there.",
@@ -61,7 +61,7 @@ class Queries:
             topic, key, begin_ms=begin_ms, end_ms=end_ms, hits_max=hits_max, dispatched=end
         )
         found = (self._log.record(offset, end) for offset in offsets)
-        return [message for message in found if message is not None]
+        return [message for message in found if message is not None and self._is_shown(message)]
 
     def by_unique_id(self, topic: str, unique_id: str, *, hits_max: int) -> list[Record]:
         """Messages of topic with this unique id: one, or several if somebody sent it again."""

@@ -1,0 +1,184 @@
+"""The store as this process holds it: locks, positions, what recovery found, the clean end.
+
+Bytes 0 (append) and 1 (broker) of ``lock`` are held from the first moment to the last. On a disk
+that takes no writes everything is opened for reading and the attempt is repeated by ``files_ahead``
+until writing works. Before: configuration. After: ``service`` builds the parts on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+
+from services.broker.config import BrokerConfig
+from shared.files.disk import Disk, RecordLock
+from shared.files.positions import Positions
+from shared.files.recovery import Recovered, recover
+from shared.files.store_dir import Role, StoreDir
+from shared.runtime.clock import boot_id
+from tidemark.clock import Clock
+from tidemark.errors import DiskFull, ReadOnlyDisk, RestartNeeded, StoreError, StoreLocked
+from tidemark.formats.checkpoint import BrokerState, Slot
+
+log = logging.getLogger(__name__)
+
+
+class _Stopped(Exception):
+    """Recovery was interrupted because the process is to end; repeating it costs only time."""
+
+
+class OpenStore:
+    """One store, locked by this process."""
+
+    def __init__(
+        self,
+        directory: StoreDir,
+        positions: Positions,
+        locks: list[RecordLock],
+        clock: Clock,
+    ) -> None:
+        self.directory = directory
+        self.positions = positions
+        self._locks = locks
+        self._clock = clock
+        self._recovered: Recovered | None = None
+
+    @classmethod
+    def open(cls, config: BrokerConfig, disk: Disk, clock: Clock) -> OpenStore:
+        """Lock and open. Blocks. Raises StoreLocked, StoreSizesDiffer, StoreFormatUnknown …"""
+        directory = StoreDir(disk, config.store_dir, config.store, run_dir=config.sockets_dir)
+        config.store_dir.mkdir(parents=True, exist_ok=True)
+        locks: list[RecordLock] = []
+        try:
+            # Before anything else is looked at: what another process is changing means nothing.
+            for role in (Role.APPEND, Role.BROKER):
+                locks.append(directory.lock(role))
+            directory.open_or_create()
+            for what in directory.unsupported():
+                log.warning(
+                    "kept untouched and not served", extra={"event": "unsupported", "what": what}
+                )
+            positions = Positions.open(
+                disk, directory.checkpoint_path, fallback=directory.private_positions_path
+            )
+        except BaseException:
+            for lock in locks:
+                lock.release()
+            raise
+        positions.publish(Slot.BROKER_STATE, BrokerState.STARTING)
+        positions.publish(Slot.SERVING_EPOCH, 0)
+        positions.publish(Slot.BROKER_PID, os.getpid())
+        positions.publish(Slot.BROKER_HEARTBEAT_MS, clock.boot_ms())
+        return cls(directory, positions, locks, clock)
+
+    @property
+    def confirm_slot(self) -> Slot:
+        """The position up to which consumers may see."""
+        written = self.directory.config.visible_after == "written"
+        return Slot.WRITTEN if written else Slot.FLUSHED
+
+    # -- recovery -------------------------------------------------------------------------------
+
+    @property
+    def recovered(self) -> Recovered:
+        """What recovery found."""
+        assert self._recovered is not None, "recover comes first"
+        return self._recovered
+
+    async def recover(self, progress: Callable[[int, int], None], stop: asyncio.Event) -> None:
+        """Find the end of the log, in a thread. Raises CorruptRecord. Ends early if stop is set."""
+
+        def report(done: int, total: int) -> None:
+            progress(done, total)
+            if stop.is_set():
+                raise _Stopped
+
+        # While a process may write, abort is there. A disk that does not take it takes nothing:
+        # it is tried again before the first append.
+        with contextlib.suppress(DiskFull, ReadOnlyDisk):
+            await asyncio.to_thread(self.directory.mark_running)
+        with contextlib.suppress(_Stopped):
+            self._recovered = await asyncio.to_thread(self._recover, report)
+
+    def _recover(self, progress: Callable[[int, int], None]) -> Recovered:
+        return recover(
+            self.directory,
+            self.positions,
+            boot_id=boot_id(),
+            now=self._clock.wall_ms(),
+            progress=progress,
+        )
+
+    def recover_again(self) -> bool:
+        """Repeat a recovery that the disk kept from cutting; whether it was done now. Blocks.
+
+        Raises why the disk still does not take it.
+        """
+        if self.recovered.read_only is None:
+            return False
+        again = self._recover(lambda done, total: None)
+        if again.read_only is not None:
+            raise again.read_only
+        self._recovered = again
+        return True
+
+    @property
+    def cannot_be_written(self) -> bool:
+        """Whether this start found a disk that takes no writes."""
+        return (
+            self.positions.is_private
+            or self.directory.read_only is not None
+            or self.recovered.read_only is not None
+        )
+
+    @property
+    def needs_restart(self) -> bool:
+        """Whether the positions are a stand-in that other processes will not look for."""
+        return self.positions.is_private
+
+    def restart_needed(self) -> StoreError:
+        """What ends the process once a disk that was read-only at start takes writes again."""
+        return RestartNeeded(
+            f"the disk of {self.directory.root} takes writes again, and this process was started "
+            "without. Nothing is lost.",
+            "Start the node's processes again.",
+            path=self.directory.root,
+        )
+
+    # -- end ------------------------------------------------------------------------------------
+
+    def stopped_clean(self) -> None:
+        """Everything is flushed: if nobody else uses the store and all is dispatched, say so.
+
+        Whoever stops last removes ``abort``. All locks are needed for it: a process that starts
+        meanwhile would make the marker that is removed here.
+        """
+        directory, positions = self.directory, self.positions
+        self._release()
+        held: list[RecordLock] = []
+        try:
+            for role in (Role.APPEND, Role.BROKER, Role.REPUT):
+                held.append(directory.lock(role))
+            flushed = positions.get(Slot.FLUSHED)
+            same = positions.get(Slot.REPUT_GENERATION) == positions.get(Slot.GENERATION)
+            if same and positions.get(Slot.DISPATCHED_DURABLE) == flushed:
+                positions.sync()
+                directory.mark_clean()
+                log.info("stopped clean", extra={"event": "clean"})
+        except (StoreLocked, DiskFull, ReadOnlyDisk):
+            return  # reput still runs and will do it, or the marker stays: that costs time only
+        finally:
+            for lock in held:
+                lock.release()
+
+    def close(self) -> None:
+        """Give the locks back and unmap."""
+        self._release()
+        self.positions.close()
+
+    def _release(self) -> None:
+        while self._locks:
+            self._locks.pop().release()
