@@ -23,7 +23,7 @@ TRACED_CALLS: Final = (
     "openat", "pwrite64", "fdatasync", "fsync", "sendto", "sendmsg", "write", "writev"
 )  # fmt: skip
 STRACE_ARGUMENTS: Final = (
-    "-f", "-y", "-qq", "-s", "1000000", "-e", "trace=" + ",".join(TRACED_CALLS)
+    "-f", "-y", "-s", "1000000", "-e", "trace=" + ",".join(TRACED_CALLS)
 )  # fmt: skip
 
 _LINE: Final = re.compile(r"^(?:\[pid +)?(\d+)\]? +(.*)$")
