@@ -132,6 +132,10 @@ class CommitLogAppender:
         """
         files = self._files
         files.load()
+        for file in self._open.values():  # of an earlier call, before a second recovery
+            file.close()
+        self._open.clear()
+        self._current, self._settled = None, False
         files.wrote_offset = files.flushed_offset = self._flushed = end
         self._mark = _Mark(end, 0)
         with contextlib.suppress(DiskFull, ReadOnlyDisk):

@@ -495,6 +495,14 @@ class TestStartingAnywhere:
             log.put(body_of_record(FILE_SIZE - 7))
         log.close()
 
+    def test_a_second_time_after_a_second_recovery(self, log: Log) -> None:
+        log.put(b"one", b"two")
+        log.put(body_of_record(FILE_SIZE - 8))
+        log.start(FILE_SIZE)
+        assert log.appender.flushed == FILE_SIZE
+        assert log.put(b"instead")[0][0] == FILE_SIZE
+        assert log.appender.flush() == log.appender.written
+
     def test_a_sparse_file_gets_its_blocks_first(self, tmp_path: Path) -> None:
         (tmp_path / "commitlog").mkdir()
         path = tmp_path / "commitlog" / ("0" * 20)
