@@ -10,16 +10,18 @@ store, never about one store's values, since it has to hold for stores of other 
 | has a queue whose last file is exactly full | an exception instead of the last physical end | the end (4.9) |
 | cut a queue's lost tail | a last physical end behind the log's end: it reads units that it does not erase | the last message's end (4.7) |
 | has a first record with an IPv6 born host | an exception instead of its store time | the store time |
-| dispatches again after an unclean stop | index files with duplicates of the record at a border | an index without them: its headers count less |
+| dispatches again after an unclean stop, and an index file had ended amid a record's keys | all its keys in the next file, some of them for the second time | each key once (5.4) |
 """  # noqa: E501 - the table's rows
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from services.reput.dispatcher import Dispatcher
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueueReader, ConsumeQueues
 from shared.files.index import IndexReader
@@ -27,9 +29,12 @@ from shared.files.os_disk import OsDisk
 from shared.files.positions import Positions
 from shared.files.recovery import Recovered, recover
 from shared.files.store_dir import StoreConfig, StoreDir
+from shared.runtime.clock import SystemClock
 from tests.support import golden
 from tidemark.formats import hosts
+from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hosts import Host
+from tidemark.formats.index_file import IndexFile
 from tidemark.formats.queue_unit import is_pre_blank
 from tidemark.formats.record import Record
 
@@ -100,6 +105,13 @@ def open_golden(name: str, into: Path) -> Opened:
 
 def dispatch_all(store: StoreDir, positions: Positions, log: CommitLogReader) -> None:
     """Bring queues and index to the end of the log."""
+    dispatcher = Dispatcher(store, positions, log, clock=SystemClock(), boot_id=BOOT_ID)
+    dispatcher.resume()
+    while dispatcher.step():
+        pass
+    dispatcher.sync()
+    dispatcher.close()
+    assert dispatcher.dispatched == dispatcher.durable == positions.get(Slot.FLUSHED)
 
 
 def messages(name: str) -> Iterator[Answer]:
@@ -217,6 +229,29 @@ def expected_offset_by_time(opened: Opened, asked: Answer) -> int:
         return int(later[0]["queueOffset"] if later else queue["maxOffset"])
     earlier = [unit for unit in found if unit["storeTimestamp"] <= asked["timestamp"]]
     return int(earlier[-1]["queueOffset"]) if earlier else first
+
+
+class Border(NamedTuple):
+    """The record at which an index file of before a crash ended, its last keys yet to come."""
+
+    physical_offset: int
+    indexed: int
+    """Its keys in the file that was full."""
+    file: int
+    """Number of the file that goes on with it."""
+
+
+def indexed_twice(opened: Opened) -> Border | None:
+    """The record that the reference indexed again from its first key; None if there is none."""
+    files = golden.manifest(opened.name)["index"]
+    for number, (full, remade) in enumerate(pairwise(files), start=1):
+        offset = full["endPhyOffset"]
+        if remade["name"] is None and remade["beginPhyOffset"] == offset:
+            raw = (opened.store.index_dir / full["name"]).read_bytes()
+            file = IndexFile(memoryview(raw), opened.store.config.index_geometry)
+            entries = map(file.entry, range(1, file.entry_count + 1))
+            return Border(offset, sum(entry.physical_offset == offset for entry in entries), number)
+    return None
 
 
 def expected_earliest_time(opened: Opened) -> int:
