@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from shared.files.commit_log import CommitLogAppender
 from shared.files.consume_queue import Boundary
 from shared.files.pull import get_message, suggests_slave
-from tests.support import golden, golden_store
-from tests.support.golden_store import Answer, Opened
+from tests.support import golden, golden_rules, golden_store
+from tests.support.golden_rules import Answer, has_key
+from tests.support.golden_store import Opened
 from tidemark.formats import ids, record, scan
 from tidemark.formats.hashing import string_hash
 from tidemark.formats.record import Checks, Message
@@ -109,7 +109,7 @@ def test_every_queue_has_the_bounds_of_the_manifest(opened: Opened) -> None:
         (queue["topic"], queue["queueId"]) for queue in manifest(opened)["queues"]
     ]
     for queue in manifest(opened)["queues"]:
-        expected = golden_store.expected_queue(opened, queue)
+        expected = golden_rules.expected_queue(opened.name, queue)
         units = opened.queue(queue)
         first = units.min_offset(opened.log.min_offset)
         end = units.max_offset(opened.end)
@@ -135,7 +135,7 @@ def test_every_queue_has_the_bounds_of_the_manifest(opened: Opened) -> None:
 def test_every_message_of_every_queue_is_the_manifests(opened: Opened) -> None:
     found = 0
     for queue in manifest(opened)["queues"]:
-        expected = golden_store.expected_queue(opened, queue)
+        expected = golden_rules.expected_queue(opened.name, queue)
         units = opened.queue(queue)
         number = expected["minOffset"]
         answers = []
@@ -184,7 +184,7 @@ def test_every_time_look_up_gives_the_queue_offset_of_the_manifest(opened: Opene
         answer = opened.queue(asked).offset_by_time(
             asked["timestamp"], Boundary[asked["boundary"]], dispatched=opened.end
         )
-        assert answer == golden_store.expected_offset_by_time(opened, asked), asked
+        assert answer == golden_rules.expected_offset_by_time(opened.name, asked), asked
 
 
 def test_every_pull_has_the_manifests_status_and_messages(opened: Opened) -> None:
@@ -209,7 +209,7 @@ def test_every_pull_has_the_manifests_status_and_messages(opened: Opened) -> Non
             "queueOffsets": [number for number, _ in result.units],
             "physicalOffsets": [unit.physical_offset for _, unit in result.units],
         }
-        expected = golden_store.expected_pull(opened, asked)
+        expected = golden_rules.expected_pull(opened.name, asked)
         assert answer == {field: expected[field] for field in answer}, asked
         assert sum(map(len, result.records)) == result.bytes_total
 
@@ -240,7 +240,7 @@ def test_every_key_query_hits_what_the_manifest_says(opened: Opened) -> None:
 
 
 def test_a_filtered_key_query_returns_each_record_that_has_the_key_once(opened: Opened) -> None:
-    by_offset = {m["physicalOffset"]: m for m in golden_store.messages(opened.name)}
+    by_offset = {m["physicalOffset"]: m for m in golden_rules.messages(opened.name)}
     for asked in manifest(opened)["queryMessage"]:
         answer = opened.key_index.query(
             asked["topic"],
@@ -262,12 +262,6 @@ def test_a_filtered_key_query_returns_each_record_that_has_the_key_once(opened: 
         assert len(answer) <= limit
         if len(asked["physicalOffsets"]) < limit:
             assert set(answer) == real, asked
-
-
-def has_key(message: Answer, topic: str, key: str) -> bool:
-    properties: dict[str, Any] = message["properties"]
-    keys = properties.get("KEYS", "").split(" ")
-    return message["topic"] == topic and (key in keys or properties.get("UNIQ_KEY") == key)
 
 
 def test_the_index_files_have_the_manifests_headers(opened: Opened) -> None:

@@ -16,10 +16,9 @@ store, never about one store's values, since it has to hold for stores of other 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from services.reput.dispatcher import Dispatcher
 from shared.files.commit_log import CommitLogReader
@@ -30,17 +29,15 @@ from shared.files.positions import Positions
 from shared.files.recovery import Recovered, recover
 from shared.files.store_dir import StoreConfig, StoreDir
 from shared.runtime.clock import SystemClock
-from tests.support import golden
+from tests.support import golden, golden_rules
+from tests.support.golden_rules import Answer
 from tidemark.formats import hosts
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hosts import Host
 from tidemark.formats.index_file import IndexFile
-from tidemark.formats.queue_unit import is_pre_blank
 from tidemark.formats.record import Record
 
 BOOT_ID = (1, 2)
-
-Answer = dict[str, Any]
 
 
 def config_of(name: str) -> StoreConfig:
@@ -114,12 +111,6 @@ def dispatch_all(store: StoreDir, positions: Positions, log: CommitLogReader) ->
     assert dispatcher.dispatched == dispatcher.durable == positions.get(Slot.FLUSHED)
 
 
-def messages(name: str) -> Iterator[Answer]:
-    """Every record of the manifest that is readable, queued or not."""
-    yield from golden.queued_messages(name)
-    yield from golden.manifest(name)["unqueued"]
-
-
 def described(record: Record) -> Answer:
     """A record in the manifest's words."""
     return {
@@ -148,87 +139,7 @@ def host(text: str) -> Host:
     return hosts.parse(text)
 
 
-# -- deviations -------------------------------------------------------------------------------
-
-
-def first_message(opened: Opened, asked: Answer) -> int | None:
-    """Queue offset of the first message of a queue that starts with pre-blank units.
-
-    None for every other queue, and where the log's start is above 0: there the reference passes
-    over pre-blank units as well.
-    """
-    if opened.log.min_offset > 0:
-        return None
-    units = opened.queue(asked)
-    number = asked["minOffset"]
-    unit = units.unit(number)
-    if unit is None or not is_pre_blank(unit):
-        return None
-    while (unit := units.unit(number)) is not None and is_pre_blank(unit):
-        number += 1
-    return int(number)
-
-
-def expected_queue(opened: Opened, queue: Answer) -> Answer:
-    """A queue of the manifest as we answer it."""
-    expected = dict(queue)
-    end = golden.manifest(opened.name)["commitLog"]["maxOffset"]
-    if expected["lastOffset"] is None or expected["lastOffset"] > end:
-        expected["lastOffset"] = expected["maxPhysicOffset"]
-    first = first_message(opened, queue)
-    if first is not None:
-        kept = [unit for unit in queue["messages"] if unit["queueOffset"] >= first]
-        expected |= {
-            "minOffset": first,
-            "minLogicOffset": first * 20,
-            "messageTotal": queue["maxOffset"] - first,
-            "firstUnit": first if kept else None,
-            "messages": kept,
-            "earliestMessageTime": kept[0]["storeTimestamp"] if kept else -1,
-        }
-    return expected
-
-
-def queue_of(opened: Opened, asked: Answer) -> Answer | None:
-    """The manifest's entry of the queue that a question is about; None for an unknown queue."""
-    for queue in golden.manifest(opened.name)["queues"]:
-        if (queue["topic"], queue["queueId"]) == (asked["topic"], asked["queueId"]):
-            found: Answer = queue
-            return found
-    return None
-
-
-def expected_pull(opened: Opened, asked: Answer) -> Answer:
-    """A getMessage of the manifest as we answer it."""
-    queue = queue_of(opened, asked)
-    first = None if queue is None else first_message(opened, queue)
-    if first is None:
-        return asked
-    expected = asked | {"minOffset": first}
-    if asked["offset"] < first:
-        expected |= {
-            "status": "OFFSET_TOO_SMALL",
-            "nextBeginOffset": first,
-            "messageCount": 0,
-            "bufferTotalSize": 0,
-            "queueOffsets": [],
-            "physicalOffsets": [],
-        }
-    return expected
-
-
-def expected_offset_by_time(opened: Opened, asked: Answer) -> int:
-    """An offsetByTime of the manifest as we answer it."""
-    queue = queue_of(opened, asked)
-    first = None if queue is None else first_message(opened, queue)
-    if queue is None or first is None:
-        return int(asked["offset"])
-    found = [unit for unit in queue["messages"] if unit["queueOffset"] >= first]
-    if asked["boundary"] == "LOWER":
-        later = [unit for unit in found if unit["storeTimestamp"] >= asked["timestamp"]]
-        return int(later[0]["queueOffset"] if later else queue["maxOffset"])
-    earlier = [unit for unit in found if unit["storeTimestamp"] <= asked["timestamp"]]
-    return int(earlier[-1]["queueOffset"]) if earlier else first
+# -- deviations that need the store's files; the others are in ``golden_rules``
 
 
 class Border(NamedTuple):
@@ -258,6 +169,8 @@ def expected_earliest_time(opened: Opened) -> int:
     """Store time of the log's first record."""
     answer = golden.manifest(opened.name)["commitLog"]["earliestMessageTime"]
     if answer is None:
-        first = min(messages(opened.name), key=lambda message: int(message["physicalOffset"]))
+        first = min(
+            golden_rules.messages(opened.name), key=lambda message: int(message["physicalOffset"])
+        )
         answer = first["storeTimestamp"]
     return int(answer)
