@@ -38,6 +38,8 @@ from tidemark.formats.checkpoint import REGION_MAGIC, Slot, min_timestamp, resum
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 JUDGE_ALL: Final = 2**63 - 1
+ZEROS: Final = "zeros"
+"""What ``record.validate`` says of space that was never written."""
 
 
 class CutTail(NamedTuple):
@@ -118,6 +120,7 @@ class _Recovery:
             self.origin = Origin.FOREIGN_CLEAN if store.was_clean else Origin.FOREIGN_UNCLEAN
         self.flushed = get(Slot.FLUSHED) if self.region_is_ours else 0
         self.log_min = self._drop_leftovers()
+        self._lengths: dict[int, dict[tuple[str, int], QueueOffset]] = {}
 
     def run(self, progress: Progress) -> Recovered:
         queues_end = self._queues_end()
@@ -205,7 +208,9 @@ class _Recovery:
 
     def _queue_lengths(self, end: int) -> dict[tuple[str, int], QueueOffset]:
         """For each queue: how many units point to records that end at or below end."""
-        lengths = {}
+        if end in self._lengths:
+            return self._lengths[end]
+        lengths = self._lengths[end] = {}
         for topic, queue in self.store.queues():
             units = self._queue_files(topic, queue)
             try:
@@ -285,8 +290,10 @@ class _Recovery:
         Not looked for after a clean stop of ours: then nothing is behind ``flushed``, and a file
         created ahead is a gigabyte to read.
         """
-        stopped_clean = self.store.was_clean and self.origin is Origin.OURS
-        if stopped_clean and walked.end == self.flushed == self.positions.get(Slot.WRITTEN):
+        was_closed = self.store.was_clean and self.origin is Origin.OURS
+        nothing_new = walked.end == self.flushed == self.positions.get(Slot.WRITTEN)
+        # Anything but zeros: a cut that the disk refused at the last attempt is due still.
+        if was_closed and nothing_new and walked.reason in ("", ZEROS):
             return None
         return log_walk.last_nonzero(self.files, walked.end)
 
@@ -310,7 +317,7 @@ class _Recovery:
         self, start: PhysicalOffset, walked: WalkResult
     ) -> dict[tuple[str, int], QueueOffset]:
         """From the queues what the walk did not pass, from the walk what queues may not have."""
-        offsets = self._queue_lengths(start)
+        offsets = dict(self._queue_lengths(start))
         for key, offset in walked.next_queue_offsets.items():
             offsets[key] = max(offset, offsets.get(key, QueueOffset(0)))
         return offsets
