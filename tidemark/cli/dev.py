@@ -27,6 +27,8 @@ from tidemark.errors import NotServing
 
 READY_TIMEOUT_S: Final = 60.0
 READY_POLL_S: Final = 0.05
+READY: Final = "ready"
+TELL_EVERY_S: Final = 2.0
 STOP_TIMEOUT_S: Final = 30.0
 RESTART_DELAY_S: Final = 0.5
 DEATHS_MAX: Final = 5
@@ -71,6 +73,8 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
         self._deaths: deque[float] = deque(maxlen=DEATHS_MAX)
         self._stopping = False
+        self.was_ready = False
+        """It has once said so; a service that dies before that would only do it again."""
 
     async def run(self) -> None:
         """Keep the service running until ``stop``; raises NotServing if it dies again and again."""
@@ -90,6 +94,12 @@ class Child:
             status = await self._process.wait()
             if self._stopping:
                 return
+            if not self.was_ready:
+                raise NotServing(
+                    f"{self.name} ended with status {status} before it was ready. "
+                    "Nothing was changed.",
+                    "See its last words above.",
+                )
             now = time.monotonic()
             self._deaths.append(now)
             if len(self._deaths) == DEATHS_MAX and now - self._deaths[0] < DEATHS_WINDOW_S:
@@ -218,35 +228,48 @@ async def _dev(store: Path, host: str, ports: Ports, verbose: bool) -> None:
 async def _announce(store: Path, host: str, ports: Ports, children: tuple[Child, ...]) -> None:
     """Wait until both are ready, then say where and how."""
     started = time.monotonic()
+    told = started
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session:
         for child in children:
-            last = ""
-            while True:
-                last = await _readiness(session, child.ready_url, last)
-                if last == "ready":
-                    break
-                if time.monotonic() - started > READY_TIMEOUT_S and not last:
+            while (state := await _readiness(session, child.ready_url)) != READY:
+                now = time.monotonic()
+                if state is None and now - started > READY_TIMEOUT_S:
                     raise NotServing(
                         f"{child.name} does not answer at {child.ready_url} after "
                         f"{READY_TIMEOUT_S:.0f} s.",
                         "See what it said above; another --port may help.",
                     )
+                if state is not None and now - told > TELL_EVERY_S:
+                    say(f"{child.name} is not ready yet: {state}")
+                    told = now
                 await asyncio.sleep(READY_POLL_S)
+            child.was_ready = True
     click.echo(greeting(store, _connectable(host), ports, time.monotonic() - started))
 
 
-async def _readiness(session: aiohttp.ClientSession, url: str, last: str) -> str:
-    """``ready``, what the service says instead (told once when it changes), or "" for no answer."""
+async def _readiness(session: aiohttp.ClientSession, url: str) -> str | None:
+    """READY, else the service's own words for why not; None while it does not answer."""
     try:
         async with session.get(url) as response:
             if response.status == 200:
-                return "ready"
-            text = (await response.text()).strip()
+                return READY
+            return not_ready(await response.read())
     except (aiohttp.ClientError, TimeoutError):
-        return ""
-    if text != last and last:
-        say(f"not ready yet: {text}")
-    return text
+        return None
+
+
+def not_ready(body: bytes) -> str:
+    """What /ready says, for a terminal: the reasons, and how far recovery is."""
+    try:
+        answer = json.loads(body)
+        parts = [str(reason["detail"]) for reason in answer["reasons"]]
+        recovery = answer.get("recovery", {})
+        if recovery.get("total_bytes"):
+            done = 100 * recovery["done_bytes"] // recovery["total_bytes"]
+            parts.append(f"recovered {done} %, about {recovery['eta_seconds']:.0f} s left")
+        return "; ".join(parts) or str(answer["state"])
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode("utf-8", "replace")
 
 
 def greeting(store: Path, host: str, ports: Ports, seconds: float) -> str:
