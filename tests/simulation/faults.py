@@ -13,7 +13,6 @@ from typing import Final
 from unittest.mock import patch
 
 from services.reput.dispatcher import Dispatcher
-
 from shared.files.commit_log import CommitLogAppender
 from tests.support.sim_disk import SimDisk, SimFile
 from tidemark.formats.checkpoint import Slot
@@ -49,12 +48,12 @@ def no_directory_sync() -> Iterator[None]:
 @contextmanager
 def durable_mark_before_queue_sync() -> Iterator[None]:
     """DISPATCHED_DURABLE moves first, the queues that it speaks of are synced after it."""
-    sync = Dispatcher.sync
 
     def early(self: Dispatcher) -> None:
-        positions = self._positions
-        positions.publish(Slot.DISPATCHED_DURABLE, positions.get(Slot.DISPATCHED))
-        sync(self)
+        job = self.begin_sync()
+        if job is not None:
+            self.finish_sync(job)
+            job.run()
 
     with patch.object(Dispatcher, "sync", early):
         yield
@@ -80,3 +79,11 @@ FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "durable-mark-before-queue-sync": durable_mark_before_queue_sync,
     "no-zeroing-after-cut": no_zeroing_after_cut,
 }
+
+SYMPTOMS: Final = {
+    "flush-published-early": r"called flushed and is not on the disk|published flushed offset",
+    "no-directory-sync": r"the log's files end here; the published flushed offset",
+    "durable-mark-before-queue-sync": r"dispatched_durable is \d+, but the unit of .* was not on",
+    "no-zeroing-after-cut": r"the log ends at \d+; in the \w+ byte \d+ is not zero",
+}
+"""How each shows itself first: found for another reason would be found by chance."""

@@ -7,6 +7,7 @@ is in ``history`` and ``checks``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,7 +24,6 @@ from tidemark.formats import properties
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Message
-from tidemark.offsets import PhysicalOffset
 
 ROOT: Final = Path("/store")
 HOST: Final = Host(b"\x7f\0\0\1", 8080)
@@ -177,11 +177,11 @@ class Machine:
         self.positions.sync()
         self.store.mark_clean()
 
-    def lookup(self, topic: str, key: str, end: int) -> list[PhysicalOffset]:
-        """Physical offsets that a key finds, over a fresh reader."""
+    def lookups(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[int]]:
+        """Physical offsets that each (topic, key) finds below ``dispatched``, newest 64."""
         reader = IndexReader(self.store, CommitLogReader(self.store, self.positions))
         try:
-            return reader.query(topic, key, dispatched=end)
+            return {key: list(reader.query(*key, dispatched=self.dispatched)) for key in keys}
         finally:
             reader.close()
 

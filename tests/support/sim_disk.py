@@ -66,6 +66,9 @@ class SimDisk:
         self.crash_at: int | None = None
         """Raise SimCrash instead of the operation with this number (``operations`` counts on)."""
         self.failing_sync: Callable[[Path], bool] = lambda path: False
+        self.after_sync: Callable[[], None] | None = None
+        """Called once, when the next file sync has done its work and not yet returned: what other
+        threads did meanwhile."""
         self.unreserved_stores: list[str] = []
         """Pages stored through a mapping without blocks under them: SIGBUS on a full disk."""
         self.trace: list[str] | None = None
@@ -500,6 +503,9 @@ class SimFile:
             self._inode.fail_sync()
             raise OSError(errno.EIO, "input/output error", str(self._path))
         self._inode.sync()
+        meanwhile, self._disk.after_sync = self._disk.after_sync, None
+        if meanwhile is not None:
+            meanwhile()
 
     def map(self, *, writable: bool) -> SimRegion:
         """Map the whole file."""

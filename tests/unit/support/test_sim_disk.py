@@ -109,6 +109,17 @@ def test_no_power_cut_takes_a_synced_byte(seed: int, synced: int, more: int) -> 
     assert set(raw[synced:]) <= {0, ord("u")}
 
 
+def test_what_is_written_while_a_sync_returns_is_not_synced() -> None:
+    disk = settled()
+    file = disk.open(FILE, writable=True)
+    file.pwrite(b"before", 0)
+    disk.after_sync = lambda: file.pwrite(b"behind", 6)
+    file.sync()
+    assert file.pread(12, 0) == b"beforebehind"
+    assert disk.durable_bytes(FILE)[:12] == b"before" + bytes(6)
+    assert disk.after_sync is None
+
+
 def test_writes_may_reach_the_disk_before_anyone_syncs() -> None:
     disk = settled()
     disk.write_back_chance = 1.0
