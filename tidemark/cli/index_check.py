@@ -98,7 +98,7 @@ class IndexCheck:
             else:
                 behind += 1
                 self._next = next(self._puts, None)
-        if behind:
+        if behind and not self._offline.in_use:
             self._remark(
                 f"{behind} index entries point behind the log's end; the next start cuts them"
             )

@@ -19,7 +19,7 @@ from shared.files.os_disk import OsDisk
 from shared.files.store_config import StoreConfig, config_of
 from shared.files.store_dir import StoreDir
 from shared.files.valid_end import Decision, Marks, Verdict, decide
-from shared.runtime.clock import boot_id
+from shared.runtime.clock import SystemClock, boot_id
 from tidemark.errors import StoreMissing
 from tidemark.formats import record, scan
 from tidemark.formats.checkpoint import REGION_MAGIC, SIZE, SLOT_SIZE, Slot
@@ -28,6 +28,7 @@ from tidemark.formats.scan import Entry, Stop
 from tidemark.offsets import PhysicalOffset
 
 RECORDS_AT_ONCE = 2048
+HEARTBEAT_AGE_MAX_MS = 5_000
 UNQUEUED = (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
 """Records that dispatch gives no queue unit."""
 
@@ -100,6 +101,12 @@ class OfflineStore:
         return int.from_bytes(page[slot * SLOT_SIZE :][:SLOT_SIZE], "little")
 
     @property
+    def in_use(self) -> bool:
+        """Whether a broker was serving this store a moment ago."""
+        beat_ms = self.slot(Slot.BROKER_HEARTBEAT_MS)
+        return beat_ms > 0 and SystemClock().boot_ms() - beat_ms < HEARTBEAT_AGE_MAX_MS
+
+    @property
     def written_same_boot(self) -> int:
         """The published written offset, if it was published in this boot; else 0."""
         try:
@@ -115,21 +122,24 @@ class OfflineStore:
     ) -> Iterator[Window | LogEnd]:
         """Every valid record from start on, in physical order; last, where and why they end.
 
-        start: a record's first byte; None for the oldest. progress: called with bytes done.
+        start: a record's first byte; None for the oldest. progress: called with bytes done. In a
+        store that is in use they end at the written offset of a moment ago: what follows may be
+        half a record by now and a whole one in a millisecond.
         """
+        limit = self.written_same_boot if self.in_use else 0
         files = self.files
         known = set(files.starts)
         at = self.min_offset if start is None else start
         checks = Checks(record_crc=not self.is_foreign)
         reason = ""
-        while at < files.end:
+        while at < (limit or files.end):
             file_start = files.start_of(at)
             if file_start not in known:
                 reason = f"commit log file {files.path(file_start).name} is missing or empty"
                 break
             view = files.view(file_start)
             found = scan.walk(
-                view[at - file_start :],
+                view[at - file_start : limit - file_start if limit else None],
                 at=PhysicalOffset(at),
                 checks=checks,
                 records_max=RECORDS_AT_ONCE,
@@ -145,7 +155,10 @@ class OfflineStore:
             elif found.stop is Stop.BAD or (found.stop is Stop.VIEW_END and found.reason):
                 reason = found.reason
                 break
-        yield self._judge(at, reason)
+        if limit and at >= limit:
+            yield LogEnd(at, Decision(Verdict.CLEAN, ""), "", None)
+        else:
+            yield self._judge(at, reason)
 
     def _judge(self, at: int, reason: str) -> LogEnd:
         """What it means that no valid record starts at ``at``."""
@@ -202,10 +215,7 @@ class _NoTimes(NamedTuple):
 
 
 def described(end: LogEnd) -> str | None:
-    """A sentence about the end of the log for the person who looks; None if there is none to say.
-
-    In a store in use the next record may just be under way: that is no tail to speak of.
-    """
+    """A sentence about the end of the log for the person who looks; None if there is none."""
     match end.decision.verdict:
         case Verdict.CLEAN:
             return None

@@ -223,7 +223,7 @@ class _QueueCheck:
         reader = self._reader(key)
         end = reader.max_offset(log_end)
         behind = reader.max_offset(EVERYTHING) - end
-        if behind:
+        if behind and not self._offline.in_use:
             self._report.remarks.append(
                 f"topic {key[0]} queue {key[1]}: {behind} units point behind the log's end; the "
                 "next start cuts them"
