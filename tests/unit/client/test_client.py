@@ -78,6 +78,7 @@ async def test_a_code_of_a_later_broker_is_still_a_tidemark_error(broker: FakeBr
     assert caught.value.code == "quota-exceeded"
     assert caught.value.retriable
     assert caught.value.quota == 5
+    assert type(caught.value).__module__ == "answered"
 
 
 async def test_an_error_that_takes_store_facts_can_be_answered_too(broker: FakeBroker) -> None:
