@@ -82,7 +82,9 @@ def string(value: object, at: str) -> str:
 
 
 def whole_number(value: object, at: str, low: int, high: int) -> int:
-    """A whole number in [low, high]; True is none although Python thinks so."""
+    """A whole number in [low, high]; True is none although Python thinks so, 3.0 is 3."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise BadRequest(
             f"{at} must be a whole number from {low} to {high}, not {shown(value)}.", field=at

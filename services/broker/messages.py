@@ -177,15 +177,15 @@ def _draft(
 
 def _body(fields: Mapping[str, object], at: str, size_max: int, json_body: bool) -> bytes:
     body, text = fields.get("body"), fields.get("body_text")
-    if (body is None) == (text is None):
-        both = "has both body and body_text" if body is not None else "has no body"
+    if ("body" in fields) == ("body_text" in fields):
+        both = "has both body and body_text" if "body" in fields else "has no body"
         raise BadRequest(
             f"{at} {both}. Nothing was stored.",
             "Give body (bytes in msgpack, base64 in JSON) or body_text (a string); "
             "an empty one is fine.",
             field=f"{at}.body",
         )
-    if text is not None:
+    if "body_text" in fields:
         data = string(text, f"{at}.body_text").encode()
     elif json_body:
         data = _from_base64(body, f"{at}.body")

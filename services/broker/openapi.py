@@ -133,16 +133,14 @@ def _message_in(rules: Rules) -> Schema:
     text = {"type": "string", "minLength": 1, "pattern": _TEXT}
     return _object(
         {
-            "body": _or_null(
-                {
-                    "type": "string",
-                    "format": "byte",
-                    "contentEncoding": "base64",
-                    "description": "Base64 in JSON, bytes in msgpack. Exactly one of body and "
-                    f"body_text; at most {rules.message_size_max} bytes.",
-                }
-            ),
-            "body_text": _or_null({"type": "string", "description": "The body as text."}),
+            "body": {
+                "type": "string",
+                "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+                "contentEncoding": "base64",
+                "description": "Base64 in JSON, bytes in msgpack. Exactly one of body and "
+                f"body_text; at most {rules.message_size_max} bytes.",
+            },
+            "body_text": {"type": "string", "description": "The body as text."},
             "tags": _or_null(
                 {"type": "string", "pattern": "^[^\\x01\\x02]*$", "description": "Empty: none."}
             ),
@@ -180,6 +178,13 @@ def _message_in(rules: Rules) -> Schema:
         },
         [],
         additionalProperties=False,
+        oneOf=[{"required": ["body"]}, {"required": ["body_text"]}],
+        **{
+            "not": {
+                "properties": {"queue": {"type": "integer"}, "sharding_key": {"type": "string"}},
+                "required": ["queue", "sharding_key"],
+            }
+        },
     )
 
 
@@ -504,7 +509,8 @@ def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
                             "path",
                             {
                                 "type": "string",
-                                "pattern": "^([0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})$",
+                                "pattern": "^([0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})"
+                                "[0-7][0-9A-Fa-f]{15}$",
                             },
                             "As a send or a pull gave it.",
                         ),
