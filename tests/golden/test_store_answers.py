@@ -1,7 +1,8 @@
 """Every question of every manifest, put to our own store code on a fresh copy of the store.
 
 Recovery finds the end the reference found, dispatch brings queues and index there, and then each
-answer must be the manifest's. The deviations are few, named and ruled in ``support.golden_store``.
+answer must be the manifest's. The deviations are few, listed in ``support.golden_store`` and ruled
+in ``support.golden_rules``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from shared.files.commit_log import CommitLogAppender
-from shared.files.consume_queue import Boundary
+from shared.files.consume_queue import Boundary, ConsumeQueueReader
+from shared.files.mapped_file_queue import MappedFileQueue
 from shared.files.pull import get_message, suggests_slave
 from tests.support import golden, golden_rules, golden_store
 from tests.support.golden_rules import Answer, has_key
@@ -55,7 +57,7 @@ def test_what_was_torn_is_kept_aside_and_nothing_is_left_behind_the_end(opened: 
     torn = damage["torn"]
     assert cut is not None
     assert cut.start == torn["physicalOffset"] == opened.end
-    assert len(cut.path.read_bytes()) <= torn["bytesWritten"]
+    assert cut.path.read_bytes()[: torn["bytesWritten"]].rstrip(b"\0")
     size = opened.store.config.commit_log_file_size
     for start, path in golden.commit_log_files(opened.store.root):
         assert not any(path.read_bytes()[max(0, opened.end - start) : size])
@@ -290,6 +292,50 @@ def test_the_index_files_have_the_manifests_headers(opened: Opened) -> None:
     assert headers == fields
     names = [file["name"] for file in expected if file["name"] is not None]
     assert opened.key_index.names()[: len(names)] == names
+
+
+CLEANED = [name for name in golden.golden_names() if golden.manifest(name).get("afterCleaning")]
+
+
+@pytest.mark.parametrize("name", CLEANED)
+def test_after_retention_queues_and_index_are_as_the_manifest_says(
+    name: str, tmp_path: Path
+) -> None:
+    opened = golden_store.open_golden(name, tmp_path)
+    expected = golden.manifest(name)["afterCleaning"]
+    log_min, config = opened.log.min_offset, opened.store.config
+    try:
+        for queue in expected["queues"]:
+            units = opened.queue(queue)
+            units.min_offset(log_min)
+            files = MappedFileQueue(
+                opened.store.disk,
+                opened.store.consume_queue_dir(queue["topic"], queue["queueId"]),
+                config.consume_queue_file_size,
+                writable=True,
+            )
+            files.load()
+
+            def is_expired(start: int, units: ConsumeQueueReader = units) -> bool:
+                last = units.unit(units.roll_next(start // UNIT_SIZE) - 1)
+                return last is not None and last.physical_offset < log_min
+
+            files.delete_oldest_while(is_expired, files_max=1000)
+            # The same reader: it has to notice that its first file went.
+            answer = {
+                "topic": queue["topic"],
+                "queueId": queue["queueId"],
+                "minOffset": units.min_offset(log_min),
+                "maxOffset": units.max_offset(opened.end),
+                "files": [f"{start:020d}" for start in files.starts],
+            }
+            assert answer == queue
+            files.close()
+        files_and_ends = zip(opened.key_index.names(), opened.key_index.headers(), strict=True)
+        kept = [file for file, header in files_and_ends if header.end_offset >= log_min]
+        assert kept == expected["indexFiles"]
+    finally:
+        opened.close()
 
 
 @pytest.mark.parametrize("name", golden.golden_names())
