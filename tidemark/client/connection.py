@@ -10,7 +10,8 @@ import asyncio
 import functools
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import quote, urlencode
@@ -112,8 +113,9 @@ class Connection:
         may hold the call on purpose, added to the time-out. Raises the typed error of the code that
         the broker named, Unreachable if it named none.
         """
-        url = URL(self.url + path + _query(query), encoded=True)
-        data = None if body is None else cast(bytes, msgpack.packb(body))
+        with _utf8(errors.BadRequest, "a value of the request"):
+            url = URL(self.url + path + _query(query), encoded=True)
+            data = None if body is None else cast(bytes, msgpack.packb(body))
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + self._retry_for_s
         attempt = 0
@@ -185,8 +187,28 @@ class _Failed(Exception):
 
 
 def path(*segments: str | int) -> str:
-    """``/v1/…`` with every segment quoted: a topic may be called ``%RETRY%billing``."""
-    return "/v1/" + "/".join(quote(str(segment), safe="") for segment in segments)
+    """``/v1/…`` with every segment quoted: a topic may be called ``%RETRY%billing``.
+
+    Raises BadName for what cannot stand in a path, so that it does not reach another call.
+    """
+    quoted: list[str] = []
+    for segment in map(str, segments):
+        if segment in ("", ".", ".."):
+            raise errors.BadName(
+                f"{segment!r} is no name. Nothing was sent.", "Names are letters, digits, %|_-."
+            )
+        with _utf8(errors.BadName, segment):
+            quoted.append(quote(segment, safe=""))
+    return "/v1/" + "/".join(quoted)
+
+
+@contextmanager
+def _utf8(kind: type[errors.RequestError], what: str) -> Iterator[None]:
+    """Text from a command line may hold bytes that are no text; the wire cannot."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise kind(f"{what!a} is not UTF-8 text: {error.reason}. Nothing was sent.") from None
 
 
 def _query(query: Mapping[str, object] | None) -> str:

@@ -290,6 +290,17 @@ async def test_a_body_that_is_text_is_refused_before_anything_is_sent(broker: Fa
     assert broker.requests == []
 
 
+async def test_text_that_is_no_utf8_is_refused_before_anything_is_sent(
+    broker: FakeBroker,
+) -> None:
+    async with tidemark.connect(broker.url) as mq:
+        with pytest.raises(errors.BadRequest, match="UTF-8"):
+            await mq.send("orders", b"x", tags="\udcff")
+        with pytest.raises(errors.BadName, match="UTF-8"):
+            await mq.send("\udcff", b"x")
+    assert broker.requests == []
+
+
 async def test_a_topic_with_percent_signs_reaches_the_broker_as_it_is(broker: FakeBroker) -> None:
     broker.queues["%RETRY%billing"] = [[]]
     async with tidemark.connect(broker.url) as mq:
