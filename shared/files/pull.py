@@ -288,8 +288,6 @@ class _Scan:
         if is_filler(unit.physical_offset, unit.size):
             return None
         offset = PhysicalOffset(unit.physical_offset)
-        if offset < self.log.min_offset:
-            return None
         data = self.log.read(offset, unit.size, self.dispatched)
         if data is None:
             return None
