@@ -108,13 +108,15 @@ class Puller:
     def look(self, request: PullRequest) -> PullResult:
         """Answer from what is there now."""
         floor = self._floor(request.topic, request.queue)
-        if request.offset < floor:
+        # Without a floor the store answers, for it knows the minimum: a negative offset included.
+        if floor and request.offset < floor:
             result = self._get(request._replace(offset=floor, count_max=0))
+            first = max(floor, result.min_offset)
             return result._replace(
                 status=PullStatus.OFFSET_TOO_SMALL,
-                next_offset=floor,
-                min_offset=floor,
-                max_offset=max(floor, result.max_offset),
+                next_offset=first,
+                min_offset=first,
+                max_offset=max(first, result.max_offset),
                 units=[],
                 records=[],
                 bytes_total=0,

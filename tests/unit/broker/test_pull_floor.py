@@ -1,0 +1,77 @@
+"""What a pull below the shown part of a queue is told: of a deleted topic, or of what expired."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.broker.metrics import BrokerMetrics
+from services.broker.pull import Puller, PullRequest
+from services.broker.queue_offsets import QueueOffsets
+from shared.files.commit_log import CommitLogReader
+from shared.files.consume_queue import ConsumeQueues
+from shared.runtime.clock import SystemClock
+from tidemark.offsets import PhysicalOffset, QueueOffset
+
+
+class Store(NamedTuple):
+    """A log and one queue [first, end) of which nothing is ever read."""
+
+    first: int
+    end: int
+    topic: str = "t"
+
+    def get(self, topic: str, queue: int) -> Store:
+        return self
+
+    def min_offset(self, physical: int) -> int:
+        return self.first
+
+    def max_offset(self, dispatched: int) -> int:
+        return self.end
+
+    def view(self, offset: int, count: int, dispatched: int) -> memoryview:
+        return memoryview(b"")
+
+
+class Log(NamedTuple):
+    """The minimum is all that is asked."""
+
+    min_offset: int = 0
+
+
+def pulled(store: Store, *, floor: int, offset: int) -> tuple[str, int, int, int]:
+    puller = Puller(
+        cast(ConsumeQueues, store),
+        cast(CommitLogReader, Log()),
+        QueueOffsets({}),
+        SystemClock(),
+        BrokerMetrics(CollectorRegistry()),
+        floor=lambda topic, queue: QueueOffset(floor),
+        dispatched=lambda: PhysicalOffset(1000),
+        written=lambda: PhysicalOffset(1000),
+        held_max=1,
+    )
+    found = puller.look(PullRequest("t", 0, offset, 32, None, None, 0, bulk=False))
+    return found.status.value, found.next_offset, found.min_offset, found.max_offset
+
+
+# A golden store asked from offset -1 and was told 0 as minimum, though 796 messages had expired.
+@pytest.mark.parametrize("offset", [-1, 0, 795])
+def test_below_an_expired_part_the_minimum_is_told(offset: int) -> None:
+    answer = pulled(Store(first=796, end=1774), floor=0, offset=offset)
+    assert answer == ("OFFSET_TOO_SMALL", 796, 796, 1774)
+
+
+def test_below_a_deleted_part_the_next_offset_is_where_the_new_topic_begins() -> None:
+    assert pulled(Store(0, 20), floor=10, offset=3) == ("OFFSET_TOO_SMALL", 10, 10, 20)
+
+
+def test_of_a_deleted_part_that_expired_too_the_later_end_counts() -> None:
+    assert pulled(Store(15, 20), floor=10, offset=3) == ("OFFSET_TOO_SMALL", 15, 15, 20)
+
+
+def test_an_empty_queue_says_so_whatever_the_offset() -> None:
+    assert pulled(Store(0, 0), floor=0, offset=-1) == ("NO_MESSAGE_IN_QUEUE", 0, 0, 0)
