@@ -51,12 +51,13 @@ class LogFiles:
         """Start of every file of length 0: a creation that was killed, or never synced."""
         self._mapped: tuple[int, MappedRegion] | None = None
         for entry in disk.list_directory(directory):
-            self._take(entry.name, is_directory=entry.is_directory)
+            if not entry.is_directory:
+                self._take(entry.name)
 
-    def _take(self, name: str, *, is_directory: bool) -> None:
+    def _take(self, name: str) -> None:
         path = self.directory / name
         start = parse_offset_name(name)
-        if start is None or start % self.file_size or is_directory:
+        if start is None or start % self.file_size:
             raise StrayFile(
                 f"{path} is no commit log file: names are 20 digits, multiples of "
                 f"{self.file_size}. Nothing was changed.",

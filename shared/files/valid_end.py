@@ -129,10 +129,10 @@ def start_of_walk(
     first record if that is valid, else None.
     """
     if evidence.origin is Origin.OURS:
-        durable = evidence.dispatched_durable
-        if durable is not None and evidence.log_min <= durable <= evidence.flushed:
-            return PhysicalOffset(durable)
-        return PhysicalOffset(evidence.log_min)
+        # With visible_after="written" queues may cover more than is on disk of the log itself: a
+        # power cut then leaves no record at dispatched_durable, but one ends at flushed.
+        durable = min(evidence.dispatched_durable or 0, evidence.flushed)
+        return PhysicalOffset(max(durable, evidence.log_min))
     for start in reversed(file_starts):
         first = first_record(start)
         if first is not None and _is_suitable(first, evidence):

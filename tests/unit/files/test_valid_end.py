@@ -82,13 +82,15 @@ def no_record(start: int) -> FirstRecord | None:
 @pytest.mark.parametrize("log_min", [0, 1000])
 @pytest.mark.parametrize("durable", [None, 0, 999, 1000, 2500, 2501])
 @pytest.mark.parametrize("flushed", [0, 999, 2500])
-def test_our_log_is_walked_from_what_dispatch_made_durable_if_that_can_be_true(
+def test_our_log_is_walked_from_what_dispatch_made_durable_but_never_above_what_is_on_disk(
     log_min: int, durable: int | None, flushed: int
 ) -> None:
     facts = evidence(Origin.OURS, log_min=log_min, flushed=flushed, dispatched_durable=durable)
     start = start_of_walk(facts, FILES, no_record)
     if durable is not None and log_min <= durable <= flushed:
         assert start == durable
+    elif durable is not None and log_min <= flushed < durable:
+        assert start == flushed
     else:
         assert start == log_min
 
