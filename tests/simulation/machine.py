@@ -67,7 +67,16 @@ class Machine:
         self.disk = disk
         self.history = history
         self.boot_id = (boot, boot)
-        self.store = StoreDir(disk, ROOT, config)
+        self.config = config
+        self.start_broker()
+        self.dispatcher: Dispatcher | None = None
+
+    # The broker's part
+
+    def start_broker(self) -> None:
+        """Everything that a start of the broker does, up to the point where it serves."""
+        disk = self.disk
+        self.store = StoreDir(disk, ROOT, self.config)
         self.store.open_or_create()
         self.store.mark_running(pid=1)
         self.positions = Positions.open(disk, self.store.checkpoint_path)
@@ -77,9 +86,14 @@ class Machine:
         self.next_queue_offsets: dict[Queue, int] = dict(self.recovered.next_queue_offsets)
         self.appender = CommitLogAppender(self.store, self.positions)
         self.appender.start_at(self.recovered.end)
-        self.dispatcher: Dispatcher | None = None
 
-    # The broker's part
+    def restart_broker(self) -> int:
+        """SIGKILL on the broker alone; reput lives on and finds another generation. The end."""
+        self.start_broker()
+        assert self.dispatcher is not None
+        if not self.dispatcher.adopt_generation():
+            self.dispatcher.resume()
+        return self.recovered.end
 
     def send(self, batch: list[NewOne]) -> None:
         """Number and append a batch; the history learns where it is. Makes a file if one lacks."""
@@ -158,6 +172,12 @@ class Machine:
         """The follower's sync: queues and index, then the durable mark; then the page itself."""
         assert self.dispatcher is not None
         self.dispatcher.sync()
+
+    @property
+    def sync_covers_all(self) -> bool:
+        """Whether the durable mark speaks of everything that was dispatched."""
+        assert self.dispatcher is not None
+        return self.dispatcher.durable == self.dispatcher.dispatched == self.dispatcher.position
 
     @property
     def dispatched(self) -> int:

@@ -11,16 +11,19 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final, NamedTuple
 
+from shared.files.disk import write_atomically
 from tests.simulation import checks
 from tests.simulation.history import History, Violation
 from tests.simulation.machine import ROOT, Machine
 from tests.simulation.schedule import (
     Ending,
     Step,
+    Tampering,
     draw_batch,
     draw_ending,
     draw_scale,
     draw_step,
+    draw_tampering,
 )
 from tests.support.kill_points import killed_at
 from tests.support.sim_disk import SimCrash, SimDisk
@@ -38,6 +41,8 @@ class Outcome(NamedTuple):
     kills: int
     crashes_inside: int
     """Ends that came in the middle of an operation or between two lines."""
+    tampered: int
+    """Times that something derived was missing, damaged or old at a start."""
     acked: int
     lost: int
     """Sent but never acked at ``disk``, and gone."""
@@ -82,7 +87,10 @@ class Run:
         self.history = History()
         self.boot = 1
         self.starts = self.power_cuts = self.kills = self.crashes = 0
-        self.operations = self.serial = 0
+        self.operations = self.serial = self.tampered = 0
+        self.old_checkpoint: bytes | None = None
+        self.units_were_lost = False
+        """Derived files were taken away, and no durable mark has been published since."""
         self.doing = "nothing yet"
 
     def trace(self) -> None:
@@ -114,6 +122,7 @@ class Run:
             self.power_cuts,
             self.kills,
             self.crashes,
+            self.tampered,
             len(self.history.sent),
             self.history.lost_count,
             self.operations + self.disk.operations,
@@ -130,9 +139,7 @@ class Run:
         end = machine.recovered.end
         self.doing = "checking the recovered log"
         history.restarted(end, checks.walk_log(disk, ROOT, end))
-        offsets = {queue: offset for queue, offset in machine.next_queue_offsets.items() if offset}
-        if offsets != history.next_queue_offsets():
-            raise Violation(f"next queue offsets {offsets} are not {history.next_queue_offsets()}")
+        self._check_numbers(machine)
         checks.check_nothing_behind(disk, ROOT, end)
         checks.check_durable(disk, ROOT, history, end)
         self.doing = "resuming dispatch"
@@ -146,7 +153,7 @@ class Run:
         """Dispatch to the end; queues and index must then be exactly what the log says."""
         self.doing = "catching up"
         machine.dispatch_all()
-        end = machine.recovered.end
+        end = machine.appender.flushed
         if machine.dispatched < end:
             raise Violation(f"dispatch stopped at {machine.dispatched}, the log ends at {end}")
         self._check_reput(machine, exact=True)
@@ -158,6 +165,12 @@ class Run:
                 raise Violation(f"key {key} finds {found[key]}, not {expected}")
         if rebuild:
             self._compare_with_rebuilt(machine, found)
+
+    def _check_numbers(self, machine: Machine) -> None:
+        found = {queue: offset for queue, offset in machine.next_queue_offsets.items() if offset}
+        expected = self.history.next_queue_offsets()
+        if found != expected:
+            raise Violation(f"next queue offsets {found} are not {expected}")
 
     def _check_reput(self, machine: Machine, *, exact: bool) -> None:
         flushed = checks.slot(self.disk, ROOT, checks.FLUSHED_AT)
@@ -221,15 +234,17 @@ class Run:
             case Step.FLUSH:
                 # The flusher has a thread of its own: appends go on while it waits for the disk.
                 if self.random.random() < 0.3:
-                    self.disk.after_sync = lambda: self.apply(machine, Step.SEND)
+                    self.disk.after_sync = lambda: self._meanwhile(machine, Step.SEND)
                 machine.flush()
             case Step.DISPATCH:
                 machine.dispatch(self.random.choice((200, 2000, 1 << 20)))
                 self.history.ack(machine.dispatched)
             case Step.SYNC:
                 if self.random.random() < 0.3:
-                    self.disk.after_sync = lambda: self.apply(machine, Step.DISPATCH)
+                    self.disk.after_sync = lambda: self._meanwhile(machine, Step.DISPATCH)
                 machine.sync()
+                if machine.sync_covers_all:
+                    self.units_were_lost = False
             case Step.PREPARE:
                 machine.prepare_next()
             case Step.RESTART_REPUT:
@@ -238,11 +253,24 @@ class Run:
                 if machine.dispatched < before:
                     raise Violation(f"dispatched went back from {before} to {machine.dispatched}")
                 self._check_reput(machine, exact=False)
+            case Step.RESTART_BROKER:
+                end = machine.restart_broker()
+                self.history.restarted(end, checks.walk_log(self.disk, ROOT, end))
+                self._check_numbers(machine)
+                checks.check_durable(self.disk, ROOT, self.history, end)
             case Step.FILL_DISK:
                 used = 1 << 50
                 self.disk.capacity_bytes = used - self.disk.free_bytes(ROOT) + 4096
             case Step.FREE_DISK:
                 self.disk.capacity_bytes = None
+
+    def _meanwhile(self, machine: Machine, step: Step) -> None:
+        """A step of another thread: what it meets is not the caller's to handle."""
+        try:
+            self.apply(machine, step)
+        except (DiskFull, FileNotReady):
+            if self.disk.capacity_bytes is None:
+                raise
 
     @contextlib.contextmanager
     def _maybe_killed(self) -> Iterator[None]:
@@ -269,9 +297,42 @@ class Run:
             self.boot += 1
             self.history.power_cut()
             self.disk = self.disk.power_cut(self.random)
-            checks.check_durable_units(self.disk, ROOT, self.history)
+            if not self.units_were_lost:
+                checks.check_durable_units(self.disk, ROOT, self.history)
         else:
             self.kills += ending is Ending.KILL
             self.disk = self.disk.copy()
         self.disk.capacity_bytes = None
         self.disk.check_reserved = True
+        if self.random.random() < 0.15:
+            self._tamper(draw_tampering(self.random, ending))
+        if self.random.random() < 0.3:
+            self.old_checkpoint = self.disk.peek(ROOT / "checkpoint")
+
+    def _tamper(self, what: Tampering) -> None:
+        """Take away or spoil what can be made again from the log."""
+        self.doing = f"tampering: {what.value}"
+        self.tampered += 1
+        self.units_were_lost = True
+        disk = self.disk
+        derived = [path for path, _ in disk.files() if path.parts[2] in ("consumequeue", "index")]
+        match what:
+            case Tampering.NO_QUEUES:
+                disk.remove_tree(ROOT / "consumequeue")
+            case Tampering.NO_INDEX:
+                disk.remove_tree(ROOT / "index")
+            case Tampering.NO_FILE | Tampering.EMPTY_FILE if derived:
+                path = self.random.choice(derived)
+                disk.remove_tree(path)
+                if what is Tampering.EMPTY_FILE:
+                    disk.create(path, 0, reserve=False)
+                    disk.sync_directory(path.parent)
+            case Tampering.NO_QUEUE if derived:
+                disk.remove_tree(self.random.choice(derived).parent)
+            case Tampering.NO_CHECKPOINT:
+                disk.remove_tree(ROOT / "checkpoint")
+            case Tampering.OLD_CHECKPOINT if self.old_checkpoint is not None:
+                disk.remove_tree(ROOT / "checkpoint")
+                write_atomically(disk, ROOT / "checkpoint", self.old_checkpoint)
+            case _:
+                self.tampered -= 1

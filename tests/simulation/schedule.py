@@ -38,6 +38,7 @@ class Step(Enum):
     SYNC = "sync"
     PREPARE = "prepare_next"
     RESTART_REPUT = "restart reput"
+    RESTART_BROKER = "restart broker"
     FILL_DISK = "fill disk"
     FREE_DISK = "free disk"
 
@@ -49,7 +50,20 @@ _WEIGHTS: Final = {
     Step.SYNC: 9,
     Step.PREPARE: 4,
     Step.RESTART_REPUT: 3,
+    Step.RESTART_BROKER: 2,
 }
+
+
+class Tampering(Enum):
+    """What an operator, or a bad disk, may do to a store while nothing runs."""
+
+    NO_QUEUES = "consumequeue/ deleted"
+    NO_QUEUE = "one queue or the index deleted"
+    NO_INDEX = "index/ deleted"
+    NO_FILE = "one derived file deleted"
+    EMPTY_FILE = "one derived file empty"
+    OLD_CHECKPOINT = "checkpoint restored from an old copy"
+    NO_CHECKPOINT = "checkpoint deleted"
 
 
 class Scale(NamedTuple):
@@ -68,7 +82,7 @@ class Scale(NamedTuple):
 
 def draw_scale(random: Random) -> Scale:
     """Pick sizes and habits."""
-    slots, entries = random.choice(((3, 12), (20, 60), (50, 400)))
+    slots, entries = random.choice(((3, 24), (20, 60), (50, 400)))
     body_size_max = random.choice((40, 300, 300, 3000))
     return Scale(
         config=StoreConfig(
@@ -101,6 +115,20 @@ def draw_step(random: Random, scale: Scale) -> Step:
 def draw_ending(random: Random) -> Ending:
     """Pick how the start ends: mostly by the worst."""
     return random.choices(list(Ending), (6, 2, 1))[0]
+
+
+def draw_tampering(random: Random, ending: Ending) -> Tampering:
+    """Pick what is done to the store after it ended.
+
+    The checkpoint stays after a power cut: without a mark nothing tells a record that was half
+    written from one that is whole. It costs one that nobody was told is durable, so: not a promise.
+    """
+    some = list(Tampering)
+    if ending is Ending.POWER_CUT:
+        some.remove(Tampering.OLD_CHECKPOINT)
+    if ending is not Ending.STOP:
+        some.remove(Tampering.NO_CHECKPOINT)
+    return random.choice(some)
 
 
 def draw_batch(random: Random, scale: Scale, serial: int) -> list[NewOne]:
