@@ -1,7 +1,8 @@
-"""The docs are checked where they can be: codes have headings, links lead somewhere, paths exist."""
+"""The docs are checked where they can be: codes have headings, links lead somewhere, paths are."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import re
@@ -61,7 +62,9 @@ def test_every_relative_link_leads_to_a_file(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_source_path_that_a_page_names_exists(page: Path) -> None:
-    for path in re.findall(r"`((?:tidemark|shared|services|tests)/[\w/.-]+\.py)`", page.read_text()):
+    for path in re.findall(
+        r"`((?:tidemark|shared|services|tests)/[\w/.-]+\.py)`", page.read_text()
+    ):
         assert (ROOT / path).exists(), f"{page.name} names {path}"
 
 
@@ -78,3 +81,62 @@ def test_make_help_prints_every_target() -> None:
     ).stdout
     for target in ("help", "setup", "run", "test", "check", "bench", "clean"):
         assert f"make {target} " in shown
+
+
+_KINDS = {
+    "Counter": "counter",
+    "Gauge": "gauge",
+    "Histogram": "histogram",
+    "GaugeMetricFamily": "gauge",
+    "CounterMetricFamily": "counter",
+    "read": "gauge",  # the services' metrics objects: a gauge that is read when asked
+}
+
+
+def _registered_metrics() -> dict[str, tuple[str, str]]:
+    """Pattern of a name -> type and labels, of every metric that the services register."""
+    found: dict[str, tuple[str, str]] = {}
+    for path in [*(ROOT / "services").rglob("*.py"), ROOT / "shared/runtime/metrics.py"]:
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call) or not call.args:
+                continue
+            function = call.func.attr if isinstance(call.func, ast.Attribute) else call.func
+            kind = _KINDS.get(function.id if isinstance(function, ast.Name) else str(function))
+            match call.args[0]:
+                case ast.Constant(value=str(name)):
+                    pattern = re.escape(name)
+                case ast.JoinedStr(values=parts):
+                    pattern = "".join(
+                        re.escape(str(part.value)) if isinstance(part, ast.Constant) else "[a-z]+"
+                        for part in parts
+                    )
+                case _:
+                    continue
+            if kind is not None and pattern.startswith("tidemark_"):
+                labels = [arg for arg in call.args[2:3] if isinstance(arg, ast.List)]
+                named = ", ".join(ast.literal_eval(labels[0])) if labels else "–"
+                found[pattern] = (kind, named)
+    return found
+
+
+def test_every_metric_has_a_row_with_its_type_and_labels_and_every_row_a_metric() -> None:
+    rows = {
+        name: (kind, labels)
+        for name, kind, labels in re.findall(
+            r"^\| `(tidemark_\w+)` \| (\w+) \| [^|]+ \| ([^|]+) \|",
+            (ROOT / "docs/metrics.md").read_text(),
+            re.MULTILINE,
+        )
+    }
+    registered = _registered_metrics()
+    assert len(registered) > 20, "the search for metrics finds them"
+    undocumented = {
+        pattern: facts
+        for pattern, facts in registered.items()
+        if facts not in (row for name, row in rows.items() if re.fullmatch(pattern, name))
+    }
+    assert undocumented == {}, "without a row of this type and these labels in docs/metrics.md"
+    unknown = [
+        name for name in rows if not any(re.fullmatch(pattern, name) for pattern in registered)
+    ]
+    assert unknown == [], "rows of docs/metrics.md that no service registers"
