@@ -20,11 +20,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from services.reput.dispatch import Plan, QueueKey, plan
 from services.reput.index_writer import IndexIncomplete, IndexWriter
-from services.reput.queue_writer import QueueWriter
+from services.reput.queue_writer import QueueWriter, Totals
 from services.reput.resume import Counted, Decision, IndexMode, Marks, QueueMode, bounds, decide
 from shared.files.commit_log import CommitLogReader
 from shared.files.disk import Disk
@@ -56,6 +56,18 @@ class _Batch:
     rows_done: int = 0
 
 
+class _Settled(NamedTuple):
+    """What queues and index hold of everything below position, and of nothing above.
+
+    Kept apart from the writers' own sums: these are ahead while a step is interrupted by a full
+    disk, and a mark published with them would not be believed at the next start.
+    """
+
+    position: int
+    totals: Totals
+    index_entries: int
+
+
 @dataclass(frozen=True, slots=True)
 class SyncJob:
     """One sync: what it covers, as of ``begin_sync``. ``run`` may be called in any thread."""
@@ -64,10 +76,7 @@ class SyncJob:
     files: frozenset[Path]
     directories: frozenset[Path]
     resume_number: int
-    position: int
-    units: int
-    firsts: int
-    index_entries: int
+    settled: _Settled
     unit_timestamp_ms: int
     index_timestamp_ms: int
     is_publishable: bool
@@ -76,19 +85,20 @@ class SyncJob:
         """Make it durable: files, then the directories that name them. Raises FlushFailed."""
         for path in sorted(self.files):
             try:
-                file = self.disk.open(path, writable=True)
+                # fdatasync needs no right to write: nothing here depends on the disk's mood.
+                file = self.disk.open(path, writable=False)
             except FileNotFoundError:
                 continue  # removed since: an index file that is made again
             try:
                 file.sync()
-            except (OSError, StoreError) as error:
+            except OSError as error:
                 raise _flush_failed(path, error) from error
             finally:
                 file.close()
         for path in sorted(self.directories):
             try:
                 self.disk.sync_directory(path)
-            except (OSError, StoreError) as error:
+            except OSError as error:
                 raise _flush_failed(path, error) from error
 
 
@@ -146,6 +156,7 @@ class Dispatcher:
         self._resume_number = 0
         self._unit_timestamp_ms = 0
         self._synced: tuple[int, int] | None = None
+        self._settled = _Settled(0, Totals(0, 0), 0)
 
     @property
     def boot_id(self) -> tuple[int, int]:
@@ -199,8 +210,9 @@ class Dispatcher:
         self._pass_end = self._compare_until = keep
         match decision.queue_mode:
             case QueueMode.CONTINUE:
+                cache_is_whole = marks.boot_is_ours or marks.generation_is_ours
                 self._queues.continue_from(
-                    found, start=start, keep=keep, thorough=not marks.boot_is_ours
+                    found, start=start, keep=keep, thorough=not cache_is_whole
                 )
                 self._pass_end = start
             case QueueMode.ADOPT:
@@ -234,16 +246,17 @@ class Dispatcher:
 
     def _marks(self, generation: int) -> Marks:
         get = self._positions.get
-        known_boot = (get(Slot.REPUT_BOOT_ID_HIGH), get(Slot.REPUT_BOOT_ID_LOW))
-        boot_is_ours = self.boot_id == known_boot != (0, 0)
+        log_boot = (get(Slot.BOOT_ID_HIGH), get(Slot.BOOT_ID_LOW))
+        index_boot = (get(Slot.REPUT_BOOT_ID_HIGH), get(Slot.REPUT_BOOT_ID_LOW))
+        is_resumed = generation == get(Slot.REPUT_GENERATION) != 0
         return Marks(
             log_min=self._log.min_offset,
             log_end=max(self.end, self._log.min_offset),
             dispatched=get(Slot.DISPATCHED),
             dispatched_durable=get(Slot.DISPATCHED_DURABLE),
             # Without a recovery in a new boot (an offline tool) the generation is the old one.
-            generation_is_ours=boot_is_ours and generation == get(Slot.REPUT_GENERATION),
-            boot_is_ours=boot_is_ours,
+            generation_is_ours=is_resumed and self.boot_id == log_boot,
+            boot_is_ours=self.boot_id == index_boot != (0, 0),
             units=get(Slot.RESUME_UNITS),
             firsts=get(Slot.RESUME_FIRSTS),
             index_entries=get(Slot.RESUME_INDEX_ENTRIES),
@@ -330,9 +343,13 @@ class Dispatcher:
         self.units_count += batch.plan.units
         if batch.plan.unit_timestamp_ms:
             self._unit_timestamp_ms = batch.plan.unit_timestamp_ms
+        self._settle()
         if self.position > self.dispatched:
             self._publish_dispatched(self.position)
         self._end_pass_if_due()
+
+    def _settle(self) -> None:
+        self._settled = _Settled(self.position, self._queues.totals, self._index.entries)
 
     def _publish_dispatched(self, offset: int) -> None:
         self.dispatched = offset
@@ -420,6 +437,7 @@ class Dispatcher:
             self._rebuild_index()  # a full file is missing
             return
         self._in_pass = False
+        self._settle()
         boot_high, boot_low = self.boot_id
         self._positions.publish(Slot.REPUT_BOOT_ID_HIGH, boot_high)
         self._positions.publish(Slot.REPUT_BOOT_ID_LOW, boot_low)
@@ -449,21 +467,17 @@ class Dispatcher:
         files, directories = self._queues.take_touched()
         more_files, more_directories = self._index.take_touched()
         publishable = not self._in_pass
-        state = (self._resume_number, self.position)
+        state = (self._resume_number, self._settled.position)
         files |= more_files
         directories |= more_directories
         if not files and not directories and (not publishable or self._synced == state):
             return None
-        units, firsts = self._queues.totals
         return SyncJob(
             self._store.disk,
             frozenset(files),
             frozenset(directories),
             self._resume_number,
-            self.position,
-            units,
-            firsts,
-            self._index.entries,
+            self._settled,
             self._unit_timestamp_ms,
             self._index.filled_timestamp_ms,
             publishable,
@@ -477,13 +491,14 @@ class Dispatcher:
         self._positions.put_head(logics_timestamp_ms=job.unit_timestamp_ms)
         if job.index_timestamp_ms:
             self._positions.put_head(index_timestamp_ms=job.index_timestamp_ms)
-        publish(Slot.RESUME_UNITS, job.units)
-        publish(Slot.RESUME_FIRSTS, job.firsts)
-        publish(Slot.RESUME_INDEX_ENTRIES, job.index_entries)
-        publish(Slot.RESUME_CHECK, resume_check(job.position, job.units, job.index_entries))
-        publish(Slot.DISPATCHED_DURABLE, job.position)
-        self.durable = job.position
-        self._synced = (job.resume_number, PhysicalOffset(job.position))
+        position, (units, firsts), entries = job.settled
+        publish(Slot.RESUME_UNITS, units)
+        publish(Slot.RESUME_FIRSTS, firsts)
+        publish(Slot.RESUME_INDEX_ENTRIES, entries)
+        publish(Slot.RESUME_CHECK, resume_check(position, units, entries))
+        publish(Slot.DISPATCHED_DURABLE, position)
+        self.durable = position
+        self._synced = (job.resume_number, position)
 
     def sync(self) -> None:
         """Make everything dispatched so far durable and publish it. Raises FlushFailed."""

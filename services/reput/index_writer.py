@@ -128,6 +128,8 @@ class IndexWriter:
         if not self.enabled:
             self._from = keep
             return keep
+        # Names made by a process that was killed may not be on disk.
+        self._new_names.add(self._directory)
         match mode:
             case IndexMode.CONTINUE:
                 self._cut(keep, store_time_of)
@@ -142,6 +144,8 @@ class IndexWriter:
                     return self.start_over(log_min)
                 self._cut(keep, store_time_of)
                 self._from = log_min
+                # Nobody ever synced them for us.
+                self._touched.update(self._directory / one.name for one in self._known())
             case IndexMode.REBUILD:
                 return self.start_over(log_min)
         self._compare_until = self._end_offset()

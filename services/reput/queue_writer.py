@@ -50,12 +50,12 @@ class Totals(NamedTuple):
 class _Queue:
     """What the writer knows of one queue."""
 
-    __slots__ = ("directory", "first", "has_files", "key", "next", "seen", "skip_until")
+    __slots__ = ("directory", "first", "has_units", "key", "named", "next", "seen", "skip_until")
 
     def __init__(self, key: QueueKey, directory: Path) -> None:
         self.key = key
         self.directory = directory
-        self.has_files = False
+        self.has_units = False
         self.first = 0
         """Queue offset at which the first file starts."""
         self.next = 0
@@ -64,6 +64,8 @@ class _Queue:
         """Units of records that end at or below are there already."""
         self.seen = False
         """A record of this queue was met since the rebuild began."""
+        self.named = False
+        """The names of its files and directories are synced with the next sync, or were."""
 
 
 class _Mapped:
@@ -123,11 +125,14 @@ class QueueWriter:
     @staticmethod
     def count(found: list[Found], end: int) -> Totals:
         """Sums over the units of records that end at or below end, if all files are whole."""
-        units = 0
+        units = firsts = 0
         for one in found:
             with one.files() as files:
-                units += files.count(end)
-        return Totals(units, sum(one.first for one in found))
+                next_offset = files.count(end)
+            if next_offset > one.first:
+                units += next_offset
+                firsts += one.first
+        return Totals(units, firsts)
 
     def continue_from(self, found: list[Found], *, start: int, keep: int, thorough: bool) -> None:
         """Believe the units of records that end at or below start; cut those that end above keep.
@@ -152,6 +157,9 @@ class QueueWriter:
                 leading = leading_units(one, leading.end - 1)
             self._know(one, leading.next).skip_until = leading.end
             zero_behind(one, leading.next, thorough=True)
+            # Nobody ever synced them for us; what is believed must be on disk before we say so.
+            self._touched.update(one.directory / offset_name(start) for start in one.starts)
+            self._touch_names(one.directory)
 
     @staticmethod
     def _is_real_last(found: Found, leading: Leading, is_real: IsReal) -> bool:
@@ -191,11 +199,13 @@ class QueueWriter:
 
     def _know(self, found: Found, next_offset: int) -> _Queue:
         queue = self._queues[found.key] = _Queue(found.key, found.directory)
-        queue.has_files = bool(found.starts)
-        queue.first = found.first
-        queue.next = max(next_offset, found.first)
-        self._units += queue.next
-        self._firsts += queue.first
+        # Files without any unit say nothing of the queue's numbers: after a power cut the name of
+        # a second file may be there, and that of the first one not.
+        if next_offset > found.first:
+            queue.has_units = True
+            queue.first, queue.next = found.first, next_offset
+            self._units += queue.next
+            self._firsts += queue.first
         return queue
 
     # -- appending ----------------------------------------------------------------------------
@@ -212,15 +222,19 @@ class QueueWriter:
             directory = self._store.consume_queue_dir(*key)
             queue = self._queues[key] = _Queue(key, directory)
         first, units = run.first, run.units
-        if queue.skip_until:
-            first, units = self._without_known(queue, first, units)
-            if not units:
-                return
-        if not queue.has_files:
+        if not queue.has_units:
             self._begin(queue, first)
         elif self._rebuilding and not queue.seen:
             self._begin_again(queue, first)
+        elif first < queue.first:
+            # The log still holds a message whose file should stand before the first one there is:
+            # after a power cut, a later name may have survived an earlier one.
+            raise _gap(run, first, queue.first)
+        if queue.skip_until:
+            first, units = _without_known(queue.skip_until, first, units)
         queue.seen = True
+        if not units:
+            return
         if first != queue.next:
             if first > queue.next:
                 raise _gap(run, first, queue.next)
@@ -228,32 +242,13 @@ class QueueWriter:
         if units:
             self._store_units(queue, units)
 
-    def _without_known(
-        self, queue: _Queue, first: QueueOffset, units: bytes
-    ) -> tuple[QueueOffset, bytes]:
-        """Drop the leading units of records that an adopted queue covers already (4.3 step 1)."""
-        known = 0
-        for offset, size, _ in UNIT.iter_unpack(units):
-            if offset + size > queue.skip_until:
-                break
-            known += 1
-        if known and first < queue.first:
-            raise QueueGap(
-                f"{queue.directory} begins at queue offset {queue.first}, but the log still holds "
-                f"the message {first}. Nothing was written.",
-                "The queue is compared with the log from its beginning.",
-                found=queue.first,
-                expected=first,
-            )
-        return QueueOffset(first + known), units[known * UNIT_SIZE :]
-
     def _begin(self, queue: _Queue, first: int) -> None:
         """Make the first file of a queue: the one that holds first, pre-blank below it (4.4)."""
         start, position = place(first, self._file_size)
         self._fill(queue, start, 0, position)
         self._firsts += start // UNIT_SIZE - queue.first
         self._units += first - queue.next
-        queue.first, queue.next, queue.has_files = start // UNIT_SIZE, first, True
+        queue.first, queue.next, queue.has_units = start // UNIT_SIZE, first, True
 
     def _begin_again(self, queue: _Queue, first: int) -> None:
         """Let a queue that is rebuilt go on at first, the oldest of its messages in the log."""
@@ -323,6 +318,10 @@ class QueueWriter:
                 return mapped
             self._unmap(queue.key)
         path = queue.directory / offset_name(start)
+        if not queue.named:
+            # Made by a process that was killed before it could sync the names?
+            self._touch_names(queue.directory)
+            queue.named = True
         try:
             file = self._disk.open(path, writable=True)
         except FileNotFoundError:
@@ -362,6 +361,10 @@ class QueueWriter:
             file.close()
         mapped.reserved_from, mapped.reserved_until = reserved_from, high
 
+    def _touch_names(self, directory: Path) -> None:
+        """Remember to sync the names of the queue, its topic and its files."""
+        self._new_names.update((directory, directory.parent, directory.parent.parent))
+
     def take_touched(self) -> tuple[set[Path], set[Path]]:
         """Files stored to, and directories with new or removed names, since the last call."""
         touched, new_names = self._touched, self._new_names
@@ -374,6 +377,16 @@ class QueueWriter:
             self._unmap(next(iter(self._mapped)))
 
 
+def _without_known(skip_until: int, first: QueueOffset, units: bytes) -> tuple[QueueOffset, bytes]:
+    """Drop the leading units of records that an adopted queue covers already (4.3 step 1)."""
+    known = 0
+    for offset, size, _ in UNIT.iter_unpack(units):
+        if offset + size > skip_until:
+            break
+        known += 1
+    return QueueOffset(first + known), units[known * UNIT_SIZE :]
+
+
 def _differing(present: bytes, units: bytes) -> int:
     """How many units of present are neither empty nor those of units."""
     empty = bytes(UNIT_SIZE)
@@ -383,15 +396,16 @@ def _differing(present: bytes, units: bytes) -> int:
     )
 
 
-def _gap(run: QueueRun, first: int, expected: int) -> QueueGap:
+def _gap(run: QueueRun, first: int, border: int) -> QueueGap:
+    side = "ends" if first > border else "begins"
     return QueueGap(
         f"topic {run.topic}, queue {run.queue}: the record at physical offset {run.at} or behind "
-        f"it has queue offset {first}, the queue ends at {expected}. The log is safe, nothing "
+        f"it has queue offset {first}, but the queue {side} at {border}. The log is safe, nothing "
         "was written to the queue; dispatch stands still here.",
         "Run `tidemark store rebuild`; if that ends the same, `tidemark store verify`.",
         topic=run.topic,
         queue=run.queue,
         queue_offset=first,
-        expected=expected,
+        border=border,
         at=run.at,
     )
