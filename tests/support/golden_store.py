@@ -83,7 +83,12 @@ class Opened(NamedTuple):
 
 def open_golden(name: str, into: Path) -> Opened:
     """Unpack below into, recover, dispatch to the end."""
-    store = StoreDir(OsDisk(), golden.unpack(name, into), config_of(name))
+    return open_unpacked(name, golden.unpack(name, into))
+
+
+def open_unpacked(name: str, root: Path) -> Opened:
+    """Recover the copy of a golden store at root, dispatch to the end."""
+    store = StoreDir(OsDisk(), root, config_of(name))
     store.open_or_create()
     positions = Positions.open(store.disk, store.checkpoint_path)
     recovered = recover(store, positions, boot_id=BOOT_ID, now=0)
