@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, cast
 
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
@@ -54,7 +55,16 @@ def _plain(fact: object) -> object:
 class BoundedHandler(web.RequestHandler):
     """One connection; answers what is not HTTP in the words of our errors."""
 
-    __slots__ = ()
+    __slots__ = ("_on_lost",)
+
+    def __init__(self, manager: web.Server, on_lost: Callable[[], None], **settings: Any) -> None:
+        super().__init__(manager, **settings)
+        self._on_lost = on_lost
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The connection is gone."""
+        self._on_lost()
+        super().connection_lost(exc)
 
     @property
     def has_spoken(self) -> bool:
@@ -97,19 +107,19 @@ class _Refuser(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Write the whole answer; nothing is read."""
-        assert isinstance(transport, asyncio.WriteTransport)
+        writer = cast(asyncio.WriteTransport, transport)  # uvloop's is none by class
         error = Overloaded(
             f"{self._limit} connections are open, and that is the limit. Nothing was stored.",
             "Use fewer connections, or try again.",
             limit=self._limit,
         )
         body = encode(error_fields(error), Encoding.JSON)
-        transport.write(
+        writer.write(
             b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
             b"Connection: close\r\nRetry-After: 1\r\n"
             b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body
         )
-        transport.close()
+        writer.close()
 
 
 class _Watch:
@@ -142,6 +152,7 @@ class BoundedServer:
         self._read_timeout_s = read_timeout_s
         self._idle_timeout_s = idle_timeout_s
         self._write_timeout_s = write_timeout_s
+        self._open = 0
         self._watched: dict[web.RequestHandler, _Watch] = {}
         self._manager: web.Server | None = None
         self._listener: asyncio.Server | None = None
@@ -152,7 +163,10 @@ class BoundedServer:
     @property
     def connections(self) -> int:
         """Connections open now."""
-        return 0 if self._manager is None else len(self._manager.connections)
+        return self._open
+
+    def _lost(self) -> None:
+        self._open -= 1
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises OSError if the port is taken."""
@@ -178,14 +192,17 @@ class BoundedServer:
 
     def _accept(self) -> asyncio.BaseProtocol:
         assert self._manager is not None
-        if self.connections >= self._connections_max:
+        # Counted here and not when aiohttp hears of it: the loop accepts a whole flood before.
+        if self._open >= self._connections_max:
             self._metrics.connections_refused.labels("limit").inc()
             return _Refuser(self._connections_max)
+        self._open += 1
         return BoundedHandler(
             self._manager,
+            self._lost,
             loop=asyncio.get_running_loop(),
             keepalive_timeout=self._idle_timeout_s,
-            access_log=None,  # type: ignore[arg-type]  # None is how it is switched off
+            access_log=None,
             max_headers=HEADERS_MAX,
             max_line_size=HEADER_SIZE_MAX,
             max_field_size=HEADER_SIZE_MAX,

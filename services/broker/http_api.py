@@ -13,6 +13,7 @@ import ipaddress
 import logging
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote_to_bytes
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
@@ -20,7 +21,14 @@ from aiohttp.typedefs import Handler, Middleware
 from services.broker import encodings, openapi
 from services.broker.connections import error_fields
 from services.broker.encodings import Encoding
-from services.broker.fields import I64_MAX, check_name, one_of, parameter_int, shown
+from services.broker.fields import (
+    I64_MAX,
+    NAME_RULE,
+    check_name,
+    one_of,
+    parameter_int,
+    shown,
+)
 from services.broker.gate import Gate
 from services.broker.limits import PULL_BYTES_MAX, PULL_MAX, QUERY_MAX, WAIT_MS_MAX, Budget
 from services.broker.messages import Rules, message_map, parse_produce, tags_code
@@ -34,7 +42,9 @@ from shared.files.pull import PullResult
 from shared.files.queue_math import Boundary
 from tidemark.clock import Clock
 from tidemark.errors import (
+    BadName,
     BadRequest,
+    CorruptRecord,
     MessageTooLarge,
     SlowRequest,
     TidemarkError,
@@ -45,6 +55,7 @@ from tidemark.errors import (
 )
 from tidemark.formats import ids, record
 from tidemark.formats.hosts import Host
+from tidemark.formats.queue_unit import Unit
 
 log = logging.getLogger(__name__)
 
@@ -131,13 +142,13 @@ class Api:
 
     async def _get_topic(self, request: web.Request) -> web.StreamResponse:
         _parameters(request, frozenset())
-        topic = check_name(request.match_info["topic"])
+        topic = _topic(request)
         self._gate.check_reads()
         return _answer(request, self._parts().topics.one(topic))
 
     async def _put_topic(self, request: web.Request) -> web.StreamResponse:
         _parameters(request, frozenset())
-        topic = check_name(request.match_info["topic"])
+        topic = _topic(request)
         self._gate.check_sends()
         fields = await self._decoded(request) if request.body_exists else {}
         topics = self._parts().topics
@@ -146,14 +157,14 @@ class Api:
 
     async def _delete_topic(self, request: web.Request) -> web.StreamResponse:
         _parameters(request, frozenset())
-        topic = check_name(request.match_info["topic"])
+        topic = _topic(request)
         self._gate.check_sends()
         await self._parts().topics.delete(topic)
         return web.Response(status=204)
 
     async def _send(self, request: web.Request) -> web.StreamResponse:
         _parameters(request, frozenset())
-        topic = check_name(request.match_info["topic"])
+        topic = _topic(request)
         self._gate.check_sends()
         try:
             encoding = encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
@@ -233,7 +244,7 @@ class Api:
 
     async def _query(self, request: web.Request) -> web.StreamResponse:
         given = _parameters(request, openapi.QUERY_PARAMETERS)
-        topic = check_name(request.match_info["topic"])
+        topic = _topic(request)
         hits_max = _int(given, "max", MESSAGES_DEFAULT, 1, QUERY_MAX)
         if ("key" in given) == ("unique_id" in given):
             raise BadRequest("give either key or unique_id.", field="key")
@@ -262,7 +273,7 @@ class Api:
         return self.parts
 
     def _queue(self, request: web.Request) -> tuple[str, int]:
-        topic = check_name(request.match_info["topic"])
+        topic = _topic(request)
         return topic, parameter_int(request.match_info["queue"], "queue", 0, (1 << 31) - 1)
 
     async def _decoded(self, request: web.Request) -> object:
@@ -323,10 +334,9 @@ class Api:
 
     def _pull_answer(self, request: web.Request, result: PullResult) -> web.Response:
         encoding = _encoding(request)
+        json_body = encoding is Encoding.JSON
         messages = [
-            message_map(
-                record.decode(data), code=unit.tags_code, json_body=encoding is Encoding.JSON
-            )
+            message_map(_checked(data, unit), code=unit.tags_code, json_body=json_body)
             for data, (_, unit) in zip(result.records, result.units, strict=True)
         ]
         return _answer(
@@ -422,6 +432,29 @@ class Api:
         if not request.content.is_eof():
             answer.force_close()  # nobody reads the rest of the body
         return answer
+
+
+def _checked(data: memoryview, unit: Unit) -> record.Record:
+    """The record that a unit points to, CRCs compared: damage is named, never handed out."""
+    outcome = record.validate(data, 0, at=unit.physical_offset, checks=record.Checks())
+    if outcome.kind is not record.Kind.VALID:
+        raise CorruptRecord(unit.physical_offset, outcome.reason)
+    return record.decode(data)
+
+
+def _topic(request: web.Request) -> str:
+    """The topic's name in the path; a topic's name may hold a %, so escapes must be whole."""
+    raw = request.rel_url.raw_path
+    if "%" in raw:
+        try:
+            unquote_to_bytes(raw).decode()
+        except UnicodeDecodeError:
+            raise BadName(
+                f"topic in {shown(raw)} is not a name: {NAME_RULE}.",
+                "Write a % in a name as %25.",
+                field="topic",
+            ) from None
+    return check_name(request.match_info["topic"])
 
 
 def _encoding(request: web.Request) -> Encoding:
