@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from services.reput.dispatcher import Dispatcher
 from shared.files.commit_log import CommitLogAppender, CommitLogReader
+from shared.files.consume_queue import ConsumeQueueReader
 from shared.files.index import IndexReader
 from shared.files.positions import Positions
 from shared.files.recovery import Recovered, recover
@@ -23,7 +24,9 @@ from tidemark.errors import DiskFull, FileNotReady
 from tidemark.formats import properties
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hosts import Host
+from tidemark.formats.queue_unit import Unit
 from tidemark.formats.record import Message
+from tidemark.offsets import QueueOffset
 
 ROOT: Final = Path("/store")
 HOST: Final = Host(b"\x7f\0\0\1", 8080)
@@ -196,6 +199,22 @@ class Machine:
         self.appender.close(clean=True)
         self.positions.sync()
         self.store.mark_clean()
+
+    def read_queue(self, topic: str, queue: int) -> list[Unit]:
+        """All units that a consumer is shown."""
+        log = CommitLogReader(self.store, self.positions)
+        reader = ConsumeQueueReader(self.store, topic, queue, log)
+        try:
+            units: list[Unit] = []
+            while len(units) < reader.max_offset(self.dispatched):
+                more = reader.units(QueueOffset(len(units)), 32, self.dispatched)
+                if not more:
+                    break
+                units += more
+            return units
+        finally:
+            reader.close()
+            log.close()
 
     def lookups(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[int]]:
         """Physical offsets that each (topic, key) finds below ``dispatched``, newest 64."""
