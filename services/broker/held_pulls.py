@@ -74,6 +74,11 @@ class HeldPulls:
             del expected[queue]
             self._wake(queue)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the node stops: pulls are answered with what there is."""
+        return self._closed
+
     def close(self) -> None:
         """Wake everybody, and hold nobody any more."""
         self._closed = True

@@ -90,7 +90,7 @@ class BrokerMetrics:
         )
         self.long_poll_wakeups = Counter(
             "tidemark_broker_long_poll_wakeups_total",
-            "Held pulls that ended, by reason: message, timeout (also: the client has gone).",
+            "Held pulls that ended, by reason: message, timeout, close (the node stops).",
             ["reason"],
             registry=registry,
         )

@@ -166,6 +166,10 @@ class Puller:
             if left_s <= 0 or is_gone():
                 self._metrics.long_poll_wakeups.labels("timeout").inc()
                 break
+            if self.held.is_closed:
+                # Nothing is held any more: to go on would turn in a circle, and never yield.
+                self._metrics.long_poll_wakeups.labels("close").inc()
+                break
             if result.status in _AGAIN:
                 await asyncio.sleep(0)  # a long run of filtered messages must not hold the loop
             elif not await self._held(request, min(left_s, LOOK_AFTER_CLIENT_S)):

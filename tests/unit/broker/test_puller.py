@@ -1,7 +1,8 @@
-"""What a pull below the shown part of a queue is told: of a deleted topic, or of what expired."""
+"""The shell around a pull: what is below the shown part of a queue, and the end of a wait."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import NamedTuple, cast
 
 import pytest
@@ -42,18 +43,22 @@ class Log(NamedTuple):
     min_offset: int = 0
 
 
-def pulled(store: Store, *, floor: int, offset: int) -> tuple[str, int, int, int]:
-    puller = Puller(
+def puller_of(store: Store, *, floor: int = 0, registry: CollectorRegistry | None = None) -> Puller:
+    return Puller(
         cast(ConsumeQueues, store),
         cast(CommitLogReader, Log()),
         QueueOffsets({}),
         SystemClock(),
-        BrokerMetrics(CollectorRegistry()),
+        BrokerMetrics(registry or CollectorRegistry()),
         floor=lambda topic, queue: QueueOffset(floor),
         dispatched=lambda: PhysicalOffset(1000),
         written=lambda: PhysicalOffset(1000),
         held_max=1,
     )
+
+
+def pulled(store: Store, *, floor: int, offset: int) -> tuple[str, int, int, int]:
+    puller = puller_of(store, floor=floor)
     found = puller.look(PullRequest("t", 0, offset, 32, None, None, 0, bulk=False))
     return found.status.value, found.next_offset, found.min_offset, found.max_offset
 
@@ -75,3 +80,20 @@ def test_of_a_deleted_part_that_expired_too_the_later_end_counts() -> None:
 
 def test_an_empty_queue_says_so_whatever_the_offset() -> None:
     assert pulled(Store(0, 0), floor=0, offset=-1) == ("NO_MESSAGE_IN_QUEUE", 0, 0, 0)
+
+
+# 1. A pull was held; 2. SIGTERM closed the held pulls, which woke it; 3. there was nothing, so it
+# waited again, on a future that was done already: the loop never turned again until wait_ms were
+# over, and the broker did not stop for so long.
+async def test_a_held_pull_ends_when_the_node_stops() -> None:
+    registry = CollectorRegistry()
+    puller = puller_of(Store(0, 5), registry=registry)
+    request = PullRequest("t", 0, 5, 32, None, None, 2_000, bulk=False)
+    held = asyncio.create_task(puller.pull(request, lambda: False))
+    while registry.get_sample_value("tidemark_broker_long_polls") != 1:
+        await asyncio.sleep(0)
+    puller.held.close()
+    result = await held
+    assert result.status.value == "OFFSET_OVERFLOW_ONE"
+    ended = "tidemark_broker_long_poll_wakeups_total"
+    assert registry.get_sample_value(ended, {"reason": "close"}) == 1
