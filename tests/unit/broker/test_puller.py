@@ -90,8 +90,8 @@ async def test_a_held_pull_ends_when_the_node_stops() -> None:
     puller = puller_of(Store(0, 5), registry=registry)
     request = PullRequest("t", 0, 5, 32, None, None, 2_000, bulk=False)
     held = asyncio.create_task(puller.pull(request, lambda: False))
-    while registry.get_sample_value("tidemark_broker_long_polls") != 1:
-        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert registry.get_sample_value("tidemark_broker_long_polls") == 1
     puller.held.close()
     result = await held
     assert result.status.value == "OFFSET_OVERFLOW_ONE"
