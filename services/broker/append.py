@@ -261,9 +261,10 @@ class Append:
                 behind=behind,
                 limit=self._dispatch_lag_max,
             )
-        failure = self._files.failure
-        if failure is not None and self._appender.reserved_bytes < total + self._reserve:
-            raise failure.with_traceback(None)
+        if self._appender.reserved_bytes < total + self._reserve:
+            # Also while it is not known yet whether a file can be made: what is left is kept for
+            # the broker's own records.
+            self._files.raise_why_not()
 
     def _store_time(self) -> int:
         clock_ms = self._clock.wall_ms()

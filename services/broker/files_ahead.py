@@ -58,11 +58,13 @@ class FilesAhead:
     def check_may_append(self) -> None:
         """Raise unless everything was prepared at least once: before, nothing may be written."""
         if not self._was_prepared:
-            if self.failure is not None:
-                raise self.failure.with_traceback(None)
-            raise FileNotReady(
-                "the first log file is being made. Nothing was stored.", "Try again."
-            )
+            self.raise_why_not()
+
+    def raise_why_not(self) -> None:
+        """Raise why there is no further file: it cannot be made, or is being made."""
+        if self.failure is not None:
+            raise self.failure.with_traceback(None)
+        raise FileNotReady("the next log file is being made. Nothing was stored.", "Try again.")
 
     async def wait(self) -> None:
         """Wait until files were made. Raises FileNotReady after wait_s, or why they cannot be."""

@@ -1,0 +1,183 @@
+"""One flush for all who wait; when bytes that nobody waits for are due; a failure ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.broker.flusher import Flusher, Pace, due_in_s
+from services.broker.metrics import BrokerMetrics
+from shared.runtime.clock import SystemClock
+from tidemark.errors import FlushFailed, NotServing
+from tidemark.offsets import PhysicalOffset
+
+CONTINUOUS = Pace(interval_s=0.005)
+INTERVAL = Pace(interval_s=0.5, least_bytes=16_384, thorough_s=10.0)
+
+
+class Log:
+    """A log whose flush can be held, so that a test decides when the disk answers."""
+
+    def __init__(self) -> None:
+        self.written = PhysicalOffset(0)
+        self.flushed = PhysicalOffset(0)
+        self.flushes: list[int] = []
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.fails = False
+        self.began = threading.Event()
+
+    def flush(self) -> PhysicalOffset:
+        self.began.set()
+        end = self.written
+        self.may_go_on.wait()
+        if self.fails:
+            raise FlushFailed("planted")
+        self.flushes.append(end)
+        self.flushed = end
+        return end
+
+
+@asynccontextmanager
+async def flusher_of(log: Log, pace: Pace = CONTINUOUS) -> AsyncIterator[Flusher]:
+    stop = asyncio.Event()
+    flusher = Flusher(
+        log, pace, SystemClock(), BrokerMetrics(CollectorRegistry()), on_flushed=lambda: None
+    )
+    task = asyncio.create_task(flusher.run(stop))
+    try:
+        yield flusher
+    finally:
+        stop.set()
+        log.may_go_on.set()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def append(log: Log, flusher: Flusher, size: int) -> PhysicalOffset:
+    log.written = PhysicalOffset(log.written + size)
+    flusher.appended()
+    return log.written
+
+
+@pytest.mark.parametrize(
+    ("unflushed", "waiting", "since_first_s", "since_flush_s", "due"),
+    [
+        (0, False, 0.0, 99.0, None),
+        (0, True, 0.0, 99.0, None),
+        (1, True, 0.0, 0.0, 0.0),
+        (1, False, 0.0, 99.0, 0.005),
+        (1, False, 0.003, 99.0, 0.002),
+        (1, False, 9.0, 0.0, 0.0),
+    ],
+)
+def test_continuous_pace(
+    unflushed: int, waiting: bool, since_first_s: float, since_flush_s: float, due: float | None
+) -> None:
+    found = due_in_s(
+        CONTINUOUS,
+        unflushed=unflushed,
+        waiting=waiting,
+        since_first_s=since_first_s,
+        since_flush_s=since_flush_s,
+    )
+    assert found == (due if due is None else pytest.approx(due))
+
+
+@pytest.mark.parametrize(
+    ("unflushed", "waiting", "since_flush_s", "due"),
+    [
+        (16_384, False, 0.1, 0.4),
+        (16_384, False, 0.6, 0.0),
+        (16_383, False, 0.6, 9.4),
+        (1, False, 11.0, 0.0),
+        (1, True, 0.0, 0.0),
+    ],
+)
+def test_interval_pace_is_rocketmqs(
+    unflushed: int, waiting: bool, since_flush_s: float, due: float
+) -> None:
+    found = due_in_s(
+        INTERVAL,
+        unflushed=unflushed,
+        waiting=waiting,
+        since_first_s=0.0,
+        since_flush_s=since_flush_s,
+    )
+    assert found == pytest.approx(due)
+
+
+async def test_who_arrives_while_a_flush_runs_shares_the_next_one() -> None:
+    log = Log()
+    async with flusher_of(log) as flusher:
+        log.may_go_on.clear()
+        first = flusher.durable(append(log, flusher, 10))
+        await asyncio.to_thread(log.began.wait)
+        later = [flusher.durable(append(log, flusher, 10)) for _ in range(20)]
+        log.may_go_on.set()
+        await asyncio.gather(first, *later)
+        assert len(log.flushes) <= 3
+        assert log.flushed == 210
+
+
+async def test_bytes_that_nobody_waits_for_are_flushed_soon_all_the_same() -> None:
+    log = Log()
+    async with flusher_of(log) as flusher:
+        append(log, flusher, 10)
+        assert await asyncio.to_thread(log.began.wait, 5)
+    assert log.flushed == 10
+
+
+async def test_what_is_flushed_already_is_not_waited_for() -> None:
+    log = Log()
+    async with flusher_of(log) as flusher:
+        await flusher.durable(append(log, flusher, 10))
+        assert flusher.durable(PhysicalOffset(10)).done()
+
+
+async def test_a_sender_that_has_gone_away_disturbs_nobody() -> None:
+    log = Log()
+    async with flusher_of(log) as flusher:
+        log.may_go_on.clear()
+        gone = flusher.durable(append(log, flusher, 10))
+        gone.cancel()
+        stays = flusher.durable(append(log, flusher, 10))
+        log.may_go_on.set()
+        await stays
+
+
+async def test_a_failed_flush_ends_the_part_and_promises_nobody_anything() -> None:
+    log = Log()
+    log.fails = True
+    flusher = Flusher(
+        log, CONTINUOUS, SystemClock(), BrokerMetrics(CollectorRegistry()), on_flushed=lambda: None
+    )
+    task = asyncio.create_task(flusher.run(asyncio.Event()))
+    waiter = flusher.durable(append(log, flusher, 10))
+    with pytest.raises(NotServing, match="may not be on disk"):
+        await waiter
+    with pytest.raises(FlushFailed):
+        await task
+    with pytest.raises(NotServing):
+        await flusher.durable(PhysicalOffset(99))
+
+
+async def test_stopping_flushes_what_is_left() -> None:
+    log = Log()
+    stop = asyncio.Event()
+    flusher = Flusher(
+        log,
+        Pace(interval_s=3600.0),
+        SystemClock(),
+        BrokerMetrics(CollectorRegistry()),
+        on_flushed=lambda: None,
+    )
+    task = asyncio.create_task(flusher.run(stop))
+    append(log, flusher, 10)
+    stop.set()
+    await task
+    assert log.flushed == 10
