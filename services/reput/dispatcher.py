@@ -25,7 +25,16 @@ from typing import Final, NamedTuple
 from services.reput.dispatch import Plan, QueueKey, plan
 from services.reput.index_writer import IndexIncomplete, IndexWriter
 from services.reput.queue_writer import QueueWriter, Totals
-from services.reput.resume import Counted, Decision, IndexMode, Marks, QueueMode, bounds, decide
+from services.reput.resume import (
+    REBUILDING,
+    Counted,
+    Decision,
+    IndexMode,
+    Marks,
+    QueueMode,
+    bounds,
+    decide,
+)
 from shared.files.commit_log import CommitLogReader
 from shared.files.disk import Disk
 from shared.files.positions import Positions
@@ -203,7 +212,9 @@ class Dispatcher:
         # Without totals to compare with, or after a power cut, there is nothing to be learnt from
         # counting entries; and files that were not synced are not to be read at all.
         entries = self._index.survey(limits.durable) if marks.boot_is_ours else 0
-        is_whole = not any(one.has_wrong_size for one in found)
+        is_whole = not any(one.has_wrong_size for one in found) and (
+            limits.never_ran or self._queues.are_sound(found, limits.durable)
+        )
         decision = decide(marks, limits, Counted(units, firsts, entries, is_whole))
         start, log_min = decision.start, marks.log_min
         keep = max(limits.keep, start)
@@ -218,6 +229,7 @@ class Dispatcher:
             case QueueMode.ADOPT:
                 self._queues.adopt(found, keep=keep, is_real=self._is_real)
             case QueueMode.REBUILD:
+                self._withdraw_durable(log_min)
                 self._queues.rebuild(found, log_min=log_min, keep=keep)
         self._queues.compare = True
         index_start = self._index.resume(
@@ -239,7 +251,7 @@ class Dispatcher:
         # 1. the generation is stored; 2. killed; 3. the next start believes the old DISPATCHED.
         self._publish_dispatched(decision.dispatched)
         positions.publish(Slot.REPUT_GENERATION, generation)
-        self.durable = marks.dispatched_durable
+        self.durable = positions.get(Slot.DISPATCHED_DURABLE)
         self.decision = decision
         self._end_pass_if_due()
         return decision
@@ -447,11 +459,23 @@ class Dispatcher:
         self._may_rebuild = False
         log_min = self._log.min_offset
         keep = max(self.position, self._pass_end, self._compare_until)
+        self._withdraw_durable(log_min)
         self._queues.rebuild(self._queues.survey(), log_min=log_min, keep=keep)
         self._index.skip_below(self.position)
         self._pass_end = self._compare_until = keep
         self._in_pass = True
         self.position = log_min
+
+    def _withdraw_durable(self, log_min: int) -> None:
+        """What was said to be on disk is not. Known on disk before anything is made again:
+
+        1. units are missing, and made again; 2. killed: the next start counts them all, in the
+        page cache, and goes on at the old mark; 3. power cut: they are missing once more.
+        """
+        self._positions.publish(Slot.RESUME_UNITS, REBUILDING)
+        self._positions.publish(Slot.DISPATCHED_DURABLE, log_min)
+        self._positions.sync()
+        self.durable = log_min
 
     def _rebuild_index(self) -> None:
         self._pass_end = max(self.position, self._pass_end)

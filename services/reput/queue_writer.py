@@ -34,6 +34,9 @@ from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 RESERVE_STEP: Final = 16 * 1024
 """Blocks are reserved in such steps: few calls, and little taken by a queue with few messages."""
 
+LOOKED_AT_MAX: Final = 2_000_000
+"""Units looked at one by one at a start: less than half a second."""
+
 IsReal = Callable[[QueueKey, QueueOffset, PhysicalOffset], bool]
 """Whether the record at the offset is the message of that queue and number."""
 
@@ -133,6 +136,24 @@ class QueueWriter:
                 units += next_offset
                 firsts += one.first
         return Totals(units, firsts)
+
+    @staticmethod
+    def are_sound(found: list[Found], end: int) -> bool:
+        """Whether the units of records that end at or below end are what a count takes them for.
+
+        A count looks at a few units and believes the others. Here LOOKED_AT_MAX of them are looked
+        at one by one; what a larger store holds beyond is believed.
+        """
+        looked_at = 0
+        for one in found:
+            with one.files() as files:
+                next_offset = files.count(end)
+            looked_at += next_offset - one.first
+            if looked_at > LOOKED_AT_MAX:
+                return True
+            if leading_units(one, end).next != next_offset:
+                return False
+        return True
 
     def continue_from(self, found: list[Found], *, start: int, keep: int, thorough: bool) -> None:
         """Believe the units of records that end at or below start; cut those that end above keep.

@@ -21,9 +21,12 @@ Step before: ``shared.files.positions``. Step after: ``dispatcher`` carries it o
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidemark.formats.checkpoint import resume_check
+
+REBUILDING: Final = (1 << 64) - 1
+"""RESUME_UNITS while queues are made again: nothing they hold was synced for sure."""
 
 
 class Marks(NamedTuple):
@@ -57,6 +60,7 @@ class Bounds(NamedTuple):
     """What belongs to a record that ends above goes."""
     never_ran: bool
     totals_are_sound: bool
+    was_rebuilding: bool
 
 
 class QueueMode(Enum):
@@ -91,7 +95,7 @@ class Counted(NamedTuple):
     """Sum of the first queue offsets of their first files."""
     index_entries: int
     is_whole: bool
-    """No queue file is missing between two others, or has another size."""
+    """No queue file has another size, and no unit that was looked at is damaged."""
 
 
 class Decision(NamedTuple):
@@ -110,33 +114,34 @@ class Decision(NamedTuple):
 def bounds(marks: Marks) -> Bounds:
     """Say where to count and what may stay."""
     durable = marks.dispatched_durable
+    was_rebuilding = marks.units == REBUILDING
     sound = marks.check == resume_check(durable, marks.units, marks.index_entries)
-    never_ran = durable == 0 and not sound
+    never_ran = durable == 0 and not sound and not was_rebuilding
     if marks.generation_is_ours:
         keep = max(durable, marks.dispatched)
+    elif never_ran or was_rebuilding:
+        keep = marks.log_end
     else:
-        keep = marks.log_end if never_ran else durable
-    return Bounds(durable, min(keep, marks.log_end), never_ran, sound)
+        keep = durable
+    return Bounds(durable, min(keep, marks.log_end), never_ran, sound, was_rebuilding)
 
 
 def decide(marks: Marks, limits: Bounds, counted: Counted) -> Decision:
     """Say how queues and index come up to date."""
-    if limits.never_ran:
-        start = marks.log_min
-        if marks.generation_is_ours:  # reput was killed before its first sync
-            reason = "nothing was synced here before"
-            return Decision(
-                QueueMode.ADOPT, IndexMode.COMPARE, start, max(start, limits.keep), reason
-            )
-        reason = "nothing was dispatched here before"
-        return Decision(QueueMode.ADOPT, IndexMode.COMPARE, start, start, reason)
-    fault = _queue_fault(marks, limits, counted)
     index = _index_mode(marks, limits, counted)
+    # Of this generation: what was published was complete, though nobody had synced it.
+    known = max(marks.log_min, limits.keep if marks.generation_is_ours else 0)
+    if limits.never_ran:
+        reason = "nothing was synced here before"
+        return Decision(QueueMode.ADOPT, index, marks.log_min, known, reason)
+    if limits.was_rebuilding:
+        reason = "the queues were being made again"
+        return Decision(QueueMode.REBUILD, index, marks.log_min, known, reason)
+    fault = _queue_fault(marks, limits, counted)
     if fault:
-        start = marks.log_min
-        return Decision(QueueMode.REBUILD, index, start, start, fault)
+        return Decision(QueueMode.REBUILD, index, marks.log_min, marks.log_min, fault)
     start = min(limits.durable, marks.log_end)
-    reason = "queues are whole" + ("" if index is IndexMode.CONTINUE else f", index: {index.value}")
+    reason = "the queues are whole"
     return Decision(QueueMode.CONTINUE, index, start, max(start, limits.keep), reason)
 
 
@@ -147,7 +152,7 @@ def _queue_fault(marks: Marks, limits: Bounds, counted: Counted) -> str:
     if limits.durable < marks.log_min:
         return f"the log starts at {marks.log_min}, behind what was dispatched"
     if not counted.is_whole:
-        return "a queue file is missing or has another size"
+        return "a queue file has another size, or a unit in it is damaged"
     if counted.units != marks.units:
         return f"the queues hold {counted.units} units where {marks.units} were synced"
     if counted.firsts != marks.firsts:
