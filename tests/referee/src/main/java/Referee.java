@@ -102,6 +102,9 @@ public final class Referee {
             }
         }
         for (String topic : table.keySet()) {
+            if (topic.startsWith("rmq_sys_")) {
+                continue;
+            }
             for (int i = 0; i < probes; i++) {
                 MessageExtBrokerInner probe = new MessageExtBrokerInner();
                 probe.setTopic(topic);
