@@ -17,6 +17,7 @@ answers the pulls it holds.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Final, NamedTuple
 
 from services.reput.dispatch import Plan, QueueKey, plan
 from services.reput.index_writer import IndexIncomplete, IndexWriter
+from services.reput.queue_survey import Found
 from services.reput.queue_writer import QueueWriter, Totals
 from services.reput.resume import (
     REBUILDING,
@@ -41,10 +43,10 @@ from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from shared.runtime.clock import SystemClock
 from tidemark.clock import Clock
-from tidemark.errors import CorruptRecord, FlushFailed, QueueGap, StoreError
+from tidemark.errors import CorruptRecord, FlushFailed, QueueGap, ReadOnlyDisk, StoreError
 from tidemark.formats.checkpoint import Slot, resume_check
 from tidemark.formats.filenames import offset_name
-from tidemark.formats.record import BLANK_SIZE, Checks
+from tidemark.formats.record import BLANK_SIZE, Checks, peek_store_timestamp
 from tidemark.formats.scan import Stop, Walk, walk
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
@@ -126,18 +128,16 @@ class Dispatcher:
         clock: Clock | None = None,
         boot_id: tuple[int, int] | None = None,
         utc_offset_s: Callable[[int], int] = lambda _: 0,
-        end: Callable[[], int] | None = None,
     ) -> None:
         """boot_id: (high, low) of this boot; default: the one in which the log was recovered.
-        clock, utc_offset_s: see ``IndexWriter``. end: the end of what may be dispatched; default:
-        the published position that ``visible_after`` names.
+        clock, utc_offset_s: see ``IndexWriter``.
         """
         self._store = store
         self._positions = positions
         self._log = log
         self._boot_id = boot_id
         slot = Slot.WRITTEN if store.config.visible_after == "written" else Slot.FLUSHED
-        self._end = end if end is not None else lambda: positions.get(slot)
+        self._end: Callable[[], int] = lambda: positions.get(slot)
         self._delay_levels_ms = store.config.delay_levels_ms
         self._no_units_for = frozenset(
             entry.name
@@ -155,7 +155,7 @@ class Dispatcher:
         self.stopped: StoreError | None = None
         """Why dispatch stands still for good."""
         self.decision: Decision | None = None
-        self.records_count = self.units_count = 0
+        self.bytes_count = self.records_count = self.units_count = 0
         """Since the start of the process."""
         self._batch: _Batch | None = None
         self._pass_end = 0
@@ -179,10 +179,23 @@ class Dispatcher:
         """End of what may be dispatched now."""
         return self._end()
 
+    def end_at(self, end: int) -> None:
+        """Dispatch to end whatever is published: nobody knows the log's end but the caller."""
+        self._end = lambda: end
+
     @property
     def is_catching_up(self) -> bool:
         """What a restart left to do is not done yet."""
         return self._in_pass
+
+    def oldest_waiting_ms(self) -> int | None:
+        """Store time of the first record not yet dispatched; None if there is none. Any thread."""
+        at, end = self.position, self._end()
+        if at >= end:
+            return None
+        with contextlib.suppress(CorruptRecord):
+            return peek_store_timestamp(self._log.window(at, PhysicalOffset(end)), 0)
+        return None
 
     @property
     def index_entries_count(self) -> int:
@@ -209,15 +222,51 @@ class Dispatcher:
         self._resume_number += 1
         found = self._queues.survey()
         units, firsts = self._queues.count(found, limits.durable)
-        # Without totals to compare with, or after a power cut, there is nothing to be learnt from
-        # counting entries; and files that were not synced are not to be read at all.
-        entries = self._index.survey(limits.durable) if marks.boot_is_ours else 0
+        entries = self._entries_at(limits.durable, marks)
         is_whole = not any(one.has_wrong_size for one in found) and (
             limits.never_ran or self._queues.are_sound(found, limits.durable)
         )
         decision = decide(marks, limits, Counted(units, firsts, entries, is_whole))
+        keep = max(limits.keep, decision.start)
+        try:
+            index_start = self._carry_out(decision, found, keep, marks)
+        except ReadOnlyDisk:
+            if positions.is_private:
+                # Nobody can write here: what cannot be cut lies above DISPATCHED, unseen.
+                self._publish_resumed(decision, generation)
+            raise
         start, log_min = decision.start, marks.log_min
-        keep = max(limits.keep, start)
+        self._expected_entries = (
+            marks.index_entries
+            if decision.index_mode is IndexMode.REOPEN and limits.durable == start
+            else None
+        )
+        self._in_pass = self._may_rebuild = True
+        self.position = PhysicalOffset(max(log_min, min(start, index_start)))
+        self._unit_timestamp_ms = positions.head().logics_timestamp_ms
+        self._publish_resumed(decision, generation)
+        self.durable = positions.get(Slot.DISPATCHED_DURABLE)
+        self.decision = decision
+        self._end_pass_if_due()
+        return decision
+
+    def _entries_at(self, durable: int, marks: Marks) -> int:
+        """Index entries of records below durable, where counting them tells anything.
+
+        After a power cut it does not, and files that were not synced are not to be read at all.
+        """
+        if not marks.boot_is_ours:
+            return 0
+        try:
+            return self._index.survey(durable)
+        except ReadOnlyDisk:
+            if self._positions.is_private:
+                return marks.index_entries
+            raise
+
+    def _carry_out(self, decision: Decision, found: list[Found], keep: int, marks: Marks) -> int:
+        """Cut queues and index; return where the index wants the log from."""
+        start, log_min = decision.start, marks.log_min
         self._pass_end = self._compare_until = keep
         match decision.queue_mode:
             case QueueMode.CONTINUE:
@@ -232,29 +281,19 @@ class Dispatcher:
                 self._withdraw_durable(log_min)
                 self._queues.rebuild(found, log_min=log_min, keep=keep)
         self._queues.compare = True
-        index_start = self._index.resume(
+        return self._index.resume(
             decision.index_mode,
             start=start,
             keep=keep,
             log_min=log_min,
             store_time_of=self._store_time_of,
         )
-        self._expected_entries = (
-            marks.index_entries
-            if decision.index_mode is IndexMode.REOPEN and limits.durable == start
-            else None
-        )
-        self._in_pass = self._may_rebuild = True
-        self.position = PhysicalOffset(max(log_min, min(start, index_start)))
-        self._unit_timestamp_ms = positions.head().logics_timestamp_ms
+
+    def _publish_resumed(self, decision: Decision, generation: int) -> None:
         # DISPATCHED before the generation under which it counts:
         # 1. the generation is stored; 2. killed; 3. the next start believes the old DISPATCHED.
         self._publish_dispatched(decision.dispatched)
-        positions.publish(Slot.REPUT_GENERATION, generation)
-        self.durable = positions.get(Slot.DISPATCHED_DURABLE)
-        self.decision = decision
-        self._end_pass_if_due()
-        return decision
+        self._positions.publish(Slot.REPUT_GENERATION, generation)
 
     def _marks(self, generation: int) -> Marks:
         get = self._positions.get
@@ -350,6 +389,7 @@ class Dispatcher:
             batch.rows_done = self._index.put(rows, batch.rows_done)
 
     def _advance(self, batch: _Batch) -> None:
+        self.bytes_count += batch.end - self.position
         self.position = batch.end
         self.records_count += batch.plan.records
         self.units_count += batch.plan.units

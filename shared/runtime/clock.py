@@ -45,3 +45,8 @@ def boot_id(path: Path = BOOT_ID_PATH) -> BootId:
     """
     number = uuid.UUID(path.read_text(encoding="ascii").strip()).int
     return BootId(number >> 64, number & _LOW_64)
+
+
+def utc_offset_s(wall_ms: int) -> int:
+    """Local time minus UTC in seconds, at a wall clock time: index files bear local time."""
+    return time.localtime(wall_ms / 1000).tm_gmtoff

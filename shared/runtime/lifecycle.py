@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -103,6 +104,25 @@ def run_process(main: Callable[[], Coroutine[None, None, None]]) -> int:
             raise
         return max(_report(cause) for cause in causes)
     return 0
+
+
+def run_work(work: Callable[[], None]) -> int:
+    """Run a command that needs no loop; exit status as ``run_process`` gives it."""
+    try:
+        work()
+    except KeyboardInterrupt:
+        return EXIT_FAILED
+    except (TidemarkError, OSError) as error:
+        return _report(error)
+    return 0
+
+
+def raise_descriptor_limit() -> None:
+    """Allow as many open files as the system lets us: every mapped file costs one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _report(error: BaseException) -> int:

@@ -1,0 +1,97 @@
+"""Settings of reput: one frozen dataclass, from TOML, environment and command line.
+
+The table ``[store]`` and the paths must be the same for the broker on the same node; what shapes
+files is recorded in the store and compared at start.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Final, Literal
+
+from shared.files.store_config import StoreConfig, parse_delay_levels
+from shared.runtime.config import setting
+
+ENV_PREFIX: Final = "TIDEMARK_REPUT_"
+
+
+@dataclasses.dataclass(frozen=True)
+class ReputConfig:
+    """How one reput runs."""
+
+    store_dir: Path = Path("data")
+    """The store. On a disk of this machine: never on a network file system."""
+    run_dir: Path | None = None
+    """Sockets, and the positions page of a store that cannot be written. Default: STORE/run."""
+    store: StoreConfig = dataclasses.field(default_factory=StoreConfig)
+
+    admin_host: str = setting("127.0.0.1", says="probes, metrics")
+    admin_port: int = setting(8082, minimum=0, maximum=65_535, says="0 takes a free one")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    step_size: int = setting(
+        1 << 20,
+        unit="bytes",
+        minimum=4096,
+        maximum=64 << 20,
+        says="log dispatched at a time; large: consumers wait for the end of it",
+    )
+    sync_interval_ms: int = setting(
+        1000,
+        unit="ms",
+        minimum=1,
+        maximum=10_000,
+        says="queues and index are synced so often; large: a restart dispatches more once again",
+    )
+    sync_bytes: int = setting(
+        128 << 20,
+        unit="bytes",
+        minimum=1 << 20,
+        maximum=256 << 20,
+        says="dispatched bytes after which a sync comes earlier",
+    )
+    busy_poll_ms: float = setting(
+        1.0, unit="ms", minimum=0.1, maximum=100, says="looks for new data so often after some"
+    )
+    idle_poll_ms: int = setting(
+        100, unit="ms", minimum=1, maximum=10_000, says="looks so often when a doorbell was lost"
+    )
+    retry_interval_ms: int = setting(
+        500, unit="ms", minimum=10, maximum=60_000, says="tries again so often on a full disk"
+    )
+    stop_timeout_s: float = setting(
+        10.0,
+        unit="s",
+        minimum=0.0,
+        maximum=3600,
+        says="after SIGTERM the rest of the log is dispatched for at most so long",
+    )
+
+    def __post_init__(self) -> None:
+        """Check rules between fields."""
+        parse_delay_levels(self.store.delay_levels)
+        file_size = self.store.commit_log_file_size
+        if file_size < 4096:
+            raise ValueError(f"store.commit_log_file_size is {file_size}, less than 4096 bytes")
+
+    @property
+    def sockets_dir(self) -> Path:
+        """Where this node's doorbells are."""
+        return self.store_dir / "run" if self.run_dir is None else self.run_dir
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalStoreConfig(StoreConfig):
+    """Small files: a store on a laptop, made in a second."""
+
+    commit_log_file_size: int = 64 << 20
+    index_slots: int = 50_000
+    index_entries: int = 200_000
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalReputConfig(ReputConfig):
+    """The profile ``local``: other defaults, everything still settable."""
+
+    store: LocalStoreConfig = dataclasses.field(default_factory=LocalStoreConfig)

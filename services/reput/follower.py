@@ -1,0 +1,339 @@
+"""The loop of reput: follow the published end, sync, retry, notice what the broker did.
+
+The only place where dispatch meets time and the event loop. Small steps run on the loop itself, for
+their latency; longer ones in one worker thread, so that /live answers during a long catch-up; syncs
+in another, while dispatch goes on. Never two steps at once, never two syncs at once.
+
+In a record's walk this is (10): the broker rings after FLUSHED moved, this rings the broker after
+DISPATCHED moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from services.reput.config import ReputConfig
+from services.reput.dispatcher import SyncJob
+from services.reput.metrics import ReputMetrics
+from services.reput.open_store import OpenStore
+from services.reput.resume import QueueMode
+from shared.runtime.doorbell import Doorbell
+from shared.runtime.health import Health
+from tidemark.errors import FlushFailed, ReplacedPositions, StoreError
+from tidemark.formats.checkpoint import Slot
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+BROKER: Final = "broker"
+INLINE_SIZE: Final = 64 * 1024
+"""Bytes of log dispatched on the loop: about a millisecond. A thread would add as much."""
+WATCH_INTERVAL_S: Final = 0.5
+BUSY_FOR_S: Final = 0.05
+"""Polls often for so long after something was found."""
+
+
+class Follower:
+    """Dispatches until told to stop. One task runs ``run``."""
+
+    def __init__(
+        self,
+        config: ReputConfig,
+        store: OpenStore,
+        doorbell: Doorbell,
+        health: Health,
+        metrics: ReputMetrics,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._dispatcher = store.dispatcher
+        self._positions = store.positions
+        self._doorbell = doorbell
+        self._health = health
+        self._metrics = metrics
+        self._clock = health.clock
+        self._worker = ThreadPoolExecutor(1, "dispatch")
+        self._syncer = ThreadPoolExecutor(1, "sync")
+        self._sync: asyncio.Future[None] | None = None
+        self._sync_job: SyncJob | None = None
+        self._synced_at = self._watched_at = self._clock.monotonic()
+        self._synced_position = 0
+        self._generation = 0
+        self._begin_at = self._begin_end = 0
+        self._blocked: str | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Wait for the log, resume, follow; after stop dispatch the rest, sync, return.
+
+        Raises FlushFailed, ReplacedPositions. A damaged log does not raise: the process stays up,
+        unready, and says where.
+        """
+        stopping = asyncio.ensure_future(stop.wait())
+        stopping.add_done_callback(lambda _: self._doorbell.wake())
+        try:
+            if await self._begin(stop):
+                await self._follow(stop)
+                await self._finish()
+        finally:
+            stopping.cancel()
+            self._worker.shutdown(wait=True)
+            self._syncer.shutdown(wait=True)
+
+    # -- beginning ----------------------------------------------------------------------------
+
+    async def _begin(self, stop: asyncio.Event) -> bool:
+        """Wait until the log is recovered in this boot, then resume; False if stopped before."""
+        while not stop.is_set():
+            if self._store.is_recovered:
+                self._health.clear_reason("waiting-for-recovery")
+                self._store.mark_running()
+                if await self._resume():
+                    return True
+                await self._doorbell.wait(self._config.retry_interval_ms / 1000)
+                continue
+            self._health.add_reason(
+                "waiting-for-recovery",
+                "the log has not been recovered since the machine started: does the broker run?",
+            )
+            self._watch()
+            await self._doorbell.wait(self._config.idle_poll_ms / 1000)
+        return False
+
+    async def _resume(self) -> bool:
+        """Resume in the worker; False if the disk does not let us yet."""
+        await self._end_sync()
+        self._health.state = "recovering"
+        generation = self._positions.get(Slot.GENERATION)
+        try:
+            decision = await self._in_worker(self._dispatcher.resume)
+        except (StoreError, OSError) as error:
+            self._note_blocked(error)
+            return False
+        self._note_free()
+        self._generation = generation
+        self._synced_position = self._dispatcher.position
+        level = logging.INFO if decision.queue_mode is QueueMode.CONTINUE else logging.WARNING
+        log.log(
+            level,
+            "resuming dispatch at %d: %s",
+            self._dispatcher.position,
+            decision.reason,
+            extra={
+                "event": "resumed",
+                "position": self._dispatcher.position,
+                "dispatched": self._dispatcher.dispatched,
+                "end": self._dispatcher.end,
+                "queues": decision.queue_mode.value,
+                "index": decision.index_mode.value,
+                "generation": generation,
+            },
+        )
+        self._begin_at, self._begin_end = self._dispatcher.position, self._dispatcher.end
+        self._health.recovery.progress(0, max(0, self._begin_end - self._begin_at))
+        self._doorbell.ring(BROKER)
+        return True
+
+    # -- following ----------------------------------------------------------------------------
+
+    async def _follow(self, stop: asyncio.Event) -> None:
+        busy_until = 0.0
+        while not stop.is_set():
+            self._watch()
+            if not await self._follow_generation():
+                await self._doorbell.wait(self._config.retry_interval_ms / 1000)
+                continue
+            done = await self._step()
+            self._note_progress()
+            await self._sync_if_due()
+            now = self._clock.monotonic()
+            if done:
+                busy_until = now + BUSY_FOR_S
+                await asyncio.sleep(0)  # probes are answered between two steps
+                continue
+            await self._doorbell.wait(self._pause_s(now < busy_until))
+
+    def _pause_s(self, is_busy: bool) -> float:
+        config = self._config
+        if self._blocked is not None:
+            return config.retry_interval_ms / 1000
+        if is_busy and self._dispatcher.stopped is None:
+            return config.busy_poll_ms / 1000
+        return min(config.idle_poll_ms, config.sync_interval_ms) / 1000
+
+    async def _step(self) -> int:
+        """One step; 0 if there was nothing, or it could not be done."""
+        dispatcher = self._dispatcher
+        if dispatcher.stopped is not None:
+            return 0
+        waiting = dispatcher.end - dispatcher.position
+        if waiting <= 0 and not dispatcher.is_catching_up:
+            return 0
+        before, started = dispatcher.dispatched, self._clock.monotonic()
+        try:
+            if 0 < waiting <= INLINE_SIZE and not dispatcher.is_catching_up:
+                done = dispatcher.step(INLINE_SIZE)
+            else:
+                size = self._config.step_size
+                done = await self._in_worker(lambda: dispatcher.step(size))
+        except (StoreError, OSError) as error:
+            if dispatcher.stopped is not None:
+                self._note_stopped(dispatcher.stopped)
+            else:
+                self._note_blocked(error)
+            return 0
+        self._note_free()
+        if done:
+            self._metrics.step_duration.observe(self._clock.monotonic() - started)
+        if dispatcher.dispatched != before:
+            self._doorbell.ring(BROKER)
+        return done
+
+    async def _follow_generation(self) -> bool:
+        """Notice that the log was recovered anew; False while the disk does not let us resume."""
+        generation = self._positions.get(Slot.GENERATION)
+        if generation == self._generation:
+            return True
+        if not self._store.is_recovered:
+            return False
+        if self._dispatcher.stopped is None and self._dispatcher.adopt_generation():
+            self._generation = generation
+            log.info(
+                "the log was recovered; dispatch goes on",
+                extra={"event": "generation", "generation": generation},
+            )
+            self._doorbell.ring(BROKER)
+            return True
+        self._health.clear_reason("corrupt-record")
+        self._health.clear_reason("queue-gap")
+        return await self._resume()
+
+    def _watch(self) -> None:
+        """Twice a second: heartbeat, and is the page that we map still the store's?"""
+        now = self._clock.monotonic()
+        if now < self._watched_at:
+            return
+        self._watched_at = now + WATCH_INTERVAL_S
+        self._positions.publish(Slot.REPUT_HEARTBEAT_MS, self._clock.boot_ms())
+        if not self._positions.is_current():
+            raise ReplacedPositions(
+                f"{self._positions.path} is no longer the file that this process has mapped. No "
+                "record is in doubt.",
+                "Start the node's processes again; do not replace files of a running node.",
+                path=self._positions.path,
+            )
+        self._store.watch()
+
+    # -- syncing ------------------------------------------------------------------------------
+
+    async def _sync_if_due(self) -> None:
+        """Begin a sync when it is time; finish one that has ended. Waits only if far behind."""
+        if self._sync is not None:
+            behind = self._dispatcher.position - self._synced_position
+            if not self._sync.done() and behind < 2 * self._config.sync_bytes:
+                return
+            await self._end_sync()
+        now = self._clock.monotonic()
+        is_due = now - self._synced_at >= self._config.sync_interval_ms / 1000
+        if is_due or self._dispatcher.position - self._synced_position >= self._config.sync_bytes:
+            self._begin_sync(now)
+
+    def _begin_sync(self, now: float) -> None:
+        self._synced_at = now
+        job = self._dispatcher.begin_sync()
+        if job is None:
+            return
+        self._synced_position = self._dispatcher.position
+        self._sync_job = job
+        self._sync = asyncio.get_running_loop().run_in_executor(self._syncer, self._run_job, job)
+        # Its end is a reason to look: DISPATCHED_DURABLE can move.
+        self._sync.add_done_callback(lambda _: self._doorbell.wake())
+
+    def _run_job(self, job: SyncJob) -> None:
+        started = self._clock.monotonic()
+        job.run()
+        self._metrics.sync_duration.observe(self._clock.monotonic() - started)
+
+    async def _end_sync(self) -> None:
+        """Wait for the sync in flight and publish what it made durable. Raises FlushFailed."""
+        sync, job = self._sync, self._sync_job
+        self._sync = self._sync_job = None
+        if sync is None or job is None:
+            return
+        try:
+            await sync
+        except FlushFailed:
+            self._metrics.errors.labels(FlushFailed.code).inc()
+            self._dispatcher.distrust_cache()
+            raise
+        self._dispatcher.finish_sync(job)
+
+    # -- ending -------------------------------------------------------------------------------
+
+    async def _finish(self) -> None:
+        """After SIGTERM: the rest of the log, for a bounded time, and a last sync."""
+        self._health.state = "stopping"
+        deadline = self._clock.monotonic() + self._config.stop_timeout_s
+        while self._clock.monotonic() < deadline and await self._step():
+            pass
+        await self._end_sync()
+        self._begin_sync(self._clock.monotonic())
+        await self._end_sync()
+        log.info(
+            "dispatch has stopped",
+            extra={
+                "event": "stopped",
+                "dispatched": self._dispatcher.dispatched,
+                "durable": self._dispatcher.durable,
+                "end": self._dispatcher.end,
+            },
+        )
+
+    # -- what is said -------------------------------------------------------------------------
+
+    def _note_progress(self) -> None:
+        health, dispatcher = self._health, self._dispatcher
+        if health.state == "recovering":
+            done = min(dispatcher.position, self._begin_end) - self._begin_at
+            health.recovery.progress(max(0, done), max(0, self._begin_end - self._begin_at))
+            if dispatcher.position >= self._begin_end and not dispatcher.is_catching_up:
+                health.state = "serving"
+                log.info(
+                    "dispatching", extra={"event": "ready", "dispatched": dispatcher.dispatched}
+                )
+
+    def _note_stopped(self, error: StoreError) -> None:
+        self._metrics.errors.labels(error.code).inc()
+        self._health.add_reason(error.code, f"{error.detail} {error.advice}")
+        log.error(
+            "dispatch has stopped: %s",
+            error,
+            extra={"event": "dispatch-stopped", "code": error.code, **error.facts},
+        )
+
+    def _note_blocked(self, error: StoreError | OSError) -> None:
+        """A file cannot be made or grown: wait and try again."""
+        code = error.code if isinstance(error, StoreError) else "os-error"
+        self._metrics.errors.labels(code).inc()
+        if self._blocked is not None and self._blocked != code:
+            self._health.clear_reason(self._blocked)
+        self._blocked = code
+        if self._health.add_reason(code, f"dispatch waits: {error}"):
+            log.error(
+                "dispatch waits and tries again: %s",
+                error,
+                extra={"event": "dispatch-blocked", "code": code},
+            )
+
+    def _note_free(self) -> None:
+        if self._blocked is None:
+            return
+        self._health.clear_reason(self._blocked)
+        log.info("dispatch goes on", extra={"event": "dispatch-unblocked", "code": self._blocked})
+        self._blocked = None
+
+    async def _in_worker(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work)

@@ -1,0 +1,138 @@
+"""Reput as a whole: waits for the store, opens it, follows the log, closes in reverse.
+
+Probes answer from the start. A damaged log, a gap or a full disk keep the process up and unready; a
+failed sync, a replaced checkpoint page, or a part that ends, end it with a non-zero status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from typing import Final
+
+from services.reput.config import ReputConfig
+from services.reput.follower import Follower
+from services.reput.metrics import Counts, ReputMetrics
+from services.reput.open_store import OpenStore
+from shared.files.os_disk import OsDisk
+from shared.runtime.clock import SystemClock
+from shared.runtime.doorbell import Doorbell
+from shared.runtime.health import AdminServer, Health
+from shared.runtime.lifecycle import raise_descriptor_limit, run_parts, stop_on_signals
+from shared.runtime.metrics import new_registry
+from tidemark import __version__
+
+log = logging.getLogger(__name__)
+
+SERVICE: Final = "reput"
+STORE_POLL_S: Final = 0.05
+
+
+async def run(config: ReputConfig) -> None:
+    """Dispatch until SIGTERM or until a part fails."""
+    stop = asyncio.Event()
+    stop_on_signals(stop)
+    await Reput(config, stop).run()
+
+
+class Reput:
+    """One reput process."""
+
+    def __init__(self, config: ReputConfig, stop: asyncio.Event) -> None:
+        self._config = config
+        self._stop = stop
+        self._health = Health(SystemClock())
+        self._registry = new_registry(SERVICE, __version__)
+        self._metrics = ReputMetrics(self._registry)
+
+    async def run(self) -> None:
+        """Everything, from the probes to the lock."""
+        config = self._config
+        raise_descriptor_limit()
+        async with AsyncExitStack() as closing:
+            admin = AdminServer(
+                self._health, self._registry, host=config.admin_host, port=config.admin_port
+            )
+            await closing.enter_async_context(admin)
+            log.info(
+                "listening",
+                extra={
+                    "event": "listening",
+                    "admin": f"http://{config.admin_host}:{admin.port}",
+                    "store": str(config.store_dir),
+                },
+            )
+            if not await self._wait_for_store():
+                return
+            store = await asyncio.to_thread(OpenStore.open, config, OsDisk())
+            closing.callback(store.close)
+            doorbell = Doorbell(config.sockets_dir, SERVICE)
+            closing.callback(doorbell.close)
+            self._add_metrics(store)
+            follower = Follower(config, store, doorbell, self._health, self._metrics)
+            await run_parts(
+                self._stop,
+                {"follower": lambda: follower.run(self._stop)},
+                grace_s=config.stop_timeout_s + 30.0,
+            )
+            await asyncio.to_thread(store.stopped_clean)
+
+    async def _wait_for_store(self) -> bool:
+        """Wait until the broker has made the store; False if stopped before."""
+        disk = OsDisk()
+        while not self._stop.is_set():
+            if await asyncio.to_thread(OpenStore.is_there, self._config, disk):
+                self._health.clear_reason("waiting-for-store")
+                return True
+            self._health.add_reason(
+                "waiting-for-store",
+                f"there is no store in {self._config.store_dir} yet: does the broker run?",
+            )
+            try:
+                async with asyncio.timeout(STORE_POLL_S):
+                    await self._stop.wait()
+            except TimeoutError:
+                continue
+        return False
+
+    def _add_metrics(self, store: OpenStore) -> None:
+        dispatcher, read = store.dispatcher, self._metrics.read
+        read(
+            "tidemark_dispatch_offset_bytes",
+            "Physical offset up to which queues and index cover the log.",
+            lambda: dispatcher.dispatched,
+        )
+        read(
+            "tidemark_dispatch_durable_offset_bytes",
+            "Physical offset up to which queues and index are on disk; a restart resumes here.",
+            lambda: dispatcher.durable,
+        )
+        read(
+            "tidemark_dispatch_lag_bytes",
+            "Confirm offset minus dispatched offset: confirmed bytes no consume queue points to "
+            "yet.",
+            lambda: max(0, dispatcher.end - dispatcher.dispatched),
+        )
+
+        def lag_seconds() -> float:
+            oldest_ms = dispatcher.oldest_waiting_ms()
+            if oldest_ms is None:
+                return 0.0
+            return max(0.0, (self._health.clock.wall_ms() - oldest_ms) / 1000)
+
+        read(
+            "tidemark_dispatch_lag_seconds",
+            "Now minus the store time of the oldest record not yet dispatched; 0 if there is none.",
+            lag_seconds,
+        )
+        read("tidemark_reput_ready", "1 while /ready says 200.", lambda: int(self._health.ready))
+        self._metrics.read_counts(
+            lambda: Counts(
+                dispatcher.bytes_count,
+                dispatcher.records_count,
+                dispatcher.units_count,
+                dispatcher.index_entries_count,
+                dispatcher.repaired_count,
+            )
+        )
