@@ -116,7 +116,8 @@ class Follower:
         self._note_free()
         self._generation = generation
         self._synced_position = self._dispatcher.position
-        level = logging.INFO if decision.queue_mode is QueueMode.CONTINUE else logging.WARNING
+        is_usual = decision.queue_mode is not QueueMode.REBUILD
+        level = logging.INFO if is_usual else logging.WARNING
         log.log(
             level,
             "resuming dispatch at %d: %s",
