@@ -21,9 +21,10 @@ import pytest
 
 import tidemark as sdk
 from tests.support.command import PROJECT, run, tidemark
-from tests.support.node import free_port, wait_until
+from tests.support.node import wait_until
 from tidemark.errors import UnknownMessage
 from tidemark.testing import LocalNode
+from tidemark.testing.node import free_ports
 
 pytest_plugins = ["tidemark.testing.fixtures"]
 
@@ -50,8 +51,9 @@ class Dev:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.said += line
+        with self.process.stdout as output:
+            for line in output:
+                self.said += line
 
     def wait_for(self, text: str, count: int = 1) -> None:
         def was_said() -> bool:
@@ -79,6 +81,7 @@ class Dev:
     def close(self) -> None:
         if self.process.poll() is None:
             self.stop(signal.SIGTERM)
+        self._reader.join(10)
 
 
 @pytest.fixture
@@ -100,10 +103,8 @@ def dev(store_dir: Path) -> Iterator[Dev]:
 
 
 def free_port_of_three() -> int:
-    """A port that is free, and below the top: the two behind it are used as well."""
-    while (port := free_port()) > 65_000:
-        pass
-    return port
+    """A port that is free, and the two behind it as well."""
+    return free_ports(3)[0]
 
 
 def objects(output: bytes) -> list[dict[str, Any]]:
@@ -194,11 +195,10 @@ def test_lines_and_messages_of_a_node(tidemark_node: LocalNode, tmp_path: Path) 
     source = tmp_path / "lines"
     source.write_bytes(b"order=1 \xff\x00\n\nb\r\norder=2 last without end")
     done = run("produce", "lines", "--file", source, "--key-regex", r"order=(\d+)", "--tags", "t",
-               "-o", "json", *url)  # fmt: skip
+               "--queue", "1", "-o", "json", *url)  # fmt: skip
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     assert (facts["lines"], facts["bytes"], facts["level"]) == (4, source.stat().st_size, "disk")
-    # One batch goes to one queue, so even all queues give the file back.
     assert tidemark("consume", "lines", "--from-beginning", *url) == source.read_bytes()
     messages = objects(tidemark("consume", "lines", "--format", "json", *url))
     assert [message["keys"] for message in messages] == [["1"], [], [], ["2"]]
@@ -212,15 +212,12 @@ def test_lines_and_messages_of_a_node(tidemark_node: LocalNode, tmp_path: Path) 
     assert none.returncode == 1
     assert b"[unknown-message]" in none.stderr
 
-    at = messages[-1]["store_timestamp_ms"]
-    queue = str(messages[0]["queue"])
-    later = tidemark("consume", "lines", "--queue", queue, "--from-time", str(at + 1), *url)
-    assert later == b""
-    since = tidemark("consume", "lines", "--queue", queue, "--from-time", str(at), *url)
-    assert since == source.read_bytes()
-    assert tidemark("consume", "lines", "--queue", queue, "--offset", "2", "--max", "1", *url) == (
-        b"b\r\n"
-    )
+    queue = ("--queue", "1", *url)
+    after = str(messages[-1]["store_timestamp_ms"] + 1)
+    assert tidemark("consume", "lines", "--from-time", after, *queue) == b""
+    since = str(messages[0]["store_timestamp_ms"])
+    assert tidemark("consume", "lines", "--from-time", since, *queue) == source.read_bytes()
+    assert tidemark("consume", "lines", "--offset", "2", "--max", "1", *queue) == b"b\r\n"
 
     listed = json.loads(tidemark("topic", "list", "-o", "json", *url))
     assert [topic["topic"] for topic in listed] == ["lines"]

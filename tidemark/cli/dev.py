@@ -12,16 +12,20 @@ import asyncio
 import contextlib
 import ctypes
 import json
+import os
 import signal
 import sys
+import tempfile
 import time
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import aiohttp
 import click
 
+from shared.runtime.doorbell import SOCKET_PATH_SIZE_MAX
 from tidemark.cli.output import expected_errors, say
 from tidemark.errors import NotServing
 
@@ -182,24 +186,37 @@ def readable(line: bytes, *, verbose: bool) -> str | None:
 def dev(store: Path, host: str, port: int, verbose: bool) -> None:
     """Run a node here until Ctrl-C: broker and reput on one store; a first send makes a topic."""
     ports = Ports.from_api(port)
-    asyncio.run(_dev(store, host, ports, verbose))
+    with _run_dir(store) as run_dir:
+        asyncio.run(_dev(store, run_dir, host, ports, verbose))
 
 
-async def _dev(store: Path, host: str, ports: Ports, verbose: bool) -> None:
-    common = ["--store", str(store), "--host", host, "--profile", "local"]
+@contextlib.contextmanager
+def _run_dir(store: Path) -> Iterator[Path]:
+    """Where the services' sockets are: below the store, unless its path is too long for them."""
+    beside = store / "run"
+    longest = os.fsencode(beside / "broker.sock")
+    if len(longest) < SOCKET_PATH_SIZE_MAX:
+        yield beside
+        return
+    with tempfile.TemporaryDirectory(prefix="tidemark-") as elsewhere:
+        yield Path(elsewhere)
+
+
+async def _dev(store: Path, run_dir: Path, host: str, ports: Ports, verbose: bool) -> None:
+    common = ["--store", str(store), "--run-dir", str(run_dir), "--profile", "local"]
     broker = Child(
         "broker",
         [
-            *(sys.executable, "-m", "services.broker", *common),
+            *(sys.executable, "-m", "services.broker", *common, "--host", host),
             *("--port", str(ports.api), "--admin-port", str(ports.broker_admin)),
         ],
-        ready_url=f"http://{_connectable(host)}:{ports.broker_admin}/ready",
+        ready_url=f"http://127.0.0.1:{ports.broker_admin}/ready",
         verbose=verbose,
     )
     reput = Child(
         "reput",
         [sys.executable, "-m", "services.reput", *common, "--admin-port", str(ports.reput_admin)],
-        ready_url=f"http://{_connectable(host)}:{ports.reput_admin}/ready",
+        ready_url=f"http://127.0.0.1:{ports.reput_admin}/ready",
         verbose=verbose,
     )
     stop = asyncio.Event()
@@ -279,8 +296,8 @@ def greeting(store: Path, host: str, ports: Ports, seconds: float) -> str:
 Tidemark is ready after {seconds:.1f} s. Store: {store.resolve()}
 
   API      {url}/v1  (document: {url}/v1/openapi.json)
-  probes   http://{host}:{ports.broker_admin}/ready  http://{host}:{ports.reput_admin}/ready
-  metrics  http://{host}:{ports.broker_admin}/metrics  http://{host}:{ports.reput_admin}/metrics
+  probes   http://127.0.0.1:{ports.broker_admin}/ready  http://127.0.0.1:{ports.reput_admin}/ready
+  metrics  the same two with /metrics
 
 Send and read with curl:
 

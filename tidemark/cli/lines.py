@@ -7,6 +7,7 @@ last line without ``\\n`` counts and is told apart, so that ``consume`` can give
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator
 from typing import BinaryIO, Final, NamedTuple
@@ -109,6 +110,10 @@ async def read_lines(source: BinaryIO) -> AsyncIterator[Lines]:
 
 def _read_some(source: BinaryIO) -> bytes:
     """What is there now, at most a chunk; empty only at the end."""
-    read1 = getattr(source, "read1", None)
-    data: bytes = read1(CHUNK_SIZE) if read1 is not None else source.read(CHUNK_SIZE)
-    return data
+    try:
+        descriptor = source.fileno()
+    except OSError:  # not a file of the system's: bytes in memory
+        return source.read(CHUNK_SIZE)
+    # Past the buffer, which nobody else uses: a thread that sits in a buffered read holds its lock,
+    # and an interpreter that ends meanwhile aborts over it.
+    return os.read(descriptor, CHUNK_SIZE)

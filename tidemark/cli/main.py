@@ -10,7 +10,6 @@ from tidemark import __version__
 from tidemark.cli.consume import consume
 from tidemark.cli.dev import dev
 from tidemark.cli.message import message
-from tidemark.cli.output import ignore_closed_output
 from tidemark.cli.produce import produce
 from tidemark.cli.store import store
 from tidemark.cli.topic import topic
@@ -43,9 +42,6 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        ignore_closed_output()
-        sys.exit(0)
     # With standalone_mode off, ``--help`` and ``ctx.exit(n)`` come back as a status.
     sys.exit(result if isinstance(result, int) else 0)
 

@@ -107,7 +107,7 @@ def error_text(error: TidemarkError, *, json_form: bool) -> str:
 
 
 def expected_errors(function: Callable[P, T]) -> Callable[P, T]:
-    """Turn a TidemarkError that leaves a command into ``Failed``."""
+    """Turn a TidemarkError that leaves a command into ``Failed``, a closed output into an end."""
 
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -115,6 +115,9 @@ def expected_errors(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
         except TidemarkError as error:
             raise Failed(error) from error
+        except BrokenPipeError:
+            ignore_closed_output()
+            raise click.exceptions.Exit(0) from None
 
     return guarded
 

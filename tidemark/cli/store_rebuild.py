@@ -29,7 +29,7 @@ from shared.files.valid_end import Verdict
 from shared.runtime.clock import boot_id
 from tidemark.cli.damage import DamagedRange, walk
 from tidemark.cli.offline import LogEnd, OfflineStore
-from tidemark.errors import BadRequest, StoreError
+from tidemark.errors import BadRequest, StoreError, StoreLocked
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.filenames import parse_index_name
 
@@ -171,8 +171,7 @@ def rebuild(root: Path, plan: RebuildPlan, say: Callable[[str], None]) -> None:
         locks = hold_all(store, parts)
         _recover(store, say)
         _remove_derived(offline, plan)
-        locks.pop(Role.REPUT).release()
-        _dispatch(root, offline.config, say)
+        _dispatch(offline, locks, say)
 
 
 def cut(root: Path, loss: Loss, say: Callable[[str], None]) -> None:
@@ -198,8 +197,7 @@ def cut(root: Path, loss: Loss, say: Callable[[str], None]) -> None:
         _zero(offline, loss.cut_at)
         offline.files.close()
         _recover(store, say)
-        locks.pop(Role.REPUT).release()
-        _dispatch(root, offline.config, say)
+        _dispatch(offline, locks, say)
 
 
 def _recover(store: StoreDir, say: Callable[[str], None]) -> Recovered:
@@ -254,16 +252,29 @@ def _zero(offline: OfflineStore, cut_at: int) -> None:
     disk.sync_directory(offline.store.commit_log_dir)
 
 
-def _dispatch(root: Path, config: StoreConfig, say: Callable[[str], None]) -> None:
-    """Let reput dispatch the whole log and end."""
+def _dispatch(
+    offline: OfflineStore, locks: dict[Role, RecordLock], say: Callable[[str], None]
+) -> None:
+    """Let reput dispatch the whole log and end; the store is clean then."""
+    locks.pop(Role.REPUT).release()
+    _run_reput(offline.store.root, offline.config, say)
+    with suppress(StoreLocked):
+        # Somebody may start reput right now; then abort stays, and it is no concern of ours.
+        lock = offline.store.lock(Role.REPUT)
+        offline.store.mark_clean()
+        lock.release()
+
+
+def _run_reput(root: Path, config: StoreConfig, say: Callable[[str], None]) -> None:
     say("dispatching the log into queues and index")
-    with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as settings:
-        settings.writelines(_settings(config))
-        settings.flush()
+    # A directory of its own for sockets, too: below the store the path may be too long for them.
+    with tempfile.TemporaryDirectory(prefix="tidemark-") as run_dir:
+        settings = Path(run_dir, "reput.toml")
+        settings.write_text("".join(_settings(config, run_dir)), encoding="utf-8")
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "services.reput"),
-                *("--store", str(root), "--config", settings.name, "--once"),
+                *("--store", str(root), "--config", str(settings), "--once"),
             ],
             capture_output=True,
             text=True,
@@ -278,8 +289,8 @@ def _dispatch(root: Path, config: StoreConfig, say: Callable[[str], None]) -> No
         )
 
 
-def _settings(config: StoreConfig) -> Iterator[str]:
+def _settings(config: StoreConfig, run_dir: str) -> Iterator[str]:
     """The store's own sizes, as a service is told them."""
-    yield "[store]\n"
+    yield f"run_dir = {json.dumps(run_dir)}\n[store]\n"
     for name, value in config.sizes.items():
         yield f"{name} = {json.dumps(value)}\n"

@@ -161,6 +161,8 @@ class _QueueCheck:
         self._next: dict[QueueKey, int] = {}
         """Queue offset that the next record of a queue must have."""
         self._matched: dict[QueueKey, int] = {}
+        self._named: set[tuple[QueueKey, int]] = set()
+        """Units that were found damaged by their record: not to be named again."""
         self.lost_records = False
         """Records could not be read: numbers that jump are their doing."""
         clean_foreign = offline.is_foreign and offline.store.was_clean
@@ -236,7 +238,11 @@ class _QueueCheck:
         if in_log == self._matched.get(key, 0) or self.lost_records:
             return
         for number, unit in _units(reader, first, end, log_end):
-            if not is_pre_blank(unit) and not self._has_record(key, number, unit):
+            if (
+                not is_pre_blank(unit)
+                and (key, number) not in self._named
+                and not self._has_record(key, number, unit)
+            ):
                 self._damage(key, number, f"the unit {_shown(unit)} points to no record of its own")
 
     def _has_record(self, key: QueueKey, number: int, unit: Unit) -> bool:
@@ -254,6 +260,8 @@ class _QueueCheck:
         return (stored.topic, stored.queue_id, stored.queue_offset) == (*key, number)
 
     def _damage(self, key: QueueKey, queue_offset: int, problem: str) -> None:
+        if len(self._named) < DAMAGES_MAX:
+            self._named.add((key, queue_offset))
         position = queue_offset * UNIT_SIZE
         in_file = position % self._offline.config.consume_queue_file_size
         where = Path("consumequeue", key[0], str(key[1]), offset_name(position - in_file))

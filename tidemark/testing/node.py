@@ -6,7 +6,9 @@ deployment does, in about a second per start. Files are small, ports free ones o
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import shutil
 import socket
 import subprocess
@@ -69,7 +71,7 @@ class LocalNode:
         """Start both services and wait until both are ready; on the same ports as before."""
         self._directory.mkdir(parents=True, exist_ok=True)
         if not self._ports:
-            self._ports = dict(zip(("api", "broker", "reput"), _free_ports(3), strict=True))
+            self._ports = dict(zip(("api", "broker", "reput"), free_ports(3), strict=True))
         for role in ("broker", "reput"):
             self._start(role)
         for role in ("broker", "reput"):
@@ -153,13 +155,20 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now: all held at once, so that they differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+def free_ports(count: int) -> list[int]:
+    """Neighbouring ports that nobody listens on now.
+
+    From below the range that the kernel gives to outgoing connections: one of those may have an
+    end there the moment we look away.
+    """
+    while True:
+        first = random.randrange(10_000, 32_000)
+        ports = range(first, first + count)
+        with contextlib.ExitStack() as held:
+            try:
+                for port in ports:
+                    probe = held.enter_context(socket.socket())
+                    probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return list(ports)

@@ -70,7 +70,7 @@ async def test_lines_of_a_pipe_come_before_the_pipe_ends() -> None:
 
 async def test_a_failed_read_is_raised_where_lines_are_awaited() -> None:
     class Broken(io.BytesIO):
-        def read1(self, size: int | None = -1, /) -> bytes:
+        def read(self, size: int | None = -1, /) -> bytes:
             raise OSError(5, "input/output error")
 
     with pytest.raises(OSError, match="input/output"):
