@@ -97,8 +97,8 @@ class Served:
             counts[queue["topic"]] = max(counts.get(queue["topic"], 0), queue["queueId"] + 1)
         return counts
 
-    def close(self) -> None:
-        """Hang up; the node goes with its own ``with``."""
+    def hang_up(self) -> None:
+        """Close the connection; the next call opens another."""
         self._connection.close()
 
 
@@ -141,7 +141,7 @@ def served(
         node.wait_ready()
         found = Served(request.param, node)
         yield found
-        found.close()
+        found.hang_up()
 
 
 def test_the_node_recovers_to_the_end_that_the_reference_found(served: Served) -> None:
@@ -410,30 +410,55 @@ def series(url: str) -> Iterator[str]:
                 yield name
 
 
-# The last one: what it sends would be in the answers to all questions above.
+# The last two: what they send would be in the answers to all questions above.
 def test_the_next_message_of_each_queue_gets_the_number_that_the_reference_would_give(
     served: Served,
 ) -> None:
     topics: dict[str, Any] = served.manifest.get("metadata", {}).get("topics", {})
     for queue in served.manifest["queues"]:
-        path = topic_path(queue["topic"]) + "/messages"
-        reply = served.call(
-            "POST", path, {"messages": [{"body": b"probe", "queue": queue["queueId"]}]}
-        )
+        reply = sent(served, queue)
         if queue["topic"].startswith("%RETRY%") or queue["topic"] == "SCHEDULE_TOPIC_XXXX":
             assert (reply.status, reply.fields["code"]) == (400, "bad-name")
-            continue
-        if not topics.get(queue["topic"], {}).get("perm", 6) & 2:
+        elif not topics.get(queue["topic"], {}).get("perm", 6) & 2:
             assert (reply.status, reply.fields["code"]) == (403, "not-permitted")
-            continue
-        assert reply.status == 200, (queue["topic"], reply.body)
-        (result,) = reply.fields["results"]
-        assert result["queue"] == queue["queueId"]
-        assert result["queue_offset"] == queue["nextOffset"]
-        assert result["physical_offset"] >= served.manifest["commitLog"]["maxOffset"]
-        pulled = served.answer(
-            queue_path(queue, "messages"), offset=queue["nextOffset"], wait_ms=10_000
-        )
-        assert pulled["next_offset"] == pulled["max_offset"] == queue["nextOffset"] + 1
-        (message,) = pulled["messages"]
-        assert (message["body"], message["message_id"]) == (b"probe", result["message_id"])
+        else:
+            assert_sent(served, queue, reply, queue["nextOffset"])
+
+
+def test_a_store_that_was_taken_over_survives_kill_9_of_the_node(served: Served) -> None:
+    writable = {}
+    for queue in served.manifest["queues"]:
+        reply = sent(served, queue)
+        if reply.status == 200:
+            number = reply.fields["results"][0]["queue_offset"]
+            assert number >= queue["nextOffset"]
+            writable[queue["topic"], queue["queueId"]] = (queue, number)
+    served.node.kill()
+    served.node.start()
+    served.node.wait_ready()
+    served.hang_up()
+    for queue in served.manifest["queues"]:
+        expected = golden_rules.expected_queue(served.name, queue)
+        _, last = writable.get((queue["topic"], queue["queueId"]), (queue, queue["maxOffset"] - 1))
+        answer = served.answer(queue_path(queue, "messages"), offset=last, max=1)
+        assert (answer["min_offset"], answer["max_offset"]) == (expected["minOffset"], last + 1)
+    for queue, last in writable.values():
+        assert_sent(served, queue, sent(served, queue), last + 1)
+
+
+def sent(served: Served, queue: Answer) -> Reply:
+    """Send one message to a queue of the manifest."""
+    path = topic_path(queue["topic"]) + "/messages"
+    return served.call("POST", path, {"messages": [{"body": b"probe", "queue": queue["queueId"]}]})
+
+
+def assert_sent(served: Served, queue: Answer, reply: Reply, number: int) -> None:
+    """The message has that number, and a pull gets it."""
+    assert reply.status == 200, (queue["topic"], reply.body)
+    (result,) = reply.fields["results"]
+    assert (result["queue"], result["queue_offset"]) == (queue["queueId"], number)
+    assert result["physical_offset"] >= served.manifest["commitLog"]["maxOffset"]
+    pulled = served.answer(queue_path(queue, "messages"), offset=number, wait_ms=10_000)
+    assert pulled["next_offset"] == pulled["max_offset"] == number + 1
+    (message,) = pulled["messages"]
+    assert (message["body"], message["message_id"]) == (b"probe", result["message_id"])
