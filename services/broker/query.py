@@ -57,16 +57,26 @@ class Queries:
     ) -> list[Record]:
         """Messages of topic with this key or unique id, in physical order."""
         end = self._dispatched()
-        offsets = self._index.query(
-            topic, key, begin_ms=begin_ms, end_ms=end_ms, hits_max=hits_max, dispatched=end
+        return self._read(
+            self._index.query(
+                topic, key, begin_ms=begin_ms, end_ms=end_ms, hits_max=hits_max, dispatched=end
+            ),
+            end,
         )
-        found = (self._log.record(offset, end) for offset in offsets)
-        return [message for message in found if message is not None and self._is_shown(message)]
 
     def by_unique_id(self, topic: str, unique_id: str, *, hits_max: int) -> list[Record]:
         """Messages of topic with this unique id: one, or several if somebody sent it again."""
-        found = self.by_key(topic, unique_id, begin_ms=0, end_ms=(1 << 63) - 1, hits_max=hits_max)
-        return [message for message in found if message.unique_id == unique_id]
+        end = self._dispatched()
+        return self._read(
+            self._index.query(
+                topic, unique_id, hits_max=hits_max, dispatched=end, unique_id_only=True
+            ),
+            end,
+        )
+
+    def _read(self, offsets: list[PhysicalOffset], end: PhysicalOffset) -> list[Record]:
+        found = (self._log.record(offset, end) for offset in offsets)
+        return [message for message in found if message is not None and self._is_shown(message)]
 
     def _is_queued(self, found: Record, end: PhysicalOffset) -> bool:
         queue = self._queues.get(found.topic, found.queue_id)

@@ -75,12 +75,15 @@ class IndexReader:
         hits_max: int = HITS_MAX,
         dispatched: int,
         collisions: bool = False,
+        unique_id_only: bool = False,
     ) -> list[PhysicalOffset]:
         """Physical offsets of records of topic that have key or are called key, ascending.
 
         The newest hits_max of them (at most 64) with begin_ms ≤ time ≤ end_ms; an index knows whole
         seconds from its file's beginning, so an exact begin_ms may miss: widen it by 1 s.
-        collisions: return what the hashes say, as RocketMQ does. Raises DamagedFile.
+        collisions: return what the hashes say, as RocketMQ does. unique_id_only: key is a unique
+        id; answers that carry the id of what they answer among their keys must not crowd it out.
+        Raises DamagedFile.
         """
         if collisions:
             return self.hits(
@@ -97,7 +100,15 @@ class IndexReader:
             if wanted <= len(found):
                 break
             found += self._real_hits(
-                file, topic, key, begin_ms, end_ms, dispatched, wanted - len(found), known=found
+                file,
+                topic,
+                key,
+                begin_ms,
+                end_ms,
+                dispatched,
+                wanted - len(found),
+                known=found,
+                unique_id_only=unique_id_only,
             )
         return sorted(found)
 
@@ -111,6 +122,7 @@ class IndexReader:
         dispatched: int,
         wanted: int,
         known: list[PhysicalOffset],
+        unique_id_only: bool,
     ) -> list[PhysicalOffset]:
         """Up to wanted hits of one file whose record really has the key, newest first."""
         key_hash = hashing.index_hash(topic, key)
@@ -124,7 +136,7 @@ class IndexReader:
                 physical = PhysicalOffset(offset)
                 if physical in found or physical in known:
                     continue  # one record may have a key twice
-                if self._has_key(physical, topic, key, dispatched):
+                if self._has_key(physical, topic, key, dispatched, unique_id_only):
                     found.append(physical)
                     if len(found) == wanted:
                         return found
@@ -132,7 +144,14 @@ class IndexReader:
                 return found
             looked_at, limit = len(raw), limit * 4
 
-    def _has_key(self, offset: PhysicalOffset, topic: str, key: str, dispatched: int) -> bool:
+    def _has_key(
+        self,
+        offset: PhysicalOffset,
+        topic: str,
+        key: str,
+        dispatched: int,
+        unique_id_only: bool,
+    ) -> bool:
         if offset < self._log.min_offset or offset >= dispatched:
             return False
         record = self._log.find(offset, PhysicalOffset(dispatched))
@@ -146,7 +165,9 @@ class IndexReader:
                 "the index anew.",
                 physical_offset=int(offset),
             )
-        return record.topic == topic and (record.unique_id == key or key in record.keys)
+        if record.topic != topic:
+            return False
+        return record.unique_id == key or (not unique_id_only and key in record.keys)
 
     def hits(
         self,

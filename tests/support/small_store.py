@@ -68,6 +68,7 @@ class SmallStore:
         body: bytes = b"body",
         tags: str | None = None,
         keys: str | None = None,
+        unique_id: str | None = None,
         at_ms: int | None = None,
         sys_flag: int = 0,
         queue_offset: int | None = None,
@@ -75,7 +76,7 @@ class SmallStore:
         """Append one record; store times rise by 1 ms unless given."""
         self.now_ms = self.now_ms + 1 if at_ms is None else at_ms
         number = self._next.get((topic, queue), 0) if queue_offset is None else queue_offset
-        named = {"TAGS": tags, "KEYS": keys}
+        named = {"TAGS": tags, "KEYS": keys, "UNIQ_KEY": unique_id}
         pairs = {name: value for name, value in named.items() if value is not None}
         message = Message(
             topic, queue, body, HOST, HOST, properties=encode(pairs), sys_flag=sys_flag
