@@ -18,6 +18,8 @@ class Gate:
         self._health = health
         self.reads_open = False
         self.sends_open = False
+        self.send_fault: TidemarkError | None = None
+        """Why sends are shut while reads may be open, if not for the start's sake."""
         self.fault: TidemarkError | None = None
         """What keeps the node from serving until somebody repairs it, a damaged log say."""
 
@@ -29,6 +31,8 @@ class Gate:
     def check_sends(self) -> None:
         """Raise what a sender is told, unless sends are open."""
         if not self.sends_open:
+            if self.fault is None and self.send_fault is not None:
+                raise self.send_fault.with_traceback(None)
             raise self._why("Nothing was stored.")
 
     def shut(self) -> None:

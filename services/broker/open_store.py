@@ -22,6 +22,7 @@ from shared.runtime.clock import boot_id
 from tidemark.clock import Clock
 from tidemark.errors import DiskFull, ReadOnlyDisk, RestartNeeded, StoreError, StoreLocked
 from tidemark.formats.checkpoint import BrokerState, Slot
+from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class OpenStore:
         self._locks = locks
         self._clock = clock
         self._recovered: Recovered | None = None
+        self._unmarked: StoreError | None = None
 
     @classmethod
     def open(cls, config: BrokerConfig, disk: Disk, clock: Clock) -> OpenStore:
@@ -98,8 +100,10 @@ class OpenStore:
 
         # While a process may write, abort is there. A disk that does not take it takes nothing:
         # it is tried again before the first append.
-        with contextlib.suppress(DiskFull, ReadOnlyDisk):
+        try:
             await asyncio.to_thread(self.directory.mark_running)
+        except (DiskFull, ReadOnlyDisk) as error:
+            self._unmarked = error
         with contextlib.suppress(_Stopped):
             self._recovered = await asyncio.to_thread(self._recover, report)
 
@@ -126,13 +130,24 @@ class OpenStore:
         return True
 
     @property
-    def cannot_be_written(self) -> bool:
-        """Whether this start found a disk that takes no writes."""
-        return (
-            self.positions.is_private
-            or self.directory.read_only is not None
-            or self.recovered.read_only is not None
-        )
+    def unwritable(self) -> StoreError | None:
+        """Why this start could not write, if it could not."""
+        return self._unmarked or self.directory.read_only or self.recovered.read_only
+
+    @property
+    def dispatched(self) -> PhysicalOffset:
+        """End of what queues and index cover and may be seen.
+
+        Reput says so once it has taken up this start's generation. Where it cannot, because the
+        disk takes no writes from it either, what was on disk before counts.
+        """
+        positions = self.positions
+        if positions.get(Slot.REPUT_GENERATION) == positions.get(Slot.GENERATION):
+            return PhysicalOffset(positions.get(Slot.DISPATCHED))
+        recovered = self._recovered
+        if recovered is None or self.unwritable is None or not recovered.dispatched_trusted:
+            return PhysicalOffset(0)
+        return PhysicalOffset(min(positions.get(Slot.DISPATCHED_DURABLE), recovered.end))
 
     @property
     def needs_restart(self) -> bool:
@@ -157,6 +172,7 @@ class OpenStore:
         meanwhile would make the marker that is removed here.
         """
         directory, positions = self.directory, self.positions
+        positions.publish(Slot.BROKER_PID, 0)  # reput, stopping last, sees that we did not die
         self._release()
         held: list[RecordLock] = []
         try:

@@ -14,6 +14,7 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from typing import NamedTuple
 
 from services.broker.append import Append
 from services.broker.config import BrokerConfig
@@ -283,6 +284,16 @@ class Watch:
                 continue
 
 
+class Built(NamedTuple):
+    """The parts that know the replayed state."""
+
+    parts: Parts
+    append: Append
+    state_log: StateLog
+    topic_file: TopicFile
+    state_known: bool
+
+
 class Serving:
     """All parts of a broker whose store is open."""
 
@@ -356,7 +367,7 @@ class Serving:
             self._doorbell.ring(REPUT)
 
     def _dispatched(self) -> PhysicalOffset:
-        return PhysicalOffset(self._positions.get(Slot.DISPATCHED))
+        return self._store.dispatched
 
     async def run(
         self,
@@ -368,8 +379,53 @@ class Serving:
     ) -> None:
         """Open for reads and sends as soon as each may be; close in order after stop."""
         self._health.state = "catching-up"
-        if not await self._wait_for_reput(stop):
+        if not await self._catch_up(stop, gate, api):
             return
+        built = await self._build()
+        api.parts = built.parts
+        watch.queues = self._queues
+        flush_stop = asyncio.Event()
+
+        async def open_and_close() -> None:
+            gate.reads_open = True
+            await built.topic_file.take_over(state_known=built.state_known, stop=stop)
+            gate.sends_open = True
+            self._health.state = "serving"
+            self._positions.publish(Slot.SERVING_EPOCH, ALONE_EPOCH)
+            self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
+            # What was made so far lives as long as the process: the collector need not look at it.
+            gc.collect()
+            gc.freeze()
+            log.info("serving", extra={"event": "ready"})
+            await stop.wait()
+            gate.shut()
+            self._health.state = "stopping"
+            built.append.close()
+            built.parts.puller.held.close()
+            await server.close()
+            flush_stop.set()
+
+        try:
+            await run_parts(
+                stop,
+                {
+                    "flusher": lambda: self._flusher.run(flush_stop),
+                    "files-ahead": lambda: self._files.run(stop),
+                    "pulls": lambda: built.parts.puller.run(stop, self._doorbell),
+                    "snapshots": lambda: built.state_log.run(stop),
+                    "topic-file": lambda: built.topic_file.run(stop),
+                    "door": open_and_close,
+                },
+            )
+        except BaseException:
+            self._positions.publish(Slot.SERVING_EPOCH, 0)
+            self._appender.close(clean=False)
+            raise
+        self._positions.publish(Slot.SERVING_EPOCH, 0)
+        await asyncio.to_thread(self._close_clean)
+
+    async def _build(self) -> Built:
+        """Replay the state and make the parts that serve with it."""
         config, store = self._config, self._store
         state = await asyncio.to_thread(replay, self._queues, self._reader, self._dispatched())
         offsets = next_offsets(store.recovered.next_queue_offsets, state)
@@ -390,6 +446,7 @@ class Serving:
             auto_create_queues=config.auto_create_queues if config.auto_create_topics else None,
             on_change=lambda: topic_file.changed(),
         )
+        topic_file = TopicFile(store.directory, topics, self._clock, lambda: self._appender.flushed)
         views = TopicViews(
             topics,
             self._queues,
@@ -427,7 +484,6 @@ class Serving:
             on_clock_step=self._clock_stepped,
         )
         state_log.connect(append, self._flusher)
-        topic_file = TopicFile(store.directory, topics, self._clock, lambda: self._appender.flushed)
         queries = Queries(
             self._reader,
             self._queues,
@@ -436,81 +492,46 @@ class Serving:
             views.is_shown,
         )
         sends = Sends(append, self._flusher, topics, self._clock, self._metrics, self._host)
-        api.parts = Parts(sends, puller, queries, views)
-        watch.queues = self._queues
-        flush_stop = asyncio.Event()
+        parts = Parts(sends, puller, queries, views)
+        return Built(parts, append, state_log, topic_file, state.is_known)
 
-        async def open_and_close() -> None:
-            gate.reads_open = True
-            await topic_file.take_over(state_known=state.is_known, stop=stop)
-            gate.sends_open = True
-            self._health.state = "serving"
-            self._positions.publish(Slot.SERVING_EPOCH, ALONE_EPOCH)
-            self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
-            # What was made so far lives as long as the process: the collector need not look at it.
-            gc.collect()
-            gc.freeze()
-            log.info("serving", extra={"event": "ready"})
-            await stop.wait()
-            gate.shut()
-            self._health.state = "stopping"
-            append.close()
-            puller.held.close()
-            await server.close()
-            flush_stop.set()
+    async def _catch_up(self, stop: asyncio.Event, gate: Gate, api: Api) -> bool:
+        """Wait until the queues cover the recovered log; False if stopped before.
 
-        try:
-            await run_parts(
-                stop,
-                {
-                    "flusher": lambda: self._flusher.run(flush_stop),
-                    "files-ahead": lambda: self._files.run(stop),
-                    "pulls": lambda: puller.run(stop, self._doorbell),
-                    "snapshots": lambda: state_log.run(stop),
-                    "topic-file": lambda: topic_file.run(stop),
-                    "door": open_and_close,
-                },
+        On a disk that takes no writes this may take until somebody makes room: reads open on what
+        the queues cover. Sends do not: the state is not known to its end.
+        """
+        positions, end = self._positions, self._store.recovered.end
+        begin: int | None = None
+        while not stop.is_set():
+            dispatched = self._dispatched()
+            follows = positions.get(Slot.REPUT_GENERATION) == positions.get(Slot.GENERATION)
+            unwritable = self._store.unwritable
+            if dispatched >= end and (follows or unwritable is not None):
+                self._health.clear_reason("catching-up")
+                gate.reads_open, gate.send_fault = False, None
+                return True
+            if unwritable is not None and not gate.reads_open:
+                log.warning(
+                    "reads end before the end of the log: the disk takes no writes",
+                    extra={"event": "short-queues", "dispatched": dispatched, "end": end},
+                )
+                api.parts = (await self._build()).parts
+                gate.reads_open, gate.send_fault = True, unwritable
+            begin = dispatched if begin is None else begin
+            self._health.recovery.progress(dispatched - begin, end - begin)
+            self._health.add_reason(
+                "catching-up",
+                f"reput has dispatched {dispatched} of {end} bytes"
+                if follows
+                else "reput has not begun: does it run?",
             )
-        except BaseException:
-            self._positions.publish(Slot.SERVING_EPOCH, 0)
-            self._appender.close(clean=False)
-            raise
-        self._positions.publish(Slot.SERVING_EPOCH, 0)
-        await asyncio.to_thread(self._close_clean)
+            await self._doorbell.wait(CATCH_UP_POLL_S)
+        return False
 
     def _close_clean(self) -> None:
         self._appender.close(clean=True)
         self._store.stopped_clean()
-
-    async def _wait_for_reput(self, stop: asyncio.Event) -> bool:
-        """Wait until the queues cover the recovered log; False if stopped before."""
-        positions, recovered = self._positions, self._store.recovered
-        begin: int | None = None
-        while not stop.is_set():
-            follows = positions.get(Slot.REPUT_GENERATION) == positions.get(Slot.GENERATION)
-            dispatched = self._dispatched() if follows else PhysicalOffset(0)
-            if follows and dispatched >= recovered.end:
-                self._health.clear_reason("catching-up")
-                return True
-            if follows and self._store.cannot_be_written:
-                # Reput cannot write either: what the queues cover is all that can be read.
-                log.warning(
-                    "reads stop before the end of the log: the disk takes no writes",
-                    extra={"event": "short-queues", "dispatched": dispatched, "end": recovered.end},
-                )
-                self._health.clear_reason("catching-up")
-                return True
-            if follows:
-                begin = dispatched if begin is None else begin
-                self._health.recovery.progress(dispatched - begin, recovered.end - begin)
-            waits_for = (
-                f"reput has dispatched {dispatched} of {recovered.end} bytes"
-                if follows
-                else "reput has not begun: does it run?"
-            )
-            self._health.add_reason("catching-up", waits_for)
-            await self._doorbell.wait(CATCH_UP_POLL_S)
-        return False
 
     def _appended(self, puller: Puller, queues: Sequence[Queue], end: PhysicalOffset) -> None:
         self._flusher.appended()
