@@ -82,7 +82,7 @@ FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
 
 SYMPTOMS: Final = {
     "flush-published-early": r"called flushed and is not on the disk|published flushed offset",
-    "no-directory-sync": r"the log's files end here; the published flushed offset",
+    "no-directory-sync": r"the log's files end here; the published|the acked record at \d+ is gone",
     "durable-mark-before-queue-sync": r"dispatched_durable is \d+, but the unit of .* was not on",
     "no-zeroing-after-cut": r"the log ends at \d+; in the \w+ byte \d+ is not zero",
 }

@@ -241,6 +241,7 @@ class Run:
                 if self.random.random() < 0.3:
                     self.disk.after_sync = lambda: self._meanwhile(machine, Step.SEND)
                 machine.flush()
+                self.disk.after_sync = None  # there may have been nothing to sync
             case Step.DISPATCH:
                 machine.dispatch(self.random.choice((200, 2000, 1 << 20)))
                 self.history.ack(machine.dispatched)
@@ -248,6 +249,7 @@ class Run:
                 if self.random.random() < 0.3:
                     self.disk.after_sync = lambda: self._meanwhile(machine, Step.DISPATCH)
                 machine.sync()
+                self.disk.after_sync = None
                 if machine.sync_covers_all:
                     self.units_were_lost = False
             case Step.PREPARE:
