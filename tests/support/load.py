@@ -20,7 +20,7 @@ from tidemark.errors import TidemarkError
 
 PRODUCERS: Final = 4
 MESSAGES_PER_SEND_MAX: Final = 12
-PAUSE_AFTER_ERROR_S: Final = 0.02
+PAUSE_AFTER_ERROR_S: Final = 0.1
 
 
 class Told(NamedTuple):
