@@ -47,7 +47,7 @@ contracts: setup
 	$(BIN)/lint-imports
 
 crash: setup ## 200 cycles of SIGKILL under load; prints the seed and the counts
-	TIDEMARK_CRASH_CYCLES=$${TIDEMARK_CRASH_CYCLES:-200} $(BIN)/pytest -s --timeout 7200 tests/processes/test_crash.py
+	TIDEMARK_CRASH_CYCLES=$${TIDEMARK_CRASH_CYCLES:-200} $(BIN)/pytest -s --timeout 7200 tests/processes/test_crash.py tests/processes/test_index_kills.py
 
 simulation: setup ## Thousands of seeded power cuts on a simulated disk
 	TIDEMARK_SIM_SEEDS=$${TIDEMARK_SIM_SEEDS:-5000} $(BIN)/pytest -s -n 2 --timeout 7200 tests/simulation

@@ -41,9 +41,14 @@ def records(store: Path) -> list[record.Record]:
     return found
 
 
-def lookups(store: Path, keys: list[tuple[str, str]], end: int) -> dict[tuple[str, str], list[int]]:
+def lookups(
+    store: Path,
+    keys: list[tuple[str, str]],
+    end: int,
+    settings: Mapping[str, object] = SMALL_STORE,
+) -> dict[tuple[str, str], list[int]]:
     """Physical offsets that each (topic, key) finds in the store's index."""
-    directory = StoreDir(OsDisk(), store, store_config())
+    directory = StoreDir(OsDisk(), store, store_config(settings))
     reader = IndexReader(directory, CommitLogReader(directory, None))
     try:
         return {key: list(reader.query(*key, dispatched=end)) for key in keys}
