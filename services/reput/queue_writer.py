@@ -34,6 +34,10 @@ from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 RESERVE_STEP: Final = 16 * 1024
 """Blocks are reserved in such steps: few calls, and little taken by a queue with few messages."""
 
+RESERVE_WHOLE_MAX: Final = 4 * RESERVE_STEP
+"""A file of at most this size gets all its blocks at once. On a full tmpfs not even a hole can be
+read through a mapping; small files, which tests have, are then free of them."""
+
 LOOKED_AT_MAX: Final = 2_000_000
 """Units looked at one by one at a start: less than half a second."""
 
@@ -371,7 +375,9 @@ class QueueWriter:
         """
         low = position - position % RESERVE_STEP
         high = min(self._file_size, end + -end % RESERVE_STEP)
-        if mapped.reserved_from <= low <= mapped.reserved_until:
+        if self._file_size <= RESERVE_WHOLE_MAX:
+            low, high = 0, self._file_size
+        if mapped.reserved_from <= low <= mapped.reserved_until > 0:
             reserved_from, low = mapped.reserved_from, mapped.reserved_until
         else:
             reserved_from = low
