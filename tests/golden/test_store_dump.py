@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support import golden
+from tests.support.node import Node
 
 pytestmark = pytest.mark.parametrize("name", golden.golden_names())
 
@@ -133,6 +134,33 @@ def test_every_queue_has_the_units_that_rocketmq_finds_in_it(name: str, tmp_path
             if message["queueOffset"] >= first
         ]
         assert found["units"] == expected
+
+
+def test_a_store_that_a_node_has_opened_still_says_the_same(name: str, tmp_path: Path) -> None:
+    store = golden.unpack(name, tmp_path)
+    before = dump(store)[0]
+    queues = {(queue["topic"], queue["queue"]): queue for queue in dump(store, "--queues")[0]}
+    config = golden.manifest(name)["config"]
+    sizes = {
+        "commit_log_file_size": config["mappedFileSizeCommitLog"],
+        "consume_queue_file_size": config["mappedFileSizeConsumeQueue"],
+        "index_slots": config["maxHashSlotNum"],
+        "index_entries": config["maxIndexNum"],
+    }
+    with Node(tmp_path / "node", store=sizes, store_dir=store) as node:
+        node.start()
+        node.wait_ready()
+        for _ in ("while it runs", "after it stopped"):
+            after, said = dump(store)
+            # What the node kept of its own state comes behind.
+            assert after[: len(before)] == before
+            assert said == ""
+            found = {
+                (queue["topic"], queue["queue"]): queue for queue in dump(store, "--queues")[0]
+            }
+            assert {key: found[key] for key in queues} == queues
+            node.stop("broker")
+            node.stop("reput")
 
 
 def test_a_dump_changes_nothing(name: str, tmp_path: Path) -> None:

@@ -18,11 +18,26 @@ from shared.files.log_walk import LogFiles, last_nonzero, state_flushed_behind
 from shared.files.os_disk import OsDisk
 from shared.files.store_config import StoreConfig, config_of
 from shared.files.store_dir import StoreDir
-from shared.files.valid_end import Decision, Marks, Verdict, decide
+from shared.files.valid_end import (
+    Decision,
+    Evidence,
+    Marks,
+    Origin,
+    Verdict,
+    decide,
+    start_of_walk,
+)
 from shared.runtime.clock import SystemClock, boot_id
 from tidemark.errors import StoreMissing
 from tidemark.formats import record, scan
-from tidemark.formats.checkpoint import REGION_MAGIC, SIZE, SLOT_SIZE, Slot
+from tidemark.formats.checkpoint import (
+    REGION_MAGIC,
+    SIZE,
+    SLOT_SIZE,
+    Slot,
+    decode_head,
+    min_timestamp,
+)
 from tidemark.formats.record import Checks
 from tidemark.formats.scan import Entry, Stop
 from tidemark.offsets import PhysicalOffset
@@ -172,7 +187,26 @@ class OfflineStore:
             ),
         )
         decision = decide(at, marks, bytes_behind=last_byte is not None)
+        if self.is_foreign and at < (proven := self._proven_by_rocketmq()):
+            text = f"RocketMQ's checkpoint and queues say that everything before {proven} was kept"
+            decision = Decision(Verdict.CORRUPTION, text)
         return LogEnd(at, decision, reason, last_byte)
+
+    def _proven_by_rocketmq(self) -> int:
+        """Where RocketMQ's own recovery would begin: it trusts what lies before (8.2, 8.3)."""
+        if not self.files.starts:
+            return 0
+        head = decode_head(self._page.ljust(SIZE, b"\0"))
+        clean = self.store.was_clean
+        evidence = Evidence(
+            origin=Origin.FOREIGN_CLEAN if clean else Origin.FOREIGN_UNCLEAN,
+            log_min=self.min_offset,
+            flushed=0,
+            dispatched_durable=None,
+            queues_end=self._queue_end() or -1,
+            min_timestamp_ms=min_timestamp(head),
+        )
+        return start_of_walk(evidence, self.files.starts, self.files.first_record)
 
     @property
     def _queues_bind(self) -> bool:

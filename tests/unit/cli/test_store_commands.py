@@ -243,3 +243,15 @@ def test_a_dry_rebuild_says_what_it_would_do(store: Path) -> None:
     only = run("store", "rebuild", "--store", store, "--index", "--dry-run")
     assert "0 queues and" in only.stderr
     assert run("store", "rebuild", "--store", store, "--index", "--topic", "x").exit_code == 2
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_record_damaged_in_the_midst_of_the_log_is_no_torn_tail(store: Path, clean: bool) -> None:
+    if not clean:
+        (store / "abort").write_text("1")
+    records = dumped(store)
+    path, at = log_place(store, records[50]["physical_offset"])
+    poke(path, at + 4, b"\x00\x00\x00\x00")
+    done = run("store", "dump", "--store", store)
+    assert done.exit_code == 1
+    assert "[corrupt-record]" in done.stderr
