@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final, NamedTuple
 
@@ -44,6 +44,10 @@ class Ledger:
     refused: int = 0
     keys: dict[bytes, tuple[str, ...]] = field(default_factory=dict)
     topics: dict[bytes, str] = field(default_factory=dict)
+
+    def as_of_now(self) -> Ledger:
+        """A copy to judge by, while more is being sent; what was sent later is known, not owed."""
+        return replace(self, told=dict(self.told), unknown=set(self.unknown))
 
     def violations(self, topic: str, queues: dict[int, list[Message]]) -> list[str]:
         """What is wrong with a topic's queues, each read whole from its first message on."""
