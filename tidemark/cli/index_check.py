@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from shared.files.disk import MappedRegion
+from shared.files.store_config import existing_sizes
 from tidemark.cli.offline import OfflineStore
 from tidemark.formats import hashing, record
 from tidemark.formats.checkpoint import Slot
@@ -216,6 +217,30 @@ class IndexCheck:
         if found is not None:
             self._geometry = found
         return found
+
+
+def geometry_of_store(offline: OfflineStore, slots: int | None) -> Geometry | None:
+    """Slots and entries of the index files that a store has; None if nothing tells.
+
+    slots: as somebody says. Without index files, or where tidemark.json says it: as configured.
+    """
+    configured = offline.config.index_geometry
+    size = existing_sizes(offline.disk, offline.store.root).get("index_file_size")
+    if not offline.is_foreign or size is None or size == configured.size:
+        return configured
+    if slots is not None:
+        return Geometry(slots, (size - HEADER_SIZE - SLOT_SIZE * slots) // ENTRY_SIZE)
+    if size > SEARCHED_SIZE_MAX:
+        return None
+    for listed in offline.disk.list_directory(offline.store.index_dir):
+        file = offline.disk.open(offline.store.index_dir / listed.name, writable=False)
+        try:
+            found = fitting_geometry(memoryview(file.pread(size, 0)))
+        finally:
+            file.close()
+        if found is not None:
+            return found
+    return None
 
 
 def fitting_geometry(view: memoryview) -> Geometry | None:

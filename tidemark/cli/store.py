@@ -24,7 +24,14 @@ from tidemark.cli.output import (
     to_json,
 )
 from tidemark.cli.store_dump import queue_lines, record_lines
-from tidemark.cli.store_rebuild import Loss, cut, loss_at, losses, plan_rebuild
+from tidemark.cli.store_rebuild import (
+    Loss,
+    config_of_store,
+    cut,
+    loss_at,
+    losses,
+    plan_rebuild,
+)
 from tidemark.cli.store_rebuild import rebuild as rebuild_derived
 from tidemark.cli.store_verify import report_facts
 from tidemark.cli.store_verify import verify as check
@@ -44,6 +51,15 @@ def store_option(function: Callable[..., T]) -> Callable[..., T]:
         default=Path("data"),
         show_default=True,
         help="Directory of the store: the one that holds commitlog/.",
+    )(function)
+
+
+def index_slots_option(function: Callable[..., T]) -> Callable[..., T]:
+    """``--index-slots``, for a store that RocketMQ wrote."""
+    return click.option(
+        "--index-slots",
+        type=click.IntRange(min=1),
+        help="Slots per index file, for a store that does not say (RocketMQ's maxHashSlotNum).",
     )(function)
 
 
@@ -94,11 +110,7 @@ def _tell_end(offline: OfflineStore, end: LogEnd) -> None:
 
 @store.command()
 @store_option
-@click.option(
-    "--index-slots",
-    type=click.IntRange(min=1),
-    help="Slots per index file, for a store that does not say (RocketMQ's maxHashSlotNum).",
-)
+@index_slots_option
 @output_option
 @expected_errors
 def verify(root: Path, index_slots: int | None) -> None:
@@ -148,8 +160,16 @@ def _progress(offline: OfflineStore, what: str) -> Iterator[Callable[[int], None
 @click.option("--index", is_flag=True, help="Only the index.")
 @click.option("--topic", help="Only the consume queues of this topic.")
 @click.option("--dry-run", is_flag=True, help="Say what would be made again; change nothing.")
+@index_slots_option
 @expected_errors
-def rebuild(root: Path, queues: bool, index: bool, topic: str | None, dry_run: bool) -> None:
+def rebuild(
+    root: Path,
+    queues: bool,
+    index: bool,
+    topic: str | None,
+    dry_run: bool,
+    index_slots: int | None,
+) -> None:
     """Make consume queues and index anew from the commit log. No service may run.
 
     No message is at risk: queues and index hold nothing that the log does not.
@@ -166,7 +186,7 @@ def rebuild(root: Path, queues: bool, index: bool, topic: str | None, dry_run: b
     if dry_run:
         say(f"would remove and make again {what}")
         return
-    rebuild_derived(root, plan, say)
+    rebuild_derived(root, plan, config_of_store(root, index_slots), say)
     say(f"made again what the log holds, in place of {what}")
 
 
@@ -179,8 +199,11 @@ def rebuild(root: Path, queues: bool, index: bool, topic: str | None, dry_run: b
     help="Cut the log at this physical offset: everything behind it is lost to consumers.",
 )
 @click.option("--yes", is_flag=True, help="Yes, cut.")
+@index_slots_option
 @expected_errors
-def repair(root: Path, dry_run: bool, cut_at: int | None, yes: bool) -> None:
+def repair(
+    root: Path, dry_run: bool, cut_at: int | None, yes: bool, index_slots: int | None
+) -> None:
     """Explain the damage in a commit log, or cut it off.
 
     A damaged record cannot be mended here: copy the file from another replica or a backup if there
@@ -201,7 +224,7 @@ def repair(root: Path, dry_run: bool, cut_at: int | None, yes: bool) -> None:
         return
     if not yes:
         raise click.UsageError("cutting loses messages for good: give --yes, too")
-    cut(root, loss, say)
+    cut(root, loss, config_of_store(root, index_slots), say)
     say(f"the log ends at {cut_at} now")
 
 

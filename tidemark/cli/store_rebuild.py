@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -28,6 +29,7 @@ from shared.files.store_dir import Role, StoreDir
 from shared.files.valid_end import Verdict
 from shared.runtime.clock import boot_id
 from tidemark.cli.damage import DamagedRange, walk
+from tidemark.cli.index_check import geometry_of_store
 from tidemark.cli.offline import LogEnd, OfflineStore
 from tidemark.errors import BadRequest, StoreError, StoreLocked
 from tidemark.formats.checkpoint import Slot
@@ -60,6 +62,19 @@ class Loss(NamedTuple):
 
 
 # -- what there is to do --------------------------------------------------------------------------
+
+
+def config_of_store(root: Path, index_slots: int | None) -> StoreConfig:
+    """The sizes with which a store must be opened for writing. Raises BadRequest if none tell."""
+    with OfflineStore(root) as offline:
+        geometry = geometry_of_store(offline, index_slots)
+        if geometry is None:
+            raise BadRequest(
+                "nothing says how many slots the index files of this store have. "
+                "Nothing was changed.",
+                "Give --index-slots: RocketMQ's maxHashSlotNum, 5000000 by default.",
+            )
+        return replace(offline.config, index_slots=geometry.slots, index_entries=geometry.entries)
 
 
 def plan_rebuild(
@@ -161,12 +176,12 @@ def hold_all(store: StoreDir, parts: ExitStack) -> dict[Role, RecordLock]:
     return locks
 
 
-def rebuild(root: Path, plan: RebuildPlan, say: Callable[[str], None]) -> None:
+def rebuild(root: Path, plan: RebuildPlan, config: StoreConfig, say: Callable[[str], None]) -> None:
     """Remove what the plan names and let reput make it again.
 
     Raises StoreLocked, CorruptRecord (nothing removed), StoreError if reput fails.
     """
-    with ExitStack() as parts, OfflineStore(root) as offline:
+    with ExitStack() as parts, OfflineStore(root, config) as offline:
         store = offline.store
         locks = hold_all(store, parts)
         _recover(store, say)
@@ -174,9 +189,9 @@ def rebuild(root: Path, plan: RebuildPlan, say: Callable[[str], None]) -> None:
         _dispatch(offline, locks, say)
 
 
-def cut(root: Path, loss: Loss, say: Callable[[str], None]) -> None:
+def cut(root: Path, loss: Loss, config: StoreConfig, say: Callable[[str], None]) -> None:
     """Cut the log at ``loss.cut_at``, keep the bytes in cut/, make everything derived anew."""
-    with ExitStack() as parts, OfflineStore(root) as offline:
+    with ExitStack() as parts, OfflineStore(root, config) as offline:
         store = offline.store
         locks = hold_all(store, parts)
         if loss.end > loss.cut_at:
