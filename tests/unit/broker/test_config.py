@@ -1,0 +1,69 @@
+"""Settings: the profile's defaults, rules between fields, the address that records carry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.broker.config import ENV_PREFIX, BrokerConfig, LocalBrokerConfig
+from shared.runtime.config import load
+from tidemark.errors import BadConfig
+
+
+def test_the_local_profile_has_small_files_and_makes_topics(tmp_path: Path) -> None:
+    config = load(LocalBrokerConfig, None, ENV_PREFIX, {"store_dir": tmp_path}, environment={})
+    assert config.auto_create_topics
+    assert config.store.commit_log_file_size == 64 << 20
+    assert (config.store.index_slots, config.store.index_entries) == (50_000, 200_000)
+    assert not load(BrokerConfig, environment={}).auto_create_topics
+
+
+def test_a_file_and_the_environment_win_over_the_profile(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text("[store]\ncommit_log_file_size = 1048576\n")
+    environment = {"TIDEMARK_BROKER_AUTO_CREATE_TOPICS": "false"}
+    config = load(LocalBrokerConfig, path, ENV_PREFIX, environment=environment)
+    assert config.store.commit_log_file_size == 1 << 20
+    assert config.store.index_slots == 50_000
+    assert not config.auto_create_topics
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('advertised_host = "broker.example"', "broker.example"),
+        ("request_size_max = 2048", "request_size_max"),
+        ("[store]\ncommit_log_file_size = 100", "commit_log_file_size"),
+        ('[store]\ndelay_levels = "1s 5x"', "5x"),
+        ("flush_interval = 5", "flush_interval"),
+        ("port = 99999", "port"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, text: str, named: str) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text(text)
+    with pytest.raises(BadConfig, match=named):
+        load(BrokerConfig, path, environment={})
+
+
+@pytest.mark.parametrize(
+    ("host", "advertised", "text"),
+    [
+        ("127.0.0.1", "", "127.0.0.1:8080"),
+        ("0.0.0.0", "", "127.0.0.1:8080"),
+        ("0.0.0.0", "10.0.0.7", "10.0.0.7:8080"),
+        ("localhost", "", "127.0.0.1:8080"),
+        ("::1", "", "[::1]:8080"),
+    ],
+)
+def test_records_carry_an_address_that_can_be_reached(
+    host: str, advertised: str, text: str
+) -> None:
+    config = BrokerConfig(host=host, advertised_host=advertised)
+    assert config.store_host(8080).text == text
+
+
+def test_the_reserve_is_a_quarter_of_a_small_file() -> None:
+    assert BrokerConfig().reserve == 16 << 20
+    assert LocalBrokerConfig().reserve == 16 << 20

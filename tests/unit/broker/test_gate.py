@@ -1,0 +1,72 @@
+"""What callers are told while the node does not serve."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.broker.gate import Gate
+from services.broker.limits import Budget
+from shared.runtime.clock import SystemClock
+from shared.runtime.health import Health
+from tidemark.errors import CorruptRecord, DiskFull, NotServing, Overloaded
+
+
+@pytest.fixture
+def health() -> Health:
+    return Health(SystemClock())
+
+
+def test_before_the_start_is_through_callers_hear_how_far_it_is(health: Health) -> None:
+    gate = Gate(health)
+    health.state = "recovering"
+    health.recovery.progress(250, 1000)
+    with pytest.raises(NotServing, match="recovering, 250 of 1000 bytes") as caught:
+        gate.check_sends()
+    assert caught.value.retriable
+    assert caught.value.facts["total_bytes"] == 1000
+    assert "Nothing was stored" in caught.value.detail
+
+
+def test_reads_may_be_open_while_sends_are_not(health: Health) -> None:
+    gate = Gate(health)
+    gate.reads_open, gate.send_fault = True, DiskFull("full")
+    gate.check_reads()
+    with pytest.raises(DiskFull):
+        gate.check_sends()
+
+
+def test_damage_is_told_to_everybody_and_its_traceback_does_not_grow(health: Health) -> None:
+    gate = Gate(health)
+    gate.fault = CorruptRecord(4711, "crc")
+    for _ in range(3):
+        with pytest.raises(CorruptRecord, match="4711"):
+            gate.check_reads()
+        with pytest.raises(CorruptRecord):
+            gate.check_sends()
+    depth, trace = 0, gate.fault.__traceback__
+    while trace is not None:
+        depth, trace = depth + 1, trace.tb_next
+    assert depth <= 4
+
+
+def test_a_gate_that_is_shut_again_is_shut(health: Health) -> None:
+    gate = Gate(health)
+    gate.reads_open = gate.sends_open = True
+    gate.check_reads()
+    gate.check_sends()
+    gate.shut()
+    with pytest.raises(NotServing):
+        gate.check_reads()
+
+
+def test_a_budget_refuses_the_next_one_and_lets_a_single_large_one_pass() -> None:
+    budget = Budget("bytes", 100, "Wait.")
+    budget.take(1000)
+    with pytest.raises(Overloaded, match="bytes: 1000 of 100 in use"):
+        budget.take(1)
+    budget.give_back(1000)
+    budget.take(60)
+    budget.take(40)
+    with pytest.raises(Overloaded):
+        budget.take(1)
+    assert budget.used == 100

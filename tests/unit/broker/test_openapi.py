@@ -1,0 +1,89 @@
+"""The document and the routes name the same calls, parameters and fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.broker import openapi
+from services.broker.gate import Gate
+from services.broker.http_api import Api
+from services.broker.messages import _MESSAGE_FIELDS, Rules
+from services.broker.metrics import BrokerMetrics
+from services.broker.unique_ids import UniqueIds
+from shared.runtime.clock import SystemClock
+from shared.runtime.health import Health
+from tidemark.formats.hosts import Host
+
+RULES = Rules(message_size_max=1000, record_crc=True)
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    return openapi.document(version="1", rules=RULES, request_size_max=1000)
+
+
+def test_every_route_is_described_and_everything_described_is_a_route(
+    document: dict[str, Any],
+) -> None:
+    clock = SystemClock()
+    api = Api(
+        Gate(Health(clock)),
+        RULES,
+        clock,
+        BrokerMetrics(CollectorRegistry()),
+        UniqueIds(clock, Host(b"\x7f\x00\x00\x01", 1)),
+        request_size_max=1000,
+        waiting_bytes_max=1000,
+        read_timeout_s=1.0,
+        delay_levels_ms=(1000,),
+        version="1",
+    )
+    routes = {
+        (route.method.lower(), route.resource.canonical)
+        for route in api.app.router.routes()
+        if route.resource is not None
+    }
+    described = {(method, path) for path, calls in document["paths"].items() for method in calls}
+    assert routes == described
+
+
+def test_the_fields_of_a_message_are_those_that_are_parsed(document: dict[str, Any]) -> None:
+    schema = document["components"]["schemas"]["NewMessage"]
+    assert set(schema["properties"]) == _MESSAGE_FIELDS
+
+
+@pytest.mark.parametrize(
+    ("path", "known"),
+    [
+        ("/v1/topics/{topic}/queues/{queue}/messages", openapi.PULL_PARAMETERS),
+        ("/v1/topics/{topic}/queues/{queue}/offset", openapi.OFFSET_PARAMETERS),
+        ("/v1/topics/{topic}/messages", openapi.QUERY_PARAMETERS),
+    ],
+)
+def test_the_parameters_of_a_query_are_those_that_are_read(
+    document: dict[str, Any], path: str, known: frozenset[str]
+) -> None:
+    parameters = document["paths"][path]["get"]["parameters"]
+    assert {each["name"] for each in parameters if each["in"] == "query"} == known
+
+
+def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    found: list[str] = []
+
+    def walk(value: object) -> None:
+        if isinstance(value, dict):
+            if "$ref" in value:
+                found.append(value["$ref"])
+            for inner in value.values():
+                walk(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                walk(inner)
+
+    walk(document)
+    assert {reference.rpartition("/")[2] for reference in found} <= set(
+        document["components"]["schemas"]
+    )
