@@ -101,7 +101,7 @@ class Child:
             if not self.was_ready:
                 raise NotServing(
                     f"{self.name} ended with status {status} before it was ready. "
-                    "Nothing was changed.",
+                    "The node does not serve.",
                     "See its last words above.",
                 )
             now = time.monotonic()
