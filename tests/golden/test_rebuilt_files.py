@@ -1,0 +1,56 @@
+"""Queues and index that dispatch makes from RocketMQ's log are RocketMQ's, byte for byte.
+
+Where the log starts at 0 and everything was written in one go; index files have other names.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support import golden
+from tests.support.golden_store import open_unpacked
+
+
+def files_below(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def was_written_in_one_go(name: str) -> bool:
+    manifest = golden.manifest(name)
+    return manifest["commitLog"]["minOffset"] == 0 and not manifest["packed"]["abort"]
+
+
+@pytest.mark.parametrize("name", [n for n in golden.golden_names() if was_written_in_one_go(n)])
+def test_deleted_queues_and_index_are_made_again_byte_for_byte(name: str, tmp_path: Path) -> None:
+    root = golden.unpack(name, tmp_path)
+    queues = files_below(root / "consumequeue")
+    index = list(files_below(root / "index").values())
+    assert queues
+    assert index
+    for directory in ("consumequeue", "index"):
+        shutil.rmtree(root / directory)
+    (root / "checkpoint").unlink()
+    open_unpacked(name, root).close()
+    made = files_below(root / "consumequeue")
+    assert made.keys() == queues.keys()
+    assert [path for path in queues if made[path] != queues[path]] == []
+    assert list(files_below(root / "index").values()) == index
+
+
+@pytest.mark.parametrize("name", golden.golden_names())
+def test_queues_and_index_that_are_whole_are_left_alone(name: str, tmp_path: Path) -> None:
+    root = golden.unpack(name, tmp_path)
+    if golden.manifest(name)["packed"]["abort"]:
+        pytest.skip("halted: its queues and index are not whole")
+    before = files_below(root / "consumequeue") | files_below(root / "index")
+    open_unpacked(name, root).close()
+    after = files_below(root / "consumequeue") | files_below(root / "index")
+    assert {path for path in before if before[path] != after.get(path)} == set()
+    assert after.keys() == before.keys()
