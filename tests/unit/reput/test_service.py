@@ -1,0 +1,374 @@
+"""Reput in this process, with a test in the broker's place: its probes, its patience, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from click.testing import CliRunner
+
+from services.reput.__main__ import main
+from services.reput.config import ReputConfig
+from services.reput.service import Reput
+from shared.files.os_disk import OsDisk, OsFile
+from shared.files.store_dir import Role, StoreConfig
+from shared.runtime.clock import boot_id
+from shared.runtime.doorbell import Doorbell
+from tests.support.node import free_port
+from tests.support.small_store import CONFIG, SmallStore
+from tidemark.errors import DiskFull, FlushFailed, ReplacedPositions, StoreLocked
+from tidemark.formats.checkpoint import Slot
+
+
+@pytest.fixture
+def run_dir() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tm-") as name:  # pytest's paths are too long
+        yield Path(name)
+
+
+@pytest.fixture
+def config(tmp_path: Path, run_dir: Path) -> ReputConfig:
+    return ReputConfig(
+        store_dir=tmp_path / "store",
+        run_dir=run_dir,
+        store=CONFIG,
+        admin_port=free_port(),
+        retry_interval_ms=20,
+        sync_interval_ms=50,
+    )
+
+
+@pytest.fixture
+def own_logs() -> Iterator[None]:
+    """Give the test's logging back after a command has configured it for itself."""
+    root, hook = logging.getLogger(), sys.excepthook
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    sys.excepthook = hook
+    logging.captureWarnings(False)
+
+
+def recovered(small: SmallStore) -> SmallStore:
+    """The store as a broker's recovery in this boot leaves it."""
+    small.positions.publish(Slot.BOOT_ID_HIGH, boot_id().high)
+    small.positions.publish(Slot.BOOT_ID_LOW, boot_id().low)
+    return small
+
+
+@pytest.fixture
+def small(config: ReputConfig) -> Iterator[SmallStore]:
+    store = recovered(SmallStore(config.store_dir))
+    yield store
+    store.close()
+
+
+class Running:
+    """A reput that runs in this loop."""
+
+    def __init__(self, config: ReputConfig) -> None:
+        self.stop = asyncio.Event()
+        self.task = asyncio.create_task(Reput(config, self.stop).run())
+        self._url = f"http://127.0.0.1:{config.admin_port}"
+
+    async def get(self, path: str) -> tuple[int, Any]:
+        async with aiohttp.ClientSession() as session:
+            try:
+                async with session.get(self._url + path) as answer:
+                    if answer.content_type == "application/json":
+                        return answer.status, await answer.json()
+                    return answer.status, await answer.text()
+            except aiohttp.ClientConnectionError:
+                return 0, {}
+
+    async def wait_for(self, is_true: Callable[[dict[str, Any]], bool], what: str) -> None:
+        """Wait until /ready's body is as wanted."""
+        body: dict[str, Any] = {}
+        async with asyncio.timeout(20):
+            while not self.task.done():
+                _, body = await self.get("/ready")
+                if body and is_true(body):
+                    return
+                await asyncio.sleep(0.005)
+        pytest.fail(f"reput ended while waiting for {what}: {body}")
+
+    async def wait_ready(self) -> None:
+        await self.wait_for(lambda body: bool(body["ready"]), "ready")
+
+    async def wait_reason(self, code: str) -> str:
+        await self.wait_for(
+            lambda body: code in [reason["code"] for reason in body["reasons"]], code
+        )
+        _, body = await self.get("/ready")
+        return str(next(one["detail"] for one in body["reasons"] if one["code"] == code))
+
+    async def end(self) -> None:
+        self.stop.set()
+        await asyncio.wait_for(self.task, 30)
+
+
+@contextlib.asynccontextmanager
+async def running(config: ReputConfig) -> AsyncIterator[Running]:
+    reput = Running(config)
+    try:
+        yield reput
+    finally:
+        reput.stop.set()
+        await asyncio.wait({reput.task}, timeout=30)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - another process's page rings no event
+            await asyncio.sleep(0.002)
+
+
+async def test_it_waits_for_the_store_then_for_its_recovery_then_dispatches(
+    config: ReputConfig,
+) -> None:
+    async with running(config) as reput:
+        await reput.wait_reason("waiting-for-store")
+        small = SmallStore(config.store_dir)
+        await reput.wait_reason("waiting-for-recovery")
+        small.put(keys="k")
+        small.flush()
+        assert small.positions.get(Slot.DISPATCHED) == 0
+        recovered(small)
+        await reput.wait_ready()
+        assert small.positions.get(Slot.DISPATCHED) == small.end
+        assert small.positions.get(Slot.REPUT_GENERATION) == small.positions.get(Slot.GENERATION)
+        _, text = await reput.get("/metrics")
+        assert f"tidemark_dispatch_offset_bytes {float(small.end)}" in text
+        assert "tidemark_dispatch_messages_total 1.0" in text
+        assert "tidemark_dispatch_lag_bytes 0.0" in text
+        await reput.end()
+        small.close()
+
+
+async def test_a_ring_is_answered_at_once_and_the_broker_is_rung(
+    config: ReputConfig, small: SmallStore, run_dir: Path
+) -> None:
+    broker = Doorbell(run_dir, "broker")
+    async with running(config) as reput:
+        await reput.wait_ready()
+        while await broker.wait(0.05):
+            pass  # rings of the start
+        delays = []
+        for _ in range(20):
+            await asyncio.sleep(0.06)  # long enough for reput to be idle again
+            small.put()
+            small.flush()
+            started = time.perf_counter()
+            broker.ring("reput")
+            assert await broker.wait(5), "no ring although DISPATCHED moved"
+            delays.append(time.perf_counter() - started)
+            assert small.positions.get(Slot.DISPATCHED) == small.end
+        assert sorted(delays)[10] < 0.02, f"woken too late: {sorted(delays)}"
+    broker.close()
+
+
+async def test_a_lost_ring_costs_a_poll_and_no_more(config: ReputConfig, small: SmallStore) -> None:
+    async with running(config) as reput:
+        await reput.wait_ready()
+        small.put()
+        small.flush()
+        await until(lambda: small.positions.get(Slot.DISPATCHED) == small.end)
+
+
+async def test_queues_are_synced_without_being_asked(
+    config: ReputConfig, small: SmallStore
+) -> None:
+    async with running(config) as reput:
+        await reput.wait_ready()
+        small.put()
+        small.flush()
+        await until(lambda: small.positions.get(Slot.DISPATCHED_DURABLE) == small.end)
+
+
+async def test_a_damaged_record_leaves_it_alive_and_unready_and_says_where(
+    config: ReputConfig, small: SmallStore
+) -> None:
+    async with running(config) as reput:
+        await reput.wait_ready()
+        small.put()
+        bad = small.put()
+        small.overwrite(bad.physical_offset + 95, b"\xff\xff")
+        small.flush()
+        detail = await reput.wait_reason("corrupt-record")
+        assert f"physical offset {bad.physical_offset}" in detail
+        assert str(small.log_file()) in detail
+        assert small.positions.get(Slot.DISPATCHED) == bad.physical_offset
+        assert (await reput.get("/live"))[0] == 200
+        assert (await reput.get("/ready"))[0] == 503
+        _, text = await reput.get("/metrics")
+        assert 'tidemark_dispatch_errors_total{reason="corrupt-record"} 1.0' in text
+        await reput.end()
+    assert reput.task.exception() is None, "stopping is no failure"
+
+
+async def test_a_full_disk_is_waited_out_and_named_meanwhile(
+    config: ReputConfig, small: SmallStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: OsDisk, path: Path, size: int, *, reserve: bool) -> OsFile:
+        raise DiskFull(f"no room for {size} bytes in {path}: 0 bytes are free.", path=path)
+
+    async with running(config) as reput:
+        await reput.wait_ready()
+        with monkeypatch.context() as patched:
+            patched.setattr(OsDisk, "create", full)
+            small.put(topic="other")
+            small.flush()
+            detail = await reput.wait_reason("disk-full")
+            assert "consumequeue/other/0" in detail
+            assert small.positions.get(Slot.DISPATCHED) < small.end
+        await reput.wait_ready()
+        await until(lambda: small.positions.get(Slot.DISPATCHED) == small.end)
+
+
+async def test_a_failed_sync_ends_the_process_and_the_next_start_trusts_the_disk_only(
+    config: ReputConfig, small: SmallStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(descriptor: int) -> None:
+        raise OSError(5, "input/output error")
+
+    async with running(config) as reput:
+        await reput.wait_ready()
+        small.put()
+        small.flush()
+        with monkeypatch.context() as patched:
+            patched.setattr("os.fdatasync", fails)
+            await asyncio.wait({reput.task}, timeout=20)
+        with pytest.raises(FlushFailed):
+            reput.task.result()
+    assert small.positions.get(Slot.REPUT_GENERATION) == 0
+    assert small.positions.get(Slot.DISPATCHED_DURABLE) == 0
+    async with running(config) as reput:
+        await reput.wait_ready()
+        await until(lambda: small.positions.get(Slot.DISPATCHED_DURABLE) == small.end)
+
+
+async def test_a_replaced_checkpoint_ends_the_process(
+    config: ReputConfig, small: SmallStore
+) -> None:
+    async with running(config) as reput:
+        await reput.wait_ready()
+        copy = small.store.checkpoint_path.read_bytes()
+        small.store.checkpoint_path.unlink()
+        small.store.checkpoint_path.write_bytes(copy)
+        await asyncio.wait({reput.task}, timeout=20)
+        with pytest.raises(ReplacedPositions):
+            reput.task.result()
+
+
+async def test_another_recovery_is_noticed_while_it_runs(
+    config: ReputConfig, small: SmallStore
+) -> None:
+    async with running(config) as reput:
+        await reput.wait_ready()
+        generation = small.positions.get(Slot.GENERATION) + 1
+        small.positions.publish(Slot.GENERATION, generation)
+        await until(lambda: small.positions.get(Slot.REPUT_GENERATION) == generation)
+        small.put()
+        small.flush()
+        await until(lambda: small.positions.get(Slot.DISPATCHED) == small.end)
+        assert (await reput.get("/ready"))[0] == 200
+
+
+async def test_a_second_reput_is_refused(config: ReputConfig, small: SmallStore) -> None:
+    lock = small.store.lock(Role.REPUT)
+    small.positions.publish(Slot.REPUT_PID, 4711)
+    async with running(config) as reput:
+        await asyncio.wait({reput.task}, timeout=20)
+        with pytest.raises(StoreLocked, match="held by process 4711"):
+            reput.task.result()
+    lock.release()
+
+
+async def test_stopping_dispatches_and_syncs_the_rest_and_the_last_to_stop_says_clean(
+    config: ReputConfig, small: SmallStore
+) -> None:
+    small.store.mark_running(1)
+    async with running(config) as reput:
+        await reput.wait_ready()
+        small.put()
+        small.flush()
+        await reput.end()
+    assert small.positions.get(Slot.DISPATCHED_DURABLE) == small.end
+    assert small.positions.get(Slot.REPUT_PID) == 0
+    assert not small.store.abort_path.exists(), "nobody else was there: stopped clean"
+
+
+async def test_a_broker_that_died_is_no_clean_stop(config: ReputConfig, small: SmallStore) -> None:
+    small.store.mark_running(1)
+    small.positions.publish(Slot.BROKER_PID, 4711)
+    async with running(config) as reput:
+        await reput.wait_ready()
+        await reput.end()
+    assert small.store.abort_path.exists()
+
+
+@pytest.mark.usefixtures("own_logs")
+def test_once_dispatches_a_stopped_store_and_exits(
+    config: ReputConfig, small: SmallStore, tmp_path: Path
+) -> None:
+    small.put(keys="k")
+    small.put("other")
+    small.flush()
+    settings = tmp_path / "reput.toml"
+    sizes = "\n".join(f"{name} = {size}" for name, size in small.store.config.sizes.items())
+    settings.write_text(f"[store]\n{sizes}\n")
+    arguments = ["--store", str(config.store_dir), "--config", str(settings), "--once"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert small.positions.get(Slot.DISPATCHED_DURABLE) == small.end
+    assert small.queue_file("orders", 0, 0).exists()
+    assert small.queue_file("other", 0, 0).exists()
+
+
+@pytest.mark.usefixtures("own_logs")
+def test_once_finds_the_end_of_a_log_whose_checkpoint_is_gone(
+    config: ReputConfig, tmp_path: Path
+) -> None:
+    small = SmallStore(config.store_dir)
+    for number in range(40):
+        small.put(body=b"x" * 200, keys=f"k{number}")
+    small.flush()
+    end = small.end
+    small.close()
+    small.store.checkpoint_path.unlink()
+    settings = tmp_path / "reput.toml"
+    sizes = "\n".join(f"{name} = {size}" for name, size in small.store.config.sizes.items())
+    settings.write_text(f"[store]\n{sizes}\n")
+    arguments = ["--store", str(config.store_dir), "--config", str(settings), "--once"]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    checkpoint = small.store.checkpoint_path.read_bytes()
+    at = Slot.DISPATCHED_DURABLE * 8
+    assert int.from_bytes(checkpoint[at : at + 8], "little") == end
+
+
+@pytest.mark.usefixtures("own_logs")
+def test_settings_that_cannot_be_used_are_named_and_end_with_status_2(tmp_path: Path) -> None:
+    settings = tmp_path / "reput.toml"
+    settings.write_text("sync_interval_ms = 0\nadmin_prt = 1\n[store]\ndelay_levels = '1x'\n")
+    result = CliRunner().invoke(main, ["--config", str(settings), "--store", str(tmp_path)])
+    assert result.exit_code == 2
+    for part in ("sync_interval_ms = 0", "from 1 to 10000 ms", "admin_prt is not a setting"):
+        assert part in result.output
+
+
+def test_the_local_profile_has_the_sizes_of_the_brokers() -> None:
+    from services.broker.config import LocalBrokerConfig
+    from services.reput.config import LocalReputConfig
+
+    assert LocalReputConfig().store.sizes == LocalBrokerConfig().store.sizes
+    assert ReputConfig().store == StoreConfig()
