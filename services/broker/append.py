@@ -18,7 +18,15 @@ from services.broker.queue_offsets import Numbered, Queue, QueueOffsets
 from shared.files.commit_log_appender import NewFileHook
 from shared.files.mapped_file_queue import MappedFileQueue
 from tidemark.clock import Clock
-from tidemark.errors import DispatchBehind, FileNotReady, MessageTooLarge, NotServing
+from tidemark.errors import (
+    DispatchBehind,
+    FileNotReady,
+    FlushFailed,
+    MessageTooLarge,
+    NotServing,
+    StoreError,
+    WriteFailed,
+)
 from tidemark.formats import record
 from tidemark.formats.record import Message
 from tidemark.offsets import PhysicalOffset, QueueOffset
@@ -125,10 +133,12 @@ class Append:
         dispatch_lag_max: int,
         on_appended: Callable[[Sequence[Queue], PhysicalOffset], None],
         on_clock_step: Callable[[int], None],
+        on_fault: Callable[[StoreError], None],
     ) -> None:
         """snapshot: the messages that a new file begins with. undispatched: bytes that reput has
         not dispatched. on_appended: called with the queues that got messages and the end of the
-        log. on_clock_step: called with the size [ms] of a step back.
+        log. on_clock_step: called with the size [ms] of a step back. on_fault: called when writing
+        has failed in a way after which nothing more can be appended.
         """
         self._appender = appender
         self._queue_offsets = queue_offsets
@@ -144,6 +154,7 @@ class Append:
         self._dispatch_lag_max = dispatch_lag_max
         self._on_appended = on_appended
         self._on_clock_step = on_clock_step
+        self._on_fault = on_fault
         self._snapshot = snapshot
         self._first: tuple[Sequence[Message], Sequence[int]] = ((), ())
         self._closed = False
@@ -218,6 +229,10 @@ class Append:
                 # It fits into a file, but not behind the snapshot: the file goes without one.
                 first = []
                 continue
+            except (WriteFailed, FlushFailed) as fault:
+                self._closed = True
+                self._on_fault(fault)
+                raise
             finally:
                 self._first = ((), ())
             self._queue_offsets.commit(numbered)

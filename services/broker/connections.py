@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 SWEEP_S: Final = 1.0
 HEADERS_MAX: Final = 64
 HEADER_SIZE_MAX: Final = 8190
+FINISH_S: Final = 5.0
+"""How long a stop waits for requests in hand, a body that never arrives among them."""
 LINGER_S: Final = 5.0
 """How long the rest of a refused body is read and thrown away, so that its sender sees the answer
 instead of a reset connection."""
@@ -146,7 +148,9 @@ class BoundedServer:
         idle_timeout_s: float,
         write_timeout_s: float,
     ) -> None:
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        self._runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=FINISH_S
+        )
         self._metrics = metrics
         self._connections_max = connections_max
         self._read_timeout_s = read_timeout_s

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 from services.broker.group_commit import GroupCommit
 from services.broker.metrics import BrokerMetrics
 from tidemark.clock import Clock
-from tidemark.errors import NotServing
+from tidemark.errors import NotServing, StoreError
 from tidemark.offsets import PhysicalOffset
 
 PAGE_SIZE: Final = 4096
@@ -94,6 +94,12 @@ class Flusher:
         self._first_at: float | None = None
         self._flushed_at = clock.monotonic()
         self._open = True
+        self._fault: StoreError | None = None
+
+    def fail(self, fault: StoreError) -> None:
+        """Writing failed: end the part, and with it the process, as a failed flush does."""
+        self._fault = fault
+        self._wake.set()
 
     def appended(self) -> None:
         """Note that there are new bytes. Cheap: called for every append."""
@@ -113,11 +119,13 @@ class Flusher:
         return future
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Flush until stop is set and everything written is on disk. Raises FlushFailed."""
+        """Flush until stop is set and all is on disk. Raises FlushFailed, WriteFailed."""
         loop = asyncio.get_running_loop()
         stopper = asyncio.create_task(self._wake_on(stop))
         try:
             while True:
+                if self._fault is not None:
+                    raise self._fault
                 unflushed = self._log.written - self._log.flushed
                 if unflushed <= 0 and stop.is_set():
                     return

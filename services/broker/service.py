@@ -119,7 +119,7 @@ class Broker:
                     "store": str(config.store_dir),
                 },
             )
-            watch = Watch(store, self._health, self._stop)
+            watch = Watch(store, self._health, self._stop, config.dispatch_lag_max)
             await run_parts(
                 self._stop,
                 {
@@ -251,7 +251,10 @@ class Broker:
 class Watch:
     """Twice a second: heartbeat, and what must not be true of a running node."""
 
-    def __init__(self, store: OpenStore, health: Health, stop: asyncio.Event) -> None:
+    def __init__(
+        self, store: OpenStore, health: Health, stop: asyncio.Event, dispatch_lag_max: int
+    ) -> None:
+        self._dispatch_lag_max = dispatch_lag_max
         self._store = store
         self._health = health
         self._stop = stop
@@ -272,6 +275,7 @@ class Watch:
                     "Start the node's processes again; do not replace files of a running node.",
                     path=positions.path,
                 )
+            self._judge_dispatch()
             reput = (positions.get(Slot.REPUT_PID), positions.get(Slot.REPUT_GENERATION))
             if self._reput != reput:
                 self._reput = reput
@@ -282,6 +286,20 @@ class Watch:
                     await self._stop.wait()
             except TimeoutError:
                 continue
+
+    def _judge_dispatch(self) -> None:
+        """Be unready while sends are refused because dispatch is too far behind."""
+        if self._health.state != "serving":
+            return
+        behind = self._store.positions.get(Slot.FLUSHED) - self._store.dispatched
+        if behind > self._dispatch_lag_max:
+            self._health.add_reason(
+                "dispatch-behind",
+                f"{behind} bytes are not dispatched, {self._dispatch_lag_max} are allowed; see "
+                "reput's /ready",
+            )
+        else:
+            self._health.clear_reason("dispatch-behind")
 
 
 class Built(NamedTuple):
@@ -482,6 +500,7 @@ class Serving:
             dispatch_lag_max=config.dispatch_lag_max,
             on_appended=lambda queues, end: self._appended(puller, queues, end),
             on_clock_step=self._clock_stepped,
+            on_fault=self._flusher.fail,
         )
         state_log.connect(append, self._flusher)
         queries = Queries(

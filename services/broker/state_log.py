@@ -20,10 +20,18 @@ from services.broker.queue_offsets import QueueOffsets
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.state import records
-from shared.state.records import STATE_QUEUE, STATE_TOPIC, NextOffset, SnapshotPart, StateRecord
+from shared.state.records import (
+    STATE_QUEUE,
+    STATE_TOPIC,
+    NextOffset,
+    OtherRecord,
+    SnapshotPart,
+    StateRecord,
+    StateRecordUnreadable,
+)
 from shared.state.state import BrokerState
 from tidemark.clock import Clock
-from tidemark.errors import NotServing, StoreError
+from tidemark.errors import DamagedFile, NotServing, StoreError
 from tidemark.formats import record
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Message
@@ -35,6 +43,8 @@ PART_SIZE_MAX: Final = 1 << 20
 WHOLE_SHARE: Final = 4
 """A snapshot of up to a quarter of a file goes in at once; a larger one in slices, more rarely."""
 READ_AT_ONCE: Final = 256
+UNREADABLE: Final = "state-record-unreadable"
+"""Code in the log and in docs/runbook.md, and the kind under which such records are counted."""
 SLICE_RETRY_S: Final = 1.0
 
 
@@ -154,7 +164,7 @@ def replay(
     """The state that the log's records add up to, up to ``dispatched``. Blocks.
 
     Reads the state queue backwards to its newest whole snapshot, and applies from there: how much
-    state there ever was does not matter. Raises CorruptRecord, StateRecordUnreadable.
+    state there ever was does not matter. Raises CorruptRecord, DamagedFile.
     """
     queue = queues.get(STATE_TOPIC, STATE_QUEUE)
     first = queue.min_offset(reader.min_offset)
@@ -202,12 +212,47 @@ def _read(
         if not units:
             at = min(end, queue.roll_next(at))  # a queue file that is gone
             continue
-        for unit in units:
-            view = reader.read(PhysicalOffset(unit.physical_offset), unit.size, dispatched)
-            if view is not None:
-                found.append(records.decode(record.decode(view).body))
+        for queue_offset, unit in enumerate(units, at):
+            stored = reader.record(PhysicalOffset(unit.physical_offset), dispatched)
+            if stored is not None:
+                found.append(_decoded(stored, queue_offset))
         at += len(units)
     return found
+
+
+def _decoded(stored: record.Record, queue_offset: int) -> StateRecord:
+    """The state record that a unit points to.
+
+    A body that is none changes nothing, like a kind of a later version: its bytes are those that
+    were written, so no disk is to blame, and to refuse the whole log for it would keep back every
+    message. Topics and queue offsets that it might have told are also known from the queues.
+    """
+    if (stored.topic, stored.queue_id, stored.queue_offset) != (
+        STATE_TOPIC,
+        STATE_QUEUE,
+        queue_offset,
+    ):
+        raise DamagedFile(
+            f"unit {queue_offset} of queue {STATE_TOPIC}/{STATE_QUEUE} points to physical offset "
+            f"{stored.physical_offset}, where {stored.topic}/{stored.queue_id} has its message "
+            f"{stored.queue_offset}. The commit log is safe; nothing is served.",
+            "Stop the node and run `tidemark store rebuild`.",
+            at=stored.physical_offset,
+        )
+    try:
+        return records.decode(stored.body)
+    except StateRecordUnreadable as error:
+        log.error(
+            "a state record cannot be read and was passed over; see the runbook",
+            extra={
+                "event": "state-record-unreadable",
+                "code": UNREADABLE,
+                "at": stored.physical_offset,
+                "queue_offset": queue_offset,
+                "reason": str(error),
+            },
+        )
+        return OtherRecord(0, UNREADABLE, records.VERSION)
 
 
 def next_offsets(recovered: dict[tuple[str, int], QueueOffset], state: BrokerState) -> QueueOffsets:

@@ -605,3 +605,28 @@ def test_a_damaged_log_keeps_the_node_up_and_unready_and_names_the_byte(tmp_path
         assert answer["retriable"] is False
         assert node.is_alive("broker")
         assert node.stop("broker") == {"broker": 0}
+
+
+def test_without_reput_sends_go_on_to_a_bound_and_then_say_why_they_do_not(tmp_path: Path) -> None:
+    with Node(tmp_path, broker={"dispatch_lag_max": 1 << 20}) as node:
+        node.start()
+        node.wait_ready()
+        node.request_json("PUT", "/v1/topics/orders", {"queues": 1})
+        node.kill("reput")
+        value = {"messages": [{"body_text": "x" * 50_000}] * 10}
+        status, answer = 200, {}
+        for _ in range(10):
+            status, answer = node.request_json("POST", SEND, value)
+            if status != 200:
+                break
+        assert (status, answer["code"], answer["retriable"]) == (503, "dispatch-behind", True)
+        wait_until(
+            lambda: [r["code"] for r in node.ready().get("reasons", ())] == ["dispatch-behind"],
+            "the broker to become unready",
+            10,
+        )
+        status, pulled = node.request_json("GET", "/v1/topics/orders/queues/0/messages?offset=0")
+        assert status == 200, "what is dispatched can be read"
+        node.start("reput")
+        node.wait_ready()
+        assert node.request_json("POST", SEND, value)[0] == 200

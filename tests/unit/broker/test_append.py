@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -32,6 +33,7 @@ from tidemark.errors import (
     MessageTooLarge,
     NotServing,
     StoreError,
+    WriteFailed,
 )
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Message
@@ -62,6 +64,7 @@ class Parts:
     undispatched: int = 0
     snapshot: list[Message] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
+    faults: list[StoreError] = field(default_factory=list)
     appended: list[tuple[list[Queue], int]] = field(default_factory=list)
     prepare: Callable[[], None] = lambda: None
 
@@ -100,6 +103,7 @@ async def parts_in(directory: Path, *, wait_s: float = 5.0) -> AsyncIterator[Par
         dispatch_lag_max=1000,
         on_appended=lambda queues, end: parts.appended.append((list(queues), end)),
         on_clock_step=lambda step: parts.steps.append(step),
+        on_fault=lambda fault: parts.faults.append(fault),
     )
     parts = Parts(append, appender, CommitLogReader(store, positions), offsets, clock)
     parts.prepare = appender.prepare_next
@@ -301,3 +305,23 @@ async def test_a_closed_log_refuses(tmp_path: Path) -> None:
         parts.append.close()
         with pytest.raises(NotServing, match="stopping"):
             await parts.append.append([message()])
+
+
+async def test_a_failed_write_ends_appending_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with parts_in(tmp_path) as parts:
+        await parts.append.append([message()])
+        file = next(iter(parts.appender._open.values()))
+        monkeypatch.setattr(type(file), "pwrite", _fails)
+        with pytest.raises(WriteFailed):
+            await parts.append.append([message()])
+        monkeypatch.undo()
+        assert [type(fault) for fault in parts.faults] == [WriteFailed]
+        with pytest.raises(NotServing):
+            await parts.append.append([message()])
+        assert parts.offsets.next_of(("t", 0)) == 1
+
+
+def _fails(*_: object) -> None:
+    raise OSError(errno.EIO, "planted")

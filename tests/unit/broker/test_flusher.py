@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from services.broker.flusher import Flusher, Pace, due_in_s
 from services.broker.metrics import BrokerMetrics
 from shared.runtime.clock import SystemClock
-from tidemark.errors import FlushFailed, NotServing
+from tidemark.errors import FlushFailed, NotServing, WriteFailed
 from tidemark.offsets import PhysicalOffset
 
 CONTINUOUS = Pace(interval_s=0.005)
@@ -181,3 +181,15 @@ async def test_stopping_flushes_what_is_left() -> None:
     stop.set()
     await task
     assert log.flushed == 10
+
+
+async def test_a_failed_write_ends_the_part_although_there_is_nothing_to_flush() -> None:
+    log = Log()
+    flusher = Flusher(
+        log, CONTINUOUS, SystemClock(), BrokerMetrics(CollectorRegistry()), on_flushed=lambda: None
+    )
+    task = asyncio.create_task(flusher.run(asyncio.Event()))
+    await asyncio.sleep(0)
+    flusher.fail(WriteFailed("planted"))
+    with pytest.raises(WriteFailed):
+        await task
