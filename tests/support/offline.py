@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from shared.files.commit_log import CommitLogReader
 from shared.files.index import IndexReader
 from shared.files.os_disk import OsDisk
 from shared.files.store_dir import StoreConfig, StoreDir
 from tests.support.node import PROJECT, SMALL_STORE
-from tidemark.formats import record
+from tidemark.formats import hashing, record
+
+_ENTRY: Final = struct.Struct(">iqii")
 
 
 def store_config(settings: Mapping[str, object] = SMALL_STORE) -> StoreConfig:
@@ -54,6 +59,43 @@ def lookups(
         return {key: list(reader.query(*key, dispatched=end)) for key in keys}
     finally:
         reader.close()
+
+
+def reachable(
+    store: Path, settings: Mapping[str, object] = SMALL_STORE
+) -> Counter[tuple[int, int]]:
+    """(key hash, physical offset) of every entry that a look-up can reach, in all index files.
+
+    Follows every chain from its slot, so it says of all keys at once what they find. Layout of
+    docs/formats.md, section 5, spelled out a second time.
+    """
+    config = store_config(settings)
+    slots, entries = config.index_slots, config.index_entries
+    found: Counter[tuple[int, int]] = Counter()
+    for path in sorted((store / "index").iterdir()):
+        raw = path.read_bytes()
+        (count,) = struct.unpack_from(">i", raw, 36)
+        for number in struct.unpack_from(f">{slots}i", raw, 40):
+            at = number
+            while 0 < at < min(count, entries):
+                key_hash, offset, _, previous = _ENTRY.unpack_from(raw, 40 + 4 * slots + 20 * at)
+                found[key_hash, offset] += 1
+                at = previous if previous < at else 0
+    return found
+
+
+def expected_entries(records: Iterable[record.Record]) -> Counter[tuple[int, int]]:
+    """(key hash, physical offset) of every entry that the index has to have for these records."""
+    return Counter(
+        (hashing.index_hash(one.topic, key), int(one.physical_offset))
+        for one in records
+        for key in keys_of(one)
+    )
+
+
+def keys_of(one: record.Record) -> list[str]:
+    """What finds a record: its unique id, then its keys."""
+    return [*([one.unique_id] if one.unique_id else []), *one.keys]
 
 
 def rebuilt_copy(store: Path, target: Path, config: Path) -> Path:
