@@ -614,7 +614,7 @@ def test_without_reput_sends_go_on_to_a_bound_and_then_say_why_they_do_not(tmp_p
         node.request_json("PUT", "/v1/topics/orders", {"queues": 1})
         node.kill("reput")
         value = {"messages": [{"body_text": "x" * 50_000}] * 10}
-        status, answer = 200, {}
+        answer: dict[str, Any] = {}
         for _ in range(10):
             status, answer = node.request_json("POST", SEND, value)
             if status != 200:
@@ -625,7 +625,7 @@ def test_without_reput_sends_go_on_to_a_bound_and_then_say_why_they_do_not(tmp_p
             "the broker to become unready",
             10,
         )
-        status, pulled = node.request_json("GET", "/v1/topics/orders/queues/0/messages?offset=0")
+        status, _ = node.request_json("GET", "/v1/topics/orders/queues/0/messages?offset=0")
         assert status == 200, "what is dispatched can be read"
         node.start("reput")
         node.wait_ready()
