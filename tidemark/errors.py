@@ -67,6 +67,12 @@ class DamagedFile(StoreError):
     code, title, status = "damaged-file", "A derived file is damaged", 503
 
 
+class UnreadableState(StoreError):
+    """A sound record of the node's own topic that says nothing this version understands."""
+
+    code, title = "state-record-unreadable", "A state record cannot be read"
+
+
 class QueueGap(StoreError):
     """A record's queue offset is beyond its queue's end: dispatch would misplace the unit."""
 

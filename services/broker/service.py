@@ -46,7 +46,7 @@ from shared.runtime.health import AdminServer, Health
 from shared.runtime.lifecycle import run_parts, stop_on_signals
 from shared.runtime.metrics import new_registry
 from tidemark import __version__
-from tidemark.errors import CorruptRecord, ReplacedPositions, StoreError
+from tidemark.errors import CorruptRecord, DamagedFile, ReplacedPositions, StoreError
 from tidemark.formats.checkpoint import BrokerState, Slot
 from tidemark.offsets import PhysicalOffset
 
@@ -169,13 +169,17 @@ class Broker:
             self._config, self._clock, self._metrics, self._health, store, doorbell, server.port
         )
         await asyncio.to_thread(serving.start_appender)
-        await serving.run(self._stop, self._gate, api, server, watch)
+        try:
+            await serving.run(self._stop, self._gate, api, server, watch)
+        except StateNotRead as error:
+            await self._stay_unready(store, error.fault)
 
-    async def _stay_unready(self, store: OpenStore, error: CorruptRecord) -> None:
+    async def _stay_unready(self, store: OpenStore, error: CorruptRecord | DamagedFile) -> None:
         log.error(
-            "the commit log is damaged; nothing was cut, nothing is served",
-            extra={"event": "corrupt", "code": error.code, "at": error.at, "reason": error.reason},
+            "the store is damaged; nothing was cut, nothing is served",
+            extra={"event": "corrupt", "code": error.code, "detail": error.detail, **error.facts},
         )
+        self._gate.shut()
         self._gate.fault = error
         self._health.add_reason(error.code, f"{error.detail} {error.advice}")
         self._health.state = "unready"
@@ -312,6 +316,14 @@ class Built(NamedTuple):
     state_known: bool
 
 
+class StateNotRead(Exception):
+    """Damage met while the state was read; the process stays, unready, and says so."""
+
+    def __init__(self, fault: CorruptRecord | DamagedFile) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
+
+
 class Serving:
     """All parts of a broker whose store is open."""
 
@@ -397,9 +409,13 @@ class Serving:
     ) -> None:
         """Open for reads and sends as soon as each may be; close in order after stop."""
         self._health.state = "catching-up"
-        if not await self._catch_up(stop, gate, api):
-            return
-        built = await self._build()
+        try:
+            if not await self._catch_up(stop, gate, api):
+                return
+            built = await self._build()
+        except (CorruptRecord, DamagedFile) as error:
+            self._appender.close(clean=False)
+            raise StateNotRead(error) from error
         api.parts = built.parts
         watch.queues = self._queues
         flush_stop = asyncio.Event()

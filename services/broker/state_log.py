@@ -31,7 +31,7 @@ from shared.state.records import (
 )
 from shared.state.state import BrokerState
 from tidemark.clock import Clock
-from tidemark.errors import DamagedFile, NotServing, StoreError
+from tidemark.errors import DamagedFile, NotServing, StoreError, UnreadableState
 from tidemark.formats import record
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Message
@@ -43,8 +43,6 @@ PART_SIZE_MAX: Final = 1 << 20
 WHOLE_SHARE: Final = 4
 """A snapshot of up to a quarter of a file goes in at once; a larger one in slices, more rarely."""
 READ_AT_ONCE: Final = 256
-UNREADABLE: Final = "state-record-unreadable"
-"""Code in the log and in docs/runbook.md, and the kind under which such records are counted."""
 SLICE_RETRY_S: Final = 1.0
 
 
@@ -242,17 +240,23 @@ def _decoded(stored: record.Record, queue_offset: int) -> StateRecord:
     try:
         return records.decode(stored.body)
     except StateRecordUnreadable as error:
+        passed_over = UnreadableState(
+            f"the state record at physical offset {stored.physical_offset}, queue offset "
+            f"{queue_offset} of {STATE_TOPIC}, cannot be read: {error}. It was passed over.",
+            "See whether topics and their settings are as they should be.",
+        )
         log.error(
-            "a state record cannot be read and was passed over; see the runbook",
+            "%s",
+            passed_over.detail,
             extra={
-                "event": "state-record-unreadable",
-                "code": UNREADABLE,
+                "event": UnreadableState.code,
+                "code": UnreadableState.code,
                 "at": stored.physical_offset,
                 "queue_offset": queue_offset,
-                "reason": str(error),
+                "advice": passed_over.advice,
             },
         )
-        return OtherRecord(0, UNREADABLE, records.VERSION)
+        return OtherRecord(0, UnreadableState.code, records.VERSION)
 
 
 def next_offsets(recovered: dict[tuple[str, int], QueueOffset], state: BrokerState) -> QueueOffsets:

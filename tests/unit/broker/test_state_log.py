@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from shared.runtime.clock import SystemClock
 from shared.state import records
 from shared.state.records import NextOffset, TopicConfig, TopicRecord
 from shared.state.state import BrokerState
+from tidemark.errors import DamagedFile
 from tidemark.formats import record
 from tidemark.formats.hosts import Host
 from tidemark.formats.queue_unit import Unit
@@ -38,16 +40,17 @@ class Log:
     first: int = 0
     reads: list[int] = field(default_factory=list)
     min_offset: int = 0
+    topic: str = records.STATE_TOPIC
 
     def get(self, topic: str, queue: int) -> Queue:
         return Queue(self)
 
-    def read(self, offset: int, size: int, end: int) -> memoryview:
+    def record(self, offset: int, end: int) -> record.Record:
         self.reads.append(offset)
-        return memoryview(self._record(offset))
+        return record.decode(memoryview(self._record(offset)))
 
     def _record(self, index: int) -> bytes:
-        message = Message(records.STATE_TOPIC, 0, self.bodies[index], HOST, HOST)
+        message = Message(self.topic, 0, self.bodies[index], HOST, HOST)
         return record.encode(
             message, queue_offset=index, physical_offset=0, store_timestamp_ms=1, record_crc=True
         )
@@ -136,6 +139,23 @@ def test_a_log_that_lost_its_beginning_is_read_from_where_it_begins() -> None:
     old = [topic("gone", 1), topic("also", 2)]
     bodies = [*old, *snapshot_of(old, 1, 100_000), topic("new", 3)]
     assert set(replayed(Log(bodies, first=2)).topics) == {"gone", "also", "new"}
+
+
+@pytest.mark.parametrize("garbage", [b"", b"hello", b"\xc1", b"\x90", b"\x81\xa1v\x01"])
+def test_a_body_that_is_no_state_record_is_named_and_passed_over(
+    garbage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    # A client of RocketMQ can send anything to this topic while RocketMQ has the store. It once
+    # ended the broker at every start, and with it the way to all other messages.
+    state = replayed(Log([topic("before", 1), garbage, topic("behind", 2)]))
+    assert set(state.topics) == {"before", "behind"}
+    assert state.unknown == {"state-record-unreadable": 1}
+    assert "queue offset 1" in caplog.text
+
+
+def test_a_unit_that_leads_to_a_foreign_record_is_damage_with_a_name() -> None:
+    with pytest.raises(DamagedFile, match=r"orders/0.*store rebuild"):
+        replayed(Log([topic("a", 1)], topic="orders"))
 
 
 def test_the_larger_of_recovery_and_snapshot_counts() -> None:
