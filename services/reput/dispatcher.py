@@ -46,6 +46,7 @@ from tidemark.clock import Clock
 from tidemark.errors import CorruptRecord, FlushFailed, QueueGap, ReadOnlyDisk, StoreError
 from tidemark.formats.checkpoint import Slot, resume_check
 from tidemark.formats.filenames import offset_name
+from tidemark.formats.queue_unit import Unit
 from tidemark.formats.record import BLANK_SIZE, Checks, peek_store_timestamp
 from tidemark.formats.scan import Stop, Walk, walk
 from tidemark.offsets import PhysicalOffset, QueueOffset
@@ -276,7 +277,7 @@ class Dispatcher:
                 )
                 self._pass_end = start
             case QueueMode.ADOPT:
-                self._queues.adopt(found, keep=keep, is_real=self._is_real)
+                self._queues.adopt(found, keep=keep, is_real=self._is_real, is_whole=self._is_whole)
             case QueueMode.REBUILD:
                 self._withdraw_durable(log_min)
                 self._queues.rebuild(found, log_min=log_min, keep=keep)
@@ -336,6 +337,13 @@ class Dispatcher:
             and key == (record.topic, record.queue_id)
             and (record.queue_offset == number)
         )
+
+    def _is_whole(self, unit: Unit) -> bool:
+        at = PhysicalOffset(unit.physical_offset)
+        if at < self._log.min_offset:
+            return True  # expired: nothing can be said against it
+        walked = self._walk_view(self._window(at, PhysicalOffset(self.end)), at, 1)
+        return [(entry.size, entry.tags_code) for entry in walked.entries] == [unit[1:]]
 
     def _store_time_of(self, offset: int) -> int | None:
         if offset < self._log.min_offset:

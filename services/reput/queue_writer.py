@@ -28,7 +28,7 @@ from shared.files.queue_math import place
 from shared.files.store_dir import StoreDir
 from tidemark.errors import QueueGap
 from tidemark.formats.filenames import offset_name
-from tidemark.formats.queue_unit import UNIT, pre_blank_run
+from tidemark.formats.queue_unit import UNIT, Unit, pre_blank_run
 from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 
 RESERVE_STEP: Final = 16 * 1024
@@ -43,6 +43,9 @@ LOOKED_AT_MAX: Final = 2_000_000
 
 IsReal = Callable[[QueueKey, QueueOffset, PhysicalOffset], bool]
 """Whether the record at the offset is the message of that queue and number."""
+
+IsWhole = Callable[[Unit], bool]
+"""Whether a unit of a real record is what dispatch would make of it, to the last byte."""
 
 
 class Totals(NamedTuple):
@@ -171,14 +174,20 @@ class QueueWriter:
             self._know(one, next_offset)
             zero_behind(one, kept, thorough=thorough)
 
-    def adopt(self, found: list[Found], *, keep: int, is_real: IsReal) -> None:
+    def adopt(self, found: list[Found], *, keep: int, is_real: IsReal, is_whole: IsWhole) -> None:
         """Believe each queue up to its last whole unit whose record ends at or below keep."""
         self._forget()
         for one in found:
             leading = leading_units(one, keep)
             # A queue that RocketMQ cut keeps the cut units' bytes: 1. the log was cut; 2. others
             # were appended; 3. the old units may point to where a record of another queue begins.
-            while leading.end and not self._is_real_last(one, leading, is_real):
+            while (last := self._last(one, leading)) is not None and not is_real(
+                one.key, QueueOffset(leading.next - 1), PhysicalOffset(last.physical_offset)
+            ):
+                leading = leading_units(one, leading.end - 1)
+            # 1. A unit lies across two pages, half of its tags code in the second; 2. only the
+            # first reached the disk; 3. what follows is zeros: no other unit can be torn like that.
+            if last is not None and not is_whole(last):
                 leading = leading_units(one, leading.end - 1)
             self._know(one, leading.next).skip_until = leading.end
             zero_behind(one, leading.next, thorough=True)
@@ -187,12 +196,12 @@ class QueueWriter:
             self._touch_names(one.directory)
 
     @staticmethod
-    def _is_real_last(found: Found, leading: Leading, is_real: IsReal) -> bool:
+    def _last(found: Found, leading: Leading) -> Unit | None:
+        """The last of the leading units; None if none of them points to a record."""
+        if not leading.end:
+            return None
         with found.files() as files:
-            last = files.unit(leading.next - 1)
-        return last is not None and is_real(
-            found.key, QueueOffset(leading.next - 1), PhysicalOffset(last.physical_offset)
-        )
+            return files.unit(leading.next - 1)
 
     def rebuild(self, found: list[Found], *, log_min: int, keep: int) -> None:
         """From now on, the first record met of each queue says where the queue goes on.

@@ -218,7 +218,9 @@ def test_an_adopted_queue_is_believed_up_to_its_last_unit_with_a_record_of_its_o
 ) -> None:
     writer_on(disk).append(run(0, 9))
     writer = writer_on(disk)
-    writer.adopt(writer.survey(), keep=800, is_real=lambda key, number, at: number < 5)
+    writer.adopt(
+        writer.survey(), keep=800, is_real=lambda key, number, at: number < 5, is_whole=real
+    )
     assert writer.totals.units == 5
     assert file_bytes(disk) == b"".join(map(unit, range(5))) + ZERO * 5
     writer.append(run(3, 4))
@@ -234,7 +236,7 @@ def test_an_adopted_queue_whose_topic_was_made_anew_keeps_its_newer_units(disk: 
     newer = QueueRun("orders", 0, QueueOffset(0), unit(0, at=5000), PhysicalOffset(5000))
     writer_on(disk).append(newer)
     writer = writer_on(disk)
-    writer.adopt(writer.survey(), keep=10_000, is_real=real)
+    writer.adopt(writer.survey(), keep=10_000, is_real=real, is_whole=real)
     writer.append(run(0, 7))
     writer.append(newer)
     assert file_bytes(disk) == unit(0, at=5000) + ZERO * 9
@@ -245,7 +247,7 @@ def test_a_missing_first_file_of_an_adopted_queue_is_a_gap(disk: SimDisk) -> Non
     writer_on(disk).append(run(0, 25))
     disk.unlink(DIRECTORY / f"{0:020}")
     writer = writer_on(disk)
-    writer.adopt(writer.survey(), keep=10_000, is_real=real)
+    writer.adopt(writer.survey(), keep=10_000, is_real=real, is_whole=real)
     with pytest.raises(QueueGap, match="has queue offset 0, but the queue begins at 10"):
         writer.append(run(0, 3))
 
