@@ -7,13 +7,10 @@ tested against it. A message's walk begins here (step 1) and ends here (step 11)
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import ipaddress
 import logging
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote_to_bytes
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
@@ -23,14 +20,20 @@ from services.broker.connections import error_fields
 from services.broker.encodings import Encoding
 from services.broker.fields import (
     I64_MAX,
-    NAME_RULE,
-    check_name,
     one_of,
     parameter_int,
     shown,
 )
 from services.broker.gate import Gate
-from services.broker.limits import PULL_BYTES_MAX, PULL_MAX, QUERY_MAX, WAIT_MS_MAX, Budget
+from services.broker.http_requests import (
+    Bodies,
+    born_host,
+    number,
+    parameters,
+    required,
+    topic_of,
+)
+from services.broker.limits import PULL_BYTES_MAX, PULL_MAX, QUERY_MAX, WAIT_MS_MAX
 from services.broker.messages import Rules, message_map, parse_produce, tags_code
 from services.broker.metrics import BrokerMetrics
 from services.broker.produce import Sends, result_of
@@ -42,19 +45,14 @@ from shared.files.pull import PullResult
 from shared.files.queue_math import Boundary
 from tidemark.clock import Clock
 from tidemark.errors import (
-    BadName,
     BadRequest,
     CorruptRecord,
-    MessageTooLarge,
-    SlowRequest,
     TidemarkError,
     UnknownCall,
     UnknownMessage,
     UnknownMethod,
-    UnsupportedMediaType,
 )
 from tidemark.formats import ids, record
-from tidemark.formats.hosts import Host
 from tidemark.formats.queue_unit import Unit
 
 log = logging.getLogger(__name__)
@@ -93,11 +91,9 @@ class Api:
         self._clock = clock
         self._metrics = metrics
         self._unique_ids = unique_ids
-        self._request_size_max = request_size_max
-        self._read_timeout_s = read_timeout_s
         self._delay_levels_ms = delay_levels_ms
-        self._waiting = Budget(
-            "bytes of requests in memory", waiting_bytes_max, "Send less at a time, or try again."
+        self._bodies = Bodies(
+            size_max=request_size_max, waiting_max=waiting_bytes_max, timeout_s=read_timeout_s
         )
         self._document = encodings.encode(
             openapi.document(version=version, rules=rules, request_size_max=request_size_max),
@@ -136,67 +132,65 @@ class Api:
         return web.Response(body=self._document, content_type=encodings.JSON)
 
     async def _list_topics(self, request: web.Request) -> web.StreamResponse:
-        _parameters(request, frozenset())
+        parameters(request, frozenset())
         self._gate.check_reads()
         return _answer(request, {"topics": self._parts().topics.all()})
 
     async def _get_topic(self, request: web.Request) -> web.StreamResponse:
-        _parameters(request, frozenset())
-        topic = _topic(request)
+        parameters(request, frozenset())
+        topic = topic_of(request)
         self._gate.check_reads()
         return _answer(request, self._parts().topics.one(topic))
 
     async def _put_topic(self, request: web.Request) -> web.StreamResponse:
-        _parameters(request, frozenset())
-        topic = _topic(request)
+        parameters(request, frozenset())
+        topic = topic_of(request)
         self._gate.check_sends()
-        fields = await self._decoded(request) if request.body_exists else {}
         topics = self._parts().topics
-        await topics.put(topic, fields)
+        if request.body_exists:
+            async with self._bodies.read(request) as (fields, _):
+                await topics.put(topic, fields)
+        else:
+            await topics.put(topic, {})
         return _answer(request, topics.one(topic))
 
     async def _delete_topic(self, request: web.Request) -> web.StreamResponse:
-        _parameters(request, frozenset())
-        topic = _topic(request)
+        parameters(request, frozenset())
+        topic = topic_of(request)
         self._gate.check_sends()
         await self._parts().topics.delete(topic)
         return web.Response(status=204)
 
     async def _send(self, request: web.Request) -> web.StreamResponse:
-        _parameters(request, frozenset())
-        topic = _topic(request)
+        parameters(request, frozenset())
+        topic = topic_of(request)
         self._gate.check_sends()
         try:
-            encoding = encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
-            size = _announced_size(request, self._request_size_max)
-            self._waiting.take(size)
-            try:
+            async with self._bodies.read(request) as (value, encoding):
                 produce = parse_produce(
-                    encodings.decode(await self._body(request), encoding),
+                    value,
                     rules=self._rules,
                     json_body=encoding is Encoding.JSON,
                     make_unique_id=self._unique_ids.make,
                 )
-                sent = await self._parts().sends.send(topic, produce, _born_host(request))
-            finally:
-                self._waiting.give_back(size)
+                sent = await self._parts().sends.send(topic, produce, born_host(request))
         except TidemarkError as error:
             self._metrics.put_results.labels(result_of(error)).inc()
             raise
         return _answer(request, sent.as_dict())
 
     async def _pull(self, request: web.Request) -> web.StreamResponse:
-        given = _parameters(request, openapi.PULL_PARAMETERS)
+        given = parameters(request, openapi.PULL_PARAMETERS)
         topic, queue = self._queue(request)
         raw = encodings.wants_records(request.headers.get(hdrs.ACCEPT))
         pull = PullRequest(
             topic,
             queue,
-            offset=parameter_int(_required(given, "offset"), "offset"),
-            count_max=_int(given, "max", MESSAGES_DEFAULT, 0, PULL_MAX),
-            bytes_max=_int(given, "max_bytes", PULL_BYTES_MAX, 1, PULL_BYTES_MAX),
+            offset=parameter_int(required(given, "offset"), "offset"),
+            count_max=number(given, "max", MESSAGES_DEFAULT, 0, PULL_MAX),
+            bytes_max=number(given, "max_bytes", PULL_BYTES_MAX, 1, PULL_BYTES_MAX),
             tags=parse_tags(given.get("tags")),
-            wait_ms=_int(given, "wait_ms", 0, 0, WAIT_MS_MAX),
+            wait_ms=number(given, "wait_ms", 0, 0, WAIT_MS_MAX),
             bulk=raw,
         )
         self._gate.check_reads()
@@ -208,9 +202,9 @@ class Api:
         return self._raw_answer(result) if raw else self._pull_answer(request, result)
 
     async def _offset(self, request: web.Request) -> web.StreamResponse:
-        given = _parameters(request, openapi.OFFSET_PARAMETERS)
+        given = parameters(request, openapi.OFFSET_PARAMETERS)
         topic, queue = self._queue(request)
-        timestamp_ms = parameter_int(_required(given, "timestamp_ms"), "timestamp_ms")
+        timestamp_ms = parameter_int(required(given, "timestamp_ms"), "timestamp_ms")
         boundary = Boundary[
             one_of(given.get("boundary", "lower"), "boundary", ["lower", "upper"]).upper()
         ]
@@ -220,7 +214,7 @@ class Api:
         return _answer(request, topics.offset_by_time(topic, queue, timestamp_ms, boundary))
 
     async def _message(self, request: web.Request) -> web.StreamResponse:
-        _parameters(request, frozenset())
+        parameters(request, frozenset())
         text = request.match_info["message_id"]
         try:
             _, offset = ids.parse_offset_id(text)
@@ -243,9 +237,9 @@ class Api:
         return _answer(request, self._as_map(found, encoding))
 
     async def _query(self, request: web.Request) -> web.StreamResponse:
-        given = _parameters(request, openapi.QUERY_PARAMETERS)
-        topic = _topic(request)
-        hits_max = _int(given, "max", MESSAGES_DEFAULT, 1, QUERY_MAX)
+        given = parameters(request, openapi.QUERY_PARAMETERS)
+        topic = topic_of(request)
+        hits_max = number(given, "max", MESSAGES_DEFAULT, 1, QUERY_MAX)
         if ("key" in given) == ("unique_id" in given):
             raise BadRequest("give either key or unique_id.", field="key")
         self._gate.check_reads()
@@ -259,8 +253,8 @@ class Api:
             found = parts.queries.by_key(
                 topic,
                 given["key"],
-                begin_ms=_int(given, "begin_ms", 0, 0, I64_MAX),
-                end_ms=_int(given, "end_ms", I64_MAX, 0, I64_MAX),
+                begin_ms=number(given, "begin_ms", 0, 0, I64_MAX),
+                end_ms=number(given, "end_ms", I64_MAX, 0, I64_MAX),
                 hits_max=hits_max,
             )
         encoding = _encoding(request)
@@ -273,50 +267,13 @@ class Api:
         return self.parts
 
     def _queue(self, request: web.Request) -> tuple[str, int]:
-        topic = _topic(request)
+        topic = topic_of(request)
         return topic, parameter_int(request.match_info["queue"], "queue", 0, (1 << 31) - 1)
-
-    async def _decoded(self, request: web.Request) -> object:
-        encoding = encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
-        size = _announced_size(request, self._request_size_max)
-        self._waiting.take(size)
-        try:
-            return encodings.decode(await self._body(request), encoding)
-        finally:
-            self._waiting.give_back(size)
-
-    async def _body(self, request: web.Request) -> bytes:
-        """The whole body, at most request_size_max bytes, within read_timeout_s."""
-        content = request.content
-        if content.is_eof():
-            return content.read_nowait()  # it came with the head, and within the same bound
-        parts: list[bytes] = []
-        size = 0
-        try:
-            async with asyncio.timeout(self._read_timeout_s):
-                while part := await content.readany():
-                    size += len(part)
-                    if size > self._request_size_max:
-                        raise _too_large(size, self._request_size_max)
-                    parts.append(part)
-        except TimeoutError:
-            raise SlowRequest(
-                f"after {self._read_timeout_s} s only {size} bytes of the body had arrived. "
-                "Nothing was stored.",
-                "Send smaller requests.",
-                limit=self._read_timeout_s,
-            ) from None
-        except web.RequestPayloadError as error:
-            raise BadRequest(f"the body is broken: {error}. Nothing was stored.") from None
-        return b"".join(parts)
 
     async def _expect(self, request: web.Request) -> web.StreamResponse | None:
         """Judge a body that the client only announces, before it sends it."""
         try:
-            if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
-                raise BadRequest("of Expect only 100-continue is known. Nothing was stored.")
-            encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
-            _announced_size(request, self._request_size_max)
+            self._bodies.check_announced(request)
         except TidemarkError as error:
             return self._refusal(request, error, error.status)
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -442,21 +399,6 @@ def _checked(data: memoryview, unit: Unit) -> record.Record:
     return record.decode(data)
 
 
-def _topic(request: web.Request) -> str:
-    """The topic's name in the path; a topic's name may hold a %, so escapes must be whole."""
-    raw = request.rel_url.raw_path
-    if "%" in raw:
-        try:
-            unquote_to_bytes(raw).decode()
-        except UnicodeDecodeError:
-            raise BadName(
-                f"topic in {shown(raw)} is not a name: {NAME_RULE}.",
-                "Write a % in a name as %25.",
-                field="topic",
-            ) from None
-    return check_name(request.match_info["topic"])
-
-
 def _encoding(request: web.Request) -> Encoding:
     headers = request.headers
     return encodings.of_answer(headers.get(hdrs.ACCEPT), headers.get(hdrs.CONTENT_TYPE))
@@ -467,69 +409,3 @@ def _answer(request: web.Request, value: Mapping[str, Any], status: int = 200) -
     return web.Response(
         body=encodings.encode(value, encoding), status=status, content_type=encoding.value
     )
-
-
-def _parameters(request: web.Request, known: frozenset[str]) -> dict[str, str]:
-    """The query; refuses what we would ignore, and what is given twice."""
-    if not request.query_string:
-        return {}
-    given: dict[str, str] = {}
-    for name, value in request.query.items():
-        if name not in known:
-            raise BadRequest(
-                f"{shown(name)} is not a parameter of this call.",
-                f"It has: {', '.join(sorted(known)) or 'none'}.",
-                field=name[:60],
-            )
-        if name in given:
-            raise BadRequest(f"{name} is given twice.", field=name)
-        given[name] = value
-    return given
-
-
-def _required(given: Mapping[str, str], name: str) -> str:
-    if name not in given:
-        raise BadRequest(f"{name} is missing.", field=name)
-    return given[name]
-
-
-def _int(given: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
-    return parameter_int(given[name], name, low, high) if name in given else default
-
-
-def _announced_size(request: web.Request, limit: int) -> int:
-    """Bytes to reserve for the body; one too large, or packed, is refused before it is read."""
-    packed = request.headers.get(hdrs.CONTENT_ENCODING)
-    if packed is not None and packed.strip().lower() not in ("", "identity"):
-        raise UnsupportedMediaType(
-            f"content encoding {shown(packed)} is not understood. Nothing was stored.",
-            "Send the body as it is.",
-        )
-    size = request.content_length
-    if size is not None and size > limit:
-        raise _too_large(size, limit)
-    # A body without a length may become as large as allowed: it is counted as that.
-    return size if size is not None else (limit if request.body_exists else 0)
-
-
-def _too_large(size: int, limit: int) -> MessageTooLarge:
-    return MessageTooLarge(
-        f"the request body has {size} bytes or more, {limit} are allowed. Nothing was stored.",
-        "Send fewer messages per request.",
-        limit=limit,
-    )
-
-
-def _born_host(request: web.Request) -> Host:
-    peer = request.transport.get_extra_info("peername") if request.transport else None
-    if not peer:
-        return Host(b"\x7f\x00\x00\x01", 0)
-    return Host(_address(peer[0]), peer[1])
-
-
-@functools.lru_cache(maxsize=1024)
-def _address(text: str) -> bytes:
-    address = ipaddress.ip_address(text.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.packed
-    return address.packed
