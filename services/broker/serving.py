@@ -1,0 +1,330 @@
+"""All parts of a broker whose store is open: built, run, closed in order.
+
+Begins where recovery ended: waits until reput has dispatched the recovered log, replays the state,
+builds what serves with it, opens reads and then sends. After stop: callers in hand are answered,
+everything written is flushed, the log is closed. Before: ``service``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from services.broker.append import Append
+from services.broker.config import BrokerConfig
+from services.broker.connections import BoundedServer
+from services.broker.files_ahead import FilesAhead
+from services.broker.flusher import Flusher, Pace
+from services.broker.gate import Gate
+from services.broker.http_api import Api, Parts
+from services.broker.metrics import BrokerMetrics
+from services.broker.open_store import OpenStore
+from services.broker.produce import Sends
+from services.broker.pull import Puller
+from services.broker.query import Queries
+from services.broker.queue_offsets import Queue
+from services.broker.state_log import StateLog, next_offsets, replay
+from services.broker.topic_file import TopicFile
+from services.broker.topic_views import TopicViews
+from services.broker.topics import Topics
+from services.broker.watch import Watch
+from shared.files.commit_log import CommitLogReader
+from shared.files.commit_log_appender import CommitLogAppender
+from shared.files.consume_queue import ConsumeQueues
+from shared.files.index import IndexReader
+from shared.runtime.clock import SystemClock
+from shared.runtime.doorbell import Doorbell
+from shared.runtime.health import Health
+from shared.runtime.lifecycle import run_parts
+from tidemark.errors import CorruptRecord, DamagedFile, StoreError
+from tidemark.formats.checkpoint import BrokerState, Slot
+from tidemark.offsets import PhysicalOffset
+
+log = logging.getLogger(__name__)
+
+REPUT = "reput"
+CATCH_UP_POLL_S = 0.02
+PAGE_SIZE = 4096
+ALONE_EPOCH = 1
+"""What a node alone says it appends under: 0 would mean that it does not append."""
+
+
+class Built(NamedTuple):
+    """The parts that know the replayed state."""
+
+    parts: Parts
+    append: Append
+    state_log: StateLog
+    topic_file: TopicFile
+    state_known: bool
+
+
+class StateNotRead(Exception):
+    """Damage met while the state was read; the process stays, unready, and says so."""
+
+    def __init__(self, fault: CorruptRecord | DamagedFile) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
+
+
+class Serving:
+    """All parts of a broker whose store is open."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: SystemClock,
+        metrics: BrokerMetrics,
+        health: Health,
+        store: OpenStore,
+        doorbell: Doorbell,
+        port: int,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._metrics = metrics
+        self._health = health
+        self._store = store
+        self._doorbell = doorbell
+        self._host = config.store_host(port)
+        self._positions = store.positions
+        self._reader = CommitLogReader(store.directory, store.positions)
+        self._queues = ConsumeQueues(store.directory, self._reader)
+        self._appender = CommitLogAppender(store.directory, store.positions)
+        self._files = FilesAhead(
+            self._prepare,
+            lambda: self._appender.written,
+            file_size=config.store.commit_log_file_size,
+            wait_s=config.prepare_wait_s,
+            on_change=self._writes_changed,
+        )
+        self._rings_at_append = config.store.visible_after == "written"
+        self._flusher = Flusher(
+            self._appender, self._pace(), clock, metrics, on_flushed=self._flushed
+        )
+
+    def _pace(self) -> Pace:
+        config = self._config
+        if config.store.visible_after == "flushed":
+            return Pace(config.flush_interval_ms / 1000)
+        return Pace(
+            config.interval_flush_ms / 1000,
+            config.interval_flush_pages * PAGE_SIZE,
+            config.interval_flush_thorough_ms / 1000,
+        )
+
+    def start_appender(self) -> None:
+        """Go on where recovery found the end. Blocks."""
+        self._appender.start_at(self._store.recovered.end)
+
+    def _prepare(self) -> None:
+        """All that appending needs. Blocks, in the thread of FilesAhead."""
+        # The marker first: it tells whether the disk takes writes at all, and before it is there
+        # nothing may be appended.
+        self._store.directory.mark_running()
+        if self._store.needs_restart:
+            raise self._store.restart_needed()
+        if self._store.recover_again():
+            self._appender.start_at(self._store.recovered.end)
+        self._appender.prepare_next()
+
+    def _writes_changed(self, failure: StoreError | None) -> None:
+        if failure is None:
+            for code in ("disk-full", "read-only-disk"):
+                self._health.clear_reason(code)
+        else:
+            self._health.add_reason(failure.code, f"{failure.detail} {failure.advice}")
+
+    def _flushed(self) -> None:
+        if not self._rings_at_append:
+            self._doorbell.ring(REPUT)
+
+    def _dispatched(self) -> PhysicalOffset:
+        return self._store.dispatched
+
+    async def run(
+        self,
+        stop: asyncio.Event,
+        gate: Gate,
+        api: Api,
+        server: BoundedServer,
+        watch: Watch,
+    ) -> None:
+        """Open for reads and sends as soon as each may be; close in order after stop."""
+        self._health.state = "catching-up"
+        try:
+            if not await self._catch_up(stop, gate, api):
+                return
+            built = await self._build()
+        except (CorruptRecord, DamagedFile) as error:
+            self._appender.close(clean=False)
+            raise StateNotRead(error) from error
+        api.parts = built.parts
+        watch.queues = self._queues
+        flush_stop = asyncio.Event()
+
+        async def open_and_close() -> None:
+            gate.reads_open = True
+            await built.topic_file.take_over(state_known=built.state_known, stop=stop)
+            gate.sends_open = True
+            self._health.state = "serving"
+            self._positions.publish(Slot.SERVING_EPOCH, ALONE_EPOCH)
+            self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
+            # What was made so far lives as long as the process: the collector need not look at it.
+            gc.collect()
+            gc.freeze()
+            log.info("serving", extra={"event": "ready"})
+            await stop.wait()
+            gate.shut()
+            self._health.state = "stopping"
+            built.append.close()
+            built.parts.puller.held.close()
+            await server.close()
+            flush_stop.set()
+
+        try:
+            await run_parts(
+                stop,
+                {
+                    "flusher": lambda: self._flusher.run(flush_stop),
+                    "files-ahead": lambda: self._files.run(stop),
+                    "pulls": lambda: built.parts.puller.run(stop, self._doorbell),
+                    "snapshots": lambda: built.state_log.run(stop),
+                    "topic-file": lambda: built.topic_file.run(stop),
+                    "door": open_and_close,
+                },
+            )
+        except BaseException:
+            self._positions.publish(Slot.SERVING_EPOCH, 0)
+            self._appender.close(clean=False)
+            raise
+        self._positions.publish(Slot.SERVING_EPOCH, 0)
+        await asyncio.to_thread(self._close_clean)
+
+    async def _build(self) -> Built:
+        """Replay the state and make the parts that serve with it."""
+        config, store = self._config, self._store
+        state = await asyncio.to_thread(replay, self._queues, self._reader, self._dispatched())
+        offsets = next_offsets(store.recovered.next_queue_offsets, state)
+        state_log = StateLog(
+            state.copy(),
+            offsets,
+            self._clock,
+            self._host,
+            flushed=lambda: self._appender.flushed,
+            file_size=config.store.commit_log_file_size,
+        )
+        topics = Topics(
+            state,
+            state_log,
+            offsets,
+            flushed=lambda: self._appender.flushed,
+            queues_in_store={*store.directory.queues(), *store.recovered.next_queue_offsets},
+            auto_create_queues=config.auto_create_queues if config.auto_create_topics else None,
+            on_change=lambda: topic_file.changed(),
+        )
+        topic_file = TopicFile(store.directory, topics, self._clock, lambda: self._appender.flushed)
+        views = TopicViews(
+            topics,
+            self._queues,
+            self._reader,
+            self._dispatched,
+            auto_create=config.auto_create_topics,
+            queues_default=config.auto_create_queues,
+        )
+        puller = Puller(
+            self._queues,
+            self._reader,
+            offsets,
+            self._clock,
+            self._metrics,
+            floor=views.floor,
+            dispatched=self._dispatched,
+            written=lambda: self._appender.written,
+            held_max=config.held_pulls_max,
+        )
+        append = Append(
+            self._appender,
+            offsets,
+            self._files,
+            self._clock,
+            self._metrics,
+            file_size=config.store.commit_log_file_size,
+            record_crc=config.store.record_crc,
+            reserve=config.reserve,
+            clock_step_max_ms=config.clock_step_max_ms,
+            last_store_time_ms=store.recovered.last_store_timestamp_ms,
+            snapshot=state_log.snapshot,
+            undispatched=lambda: self._appender.flushed - self._dispatched(),
+            dispatch_lag_max=config.dispatch_lag_max,
+            on_appended=lambda queues, end: self._appended(puller, queues, end),
+            on_clock_step=self._clock_stepped,
+            on_fault=self._flusher.fail,
+        )
+        state_log.connect(append, self._flusher)
+        queries = Queries(
+            self._reader,
+            self._queues,
+            IndexReader(store.directory, self._reader),
+            self._dispatched,
+            views.is_shown,
+        )
+        sends = Sends(append, self._flusher, topics, self._clock, self._metrics, self._host)
+        parts = Parts(sends, puller, queries, views)
+        return Built(parts, append, state_log, topic_file, state.is_known)
+
+    async def _catch_up(self, stop: asyncio.Event, gate: Gate, api: Api) -> bool:
+        """Wait until the queues cover the recovered log; False if stopped before.
+
+        On a disk that takes no writes this may take until somebody makes room: reads open on what
+        the queues cover. Sends do not: the state is not known to its end.
+        """
+        positions, end = self._positions, self._store.recovered.end
+        begin: int | None = None
+        while not stop.is_set():
+            dispatched = self._dispatched()
+            follows = positions.get(Slot.REPUT_GENERATION) == positions.get(Slot.GENERATION)
+            unwritable = self._store.unwritable
+            if dispatched >= end and (follows or unwritable is not None):
+                self._health.clear_reason("catching-up")
+                gate.reads_open, gate.send_fault = False, None
+                return True
+            if unwritable is not None and not gate.reads_open:
+                log.warning(
+                    "reads end before the end of the log: the disk takes no writes",
+                    extra={"event": "short-queues", "dispatched": dispatched, "end": end},
+                )
+                api.parts = (await self._build()).parts
+                gate.reads_open, gate.send_fault = True, unwritable
+            begin = dispatched if begin is None else begin
+            self._health.recovery.progress(dispatched - begin, end - begin)
+            self._health.add_reason(
+                "catching-up",
+                f"reput has dispatched {dispatched} of {end} bytes"
+                if follows
+                else "reput has not begun: does it run?",
+            )
+            await self._doorbell.wait(CATCH_UP_POLL_S)
+        return False
+
+    def _close_clean(self) -> None:
+        self._appender.close(clean=True)
+        self._store.stopped_clean()
+
+    def _appended(self, puller: Puller, queues: Sequence[Queue], end: PhysicalOffset) -> None:
+        self._flusher.appended()
+        if puller.held.appended(queues, end):
+            self._doorbell.wake()  # to poll often until it is dispatched
+        if self._rings_at_append:
+            self._doorbell.ring(REPUT)
+
+    def _clock_stepped(self, step_ms: int) -> None:
+        self._metrics.clock_steps.inc()
+        log.warning(
+            "the wall clock stepped back; store times follow it, look-ups by time may be inexact",
+            extra={"event": "clock-step", "step_ms": step_ms, "pid": os.getpid()},
+        )
