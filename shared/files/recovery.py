@@ -248,8 +248,9 @@ class _Recovery:
 
     def _unproven_from(self) -> int:
         """From where on a record may have reached the disk in part and look like one."""
-        if self.origin is not Origin.OURS or not self.region_is_ours or self.store.was_clean:
+        if self.origin is not Origin.OURS or self.store.was_clean:
             return JUDGE_ALL
+        # Both marks are 0 when the page was lost: then nothing proves any record.
         return max(self.flushed, self._written_same_boot())
 
     # -- what the break means -------------------------------------------------------------------

@@ -313,7 +313,7 @@ class Run:
         self.disk.capacity_bytes = None
         self.disk.check_reserved = True
         if self.random.random() < 0.15:
-            self._tamper(draw_tampering(self.random, ending))
+            self._tamper(draw_tampering(self.random))
         if self.random.random() < 0.3:
             self.old_checkpoint = self.disk.peek(ROOT / "checkpoint")
 

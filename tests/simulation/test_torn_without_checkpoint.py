@@ -1,8 +1,7 @@
-"""A queue unit across two pages of which a power cut left one: it is made again, not believed."""
+"""A unit or a record across two pages of which a power cut left one, and no checkpoint either."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 from shared.files.store_config import StoreConfig
@@ -48,8 +47,39 @@ def test_a_unit_whose_tags_code_was_torn_off_is_made_again_from_the_log() -> Non
     file.pwrite(bytes(CONFIG.consume_queue_file_size - PAGE), PAGE)
     file.close()
     after.remove_tree(ROOT / "checkpoint")
-    again = Machine(after, replace(CONFIG), history, boot=2)
+    again = Machine(after, CONFIG, history, boot=2)
     again.start_reput()
     again.dispatch_all()
 
     checks.check_units(after, ROOT, history, again.dispatched, exact=True)
+
+
+def test_a_record_that_lost_its_properties_is_cut_without_a_checkpoint_too() -> None:
+    """1. A record lies across two pages: all up to the length of its properties in the first one.
+    2. The power fails before any sync, with only the first page written back. 3. The checkpoint
+    is deleted: no mark says that the record was ever flushed, and none that it was not. 4. Sizes,
+    position and body CRC are right, the record CRC is "not there": half a message was served.
+    """
+    disk = SimDisk(Random(1))
+    disk.make_directory(ROOT)
+    history = History()
+    machine = Machine(disk, CONFIG, history, boot=1)
+    machine.send([NewOne("orders", 0, b"first", "", (), "U1")])
+    machine.flush()
+    first = history.sent[0]
+    head_size = 48 + 8 + 8 + 8 + 16 + 1 + len("orders") + 2
+    body = bytes(range(1, 256)) * 16
+    machine.send([NewOne("orders", 0, body[: PAGE - first.end - head_size], "", (), "U2")])
+    torn = history.sent[1]
+
+    after = disk.copy()
+    file = after.open(ROOT / "commitlog" / f"{0:020}", writable=True)
+    file.pwrite(bytes(PAGE), PAGE)
+    file.close()
+    after.remove_tree(ROOT / "checkpoint")
+    again = Machine(after, CONFIG, history, boot=2)
+
+    assert torn.start < PAGE < torn.end
+    assert again.recovered.end == first.end == torn.start
+    assert again.recovered.cut is not None
+    assert again.next_queue_offsets == {("orders", 0): 1}
