@@ -52,7 +52,7 @@ class OpenStore:
     def open(cls, config: BrokerConfig, disk: Disk, clock: Clock) -> OpenStore:
         """Lock and open. Blocks. Raises StoreLocked, StoreSizesDiffer, StoreFormatUnknown …"""
         directory = StoreDir(disk, config.store_dir, config.store, run_dir=config.sockets_dir)
-        config.store_dir.mkdir(parents=True, exist_ok=True)
+        disk.make_directory(config.store_dir)  # its name is synced: all acked bytes are below it
         locks: list[RecordLock] = []
         try:
             # Before anything else is looked at: what another process is changing means nothing.
