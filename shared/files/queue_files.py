@@ -24,30 +24,57 @@ MAPPED_PER_QUEUE: Final = 2
 """Files of one queue mapped at a time: the one being read and the last."""
 SEARCH_SIZE: Final = 3200 * UNIT_SIZE
 """Bytes looked at together where only zeros are expected."""
+OFFSET_MAX: Final = 1 << 53
+"""A physical offset that no log gets to; random bytes nearly always lie above."""
 HOLE_SLACK: Final = 1 << 16
 """Looked at behind what a file's blocks account for, since some may be a file system's own."""
 
 
-def _points_to_a_record(unit: Unit) -> bool:
+def _points_to_a_record(unit: Unit, size_max: int) -> bool:
     """Whether a unit could be one that was written for a record."""
     return (
         not is_filler(unit.physical_offset, unit.size)
-        and unit.physical_offset >= 0
-        and unit.size >= RECORD_SIZE_MIN
+        and 0 <= unit.physical_offset < OFFSET_MAX
+        and RECORD_SIZE_MIN <= unit.size <= size_max
     )
 
 
-def _farthest_in(view: memoryview, low: int, high: int) -> int:
+def _is_witness(unit: Unit, before: Unit | None, size_max: int) -> bool:
+    """Whether a unit says that its record was on disk, and is not merely what a damaged file holds.
+
+    before: the unit in front of it, None if that is not known. A queue's records lie in the log in
+    the queue's order.
+    """
+    if not _points_to_a_record(unit, size_max):
+        return False
+    if before is None or before.size == 0 or is_filler(before.physical_offset, before.size):
+        return True
+    return _points_to_a_record(before, size_max) and before.end <= unit.physical_offset
+
+
+def _farthest_in(view: memoryview, low: int, high: int, before: Unit | None, size_max: int) -> int:
     """The largest record end of the units in view[low:high], −1 if there is none."""
     farthest = -1
     for start in range(low, high, SEARCH_SIZE):
         chunk = bytes(view[start : min(start + SEARCH_SIZE, high)])
         if chunk == bytes(len(chunk)):
+            before = None
             continue
         for unit in map(Unit._make, UNIT.iter_unpack(chunk)):
-            if _points_to_a_record(unit):
-                farthest = max(farthest, unit.end)
+            if unit.end > farthest and _is_witness(unit, before, size_max):
+                farthest = unit.end
+            before = unit
     return farthest
+
+
+class _Mapped:
+    """One mapped file, and how far reading it takes no block (``File.data_end``)."""
+
+    __slots__ = ("readable", "region")
+
+    def __init__(self, region: MappedRegion, readable: int) -> None:
+        self.region = region
+        self.readable = readable
 
 
 class QueueFiles:
@@ -62,7 +89,7 @@ class QueueFiles:
         self.file_size = file_size
         self.starts: list[int] = []
         """Start (bytes) of every file known, ascending."""
-        self._regions: OrderedDict[int, MappedRegion] = OrderedDict()
+        self._mapped: OrderedDict[int, _Mapped] = OrderedDict()
         self.refresh()
 
     def refresh(self) -> None:
@@ -75,8 +102,8 @@ class QueueFiles:
             and start % self.file_size == 0
         ]
         self.starts = sorted(found)
-        for start in self._regions.keys() - set(found):
-            self._regions.pop(start).close()
+        for start in self._mapped.keys() - set(found):
+            self._mapped.pop(start).region.close()
 
     def find_next(self) -> bool:
         """Look for one more file behind the last; whether there is one."""
@@ -89,24 +116,31 @@ class QueueFiles:
         self.starts.append(behind)
         return True
 
-    def region(self, start: int) -> memoryview | None:
-        """The file's bytes, at most file_size; None if it is gone. Borrowed until unmapped."""
-        region = self._regions.get(start)
-        if region is None:
+    def region(self, start: int, need: int = 0) -> memoryview | None:
+        """The file's whole units up to the last that was stored; None if the file is gone.
+
+        need: look anew where that is if fewer bytes were known. What lies behind reads as zeros and
+        is not looked at: the file is sparse. Borrowed until unmapped.
+        """
+        mapped = self._mapped.get(start)
+        if mapped is None or mapped.readable < min(need, self.file_size):
             try:
                 file = self._disk.open(self._directory / offset_name(start), writable=False)
             except FileNotFoundError:
                 return None
             try:
-                region = file.map(writable=False)
+                readable = min(file.data_end(), self.file_size)
+                readable -= readable % UNIT_SIZE
+                if mapped is None:
+                    mapped = self._mapped[start] = _Mapped(file.map(writable=False), readable)
             finally:
                 file.close()
-            self._regions[start] = region
-            while len(self._regions) > self._mapped_max:
-                self._regions.popitem(last=False)[1].close()
+            mapped.readable = max(mapped.readable, readable)
+            while len(self._mapped) > self._mapped_max:
+                self._mapped.popitem(last=False)[1].region.close()
         else:
-            self._regions.move_to_end(start)
-        return region.view[: self.file_size]
+            self._mapped.move_to_end(start)
+        return mapped.region.view[: mapped.readable]
 
     def count(self, end: int, known: int = 0) -> QueueOffset:
         """Queue offset behind the last unit whose record ends at or below end.
@@ -122,13 +156,19 @@ class QueueFiles:
             low = max(0, known - self.starts[index] // UNIT_SIZE)
             index = self._last_begun(index, end)
             start = self.starts[index]
-            view = self.region(start)
+            view = self.region(start, need=(low + 1) * UNIT_SIZE)
             if view is None:  # deleted while we looked
                 self.refresh()
                 continue
             if start > known * UNIT_SIZE or low > len(view) // UNIT_SIZE:
                 low = 0
             count = count_visible(view, len(view) // UNIT_SIZE, end, low)
+            while count * UNIT_SIZE == len(view) < self.file_size:  # it may have grown
+                more = self.region(start, need=len(view) + UNIT_SIZE)
+                if more is None or len(more) == len(view):
+                    break
+                view = more
+                count = count_visible(view, len(view) // UNIT_SIZE, end, count)
             is_last = index == len(self.starts) - 1
             if count == units_per_file and is_last and self.find_next():
                 known = (start + self.file_size) // UNIT_SIZE
@@ -148,7 +188,7 @@ class QueueFiles:
         )
 
     def _begun(self, index: int, end: int) -> bool:
-        view = self.region(self.starts[index])
+        view = self.region(self.starts[index], need=UNIT_SIZE)
         return view is not None and len(view) >= UNIT_SIZE and count_visible(view, 1, end) == 1
 
     def unit(self, queue_offset: int) -> Unit | None:
@@ -156,20 +196,25 @@ class QueueFiles:
         if queue_offset < 0:
             return None
         start, position = place(queue_offset, self.file_size)
-        view = self.region(start)
-        if view is None or position + UNIT_SIZE > len(view):
+        view = self.region(start, need=position + UNIT_SIZE)
+        if view is None:
             return None
+        if position + UNIT_SIZE > len(view):
+            return Unit(0, 0, 0) if start + self.file_size > position else None
         return Unit._make(UNIT.unpack_from(view, position))
 
-    def farthest_record_end(self) -> int:
+    def farthest_record_end(self, record_size_max: int) -> int:
         """The largest record end of all units behind the first that is missing, or the last one's.
 
         After a power cut units may be there while earlier ones, synced later, are not: each that
-        is there was made of a record that was on disk. −1 if no unit points to a record.
+        is there was made of a record that was on disk. −1 if no unit points to a record; units that
+        can be nobody's, as a damaged file holds them, prove nothing.
         """
         length = self.count(EVERYTHING)
         last = self.unit(length - 1)
-        farthest = last.end if last is not None and _points_to_a_record(last) else -1
+        before = self.unit(length - 2)
+        proves = last is not None and _is_witness(last, before, record_size_max)
+        farthest = last.end if last is not None and proves else -1
         for start in reversed(self.starts):
             if start + self.file_size <= length * UNIT_SIZE:
                 break
@@ -180,10 +225,12 @@ class QueueFiles:
             low = max(0, length * UNIT_SIZE - start)
             # Units are appended, so blocks are taken from the front: holes need not be read.
             high = min(len(view), max(low, facts.allocated) + HOLE_SLACK) // UNIT_SIZE * UNIT_SIZE
-            farthest = max(farthest, _farthest_in(view, low, high))
+            before = self.unit((start + low) // UNIT_SIZE - 1) if low else None
+            found = _farthest_in(view, low, high, before, record_size_max)
+            farthest = max(farthest, found)
         return farthest
 
     def close(self) -> None:
         """Unmap everything."""
-        while self._regions:
-            self._regions.popitem()[1].close()
+        while self._mapped:
+            self._mapped.popitem()[1].region.close()

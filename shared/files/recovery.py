@@ -175,10 +175,11 @@ class _Recovery:
     def _queues_end(self) -> int:
         """The farthest record end that any queue unit points to; −1 if there is none."""
         farthest = -1
+        size_max = self.files.file_size  # a record never crosses files
         for topic, queue in self.store.queues():
             units = self._queue_files(topic, queue)
             try:
-                farthest = max(farthest, units.farthest_record_end())
+                farthest = max(farthest, units.farthest_record_end(size_max))
             finally:
                 units.close()
         return farthest

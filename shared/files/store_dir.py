@@ -40,6 +40,8 @@ __all__ = ["Role", "StoreConfig", "StoreDir", "config_of"]
 
 LOCK_CONTENT: Final = b"lock"
 LMQ_PREFIX: Final = "%LMQ%"
+QUEUE_MAX: Final = (1 << 31) - 1
+"""Largest queue id that a record can carry."""
 
 UNSUPPORTED: Final = (
     ("batchconsumequeue", "queues of inner batches (BatchCQ)"),
@@ -67,6 +69,13 @@ PID_SLOTS: Final = {
     Role.HA: (Slot.HA_PID,),
 }
 """Where a holder says its process id, in the order of likelihood."""
+
+
+def _queue_number(name: str) -> int | None:
+    if not (name.isascii() and name.isdigit() and len(name) <= len(str(QUEUE_MAX))):
+        return None
+    number = int(name)
+    return number if number <= QUEUE_MAX and name == str(number) else None
 
 
 class StandInLock:
@@ -122,14 +131,19 @@ class StoreDir:
         return self.consume_queues_dir / topic / str(queue)
 
     def queues(self) -> list[tuple[str, int]]:
-        """Every (topic, queue) that has a directory; names that are no integer are not queues."""
+        """Every (topic, queue) that has a directory.
+
+        Names that are no number of a queue as RocketMQ and we write them are not queues: not 007,
+        which would be queue 7 a second time, and nothing above the 32 bits of a record's queue id.
+        """
         found = []
         for topic in self.disk.list_directory(self.consume_queues_dir):
             if not topic.is_directory or topic.name.startswith(LMQ_PREFIX):
                 continue
             for queue in self.disk.list_directory(self.consume_queues_dir / topic.name):
-                if queue.is_directory and queue.name.isascii() and queue.name.isdigit():
-                    found.append((topic.name, int(queue.name)))
+                number = _queue_number(queue.name) if queue.is_directory else None
+                if number is not None:
+                    found.append((topic.name, number))
         return sorted(found)
 
     def unsupported(self) -> list[str]:

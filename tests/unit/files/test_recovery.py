@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -363,6 +364,19 @@ class TestCorruption:
         small.overwrite(units[4].physical_offset + 120, b"y")
         error = self.refused(small, boot=OTHER_BOOT)
         assert "consume queue points to" in str(error)
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_not_by_a_queue_file_full_of_garbage(self, small: SmallStore, seed: int) -> None:
+        # Random bytes read as units "point" far behind the log's end. That once stopped a node with
+        # a sound log for corruption, and advised to cut the log; the queue is rebuilt instead.
+        fill(small, 12)
+        small.flush()
+        small.dispatch(durable=True)
+        path = small.queue_file("orders", 0, CONFIG.consume_queue_file_size)
+        path.write_bytes(random.Random(seed).randbytes(path.stat().st_size))
+        recovered = again(small, boot=OTHER_BOOT)
+        assert recovered.end == small.end
+        assert not recovered.dispatched_trusted
 
     def test_by_a_lone_unit_of_which_the_earlier_ones_never_reached_the_disk(
         self, small: SmallStore

@@ -204,6 +204,19 @@ class TestQueues:
         assert opened.queues() == [("%RETRY%g", 0), ("TopicA", 0), ("TopicB", 2), ("TopicB", 10)]
         assert opened.consume_queue_dir("TopicB", 10) == tmp_path / "consumequeue/TopicB/10"
 
+    @pytest.mark.parametrize(
+        "name", ["99999999999", "2147483648", "007", "00", "9" * 5000, "\u0663"]
+    )
+    def test_a_directory_that_no_record_can_belong_to_is_not_a_queue(
+        self, tmp_path: Path, name: str
+    ) -> None:
+        # One `mkdir` of a number without sense made a topic of 99,999,999,999 queues, and the first
+        # question for them kept the broker busy until it was killed.
+        directory = tmp_path / "consumequeue" / "orders"
+        (directory / "7").mkdir(parents=True)
+        (directory / name[:200]).mkdir()
+        assert store(tmp_path).queues() == [("orders", 7)]
+
     def test_what_is_not_served_is_named(self, tmp_path: Path) -> None:
         assert store(tmp_path).unsupported() == []
         for name in (
