@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from shared.files.disk import DirectoryEntry, FileStat
-from tidemark.errors import DiskFull, ReadOnlyDisk, StoreError
+from tidemark.errors import DiskFull, ReadOnlyDisk, StoreError, StrayFile
 
 MODE: Final = 0o644
 BLOCK_SIZE: Final = 512
@@ -34,6 +34,7 @@ FLOCK: Final = struct.Struct("hhqqi4x")
 NO_TMPFILE: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT})
 """What open(O_TMPFILE) or linking it says where the file system cannot do it."""
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+MISPLACED: Final = frozenset({errno.EISDIR, errno.ENOTDIR})
 REFUSED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
@@ -56,6 +57,14 @@ def _named(error: OSError, path: Path, needed_bytes: int) -> StoreError | None:
             "What is stored stays readable.",
             "Remount the file system for writing or give this user write permission.",
             path=path,
+        )
+    if error.errno in MISPLACED:
+        found = next((each for each in (path, *path.parents) if each.is_file()), path)
+        what, wanted = ("file", "directory") if found.is_file() else ("directory", "file")
+        return StrayFile(
+            f"{found} is a {what} where a {wanted} belongs. Nothing was changed.",
+            "Move it away.",
+            path=found,
         )
     return None
 
@@ -118,7 +127,8 @@ class OsFile:
 
     def pread(self, size: int, offset: int) -> bytes:
         """Read up to size bytes at offset; fewer only at the end of the file."""
-        data = os.pread(self._descriptor, size, offset)
+        with _naming(self.path):
+            data = os.pread(self._descriptor, size, offset)
         while len(data) < size:
             more = os.pread(self._descriptor, size - len(data), offset + len(data))
             if not more:
@@ -143,6 +153,20 @@ class OsFile:
         with _naming(self.path, needed_bytes=size):
             os.posix_fallocate(self._descriptor, offset, size)
         self.size = max(self.size, offset + size)
+
+    def data_end(self) -> int:
+        """Offset behind the last range that is no hole; the size where a system knows no holes."""
+        end = 0
+        with _naming(self.path):
+            while end < self.size:
+                try:
+                    data = os.lseek(self._descriptor, end, os.SEEK_DATA)
+                except OSError as error:
+                    if error.errno == errno.ENXIO:  # holes up to the end of the file
+                        return end
+                    raise
+                end = os.lseek(self._descriptor, data, os.SEEK_HOLE)
+        return min(end, self.size)
 
     def sync(self) -> None:
         """Make bytes and length durable (fdatasync). Raises OSError; never try the same again."""
@@ -249,7 +273,7 @@ class OsDisk:
     def list_directory(self, path: Path) -> Sequence[DirectoryEntry]:
         """Names in the directory, sorted; empty if the directory is missing."""
         try:
-            with os.scandir(path) as names:
+            with _naming(path), os.scandir(path) as names:
                 return sorted(DirectoryEntry(name.name, name.is_dir()) for name in names)
         except FileNotFoundError:
             return []

@@ -23,7 +23,7 @@ from shared.files.queue_math import is_filler
 from tidemark.errors import DamagedFile
 from tidemark.formats import record
 from tidemark.formats.queue_unit import UNIT, Unit
-from tidemark.formats.record import Record
+from tidemark.formats.record import Kind, Record
 from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 
 MESSAGES_MAX: Final = 32
@@ -296,11 +296,21 @@ class _Scan:
         for _ in range(2):
             if names(data, self.topic, self.queue.queue, number, unit):
                 return data
+        is_record = record.validate(data, 0, at=offset, checks=record.Checks()).kind is Kind.VALID
         raise DamagedFile(
             f"queue {self.queue.queue} of topic {self.queue.topic!r}: the unit at queue offset "
-            f"{number} points to physical offset {offset}, {unit.size} bytes, which is not that "
-            "message. Nothing was served from there; the log itself is not in doubt.",
-            "Run `tidemark store rebuild`, which makes the queue anew from the log.",
+            f"{number} points to physical offset {offset}, {unit.size} bytes, "
+            + (
+                "which is another message. Nothing was served from there; the log itself is not "
+                "in doubt."
+                if is_record
+                else "which is no message: either the unit or the commit log is damaged there. "
+                "Nothing was served from there."
+            ),
+            "Run `tidemark store rebuild`, which makes the queue anew from the log."
+            if is_record
+            else "Run `tidemark store verify`, which tells the two apart; if it is the queue, "
+            "`tidemark store rebuild` makes it anew.",
             topic=self.queue.topic,
             queue=self.queue.queue,
             queue_offset=number,

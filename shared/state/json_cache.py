@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from shared.files.disk import Disk, read_whole, write_atomically
 from shared.state.records import TopicConfig
-from tidemark.errors import DamagedFile
+from tidemark.errors import DamagedFile, StrayFile
 from tidemark.formats import metadata_json
 from tidemark.formats.metadata_json import (
     ConsumerOffsetsTable,
@@ -141,7 +141,10 @@ class JsonCache:
             return None
         if stat.size > FILE_SIZE_MAX:
             raise MetadataUnreadable(f"{stat.size} bytes, more than {FILE_SIZE_MAX}")
-        data = read_whole(self._disk, path)
+        try:
+            data = read_whole(self._disk, path)
+        except StrayFile:
+            raise MetadataUnreadable("a directory") from None
         if data is None:
             return None
         try:

@@ -12,7 +12,7 @@ import pytest
 from shared.files import os_disk
 from shared.files.disk import read_whole, write_atomically
 from shared.files.os_disk import OsDisk
-from tidemark.errors import DiskFull, ReadOnlyDisk
+from tidemark.errors import DiskFull, ReadOnlyDisk, StrayFile
 
 DISK = OsDisk()
 
@@ -110,6 +110,24 @@ class TestFiles:
             DISK.open(tmp_path / "a", writable=True)
         with pytest.raises(ReadOnlyDisk, match="Remount"):
             DISK.create(tmp_path / "b", 1, reserve=False)
+
+    def test_a_directory_where_a_file_belongs_is_named_and_the_other_way_round(
+        self, tmp_path: Path
+    ) -> None:
+        # "[Errno 21] Is a directory", without a name, was all that a node said before it ended.
+        (tmp_path / "directory").mkdir()
+        (tmp_path / "file").touch()
+        disk, directory = OsDisk(), tmp_path / "directory"
+        with pytest.raises(StrayFile, match=r"/directory is a directory where a file belongs"):
+            disk.open(directory, writable=True)
+        with pytest.raises(StrayFile, match=r"/directory is a directory where a file belongs"):
+            read_whole(disk, directory)
+        with pytest.raises(StrayFile, match=r"/directory is a directory where a file belongs"):
+            disk.lock(directory, byte=0)
+        with pytest.raises(StrayFile, match=r"/file is a file where a directory belongs"):
+            disk.list_directory(tmp_path / "file")
+        with pytest.raises(StrayFile, match=r"/file is a file where a directory belongs"):
+            disk.create(tmp_path / "file" / "below", 1, reserve=False)
 
     def test_opening_what_is_missing_says_so(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):

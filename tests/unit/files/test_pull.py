@@ -288,6 +288,17 @@ class TestDamage:
         assert (facts.topic, facts.queue, facts.queue_offset) == ("orders", 0, 1)
         assert numbers(pull(small, 2)) == [2]
 
+    def test_garbage_where_a_unit_points_to_is_not_blamed_on_the_queue_alone(
+        self, small: SmallStore
+    ) -> None:
+        # Bytes of the log below where recovery starts were overwritten; the answer said that the
+        # log was not in doubt and sent the reader away to rebuild a sound queue.
+        put(small, 3)
+        small.flush()
+        small.overwrite(small.units[1][3].physical_offset + 10, b"garbage" * 4)
+        with pytest.raises(DamagedFile, match=r"either the unit or the commit log.*store verify"):
+            pull(small, 1, count_max=1)
+
     def test_every_flipped_bit_of_a_units_first_fields_is_noticed(self, small: SmallStore) -> None:
         put(small, 3)
         good = small.units[1][3]

@@ -111,6 +111,15 @@ def test_a_file_that_nobody_can_read_is_named(file: bytes | None, backup: bytes 
     assert "remove it and its .bak" in message
 
 
+def test_a_directory_in_the_place_of_the_file_is_damage_like_any_other(tmp_path: Path) -> None:
+    # It kept a broker from opening for sends, although the log knows all that the file says.
+    (tmp_path / "topics.json").mkdir()
+    cache = JsonCache(OsDisk(), tmp_path)
+    assert cache.read_foreign_topics(state_known=True) is None
+    with pytest.raises(DamagedFile, match=r"topics\.json: a directory"):
+        cache.read_topics()
+
+
 def test_a_file_too_large_to_read_is_refused_before_it_is_read() -> None:
     disk = SimDisk()
     disk.make_directory(CONFIG)
