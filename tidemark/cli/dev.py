@@ -283,7 +283,9 @@ def not_ready(body: bytes) -> str:
         recovery = answer.get("recovery", {})
         if recovery.get("total_bytes"):
             done = 100 * recovery["done_bytes"] // recovery["total_bytes"]
-            parts.append(f"recovered {done} %, about {recovery['eta_seconds']:.0f} s left")
+            eta_s = recovery["eta_seconds"]  # null until the speed is known
+            left = "" if eta_s is None else f", about {eta_s:.0f} s left"
+            parts.append(f"recovered {done} %{left}")
         return "; ".join(parts) or str(answer["state"])
     except (ValueError, KeyError, TypeError):
         return body[:200].decode("utf-8", "replace")

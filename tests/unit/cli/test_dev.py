@@ -34,6 +34,8 @@ def test_why_a_service_is_not_ready_is_told_with_progress() -> None:
     body = {"state": "recovering", "reasons": [{"code": "recovering", "detail": "walks the log"}],
             "recovery": {"done_bytes": 50, "total_bytes": 200, "eta_seconds": 3.2}}  # fmt: skip
     assert not_ready(json.dumps(body).encode()) == "walks the log; recovered 25 %, about 3 s left"
+    body["recovery"] = {"done_bytes": 50, "total_bytes": 200, "eta_seconds": None}
+    assert not_ready(json.dumps(body).encode()) == "walks the log; recovered 25 %"
     assert not_ready(b'{"state": "starting", "reasons": []}') == "starting"
     assert not_ready(b"<html>") == "<html>"
 
