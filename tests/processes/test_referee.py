@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,18 @@ import pytest
 import tidemark
 from tests.support.command import PROJECT, dump
 from tests.support.command import tidemark as command
-from tests.support.node import SMALL_STORE, Node
+from tests.support.node import SMALL_STORE, Node, wait_until
 from tests.support.samples import fill
 
 CLASSES = PROJECT / "build" / "referee"
 PROBES = 3
+ROLLED_STORE = {
+    "commit_log_file_size": 1 << 17,
+    "consume_queue_file_size": 2_000,
+    "index_slots": 40,
+    "index_entries": 300,
+}
+"""So small that the log, every queue and the index lie in several files."""
 
 
 def _classpath() -> str:
@@ -33,7 +41,7 @@ def _classpath() -> str:
     return f"{CLASSES / 'classes'}:{CLASSES / 'lib'}/*"
 
 
-def _judge(store: Path, home: Path) -> list[list[str]]:
+def _judge(store: Path, home: Path, shape: Mapping[str, object] = SMALL_STORE) -> list[list[str]]:
     """Lines that the real implementation prints of a store, split at tabs."""
     sizes = (
         "commit_log_file_size",
@@ -49,7 +57,7 @@ def _judge(store: Path, home: Path) -> list[list[str]]:
             _classpath(),
             "Referee",
             str(store),
-            *(str(SMALL_STORE[name]) for name in sizes),
+            *(str(shape[name]) for name in sizes),
             str(PROBES),
         ],
         capture_output=True,
@@ -134,6 +142,69 @@ async def test_rocketmq_reads_all_that_tidemark_wrote_and_tidemark_goes_on_after
                 ]
                 again = await mq.send(topic, b"ours again", queue=probed)
                 assert again.queue_offset == first + PROBES
+        assert node.stop("broker") == {"broker": 0}
+        assert node.stop("reput") == {"reput": 0}
+        command("store", "verify", "--store", node.store_dir)
+
+
+def _count(directory: Path) -> int:
+    return len(list(directory.iterdir()))
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+async def test_rocketmq_reads_a_store_of_many_files_however_tidemark_ended(
+    tmp_path: Path, end: str
+) -> None:
+    """Every border of a file is one at which two implementations can differ.
+
+    killed: RocketMQ finds ``abort``, believes of the checkpoint only its timestamps (8.3), walks
+    the log from there and cuts what it takes for a torn tail; of what was acked nothing may go.
+    """
+    _classpath()
+    with Node(tmp_path / "node", store={"record_crc": False, **ROLLED_STORE}) as node:
+        node.start()
+        node.wait_ready()
+        sent = await fill(node.api_url, seed=5, requests=300, topics=("alpha", "beta"))
+        wait_until(
+            lambda: node.metric("reput", "tidemark_dispatch_lag_bytes") == 0, "all to be dispatched"
+        )
+        if end == "killed":
+            node.kill()
+            assert (node.store_dir / "abort").exists()
+        else:
+            assert node.stop("broker") == {"broker": 0}
+            assert node.stop("reput") == {"reput": 0}
+            assert not (node.store_dir / "abort").exists()
+        for directory in ("commitlog", "consumequeue/alpha/0", "index"):
+            assert _count(node.store_dir / directory) > 2, directory
+
+        lines = _judge(node.store_dir, tmp_path, ROLLED_STORE)
+
+        read = {
+            (line[1], int(line[2]), int(line[3])): line for line in lines if line[0] == "message"
+        }
+        for one in sent:
+            line = read[one.topic, one.queue, one.queue_offset]
+            assert (int(line[4]), line[6]) == (
+                one.physical_offset,
+                hashlib.sha256(one.body).hexdigest(),
+            )
+        found = [int(line[3]) for line in lines if line[0] == "found"]
+        assert found
+        assert set(found) == {1}
+        put = [line for line in lines if line[0] == "put"]
+        assert {line[3] for line in put} == {"PUT_OK"}
+        ends = {(line[1], int(line[2])): int(line[4]) for line in lines if line[0] == "queue"}
+        assert [int(line[4]) for line in put if line[1] == "alpha"] == list(
+            range(ends["alpha", 0], ends["alpha", 0] + PROBES)
+        )
+
+        node.start()
+        node.wait_ready()
+        async with tidemark.connect(node.api_url) as mq:
+            for topic in ("alpha", "beta"):
+                again = await mq.send(topic, b"ours again", queue=0)
+                assert again.queue_offset == ends[topic, 0] + PROBES
         assert node.stop("broker") == {"broker": 0}
         assert node.stop("reput") == {"reput": 0}
         command("store", "verify", "--store", node.store_dir)
