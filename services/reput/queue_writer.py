@@ -1,13 +1,14 @@
 """Writes consume queues: 20-byte units, each at the place its queue offset says.
 
-The only writer of ``consumequeue/`` (docs/formats.md, section 4). Stores through mappings, into
-ranges whose blocks were reserved before, so that a full disk is an error code and not a SIGBUS.
-Knows nothing of the log: what is cut, believed or compared is decided in ``resume``. Invariants:
+The only writer of ``consumequeue/`` (docs/formats.md, section 4). Writes with ``pwrite``, one run
+of units at a time, into ranges whose blocks were reserved before: on a full disk a run is written
+whole or not at all (docs/decisions/0002 says what was measured). Knows nothing of the log: what is
+cut, believed or compared is decided in ``resume``. Invariants:
 
 - A unit is stored at its queue offset or not at all: behind the queue's end it is a ``QueueGap``.
 - Storing again what is there changes nothing, so any range of the log may be dispatched twice.
 - Every file touched and every directory with a new name is remembered until ``take_touched``,
-  also when the file is no longer mapped.
+  also when the file is no longer open.
 - What is cut is overwritten with zeros and synced; files that others have mapped stay.
 
 In a record's walk this is (10): before it ``dispatch`` planned the units, after it DISPATCHED is
@@ -23,7 +24,7 @@ from typing import Final, NamedTuple
 
 from services.reput.dispatch import QueueKey, QueueRun
 from services.reput.queue_survey import Found, Leading, leading_units, look_at, zero_behind
-from shared.files.disk import MappedRegion
+from shared.files.disk import File
 from shared.files.queue_math import place
 from shared.files.store_dir import StoreDir
 from tidemark.errors import QueueGap
@@ -57,10 +58,31 @@ class Totals(NamedTuple):
     """Of the first queue offsets of the first files."""
 
 
+class _Reserved(NamedTuple):
+    """Blocks known to be reserved: [low, high) of the file at start."""
+
+    start: int
+    low: int
+    high: int
+
+
+NOTHING_RESERVED: Final = _Reserved(0, 0, 0)
+
+
 class _Queue:
     """What the writer knows of one queue."""
 
-    __slots__ = ("directory", "first", "has_units", "key", "named", "next", "seen", "skip_until")
+    __slots__ = (
+        "directory",
+        "first",
+        "has_units",
+        "key",
+        "named",
+        "next",
+        "reserved",
+        "seen",
+        "skip_until",
+    )
 
     def __init__(self, key: QueueKey, directory: Path) -> None:
         self.key = key
@@ -76,18 +98,7 @@ class _Queue:
         """A record of this queue was met since the rebuild began."""
         self.named = False
         """The names of its files and directories are synced with the next sync, or were."""
-
-
-class _Mapped:
-    """The mapped file of a queue that was written last."""
-
-    __slots__ = ("path", "region", "reserved_from", "reserved_until", "start")
-
-    def __init__(self, path: Path, start: int, region: MappedRegion) -> None:
-        self.path = path
-        self.start = start
-        self.region = region
-        self.reserved_from = self.reserved_until = 0
+        self.reserved = NOTHING_RESERVED
 
 
 class QueueWriter:
@@ -97,9 +108,10 @@ class QueueWriter:
         self._store = store
         self._disk = store.disk
         self._file_size = store.config.consume_queue_file_size
-        self._mapped_max = max(1, store.config.queue_files_mapped_max)
+        self._open_max = max(1, store.config.queue_files_mapped_max)
         self._queues: dict[QueueKey, _Queue] = {}
-        self._mapped: OrderedDict[QueueKey, _Mapped] = OrderedDict()
+        self._open: OrderedDict[QueueKey, tuple[int, File]] = OrderedDict()
+        """Of each queue the file that was written last, and its start."""
         self._touched: set[Path] = set()
         self._new_names: set[Path] = set()
         self._rebuilding = False
@@ -295,7 +307,7 @@ class QueueWriter:
         old = look_at(self._disk, queue.key, queue.directory, self._file_size)
         for other in (*old.starts, *old.behind_gap):
             if other < start:
-                self._unmap(queue.key)
+                self._close_file(queue.key)
                 self._disk.unlink(queue.directory / offset_name(other))
                 self._new_names.add(queue.directory)
         has = queue.next * UNIT_SIZE - start
@@ -308,49 +320,49 @@ class QueueWriter:
             self._begin(queue, first)
 
     def _fill(self, queue: _Queue, start: int, position: int, end: int) -> None:
-        """Store pre-blank units into [position, end) of the file at start."""
-        mapped = self._map(queue, start)
+        """Store pre-blank units into [position, end) of the file at start; make it in any case."""
+        self._file(queue, start)
         if position < end:
-            self._put(mapped, position, pre_blank_run((end - position) // UNIT_SIZE))
+            self._put(queue, start, position, pre_blank_run((end - position) // UNIT_SIZE))
 
     def _store_units(self, queue: _Queue, units: bytes) -> None:
         at = 0
         while at < len(units):
             start, position = place(queue.next, self._file_size)
-            mapped = self._map(queue, start)
             size = min(len(units) - at, self._file_size - position)
-            self._put(mapped, position, units[at : at + size] if size < len(units) else units)
+            self._put(queue, start, position, units[at : at + size] if size < len(units) else units)
             at += size
             queue.next += size // UNIT_SIZE
             self._units += size // UNIT_SIZE
 
-    def _put(self, mapped: _Mapped, position: int, units: bytes) -> None:
-        """Store units at position of the mapped file, unless they are there."""
+    def _put(self, queue: _Queue, start: int, position: int, units: bytes) -> None:
+        """Write units at position of the file at start, unless they are there."""
+        file = self._file(queue, start)
         end = position + len(units)
-        view = mapped.region.view
         # Touched in any case: they may be there in the page cache only.
-        self._touched.add(mapped.path)
+        self._touched.add(file.path)
         if self.compare:
-            present = view[position:end]
+            present = file.pread(len(units), position)
             if present == units:
                 return
             if any(present):
-                self.repaired_count += _differing(bytes(present), units)
-        if position < mapped.reserved_from or end > mapped.reserved_until:
-            self._reserve(mapped, position, end)
-        view[position:end] = units
+                self.repaired_count += _differing(present, units)
+        reserved = queue.reserved
+        if start != reserved.start or position < reserved.low or end > reserved.high:
+            self._reserve(queue, file, start, position, end)
+        file.pwrite(units, position)
         self.stored_count += len(units) // UNIT_SIZE
 
     # -- files --------------------------------------------------------------------------------
 
-    def _map(self, queue: _Queue, start: int) -> _Mapped:
-        """The queue's file at start, mapped for writing; made if it is missing."""
-        mapped = self._mapped.get(queue.key)
-        if mapped is not None:
-            if mapped.start == start:
-                self._mapped.move_to_end(queue.key)
-                return mapped
-            self._unmap(queue.key)
+    def _file(self, queue: _Queue, start: int) -> File:
+        """The queue's file at start, open for writing; made if it is missing."""
+        opened = self._open.get(queue.key)
+        if opened is not None:
+            if opened[0] == start:
+                self._open.move_to_end(queue.key)
+                return opened[1]
+            self._close_file(queue.key)
         path = queue.directory / offset_name(start)
         if not queue.named:
             # Made by a process that was killed before it could sync the names?
@@ -362,22 +374,18 @@ class QueueWriter:
             self._disk.make_directory(queue.directory)
             file = self._disk.create(path, self._file_size, reserve=False)
             self._new_names.add(queue.directory)
-        try:
-            mapped = _Mapped(path, start, file.map(writable=True))
-        finally:
-            file.close()
-        self._mapped[queue.key] = mapped
-        while len(self._mapped) > self._mapped_max:
-            self._unmap(next(iter(self._mapped)))
-        return mapped
+        self._open[queue.key] = start, file
+        if len(self._open) > self._open_max:
+            self._close_file(next(iter(self._open)))
+        return file
 
-    def _unmap(self, key: QueueKey) -> None:
-        mapped = self._mapped.pop(key, None)
-        if mapped is not None:
-            mapped.region.close()
+    def _close_file(self, key: QueueKey) -> None:
+        opened = self._open.pop(key, None)
+        if opened is not None:
+            opened[1].close()
 
-    def _reserve(self, mapped: _Mapped, position: int, end: int) -> None:
-        """Take the blocks under [position, end), in whole steps. Raises DiskFull.
+    def _reserve(self, queue: _Queue, file: File, start: int, position: int, end: int) -> None:
+        """Reserve the blocks under [position, end), in whole steps. Raises DiskFull.
 
         Asked for what may be there already: in a file that RocketMQ made, or made before a restart,
         nobody remembers. Asking again costs little.
@@ -386,16 +394,13 @@ class QueueWriter:
         high = min(self._file_size, end + -end % RESERVE_STEP)
         if self._file_size <= RESERVE_WHOLE_MAX:
             low, high = 0, self._file_size
-        if mapped.reserved_from <= low <= mapped.reserved_until > 0:
-            reserved_from, low = mapped.reserved_from, mapped.reserved_until
+        known = queue.reserved
+        if known.start == start and known.low <= low <= known.high:
+            file.reserve(known.high, high - known.high)
+            low = known.low
         else:
-            reserved_from = low
-        file = self._disk.open(mapped.path, writable=True)
-        try:
             file.reserve(low, high - low)
-        finally:
-            file.close()
-        mapped.reserved_from, mapped.reserved_until = reserved_from, high
+        queue.reserved = _Reserved(start, low, high)
 
     def _touch_names(self, directory: Path) -> None:
         """Remember to sync the names of the queue, its topic and its files."""
@@ -408,9 +413,9 @@ class QueueWriter:
         return touched, new_names
 
     def close(self) -> None:
-        """Unmap everything. What was touched is still remembered."""
-        while self._mapped:
-            self._unmap(next(iter(self._mapped)))
+        """Close all files. What was touched is still remembered."""
+        while self._open:
+            self._close_file(next(iter(self._open)))
 
 
 def _without_known(skip_until: int, first: QueueOffset, units: bytes) -> tuple[QueueOffset, bytes]:

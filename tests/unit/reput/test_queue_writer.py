@@ -40,8 +40,8 @@ def disk() -> SimDisk:
     return disk
 
 
-def writer_on(disk: SimDisk, *, mapped_max: int = 8, file_size: int = FILE_SIZE) -> QueueWriter:
-    config = StoreConfig(consume_queue_file_size=file_size, queue_files_mapped_max=mapped_max)
+def writer_on(disk: SimDisk, *, open_max: int = 8, file_size: int = FILE_SIZE) -> QueueWriter:
+    config = StoreConfig(consume_queue_file_size=file_size, queue_files_mapped_max=open_max)
     return QueueWriter(StoreDir(disk, ROOT, config))
 
 
@@ -93,13 +93,13 @@ def test_appending_again_changes_nothing(disk: SimDisk) -> None:
     assert writer.stored_count == 18
 
 
-def test_at_most_so_many_files_are_mapped_and_every_touched_one_is_remembered(
+def test_at_most_so_many_files_are_open_and_every_touched_one_is_remembered(
     disk: SimDisk,
 ) -> None:
-    writer = writer_on(disk, mapped_max=3)
+    writer = writer_on(disk, open_max=3)
     for queue in range(20):
         writer.append(run(0, 1, queue=queue))
-        assert disk.mapped_count() <= 3
+        assert len(writer._open) <= 3
     files, directories = writer.take_touched()
     assert len(files) == 20
     assert {DIRECTORY.parent / str(queue) for queue in range(20)} <= directories
