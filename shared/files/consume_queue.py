@@ -112,7 +112,7 @@ class ConsumeQueueReader:
             self._min, self._min_for = end, min_physical
             return end
         first = files.starts[0] // UNIT_SIZE
-        view = files.region(files.starts[0])
+        view = files.region(files.starts[0], need=self.file_size)
         if view is not None:
             count = recovered_units(view, len(view) // UNIT_SIZE)
             low = min(max(0, self._min - first), count)
@@ -141,7 +141,7 @@ class ConsumeQueueReader:
         if visible <= 0 or queue_offset < 0:
             return memoryview(b"")
         start, position = place(queue_offset, self.file_size)
-        view = self._files.region(start)
+        view = self._files.region(start, need=position + visible * UNIT_SIZE)
         if view is None or position + UNIT_SIZE > len(view):
             return None
         return view[position : min(position + visible * UNIT_SIZE, len(view))]
@@ -201,7 +201,7 @@ class ConsumeQueueReader:
             if index < 0:
                 return 0
         start = starts[index]
-        view = self._files.region(start)
+        view = self._files.region(start, need=end * UNIT_SIZE - start)
         if view is None:
             return 0
         file_offset = start // UNIT_SIZE

@@ -74,6 +74,14 @@ class File(Protocol):
         """
         ...
 
+    def data_end(self) -> int:
+        """Offset behind the last byte that may be other than zero, at least; at most the size.
+
+        What lies behind are holes, or blocks never written. Do not read those through a mapping:
+        on tmpfs even that takes a block, and on a full one the process dies of SIGBUS.
+        """
+        ...
+
     def sync(self) -> None:
         """fdatasync: bytes (mapped stores included) and length are durable on return."""
         ...

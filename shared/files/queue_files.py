@@ -26,8 +26,6 @@ SEARCH_SIZE: Final = 3200 * UNIT_SIZE
 """Bytes looked at together where only zeros are expected."""
 OFFSET_MAX: Final = 1 << 53
 """A physical offset that no log gets to; random bytes nearly always lie above."""
-HOLE_SLACK: Final = 1 << 16
-"""Looked at behind what a file's blocks account for, since some may be a file system's own."""
 
 
 def _points_to_a_record(unit: Unit, size_max: int) -> bool:
@@ -200,7 +198,8 @@ class QueueFiles:
         if view is None:
             return None
         if position + UNIT_SIZE > len(view):
-            return Unit(0, 0, 0) if start + self.file_size > position else None
+            is_in_file = position + UNIT_SIZE <= len(self._mapped[start].region.view)
+            return Unit(0, 0, 0) if is_in_file else None
         return Unit._make(UNIT.unpack_from(view, position))
 
     def farthest_record_end(self, record_size_max: int) -> int:
@@ -218,15 +217,12 @@ class QueueFiles:
         for start in reversed(self.starts):
             if start + self.file_size <= length * UNIT_SIZE:
                 break
-            facts = self._disk.stat(self._directory / offset_name(start))
-            view = self.region(start)
-            if facts is None or view is None:
+            view = self.region(start, need=self.file_size)
+            if view is None:
                 continue
             low = max(0, length * UNIT_SIZE - start)
-            # Units are appended, so blocks are taken from the front: holes need not be read.
-            high = min(len(view), max(low, facts.allocated) + HOLE_SLACK) // UNIT_SIZE * UNIT_SIZE
             before = self.unit((start + low) // UNIT_SIZE - 1) if low else None
-            found = _farthest_in(view, low, high, before, record_size_max)
+            found = _farthest_in(view, low, len(view), before, record_size_max)
             farthest = max(farthest, found)
         return farthest
 

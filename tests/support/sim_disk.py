@@ -493,6 +493,11 @@ class SimFile:
         self._inode.extend(offset + size)
         self._size = max(self._size, len(self._inode.cache))
 
+    def data_end(self) -> int:
+        """The size: nothing here is known to be a hole."""
+        self._check_open()
+        return len(self._inode.cache)
+
     def sync(self) -> None:
         """Make bytes and length durable, the name not."""
         self._disk._operation("sync", self._path)
