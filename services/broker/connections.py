@@ -83,6 +83,8 @@ class BoundedHandler(web.RequestHandler):
         """Answer a request that no handler saw, and close the connection."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun; another cannot be sent")
+        if isinstance(exc, ConnectionError):
+            raise exc  # the client went away in the middle of its request: nobody to tell
         error: TidemarkError
         if status < 500:
             reason = " ".join((message or "").split())[:200]

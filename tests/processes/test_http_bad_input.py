@@ -6,8 +6,10 @@ import contextlib
 import json
 import re
 import socket
+import struct
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -470,6 +472,27 @@ def test_a_body_that_ends_early_stores_nothing(node: Node) -> None:
         connection.sendall(body)
         connection.shutdown(socket.SHUT_WR)
         receive(connection)
+
+
+def test_a_client_that_goes_away_in_the_middle_of_its_body_is_no_error_of_ours(node: Node) -> None:
+    # Each one filled the log with a stack and the code of a bug, for what any client may do.
+    for _ in range(5):
+        with connect(node) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            head = f"POST {SEND} HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON}\r\n"
+            connection.sendall(
+                head.encode() + b"Content-Length: 999\r\nExpect: 100-continue\r\n\r\n"
+            )
+            assert connection.recv(64).startswith(b"HTTP/1.1 100")  # its handler runs
+            connection.sendall(b'{"messages": [')
+    connections = f"{node.broker_admin_url}/metrics"
+
+    def all_gone() -> bool:
+        with urllib.request.urlopen(connections) as response:
+            return b"tidemark_broker_connections 0.0" in response.read()
+
+    wait_until(all_gone, "the broker to notice that they are gone", 8 * READ_TIMEOUT_S)
+    assert "outside of its handler" not in node.log_text("broker")
 
 
 def test_a_flood_of_connections_is_refused_and_the_others_are_served(node: Node) -> None:
