@@ -6,6 +6,7 @@ Each seed lives through some work, loses power, and then one bit of what is left
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -22,8 +23,10 @@ from tests.support.sim_disk import KEEP_ALL, SimDisk
 from tidemark.errors import CorruptRecord, StoreError
 from tidemark.offsets import PhysicalOffset
 
-SEEDS = int(os.environ.get("TIDEMARK_SIM_SEEDS", "400")) // 4
+SEEDS = max(1, int(os.environ.get("TIDEMARK_SIM_SEEDS", "400")) // 4)
+FIRST_SEED = int(os.environ.get("TIDEMARK_SIM_FIRST_SEED", "0"))
 CHUNK = max(25, SEEDS // 10)
+MANY = 20
 STEPS = (Step.SEND, Step.SEND, Step.SEND, Step.FLUSH, Step.DISPATCH, Step.SYNC)
 
 
@@ -80,6 +83,16 @@ class Damaged:
             return error
 
 
+def seeds(first: int) -> Iterator[int]:
+    """The seeds of one chunk; a failure under one of them says how to repeat it."""
+    for seed in range(first, min(first + CHUNK, FIRST_SEED + SEEDS)):
+        print(
+            f"seed {seed}; again: TIDEMARK_SIM_FIRST_SEED={seed} TIDEMARK_SIM_SEEDS=1 "
+            ".venv/bin/pytest tests/simulation/test_flipped_bits.py"
+        )
+        yield seed
+
+
 def log_of(disk: SimDisk) -> dict[Path, bytes]:
     return {path: raw for path, raw in disk.files() if path.parent.name == "commitlog"}
 
@@ -89,10 +102,10 @@ def holds(log: dict[Path, bytes], other: dict[Path, bytes]) -> bool:
     return all(other.get(path, b"") == raw for path, raw in log.items() if raw.strip(b"\0"))
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEEDS, CHUNK))
 def test_a_flipped_bit_below_a_durable_mark_is_named_and_nothing_is_cut(first: int) -> None:
     at_start = when_read = 0
-    for seed in range(first, first + CHUNK):
+    for seed in seeds(first):
         damaged = Damaged(seed, unflushed=0)
         victim = damaged.random.choice(damaged.acked(damaged.history))
         damaged.flip(victim)
@@ -110,13 +123,14 @@ def test_a_flipped_bit_below_a_durable_mark_is_named_and_nothing_is_cut(first: i
         assert started.at == victim.start, f"seed {seed}"
         assert holds(before, log_of(damaged.image)), f"seed {seed}: the log was changed"
     print(f"named at the start: {at_start}, when read: {when_read}")
-    assert at_start
-    assert when_read
+    if at_start + when_read >= MANY:
+        assert at_start
+        assert when_read
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEEDS, CHUNK))
 def test_a_flipped_bit_above_every_durable_mark_is_cut_cleanly(first: int) -> None:
-    for seed in range(first, first + CHUNK):
+    for seed in seeds(first):
         damaged = Damaged(seed, unflushed=3)
         history = damaged.history
         acked = damaged.acked(history)
@@ -133,10 +147,10 @@ def test_a_flipped_bit_above_every_durable_mark_is_cut_cleanly(first: int) -> No
         assert damaged.image.list_directory(ROOT / "cut"), f"seed {seed}: nothing was kept aside"
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEEDS, CHUNK))
 def test_a_flipped_bit_in_any_file_gives_a_documented_error_or_nothing(first: int) -> None:
     """And the log keeps every byte, whatever derived file lies."""
-    for seed in range(first, first + CHUNK):
+    for seed in seeds(first):
         damaged = Damaged(seed, unflushed=0)
         before = log_of(damaged.image)
         candidates = [
