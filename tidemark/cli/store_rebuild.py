@@ -31,7 +31,7 @@ from shared.runtime.clock import boot_id
 from tidemark.cli.damage import DamagedRange, walk
 from tidemark.cli.index_check import geometry_of_store
 from tidemark.cli.offline import LogEnd, OfflineStore
-from tidemark.errors import BadRequest, StoreError, StoreLocked
+from tidemark.errors import BadRequest, DamagedFile, StoreLocked
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.filenames import parse_index_name
 
@@ -179,7 +179,7 @@ def hold_all(store: StoreDir, parts: ExitStack) -> dict[Role, RecordLock]:
 def rebuild(root: Path, plan: RebuildPlan, config: StoreConfig, say: Callable[[str], None]) -> None:
     """Remove what the plan names and let reput make it again.
 
-    Raises StoreLocked, CorruptRecord (nothing removed), StoreError if reput fails.
+    Raises StoreLocked, CorruptRecord (nothing removed), DamagedFile if reput fails.
     """
     with ExitStack() as parts, OfflineStore(root, config) as offline:
         store = offline.store
@@ -296,12 +296,20 @@ def _run_reput(root: Path, config: StoreConfig, say: Callable[[str], None]) -> N
             check=False,
         )
     if done.returncode:
-        last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-5:])
-        raise StoreError(
-            f"reput ended with status {done.returncode}: {last} The log is whole; queues or index "
-            "are not.",
+        raise DamagedFile(
+            f"the queues and the index are not whole: {why_it_ended(done.stderr, done.returncode)} "
+            "The log was not changed.",
             "Remove the cause and run the same command again.",
         )
+
+
+def why_it_ended(stderr: str, status: int) -> str:
+    """The sentence that a service ends with; its last words if it did not come to that."""
+    lines = stderr.strip().splitlines()
+    told = [line for line in lines if line.startswith("tidemark: ")]
+    if told:
+        return told[-1].removeprefix("tidemark: ")
+    return f"reput ended with status {status}: " + " / ".join(lines[-3:])
 
 
 def _settings(config: StoreConfig, run_dir: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from tests.support import golden
 from tidemark.cli.main import cli
+from tidemark.cli.store_rebuild import why_it_ended
 from tidemark.formats.queue_unit import UNIT
 
 
@@ -232,6 +233,13 @@ def test_a_cut_needs_a_yes_and_a_dry_run_cuts_nothing(store: Path) -> None:
     assert done.exit_code == 0
     assert f"with {len(records) - 500} sound records" in done.stdout
     assert dumped(store) == records
+
+
+def test_a_rebuild_that_cannot_go_on_says_why_in_a_sentence() -> None:
+    # It called itself a bug ([internal]) and printed log lines for what the store's owner did.
+    stderr = "x\ntidemark: [stray-file] lines/0 is a file where a directory belongs. Move it away."
+    assert why_it_ended(stderr, 1).startswith("[stray-file] lines/0 is a file")
+    assert why_it_ended("a\nb\nc\nd", 137) == "reput ended with status 137: b / c / d"
 
 
 def test_a_dry_rebuild_says_what_it_would_do(store: Path) -> None:
