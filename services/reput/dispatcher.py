@@ -110,6 +110,8 @@ class SyncJob:
         for path in sorted(self.directories):
             try:
                 self.disk.sync_directory(path)
+            except NotADirectoryError:
+                continue  # a stranger's file is in the way: dispatch waits for it, and says so
             except OSError as error:
                 raise _flush_failed(path, error) from error
 

@@ -12,7 +12,7 @@ from services.reput.resume import IndexMode, QueueMode
 from shared.files.commit_log import CommitLogReader
 from shared.files.index import IndexReader
 from tests.support.small_store import BOOT, CONFIG, SmallStore
-from tidemark.errors import CorruptRecord, FlushFailed, QueueGap
+from tidemark.errors import CorruptRecord, FlushFailed, QueueGap, StrayFile
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.queue_unit import Unit, encode
 from tidemark.offsets import PhysicalOffset
@@ -435,6 +435,25 @@ def test_another_recovery_is_adopted_unless_it_took_away_what_was_dispatched(
     assert get(Slot.DISPATCHED) <= shorter
     dispatch_all(dispatcher)
     assert len(units(small)) == 11
+    dispatcher.close()
+
+
+def test_a_file_where_a_queues_directory_belongs_is_waited_for(small: SmallStore) -> None:
+    # The stranger was named, and a second later its directory could not be synced either: that
+    # ended the process as if the disk had failed, again and again.
+    fill(small, 20)
+    topic, queue, *_ = small.units[0]
+    directory = small.store.consume_queue_dir(topic, queue)
+    directory.parent.mkdir(parents=True)
+    directory.touch()
+    dispatcher = dispatcher_of(small)
+    with pytest.raises(StrayFile, match="a file where a directory belongs"):
+        dispatch_all(dispatcher)
+    dispatcher.sync()
+    directory.unlink()
+    dispatch_all(dispatcher)
+    dispatcher.sync()
+    assert units(small) == expected_units(small)
     dispatcher.close()
 
 
