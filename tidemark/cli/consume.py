@@ -174,7 +174,9 @@ async def _consume(
     url: str, topic: str, queue: int | None, start: Start, follow: bool, writer: Writer
 ) -> None:
     async with client_for(url, retry_for_s=RETRY_FOR_S) as client:
-        count = await _queue_count(client, topic, follow)
+        count, is_new = await _queue_count(client, topic, follow)
+        if is_new and start.at == "end":
+            start = Start("beginning")  # what made the topic is what was waited for
         if queue is not None and queue >= count:
             raise UnknownQueue(
                 f"topic {topic} has no queue {queue}: its queues are 0 to {count - 1}.",
@@ -210,12 +212,13 @@ async def _consume(
             follower.result()
 
 
-async def _queue_count(client: Client, topic: str, follow: bool) -> int:
-    """How many queues the topic has; a follower waits for a topic that nobody has made yet."""
+async def _queue_count(client: Client, topic: str, follow: bool) -> tuple[int, bool]:
+    """How many queues the topic has, and whether it was waited for: a follower waits for a topic
+    that nobody has made yet."""
     waiting = False
     while True:
         try:
-            return (await client.topic(topic)).queues
+            return (await client.topic(topic)).queues, waiting
         except UnknownTopic:
             if not follow:
                 raise

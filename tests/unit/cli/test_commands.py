@@ -215,6 +215,19 @@ def test_a_follower_goes_on_through_an_answer_that_fails(broker: FakeBroker) -> 
     assert done.stdout_bytes == b"1\n2\n"
 
 
+def test_a_follower_that_waited_for_a_topic_gets_its_first_message(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It said that it waited for the first message, and then began behind it: at the end.
+    def somebody_sends(_text: str) -> None:
+        broker.queues["new"] = [[]]
+        broker.add("new", 0, {"body": b"first"})
+
+    monkeypatch.setattr("tidemark.cli.consume.say", somebody_sends)
+    done = run(broker, "consume", "new", "--follow", "--max", "1")
+    assert done.stdout_bytes == b"first\n"
+
+
 def test_topics_are_made_listed_shown_and_deleted(broker: FakeBroker) -> None:
     assert run(broker, "topic", "create", "new", "--queues", "2").exit_code == 0
     listed = json.loads(run(broker, "topic", "list", "-o", "json").stdout)
