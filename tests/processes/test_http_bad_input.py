@@ -515,10 +515,11 @@ def test_a_flood_of_connections_is_refused_and_the_others_are_served(node: Node)
 
 
 def test_pulls_beyond_the_bound_are_answered_at_once(node: Node) -> None:
-    path = "/v1/topics/orders/queues/0/messages?offset={}&wait_ms=60000"
+    path = "/v1/topics/woken/queues/0/messages?offset={}&wait_ms=60000"
+    assert node.request_json("PUT", "/v1/topics/woken", {"queues": 1})[0] == 200
     with contextlib.ExitStack() as held:
         connections = [held.enter_context(connect(node)) for _ in range(10)]
-        end = node.request_json("GET", "/v1/topics/orders/queues/0/messages?offset=0")[1]
+        end = node.request_json("GET", "/v1/topics/woken/queues/0/messages?offset=0")[1]
         for connection in connections:
             request = f"GET {path.format(end['max_offset'])} HTTP/1.1\r\nHost: x\r\n"
             connection.sendall(f"{request}Connection: close\r\n\r\n".encode())
@@ -533,7 +534,7 @@ def test_pulls_beyond_the_bound_are_answered_at_once(node: Node) -> None:
         wait_until(answered, "the pulls beyond the bound to be answered")
         assert len(waiting) == 5, "five are held"
         sent = {"messages": [{"body_text": "wakes them", "queue": 0}]}
-        assert node.request_json("POST", "/v1/topics/orders/messages", sent)[0] == 200
+        assert node.request_json("POST", "/v1/topics/woken/messages", sent)[0] == 200
         for connection in waiting:
             assert Answer(receive(connection)).status == 200
 
