@@ -292,8 +292,13 @@ class Api:
     def _pull_answer(self, request: web.Request, result: PullResult) -> web.Response:
         encoding = _encoding(request)
         json_body = encoding is Encoding.JSON
+        checks_at = self._parts().puller.checks_at
         messages = [
-            message_map(_checked(data, unit), code=unit.tags_code, json_body=json_body)
+            message_map(
+                _checked(data, unit, checks_at(unit.physical_offset)),
+                code=unit.tags_code,
+                json_body=json_body,
+            )
             for data, (_, unit) in zip(result.records, result.units, strict=True)
         ]
         return _answer(
@@ -391,9 +396,9 @@ class Api:
         return answer
 
 
-def _checked(data: memoryview, unit: Unit) -> record.Record:
+def _checked(data: memoryview, unit: Unit, checks: record.Checks) -> record.Record:
     """The record that a unit points to, CRCs compared: damage is named, never handed out."""
-    outcome = record.validate(data, 0, at=unit.physical_offset, checks=record.Checks())
+    outcome = record.validate(data, 0, at=unit.physical_offset, checks=checks)
     if outcome.kind is not record.Kind.VALID:
         raise CorruptRecord(unit.physical_offset, outcome.reason)
     return record.decode(data)

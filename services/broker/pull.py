@@ -24,7 +24,7 @@ from shared.runtime.doorbell import Doorbell
 from tidemark.clock import Clock
 from tidemark.errors import BadRequest
 from tidemark.formats import hashing
-from tidemark.formats.record import Record
+from tidemark.formats.record import Checks, Record
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 TAGS_MAX: Final = 128
@@ -104,6 +104,10 @@ class Puller:
         self._written = written
         self.held = HeldPulls()
         self._places = Budget("held pulls", held_max, "Pull with a shorter wait_ms, or again.")
+
+    def checks_at(self, offset: int) -> Checks:
+        """What the record at offset has to keep."""
+        return self._log.checks_at(offset)
 
     def look(self, request: PullRequest) -> PullResult:
         """Answer from what is there now."""

@@ -47,7 +47,7 @@ from tidemark.errors import CorruptRecord, FlushFailed, QueueGap, ReadOnlyDisk, 
 from tidemark.formats.checkpoint import Slot, resume_check
 from tidemark.formats.filenames import offset_name
 from tidemark.formats.queue_unit import Unit
-from tidemark.formats.record import BLANK_SIZE, Checks, peek_store_timestamp
+from tidemark.formats.record import BLANK_SIZE, peek_store_timestamp
 from tidemark.formats.scan import Stop, Walk, walk
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
@@ -55,7 +55,7 @@ STEP_SIZE: Final = 1 << 20
 """Bytes of log per step, by default: some ten milliseconds of work."""
 RECORDS_MAX: Final = 16_384
 """Records per step; bounds the plan's memory when records are tiny."""
-CHECKS: Final = Checks(body_crc=True, record_crc=True, position=True)
+NO_BORDER: Final = 1 << 62
 
 
 @dataclass(slots=True)
@@ -452,7 +452,8 @@ class Dispatcher:
         """The records at at, at least one if one is there, and how many bytes were looked at."""
         view = self._window(at, end)
         size = len(view)
-        walked = self._walk_view(view[:bytes_max], at, RECORDS_MAX)
+        room = self._same_checks_for(at)
+        walked = self._walk_view(view[: min(bytes_max, room)], at, RECORDS_MAX)
         if walked.entries or walked.stop is Stop.BLANK:
             return walked, size
         # One record may be larger than a step; and a CPU with weak ordering may show FLUSHED
@@ -470,11 +471,17 @@ class Dispatcher:
             self.stopped = missing
             raise
 
+    def _same_checks_for(self, at: PhysicalOffset) -> int:
+        """How many bytes from at on are judged by the same checks."""
+        get = self._positions.get
+        borders = (get(Slot.FOREIGN_FROM), get(Slot.FOREIGN_UNTIL))
+        return min((border - at for border in borders if border > at), default=NO_BORDER)
+
     def _walk_view(self, view: memoryview, at: PhysicalOffset, records_max: int) -> Walk:
         return walk(
             view,
             at=at,
-            checks=CHECKS,
+            checks=self._log.checks_at(at),
             records_max=records_max,
             delay_levels_ms=self._delay_levels_ms,
         )

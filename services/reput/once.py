@@ -78,7 +78,7 @@ def _end_of_log(store: OpenStore) -> int:
         found = walk(
             files,
             PhysicalOffset(files.starts[0]),
-            record_crc_until=0,
+            unjudged=[(0, NEVER)],
             unproven_from=NEVER,
             progress=lambda done, total: None,
         )

@@ -28,6 +28,7 @@ from tidemark.offsets import PhysicalOffset
 __all__ = ["CommitLogAppender", "CommitLogReader"]
 
 ALL_CHECKS: Final = Checks()
+FOREIGN_CHECKS: Final = Checks(record_crc=False)
 NO_VIEW: Final = memoryview(b"")
 
 
@@ -103,8 +104,21 @@ class CommitLogReader:
         view = self.read(offset, size, end)
         return None if view is None else record.peek_store_timestamp(view, 0)
 
+    def checks_at(self, offset: int) -> Checks:
+        """What a record at offset has to keep.
+
+        Where RocketMQ wrote, a record CRC property may be a copy of another record's: it carries
+        along what it takes for a user's property. The body's CRC is judged everywhere.
+        """
+        if self._positions is None:
+            return ALL_CHECKS
+        until = self._positions.get(Slot.FOREIGN_UNTIL)
+        if offset < until and offset >= self._positions.get(Slot.FOREIGN_FROM):
+            return FOREIGN_CHECKS
+        return ALL_CHECKS
+
     def record(
-        self, offset: PhysicalOffset, end: PhysicalOffset, checks: Checks = ALL_CHECKS
+        self, offset: PhysicalOffset, end: PhysicalOffset, checks: Checks | None = None
     ) -> Record | None:
         """The record at offset, checked, its body borrowed; None behind the last record of a
         file, at end, and before the start of the log.
@@ -112,6 +126,8 @@ class CommitLogReader:
         offset: where a record begins, by a unit, an index entry or the record before it; for one
         that a user gave see ``find``. Raises CorruptRecord.
         """
+        if checks is None:
+            checks = self.checks_at(offset)
         view, outcome = self._judge(offset, end, checks)
         if outcome.kind not in (Kind.VALID, Kind.BLANK) and view:
             # A CPU with weak ordering may show the position before the bytes. Once: bytes that
@@ -127,7 +143,7 @@ class CommitLogReader:
     def find(self, offset: PhysicalOffset, end: PhysicalOffset) -> Record | None:
         """The record at offset, checked; None if no record begins there. offset is
         what somebody typed: only a missing file raises CorruptRecord."""
-        view, outcome = self._judge(offset, end, ALL_CHECKS)
+        view, outcome = self._judge(offset, end, self.checks_at(offset))
         return record.decode(view) if outcome.kind is Kind.VALID else None
 
     def _judge(

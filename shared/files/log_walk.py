@@ -7,7 +7,7 @@ with both CRCs and its position (docs/formats.md, sections 2.14 and 8).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,6 +26,7 @@ from tidemark.offsets import PhysicalOffset, QueueOffset
 STATE_TOPIC: Final = "rmq_sys_tidemark_state"
 """Its records carry the flushed offset that was known when they were appended."""
 CHUNK_SIZE: Final = 1 << 20
+NEVER: Final = 2**63 - 1
 RECORDS_AT_ONCE: Final = 2048
 PROGRESS_BYTES: Final = 64 << 20
 MAGICS: Final = tuple(
@@ -34,6 +35,8 @@ MAGICS: Final = tuple(
 _ZEROS: Final = bytes(CHUNK_SIZE)
 _UNQUEUED: Final = (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
 
+Range = tuple[int, int]
+"""Physical offsets [low, high)."""
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
 
@@ -138,13 +141,13 @@ def walk(
     files: LogFiles,
     start: int,
     *,
-    record_crc_until: int,
+    unjudged: Sequence[Range] = (),
     unproven_from: int,
     progress: Progress,
 ) -> WalkResult:
     """Validate every record from start on, across files, up to the first byte that is none.
 
-    record_crc_until: records from there on are not judged by a record CRC property they carry.
+    unjudged: records that begin in one of these are not judged by a record CRC property.
     unproven_from: no mark says that records from there on were written whole; one that has a
     sector of zeros where no record has one ends the walk.
     """
@@ -155,6 +158,7 @@ def walk(
     progress(0, total)
     known = set(files.starts)
     at = start
+    crossed = -1
     reason = ""
     while at < files.end:
         file_start = files.start_of(at)
@@ -162,10 +166,11 @@ def walk(
             reason = f"commit log file {files.path(file_start).name} is missing or empty"
             break
         view = files.view(file_start)[at - file_start :]
-        judged = at < record_crc_until
-        limited = judged and at + len(view) > record_crc_until
+        judged = not any(low <= at < high for low, high in unjudged)
+        border = min((side for span in unjudged for side in span if side > at), default=NEVER)
+        limited = crossed < border < at + len(view)
         found = scan.walk(
-            view[: record_crc_until - at] if limited else view,
+            view[: border - at] if limited else view,
             at=PhysicalOffset(at),
             checks=Checks(record_crc=judged),
             records_max=RECORDS_AT_ONCE,
@@ -187,7 +192,7 @@ def walk(
             break
         at += found.end
         if limited and found.stop is Stop.VIEW_END:
-            record_crc_until = at
+            crossed = border  # the record that goes across it is judged like those before it
         elif found.stop is Stop.BLANK:
             at = file_start + files.file_size
         elif found.stop is Stop.BAD or (found.stop is Stop.VIEW_END and found.reason):

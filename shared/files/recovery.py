@@ -129,7 +129,7 @@ class _Recovery:
         walked = log_walk.walk(
             self.files,
             start,
-            record_crc_until=self._record_crc_until(),
+            unjudged=self._foreign(),
             unproven_from=self._unproven_from(),
             progress=progress,
         )
@@ -240,12 +240,17 @@ class _Recovery:
         )
         return start_of_walk(evidence, self.files.starts, self.files.first_record)
 
-    def _record_crc_until(self) -> int:
-        """From where on record CRC properties may be a copy that RocketMQ carried along."""
+    def _foreign(self) -> list[log_walk.Range]:
+        """Where RocketMQ wrote: record CRC properties there may be copies it carried along."""
         if self.origin is not Origin.OURS:
-            return 0
+            return [(0, JUDGE_ALL)]
+        if not self.region_is_ours:
+            return []
+        get = self.positions.get
+        known = (get(Slot.FOREIGN_FROM), get(Slot.FOREIGN_UNTIL))
+        found = [known] if known[1] else []
         # We stop with flushed at the log's end: after a clean stop, records behind are not ours.
-        return self.flushed if self.store.was_clean and self.region_is_ours else JUDGE_ALL
+        return [*found, (self.flushed, JUDGE_ALL)] if self.store.was_clean else found
 
     def _unproven_from(self) -> int:
         """From where on a record may have reached the disk in part and look like one."""
@@ -393,6 +398,17 @@ class _Recovery:
                     file.close()
             at = stop
 
+    def _publish_foreign(self, end: PhysicalOffset) -> None:
+        """Remember where record CRC properties are not judged: readers cannot tell, and neither
+        can the next recovery, if this start is killed before dispatch has passed it."""
+        reaching = [start for start, until in self._foreign() if until == JUDGE_ALL and start < end]
+        if not reaching:
+            return
+        if self.region_is_ours and self.positions.get(Slot.FOREIGN_UNTIL):
+            reaching.append(self.positions.get(Slot.FOREIGN_FROM))  # and what lies between
+        self.positions.publish(Slot.FOREIGN_FROM, min(reaching))
+        self.positions.publish(Slot.FOREIGN_UNTIL, end)
+
     def _publish(self, end: PhysicalOffset) -> int:
         publish = self.positions.publish
         publish(Slot.WRITTEN, end)
@@ -400,6 +416,7 @@ class _Recovery:
         publish(Slot.BOOT_ID_HIGH, self.boot_id[0])
         publish(Slot.BOOT_ID_LOW, self.boot_id[1])
         publish(Slot.MIN, self.log_min)
+        self._publish_foreign(end)
         publish(Slot.MAGIC_AND_FORMAT, REGION_MAGIC)
         generation = self.positions.get(Slot.GENERATION) + 1
         publish(Slot.GENERATION, generation)

@@ -82,6 +82,10 @@ class Slot(IntEnum):
     """Raised by every recovery: what was published under a smaller one is void."""
     BROKER_STATE = _BROKER + 5
     """A ``BrokerState``."""
+    FOREIGN_FROM = _BROKER + 6
+    FOREIGN_UNTIL = _BROKER + 7
+    """Records that begin in [from, until) were written by RocketMQ, as far as is known: a record
+    CRC property that they carry may be a copy of another record's and is not judged."""
 
     # reput
     DISPATCHED = _REPUT

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shared.files.commit_log import CommitLogReader
 from shared.files.log_walk import PROGRESS_BYTES, STATE_TOPIC
 from shared.files.os_disk import OsDisk, OsFile
 from shared.files.positions import Positions
@@ -20,6 +21,7 @@ from tidemark.errors import CorruptRecord, DiskFull, ReadOnlyDisk, StrayFile, Wr
 from tidemark.formats import record
 from tidemark.formats.checkpoint import REGION_MAGIC, Slot
 from tidemark.formats.queue_unit import PRE_BLANK, Unit
+from tidemark.offsets import PhysicalOffset
 
 FILE = CONFIG.commit_log_file_size
 OTHER_BOOT = (8, 8)
@@ -643,6 +645,52 @@ class TestRocketmqStores:
         raw[unit.physical_offset + 16 : unit.physical_offset + 20] = b"\0\0\0\7"
         small.log_file().write_bytes(raw)
         assert again(small, clean=None).end == small.end
+
+    def test_that_is_remembered_for_the_next_start_and_for_readers(self, small: SmallStore) -> None:
+        """Killed right after it adopted the store, the next start walks the same records, and they
+        are not RocketMQ's by any other sign."""
+        unit = fill(small, 3)[1]
+        self.foreign(small, clean=True)
+        raw = bytearray(small.log_file().read_bytes())
+        raw[unit.physical_offset + 16 : unit.physical_offset + 20] = b"\0\0\0\7"
+        small.log_file().write_bytes(raw)
+        again(small, clean=None)
+        assert again(small, clean=False).end == small.end
+        positions = Positions.open(OsDisk(), small.store.checkpoint_path)
+        reader = CommitLogReader(small.store, positions)
+        offset = PhysicalOffset(unit.physical_offset)
+        found = reader.record(offset, small.end)
+        assert found is not None
+        assert found.flag == 7
+        assert not reader.checks_at(0).record_crc
+        assert reader.checks_at(small.end).record_crc, "what we append from here on is judged"
+        reader.close()
+        positions.close()
+
+    def test_what_rocketmq_wrote_behind_our_end_is_remembered_and_ours_stays_judged(
+        self, small: SmallStore
+    ) -> None:
+        units = fill(small, 3)
+        small.flush()
+        ours = small.end
+        small.put()
+        small.close()
+        for slot in (Slot.WRITTEN, Slot.FLUSHED):
+            page = bytearray(small.store.checkpoint_path.read_bytes())
+            page[slot * 8 : slot * 8 + 8] = ours.to_bytes(8, "little")
+            small.store.checkpoint_path.write_bytes(page)
+        small.store.mark_clean()
+        assert again(small, clean=None).end == small.end
+        for _ in range(2):
+            positions = Positions.open(OsDisk(), small.store.checkpoint_path)
+            assert positions.get(Slot.FOREIGN_FROM) == ours
+            assert positions.get(Slot.FOREIGN_UNTIL) == small.end
+            positions.close()
+            again(small, clean=True)  # a clean stop with nothing new adds nothing to it
+        small.overwrite(units[1].physical_offset + 16, b"\0\0\0\7")
+        with pytest.raises(CorruptRecord) as refused:
+            again(small, clean=False)
+        assert refused.value.at == units[1].physical_offset
 
     def test_after_adoption_it_is_ours(self, small: SmallStore) -> None:
         fill(small, 3)

@@ -49,7 +49,7 @@ def test_slots_lie_in_their_owners_region_behind_the_head() -> None:
     bases = {"log": 512, "broker": 1024, "reput": 1536, "ha": 2048}
     owners = {
         "log": [Slot.WRITTEN, Slot.LOG_EPOCH],
-        "broker": [Slot.MIN, Slot.BROKER_STATE],
+        "broker": [Slot.MIN, Slot.FOREIGN_UNTIL],
         "reput": [Slot.DISPATCHED, Slot.REPUT_BOOT_ID_LOW],
         "ha": [Slot.CONFIRM, Slot.HA_GENERATION],
     }
@@ -63,7 +63,10 @@ def test_slots_lie_in_their_owners_region_behind_the_head() -> None:
 def test_slot_numbers_never_change() -> None:
     """Two versions of Tidemark may map one page during an upgrade."""
     log = "WRITTEN FLUSHED BOOT_ID_HIGH BOOT_ID_LOW MAGIC_AND_FORMAT LOG_EPOCH"
-    broker = "MIN SERVING_EPOCH BROKER_HEARTBEAT_MS BROKER_PID GENERATION BROKER_STATE"
+    broker = (
+        "MIN SERVING_EPOCH BROKER_HEARTBEAT_MS BROKER_PID GENERATION BROKER_STATE "
+        "FOREIGN_FROM FOREIGN_UNTIL"
+    )
     reput = (
         "DISPATCHED DISPATCHED_DURABLE REPUT_HEARTBEAT_MS REPUT_PID REPUT_GENERATION "
         "RESUME_UNITS RESUME_INDEX_ENTRIES RESUME_CHECK "

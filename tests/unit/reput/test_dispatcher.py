@@ -483,3 +483,32 @@ def test_after_a_failed_sync_the_next_start_believes_the_disk_only(
     dispatch_all(again)
     assert units(small) == expected_units(small)
     again.close()
+
+
+def test_where_rocketmq_wrote_a_record_crc_that_came_along_is_not_judged(
+    small: SmallStore,
+) -> None:
+    """RocketMQ takes our CRC property for a user's and copies it when it delivers a delayed message
+    or sends one back: the copy then carries the CRC of another record."""
+    dispatcher = dispatcher_of(small)
+    fill(small, 12)
+    copied = small.units[5][3]
+    digit = small.log_file().read_bytes()[copied.end - 3 : copied.end - 2]
+    small.overwrite(copied.end - 3, b"1" if digit == b"0" else b"0")
+    with pytest.raises(CorruptRecord):
+        dispatch_all(dispatcher)
+    small.positions.publish(Slot.FOREIGN_FROM, small.units[4][3].physical_offset)
+    small.positions.publish(Slot.FOREIGN_UNTIL, small.units[8][3].physical_offset)
+    dispatcher.resume()
+    dispatch_all(dispatcher, 1 << 20)
+    assert len(units(small)) == 12
+    dispatcher.close()
+
+    again = dispatcher_of(small)
+    fill(small, 1)
+    ours = small.units[-1][3]
+    small.overwrite(ours.end - 3, b"\xff")
+    with pytest.raises(CorruptRecord) as caught:
+        dispatch_all(again, 1 << 20)
+    assert caught.value.at == ours.physical_offset, "behind the range it is judged again"
+    again.close()
