@@ -7,8 +7,12 @@ the recovered log: before that a queue would look shorter than it is.
 
 from __future__ import annotations
 
+import logging
+
 from shared.runtime.health import Health
-from tidemark.errors import NotServing, TidemarkError
+from tidemark.errors import CorruptRecord, DamagedFile, NotServing, TidemarkError
+
+log = logging.getLogger(__name__)
 
 
 class Gate:
@@ -34,6 +38,17 @@ class Gate:
             if self.fault is None and self.send_fault is not None:
                 raise self.send_fault.with_traceback(None)
             raise self._why("Nothing was stored.")
+
+    def note_damage(self, error: CorruptRecord | DamagedFile) -> None:
+        """A read met damage below what was promised: the node is not ready until it is repaired.
+
+        What is whole is served on. The first damage of a kind is named on /ready and in the log.
+        """
+        if self._health.add_reason(error.code, f"{error.detail} {error.advice}"):
+            log.error(
+                "a read met damage; the node is not ready until it is repaired",
+                extra={"event": "damage-met", "code": error.code, "detail": error.detail},
+            )
 
     def shut(self) -> None:
         """The node stops."""

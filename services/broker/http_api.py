@@ -47,6 +47,7 @@ from tidemark.clock import Clock
 from tidemark.errors import (
     BadRequest,
     CorruptRecord,
+    DamagedFile,
     TidemarkError,
     UnknownCall,
     UnknownMessage,
@@ -358,6 +359,8 @@ class Api:
         return boundary
 
     def _answer_to(self, request: web.Request, error: Exception) -> web.Response:
+        if isinstance(error, CorruptRecord | DamagedFile):
+            self._gate.note_damage(error)
         if isinstance(error, TidemarkError):
             return self._refusal(request, error, error.status)
         if isinstance(error, web.HTTPMethodNotAllowed):

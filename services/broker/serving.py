@@ -168,23 +168,25 @@ class Serving:
         flush_stop = asyncio.Event()
 
         async def open_and_close() -> None:
-            gate.reads_open = True
-            await built.topic_file.take_over(state_known=built.state_known, stop=stop)
-            gate.sends_open = True
-            self._health.state = "serving"
-            self._positions.publish(Slot.SERVING_EPOCH, ALONE_EPOCH)
-            self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
-            # What was made so far lives as long as the process: the collector need not look at it.
-            gc.collect()
-            gc.freeze()
-            log.info("serving", extra={"event": "ready"})
-            await stop.wait()
-            gate.shut()
-            self._health.state = "stopping"
-            built.append.close()
-            built.parts.puller.held.close()
-            await server.close()
-            flush_stop.set()
+            try:
+                gate.reads_open = True
+                await built.topic_file.take_over(state_known=built.state_known, stop=stop)
+                gate.sends_open = True
+                self._health.state = "serving"
+                self._positions.publish(Slot.SERVING_EPOCH, ALONE_EPOCH)
+                self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
+                # What was made so far lives as long as the process: not the collector's business.
+                gc.collect()
+                gc.freeze()
+                log.info("serving", extra={"event": "ready"})
+                await stop.wait()
+                gate.shut()
+                self._health.state = "stopping"
+                built.append.close()
+                built.parts.puller.held.close()
+                await server.close()
+            finally:
+                flush_stop.set()  # else a failure up there keeps the flusher, and the process, up
 
         try:
             await run_parts(

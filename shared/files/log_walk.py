@@ -325,4 +325,6 @@ def _state_flushed(view: memoryview, start: int, physical_offset: int) -> int:
     except (ValueError, msgpack.UnpackException):
         return 0
     flushed = body.get("flushed") if isinstance(body, dict) else None
-    return flushed if type(flushed) is int and flushed > 0 else 0
+    # A record is made before anything behind it is flushed: one that says more is forged, say
+    # inside the body of a message, and would turn a torn tail into corruption.
+    return flushed if type(flushed) is int and 0 < flushed <= physical_offset else 0

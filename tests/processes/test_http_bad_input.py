@@ -609,6 +609,9 @@ def test_a_message_that_is_damaged_on_disk_is_named_and_not_handed_out(tmp_path:
         status, answer = node.request_json("GET", path.format(0))
         assert (status, answer["code"]) == (503, "corrupt-record")
         assert answer["at"] == results[0]["physical_offset"]
+        # A damaged node went on saying that it was ready: nothing would have sent anybody there.
+        assert node.ready()["ready"] is False
+        assert node.ready()["reasons"][0]["code"] == "corrupt-record"
         assert node.request_json("GET", path.format(1))[1]["status"] == "FOUND"
 
 
