@@ -374,7 +374,7 @@ class IndexWriter:
         path = self._directory / name
         file = self._disk.open(path, writable=writable)
         try:
-            region = file.map(writable=writable)
+            region = file.map(writable=writable, scattered=True)
         finally:
             file.close()
         return _Open(path, region, IndexFile(region.view, self._geometry))

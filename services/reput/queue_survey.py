@@ -151,8 +151,9 @@ def _zero_in(found: Found, start: int, position: int, *, thorough: bool) -> tupl
     dirty: list[tuple[int, int]] = []
     is_end = False
     try:
-        for at in range(position, found.file_size, CHUNK_SIZE):
-            chunk = reader.pread(min(CHUNK_SIZE, found.file_size - at), at)
+        end = reader.data_end()
+        for at in range(position, end, CHUNK_SIZE):
+            chunk = reader.pread(min(CHUNK_SIZE, end - at), at)
             if chunk != _ZEROS[: len(chunk)]:
                 dirty.append((at, len(chunk)))
             elif not thorough:

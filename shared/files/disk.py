@@ -86,8 +86,12 @@ class File(Protocol):
         """fdatasync: bytes (mapped stores included) and length are durable on return."""
         ...
 
-    def map(self, *, writable: bool) -> MappedRegion:
-        """Map the whole file, shared."""
+    def map(self, *, writable: bool, scattered: bool = False) -> MappedRegion:
+        """Map the whole file, shared.
+
+        scattered: reads jump about, so nothing beside a page that is read is worth reading. Without
+        it the kernel reads ahead, up to megabytes of zeros of a sparse file for 20 bytes.
+        """
         ...
 
     def close(self) -> None: ...

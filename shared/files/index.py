@@ -260,7 +260,7 @@ class IndexReader:
             self._forget(name)
         file = self._disk.open(path, writable=False)
         try:
-            region = file.map(writable=False)
+            region = file.map(writable=False, scattered=True)
         finally:
             file.close()
         mapped = IndexFile(region.view[: self._geometry.size], self._geometry)

@@ -95,13 +95,15 @@ class OsRegion:
 
     __slots__ = ("_memory", "view")
 
-    def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:
+    def __init__(self, descriptor: int, size: int, *, writable: bool, scattered: bool) -> None:
         if size == 0:  # the kernel maps no empty range
             self._memory: mmap.mmap | None = None
             self.view = memoryview(b"")
             return
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         self._memory = mmap.mmap(descriptor, size, mmap.MAP_SHARED, protection)
+        if scattered:
+            self._memory.madvise(mmap.MADV_RANDOM)
         self.view = memoryview(self._memory)
 
     def close(self) -> None:
@@ -172,9 +174,9 @@ class OsFile:
         """Make bytes and length durable (fdatasync). Raises OSError; never try the same again."""
         os.fdatasync(self._descriptor)
 
-    def map(self, *, writable: bool) -> OsRegion:
+    def map(self, *, writable: bool, scattered: bool = False) -> OsRegion:
         """Map the whole file, shared with every process that maps it."""
-        return OsRegion(self._descriptor, self.size, writable=writable)
+        return OsRegion(self._descriptor, self.size, writable=writable, scattered=scattered)
 
     def close(self) -> None:
         """Close the descriptor; mappings stay."""

@@ -130,7 +130,9 @@ class QueueFiles:
                 readable = min(file.data_end(), self.file_size)
                 readable -= readable % UNIT_SIZE
                 if mapped is None:
-                    mapped = self._mapped[start] = _Mapped(file.map(writable=False), readable)
+                    mapped = self._mapped[start] = _Mapped(
+                        file.map(writable=False, scattered=True), readable
+                    )
             finally:
                 file.close()
             mapped.readable = max(mapped.readable, readable)

@@ -512,7 +512,7 @@ class SimFile:
         if meanwhile is not None:
             meanwhile()
 
-    def map(self, *, writable: bool) -> SimRegion:
+    def map(self, *, writable: bool, scattered: bool = False) -> SimRegion:
         """Map the whole file."""
         self._disk._operation("map", self._path)
         self._check_open()
