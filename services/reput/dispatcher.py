@@ -18,7 +18,7 @@ answers the pulls it holds.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -58,6 +58,9 @@ RECORDS_MAX: Final = 16_384
 NO_BORDER: Final = 1 << 62
 
 
+Each = Callable[[Callable[[Path], None], Iterable[Path]], Iterable[None]]
+
+
 @dataclass(slots=True)
 class _Batch:
     """A step that is planned and may be partly written."""
@@ -93,27 +96,37 @@ class SyncJob:
     index_timestamp_ms: int
     is_publishable: bool
 
-    def run(self) -> None:
-        """Make it durable: files, then the directories that name them. Raises FlushFailed."""
-        for path in sorted(self.files):
-            try:
-                # fdatasync needs no right to write: nothing here depends on the disk's mood.
-                file = self.disk.open(path, writable=False)
-            except FileNotFoundError:
-                continue  # removed since: an index file that is made again
-            try:
-                file.sync()
-            except OSError as error:
-                raise _flush_failed(path, error) from error
-            finally:
-                file.close()
-        for path in sorted(self.directories):
-            try:
-                self.disk.sync_directory(path)
-            except NotADirectoryError:
-                continue  # a stranger's file is in the way: dispatch waits for it, and says so
-            except OSError as error:
-                raise _flush_failed(path, error) from error
+    def run(self, each: Each = map) -> None:
+        """Make it durable: files, then the directories that name them. Raises FlushFailed.
+
+        each: as ``map``, or that of an executor: files synced at the same time share the commits
+        of the file system's journal.
+        """
+        for _ in each(self._sync_file, sorted(self.files)):
+            pass
+        for _ in each(self._sync_directory, sorted(self.directories)):
+            pass
+
+    def _sync_file(self, path: Path) -> None:
+        try:
+            # fdatasync needs no right to write: nothing here depends on the disk's mood.
+            file = self.disk.open(path, writable=False)
+        except FileNotFoundError:
+            return  # removed since: an index file that is made again
+        try:
+            file.sync()
+        except OSError as error:
+            raise _flush_failed(path, error) from error
+        finally:
+            file.close()
+
+    def _sync_directory(self, path: Path) -> None:
+        try:
+            self.disk.sync_directory(path)
+        except FileNotFoundError:
+            return  # removed since, with all that was in it
+        except OSError as error:
+            raise _flush_failed(path, error) from error
 
 
 class Dispatcher:

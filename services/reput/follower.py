@@ -32,6 +32,9 @@ T = TypeVar("T")
 BROKER: Final = "broker"
 INLINE_SIZE: Final = 64 * 1024
 """Bytes of log dispatched on the loop: about a millisecond. A thread would add as much."""
+SYNC_THREADS: Final = 4
+SYNC_ALONE_MAX: Final = 4
+"""More touched files than that are synced by several threads."""
 WATCH_INTERVAL_S: Final = 0.5
 BUSY_FOR_S: Final = 0.05
 """Polls often for so long after something was found."""
@@ -58,6 +61,7 @@ class Follower:
         self._clock = health.clock
         self._worker = ThreadPoolExecutor(1, "dispatch")
         self._syncer = ThreadPoolExecutor(1, "sync")
+        self._sync_helpers = ThreadPoolExecutor(SYNC_THREADS, "sync-file")
         self._sync: asyncio.Future[None] | None = None
         self._sync_job: SyncJob | None = None
         self._synced_at = self._watched_at = self._clock.monotonic()
@@ -82,6 +86,7 @@ class Follower:
             stopping.cancel()
             self._worker.shutdown(wait=True)
             self._syncer.shutdown(wait=True)
+            self._sync_helpers.shutdown(wait=True)
 
     # -- beginning ----------------------------------------------------------------------------
 
@@ -255,7 +260,7 @@ class Follower:
 
     def _run_job(self, job: SyncJob) -> None:
         started = self._clock.monotonic()
-        job.run()
+        job.run(self._sync_helpers.map if len(job.files) > SYNC_ALONE_MAX else map)
         self._metrics.sync_duration.observe(self._clock.monotonic() - started)
 
     async def _end_sync(self) -> None:
