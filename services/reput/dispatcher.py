@@ -125,6 +125,8 @@ class SyncJob:
             self.disk.sync_directory(path)
         except FileNotFoundError:
             return  # removed since, with all that was in it
+        except NotADirectoryError:
+            return  # a stranger's file is in the way: dispatch waits for it, and says so
         except OSError as error:
             raise _flush_failed(path, error) from error
 
