@@ -16,7 +16,7 @@ from tests.support import offline
 from tests.support.node import SMALL_STORE, Node, wait_until
 from tidemark.client.messages import NewMessage
 
-KILLS = int(os.environ.get("TIDEMARK_CRASH_CYCLES", "8"))
+KILLS = max(6, int(os.environ.get("TIDEMARK_CRASH_CYCLES", "8")) // 4)
 SEED = int(os.environ.get("TIDEMARK_CRASH_SEED", str(time.time_ns() % 1_000_000)))
 STEP_MAX = 2000
 MESSAGES = 60

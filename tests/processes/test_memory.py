@@ -54,7 +54,7 @@ async def produce(url: str, topic: str, until: float, sender: int) -> int:
                 NewMessage(b"x" * 500, keys=(f"{sender}-{sent + number}",), tags="soak")
                 for number in range(50)
             ]
-            await mq.send_many(topic, messages)
+            await mq.send_many(topic, messages, timeout_ms=30_000)  # a busy machine is no leak
             sent += len(messages)
     return sent
 
