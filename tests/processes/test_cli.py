@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -27,6 +27,11 @@ from tidemark.testing import LocalNode
 from tidemark.testing.node import free_ports
 
 pytest_plugins = ["tidemark.testing.fixtures"]
+
+
+TERMINAL: Final = ("env", "--default-signal=INT")
+"""As a terminal starts a command. Who runs the tests in the background of a script has them ignore
+SIGINT, and a child inherits that: two tests then waited for a Ctrl-C that nobody heard."""
 
 
 class Dev:
@@ -252,6 +257,7 @@ async def test_a_follower_sees_what_comes_through_a_crash_of_the_node(
 def test_ctrl_c_ends_a_follower_quietly(tidemark_node: LocalNode) -> None:
     follower = subprocess.Popen(
         [
+            *TERMINAL,
             *(sys.executable, "-m", "tidemark.cli.main", "consume", "lines", "--follow"),
             *("--url", tidemark_node.url),
         ],
@@ -269,6 +275,7 @@ def test_ctrl_c_ends_a_follower_quietly(tidemark_node: LocalNode) -> None:
 def test_ctrl_c_ends_a_producer_that_waits_for_input(tidemark_node: LocalNode) -> None:
     producer = subprocess.Popen(
         [
+            *TERMINAL,
             *(sys.executable, "-m", "tidemark.cli.main", "produce", "lines"),
             *("--url", tidemark_node.url),
         ],
