@@ -25,10 +25,13 @@ from shared.files.disk import MappedRegion
 from shared.files.store_dir import StoreDir
 from tidemark.clock import Clock
 from tidemark.formats.filenames import index_name, parse_index_name
-from tidemark.formats.index_file import ENTRY_SIZE, Header, IndexFile
+from tidemark.formats.index_file import ENTRY_SIZE, Entry, Header, IndexFile
 
 RESERVE_STEP: Final = 4 << 20
 """Blocks of entries are reserved in such steps: about 200,000 entries."""
+LOOKED_AT_MAX: Final = 100_000
+"""Entries looked at one by one at a start: some tenths of a second."""
+DAMAGED: Final = -1
 READ_MAPPED_MAX: Final = 2
 """Older files mapped while keys are looked up: a record's keys lie in at most two neighbours."""
 
@@ -103,11 +106,15 @@ class IndexWriter:
 
     def survey(self, durable: int) -> int:
         """Open the files, undo what a kill inside a put left, and count the entries of records
-        that begin below durable. Removes files of another size: they miss in the count.
+        that begin below durable; DAMAGED if they are not what a count takes them for.
+
+        Removes files of another size: they miss in the count.
         """
         if not self.enabled:
             return 0
         self._open_all(heal=True)
+        if not self._are_sound():
+            return DAMAGED
         count = 0
         for known in self._known():
             if known.header.end_offset < durable or not known.entries:
@@ -217,6 +224,22 @@ class IndexWriter:
             return low
         finally:
             opened.close()
+
+    def _are_sound(self) -> bool:
+        """Whether the entries form the chains that puts make. LOOKED_AT_MAX of them are looked at,
+        those of the newest files; what a larger index holds beyond is believed."""
+        left = LOOKED_AT_MAX
+        for known in reversed(self._known()):
+            left -= known.entries
+            if left < 0:
+                return True
+            opened = self._map(known.name, writable=False)
+            try:
+                if not _is_sound(opened.file):
+                    return False
+            finally:
+                opened.close()
+        return True
 
     def _has_problem(self) -> bool:
         for name in self._names():
@@ -428,3 +451,23 @@ class IndexWriter:
     def close(self) -> None:
         """Unmap everything. What was touched is still remembered."""
         self._close_all()
+
+
+def _is_sound(file: IndexFile) -> bool:
+    """Whether every chain runs through its slot's entries, and every slot begins with its newest.
+
+    A slot or an entry that was overwritten hides keys: no count would tell.
+    """
+    slots = file.geometry.slots
+    newest: dict[int, Entry] = {}
+    numbers: dict[int, int] = {}
+    before = 0
+    for number in range(1, file.entry_count + 1):
+        entry = file.entry(number)
+        slot = entry.key_hash % slots
+        if entry.key_hash < 0 or entry.physical_offset < before or entry.seconds < 0:
+            return False
+        if entry.previous != numbers.get(slot, 0):
+            return False
+        newest[slot], numbers[slot], before = entry, number, entry.physical_offset
+    return all(file.contains(entry.key_hash, entry.physical_offset) for entry in newest.values())

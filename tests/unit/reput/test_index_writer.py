@@ -269,3 +269,21 @@ def test_switched_off_it_touches_nothing(disk: SimDisk) -> None:
     assert writer.survey(100) == 0
     for mode in IndexMode:
         assert writer.resume(mode, start=5, keep=9, log_min=0, store_time_of=lambda _: None) == 9
+
+
+@pytest.mark.parametrize("place", ["slot", "entry", "header"])
+def test_a_damaged_file_is_found_although_its_entries_can_be_counted(
+    disk: SimDisk, place: str
+) -> None:
+    put_all(writer_on(disk), rows(1, 9, keys=2))
+    writer = writer_on(disk)
+    assert writer.survey(1 << 40) == 18
+    writer.close()
+    used = next(hash_ for hash_, _, _ in rows(5, 1)) % GEOMETRY.slots
+    at, raw = {
+        "slot": (GEOMETRY.slot_offset(used), bytes(4)),
+        "entry": (GEOMETRY.entry_offset(3), b"\x7f" * 20),
+        "header": (36, b"\0\0\0\3"),
+    }[place]
+    disk.open(DIRECTORY / names(disk)[1], writable=True).pwrite(raw, at)
+    assert writer_on(disk).survey(1 << 40) != 18

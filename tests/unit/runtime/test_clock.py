@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.runtime.clock import BootId, SystemClock, boot_id
+from shared.runtime.clock import BootId, SystemClock, boot_id, utc_offset_s
 from tidemark.clock import Clock
 
 
@@ -30,3 +30,12 @@ def test_the_system_clock_reads_milliseconds() -> None:
     clock: Clock = SystemClock()
     assert abs(clock.wall_ms() - time.time() * 1000) < 1000
     assert clock.boot_ms() >= clock.monotonic() * 1000 - 1000
+
+
+def test_the_offset_of_local_time_follows_the_season(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    assert utc_offset_s(1_705_000_000_000) == 3600
+    assert utc_offset_s(1_720_000_000_000) == 7200
+    monkeypatch.delenv("TZ")
+    time.tzset()

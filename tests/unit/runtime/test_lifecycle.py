@@ -2,11 +2,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 
 import pytest
 
-from shared.runtime.lifecycle import run_parts, run_process, stop_on_signals
+from shared.runtime.lifecycle import (
+    raise_descriptor_limit,
+    run_parts,
+    run_process,
+    run_work,
+    stop_on_signals,
+)
 from tidemark.errors import BadConfig, PartEnded, StoreLocked
 
 
@@ -100,3 +107,21 @@ def test_the_exit_status_says_what_kind_of_end_it_was(capsys: pytest.CaptureFixt
     assert "tidemark: [store-locked] held by process 7" in capsys.readouterr().err
     with pytest.raises(RuntimeError):
         run_process(bug)
+
+
+def test_a_command_without_a_loop_ends_with_the_same_statuses() -> None:
+    def fails() -> None:
+        raise StoreLocked("held")
+
+    assert run_work(lambda: None) == 0
+    assert run_work(fails) == 1
+
+
+def test_descriptors_are_allowed_as_far_as_the_system_lets_us() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        raise_descriptor_limit()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert soft == hard == before[1]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
