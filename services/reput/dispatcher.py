@@ -17,14 +17,13 @@ answers the pulls it holds.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from services.reput.dispatch import Plan, QueueKey, plan
+from services.reput.dispatch import Plan, plan
 from services.reput.index_writer import IndexIncomplete, IndexWriter
+from services.reput.log_source import LogSource
 from services.reput.queue_survey import Found
 from services.reput.queue_writer import QueueWriter, Totals
 from services.reput.resume import (
@@ -37,28 +36,18 @@ from services.reput.resume import (
     bounds,
     decide,
 )
+from services.reput.sync_job import Settled, SyncJob
 from shared.files.commit_log import CommitLogReader
-from shared.files.disk import Disk
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from shared.runtime.clock import SystemClock
 from tidemark.clock import Clock
 from tidemark.errors import CorruptRecord, FlushFailed, QueueGap, ReadOnlyDisk, StoreError
 from tidemark.formats.checkpoint import Slot, resume_check
-from tidemark.formats.filenames import offset_name
-from tidemark.formats.queue_unit import Unit
-from tidemark.formats.record import BLANK_SIZE, peek_store_timestamp
-from tidemark.formats.scan import Stop, Walk, walk
-from tidemark.offsets import PhysicalOffset, QueueOffset
+from tidemark.offsets import PhysicalOffset
 
 STEP_SIZE: Final = 1 << 20
 """Bytes of log per step, by default: some ten milliseconds of work."""
-RECORDS_MAX: Final = 16_384
-"""Records per step; bounds the plan's memory when records are tiny."""
-NO_BORDER: Final = 1 << 62
-
-
-Each = Callable[[Callable[[Path], None], Iterable[Path]], Iterable[None]]
 
 
 @dataclass(slots=True)
@@ -69,66 +58,6 @@ class _Batch:
     plan: Plan
     runs_done: int = 0
     rows_done: int = 0
-
-
-class _Settled(NamedTuple):
-    """What queues and index hold of everything below position, and of nothing above.
-
-    Kept apart from the writers' own sums: these are ahead while a step is interrupted by a full
-    disk, and a mark published with them would not be believed at the next start.
-    """
-
-    position: int
-    totals: Totals
-    index_entries: int
-
-
-@dataclass(frozen=True, slots=True)
-class SyncJob:
-    """One sync: what it covers, as of ``begin_sync``. ``run`` may be called in any thread."""
-
-    disk: Disk
-    files: frozenset[Path]
-    directories: frozenset[Path]
-    resume_number: int
-    settled: _Settled
-    unit_timestamp_ms: int
-    index_timestamp_ms: int
-    is_publishable: bool
-
-    def run(self, each: Each = map) -> None:
-        """Make it durable: files, then the directories that name them. Raises FlushFailed.
-
-        each: as ``map``, or that of an executor: files synced at the same time share the commits
-        of the file system's journal.
-        """
-        for _ in each(self._sync_file, sorted(self.files)):
-            pass
-        for _ in each(self._sync_directory, sorted(self.directories)):
-            pass
-
-    def _sync_file(self, path: Path) -> None:
-        try:
-            # fdatasync needs no right to write: nothing here depends on the disk's mood.
-            file = self.disk.open(path, writable=False)
-        except FileNotFoundError:
-            return  # removed since: an index file that is made again
-        try:
-            file.sync()
-        except OSError as error:
-            raise _flush_failed(path, error) from error
-        finally:
-            file.close()
-
-    def _sync_directory(self, path: Path) -> None:
-        try:
-            self.disk.sync_directory(path)
-        except FileNotFoundError:
-            return  # removed since, with all that was in it
-        except NotADirectoryError:
-            return  # a stranger's file is in the way: dispatch waits for it, and says so
-        except OSError as error:
-            raise _flush_failed(path, error) from error
 
 
 class Dispatcher:
@@ -156,7 +85,7 @@ class Dispatcher:
         self._boot_id = boot_id
         slot = Slot.WRITTEN if store.config.visible_after == "written" else Slot.FLUSHED
         self._end: Callable[[], int] = lambda: positions.get(slot)
-        self._delay_levels_ms = store.config.delay_levels_ms
+        self._source = LogSource(store, positions, log, lambda: self._end())
         self._no_units_for = frozenset(
             entry.name
             for entry in store.disk.list_directory(store.root / "batchconsumequeue")
@@ -183,7 +112,7 @@ class Dispatcher:
         self._resume_number = 0
         self._unit_timestamp_ms = 0
         self._synced: tuple[int, int] | None = None
-        self._settled = _Settled(0, Totals(0, 0), 0)
+        self._settled = Settled(0, Totals(0, 0), 0)
 
     @property
     def boot_id(self) -> tuple[int, int]:
@@ -208,12 +137,7 @@ class Dispatcher:
 
     def oldest_waiting_ms(self) -> int | None:
         """Store time of the first record not yet dispatched; None if there is none. Any thread."""
-        at, end = self.position, self._end()
-        if at >= end:
-            return None
-        with contextlib.suppress(CorruptRecord):
-            return peek_store_timestamp(self._log.window(at, PhysicalOffset(end)), 0)
-        return None
+        return self._source.oldest_waiting_ms(self.position)
 
     @property
     def index_entries_count(self) -> int:
@@ -294,7 +218,9 @@ class Dispatcher:
                 )
                 self._pass_end = start
             case QueueMode.ADOPT:
-                self._queues.adopt(found, keep=keep, is_real=self._is_real, is_whole=self._is_whole)
+                self._queues.adopt(
+                    found, keep=keep, is_real=self._source.is_of, is_whole=self._source.is_whole
+                )
             case QueueMode.REBUILD:
                 self._withdraw_durable(log_min)
                 self._queues.rebuild(found, log_min=log_min, keep=keep)
@@ -304,7 +230,7 @@ class Dispatcher:
             start=start,
             keep=keep,
             log_min=log_min,
-            store_time_of=self._store_time_of,
+            store_time_of=self._source.store_time_of,
         )
 
     def _publish_resumed(self, decision: Decision, generation: int) -> None:
@@ -341,32 +267,6 @@ class Dispatcher:
             return False
         self._positions.publish(Slot.REPUT_GENERATION, self._positions.get(Slot.GENERATION))
         return True
-
-    def _is_real(self, key: QueueKey, number: QueueOffset, offset: PhysicalOffset) -> bool:
-        if offset < self._log.min_offset:
-            return True  # expired: nothing can be said against it
-        try:
-            record = self._log.record(offset, PhysicalOffset(self.end))
-        except CorruptRecord:
-            return False
-        return (
-            record is not None
-            and key == (record.topic, record.queue_id)
-            and (record.queue_offset == number)
-        )
-
-    def _is_whole(self, unit: Unit) -> bool:
-        at = PhysicalOffset(unit.physical_offset)
-        if at < self._log.min_offset:
-            return True  # expired: nothing can be said against it
-        walked = self._walk_view(self._window(at, PhysicalOffset(self.end)), at, 1)
-        return [(entry.size, entry.tags_code) for entry in walked.entries] == [unit[1:]]
-
-    def _store_time_of(self, offset: int) -> int | None:
-        if offset < self._log.min_offset:
-            return None
-        record = self._log.record(PhysicalOffset(offset), PhysicalOffset(self.end))
-        return None if record is None else record.store_timestamp_ms
 
     # -- step ---------------------------------------------------------------------------------
 
@@ -426,7 +326,7 @@ class Dispatcher:
         self._end_pass_if_due()
 
     def _settle(self) -> None:
-        self._settled = _Settled(self.position, self._queues.totals, self._index.entries)
+        self._settled = Settled(self.position, self._queues.totals, self._index.entries)
 
     def _publish_dispatched(self, offset: int) -> None:
         self.dispatched = offset
@@ -441,71 +341,17 @@ class Dispatcher:
             at = self.position = self._log.min_offset  # the log was shortened from below
         if at >= end:
             return None
-        walked, view_size = self._walk(at, PhysicalOffset(end), bytes_max)
-        if not view_size:
-            return None  # deleted between the two looks: the next one finds the new start
-        if walked.entries:
-            batch_end = PhysicalOffset(at + walked.end)
-        else:
-            next_file = self._log.next_file(at)
-            rest = next_file - at
-            is_blank = walked.stop is Stop.BLANK or (view_size == rest and rest < BLANK_SIZE)
-            if not is_blank:
-                raise self._corrupt(at, walked.reason)
-            if next_file > end:
-                return None
-            batch_end = next_file
         try:
+            found = self._source.read(at, PhysicalOffset(end), bytes_max)
+            if found is None:
+                return None
             planned = plan(
-                walked.entries, index=self._index.enabled, no_units_for=self._no_units_for
+                found.entries, index=self._index.enabled, no_units_for=self._no_units_for
             )
         except CorruptRecord as error:
-            raise self._corrupt(PhysicalOffset(error.at), error.reason) from error
-        return _Batch(batch_end, planned)
-
-    def _walk(self, at: PhysicalOffset, end: PhysicalOffset, bytes_max: int) -> tuple[Walk, int]:
-        """The records at at, at least one if one is there, and how many bytes were looked at."""
-        view = self._window(at, end)
-        size = len(view)
-        room = self._same_checks_for(at)
-        walked = self._walk_view(view[: min(bytes_max, room)], at, RECORDS_MAX)
-        if walked.entries or walked.stop is Stop.BLANK:
-            return walked, size
-        # One record may be larger than a step; and a CPU with weak ordering may show FLUSHED
-        # before the bytes below it, which a second look settles.
-        return self._walk_view(self._window(at, end), at, 1), size
-
-    def _window(self, at: PhysicalOffset, end: PhysicalOffset) -> memoryview:
-        try:
-            return self._log.window(at, end)
-        except CorruptRecord:
-            self._log.refresh()
-        try:
-            return self._log.window(at, end)
-        except CorruptRecord as missing:
-            self.stopped = missing
-            raise
-
-    def _same_checks_for(self, at: PhysicalOffset) -> int:
-        """How many bytes from at on are judged by the same checks."""
-        get = self._positions.get
-        borders = (get(Slot.FOREIGN_FROM), get(Slot.FOREIGN_UNTIL))
-        return min((border - at for border in borders if border > at), default=NO_BORDER)
-
-    def _walk_view(self, view: memoryview, at: PhysicalOffset, records_max: int) -> Walk:
-        return walk(
-            view,
-            at=at,
-            checks=self._log.checks_at(at),
-            records_max=records_max,
-            delay_levels_ms=self._delay_levels_ms,
-        )
-
-    def _corrupt(self, at: PhysicalOffset, reason: str) -> CorruptRecord:
-        file_size = self._store.config.commit_log_file_size
-        path = self._store.commit_log_dir / offset_name(at - at % file_size)
-        self.stopped = CorruptRecord(at, reason or "the record is not whole", path)
-        return self.stopped
+            self.stopped = self._source.located(error)
+            raise self.stopped from error
+        return _Batch(found.end, planned)
 
     # -- passes -------------------------------------------------------------------------------
 
@@ -544,6 +390,7 @@ class Dispatcher:
         1. units are missing, and made again; 2. killed: the next start counts them all, in the
         page cache, and goes on at the old mark; 3. power cut: they are missing once more.
         """
+        self._resume_number += 1  # a sync under way must not say it again
         self._positions.publish(Slot.RESUME_UNITS, REBUILDING)
         self._positions.publish(Slot.DISPATCHED_DURABLE, log_min)
         self._positions.sync()
@@ -622,12 +469,3 @@ class Dispatcher:
         """Unmap everything; does not sync."""
         self._queues.close()
         self._index.close()
-
-
-def _flush_failed(path: Path, error: Exception) -> FlushFailed:
-    return FlushFailed(
-        f"fdatasync of {path} failed: {error}. Records are not in doubt; what was dispatched "
-        "since the last sync is.",
-        "Look at the kernel's log for the disk's errors. The next start dispatches it once more.",
-        path=path,
-    )

@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from services.reput.config import ReputConfig
-from services.reput.dispatcher import SyncJob
 from services.reput.metrics import ReputMetrics
 from services.reput.open_store import OpenStore
 from services.reput.resume import QueueMode
+from services.reput.sync_job import SyncJob
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from tidemark.errors import FlushFailed, ReplacedPositions, StoreError

@@ -512,3 +512,25 @@ def test_where_rocketmq_wrote_a_record_crc_that_came_along_is_not_judged(
         dispatch_all(again, 1 << 20)
     assert caught.value.at == ours.physical_offset, "behind the range it is judged again"
     again.close()
+
+
+def test_a_sync_under_way_does_not_say_again_what_a_rebuild_has_withdrawn(
+    small: SmallStore,
+) -> None:
+    dispatcher = dispatcher_of(small)
+    fill(small, 10)
+    dispatch_all(dispatcher)
+    job = dispatcher.begin_sync()
+    assert job is not None
+    small.put(queue_offset=99)
+    small.flush()
+    with pytest.raises(QueueGap):
+        dispatch_all(dispatcher)
+    job.run()
+    dispatcher.finish_sync(job)
+    assert small.positions.get(Slot.DISPATCHED_DURABLE) == 0
+    again = dispatcher_of(small)
+    assert again.decision is not None
+    assert again.decision.queue_mode is QueueMode.REBUILD
+    again.close()
+    dispatcher.close()

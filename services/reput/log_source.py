@@ -1,0 +1,149 @@
+"""The log as dispatch reads it: validated records in order, and what a unit must agree with.
+
+Reads between a position and a published end, within one file at a time; writes and remembers
+nothing. A CPU with weak ordering may show the published end before the bytes below it, so whatever
+looks wrong is looked at twice before it is called damage.
+
+In a record's walk this is (10): before it FLUSHED was published, after it ``dispatch`` plans.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from services.reput.dispatch import QueueKey
+from shared.files.commit_log import CommitLogReader
+from shared.files.positions import Positions
+from shared.files.store_dir import StoreDir
+from tidemark.errors import CorruptRecord
+from tidemark.formats.checkpoint import Slot
+from tidemark.formats.filenames import offset_name
+from tidemark.formats.queue_unit import Unit
+from tidemark.formats.record import BLANK_SIZE, peek_store_timestamp
+from tidemark.formats.scan import Entry, Stop, Walk, walk
+from tidemark.offsets import PhysicalOffset, QueueOffset
+
+RECORDS_MAX: Final = 16_384
+"""Records read at a time; bounds a plan's memory when records are tiny."""
+NO_BORDER: Final = 1 << 62
+
+
+class Read(NamedTuple):
+    """What was read: records in physical order, or none of them and a filler passed."""
+
+    entries: Sequence[Entry]
+    end: PhysicalOffset
+
+
+class LogSource:
+    """Reads one store's log for dispatch."""
+
+    def __init__(
+        self,
+        store: StoreDir,
+        positions: Positions,
+        log: CommitLogReader,
+        end: Callable[[], int],
+    ) -> None:
+        """end: the end of what may be dispatched now."""
+        self._store = store
+        self._positions = positions
+        self._log = log
+        self._end = end
+        self._delay_levels_ms = store.config.delay_levels_ms
+
+    def read(self, at: PhysicalOffset, end: PhysicalOffset, bytes_max: int) -> Read | None:
+        """Some records from at on, below end: about bytes_max bytes of them, at least one.
+
+        None if there is nothing to read there now. Raises CorruptRecord.
+        """
+        walked, size = self._walk(at, end, bytes_max)
+        if not size:
+            return None  # deleted between two looks: the next one finds the new start
+        if walked.entries:
+            return Read(walked.entries, PhysicalOffset(at + walked.end))
+        next_file = self._log.next_file(at)
+        rest = next_file - at
+        if walked.stop is not Stop.BLANK and not size == rest < BLANK_SIZE:
+            raise CorruptRecord(at, walked.reason or "the record is not whole")
+        return Read((), next_file) if next_file <= end else None
+
+    def _walk(self, at: PhysicalOffset, end: PhysicalOffset, bytes_max: int) -> tuple[Walk, int]:
+        """The records at at, and how many bytes there are to be looked at."""
+        view = self._window(at, end)
+        size = len(view)
+        room = self._same_checks_for(at)
+        walked = self._walk_view(view[: min(bytes_max, room)], at, RECORDS_MAX)
+        if walked.entries or walked.stop is Stop.BLANK:
+            return walked, size
+        # The second look; and one record may be larger than a step.
+        return self._walk_view(self._window(at, end), at, 1), size
+
+    def _window(self, at: PhysicalOffset, end: PhysicalOffset) -> memoryview:
+        try:
+            return self._log.window(at, end)
+        except CorruptRecord:
+            self._log.refresh()
+        return self._log.window(at, end)
+
+    def _same_checks_for(self, at: PhysicalOffset) -> int:
+        """How many bytes from at on are judged by the same checks."""
+        get = self._positions.get
+        borders = (get(Slot.FOREIGN_FROM), get(Slot.FOREIGN_UNTIL))
+        return min((border - at for border in borders if border > at), default=NO_BORDER)
+
+    def _walk_view(self, view: memoryview, at: PhysicalOffset, records_max: int) -> Walk:
+        return walk(
+            view,
+            at=at,
+            checks=self._log.checks_at(at),
+            records_max=records_max,
+            delay_levels_ms=self._delay_levels_ms,
+        )
+
+    def located(self, error: CorruptRecord) -> CorruptRecord:
+        """The same error, naming the file."""
+        start = error.at - error.at % self._store.config.commit_log_file_size
+        path = self._store.commit_log_dir / offset_name(start)
+        return CorruptRecord(error.at, error.reason, path)
+
+    # -- what a unit or an entry must agree with ------------------------------------------------
+
+    def is_of(self, key: QueueKey, number: QueueOffset, offset: PhysicalOffset) -> bool:
+        """Whether the record at offset is the message of that queue and number."""
+        if offset < self._log.min_offset:
+            return True  # expired: nothing can be said against it
+        try:
+            record = self._log.record(offset, PhysicalOffset(self._end()))
+        except CorruptRecord:
+            return False
+        return (
+            record is not None
+            and key == (record.topic, record.queue_id)
+            and record.queue_offset == number
+        )
+
+    def is_whole(self, unit: Unit) -> bool:
+        """Whether a unit says of its record what dispatch would say."""
+        at = PhysicalOffset(unit.physical_offset)
+        if at < self._log.min_offset:
+            return True  # expired: nothing can be said against it
+        walked = self._walk_view(self._window(at, PhysicalOffset(self._end())), at, 1)
+        return [(entry.size, entry.tags_code) for entry in walked.entries] == [unit[1:]]
+
+    def store_time_of(self, offset: int) -> int | None:
+        """Store time in ms of the record at offset; None if it has expired."""
+        if offset < self._log.min_offset:
+            return None
+        record = self._log.record(PhysicalOffset(offset), PhysicalOffset(self._end()))
+        return None if record is None else record.store_timestamp_ms
+
+    def oldest_waiting_ms(self, position: PhysicalOffset) -> int | None:
+        """Store time of the record at position; None if there is none below the end."""
+        end = PhysicalOffset(self._end())
+        if position < end:
+            with contextlib.suppress(CorruptRecord):
+                return peek_store_timestamp(self._log.window(position, end), 0)
+        return None

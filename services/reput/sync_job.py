@@ -1,0 +1,89 @@
+"""One sync of everything that was touched: what it covers, and the blocking part of it.
+
+``dispatcher`` makes a job between two steps and publishes what it made durable; ``run`` may go on
+in other threads while dispatch does. Order: files, then the directories that name them, then, by
+the dispatcher, the mark that speaks of both (docs/formats.md, section 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from services.reput.queue_writer import Totals
+from shared.files.disk import Disk
+from tidemark.errors import FlushFailed
+
+Each = Callable[[Callable[[Path], None], Iterable[Path]], Iterable[None]]
+"""As ``map``: call with each path, in any order or at the same time."""
+
+
+class Settled(NamedTuple):
+    """What queues and index hold of everything below position, and of nothing above.
+
+    Kept apart from the writers' own sums: these are ahead while a step is interrupted by a full
+    disk, and a mark published with them would not be believed at the next start.
+    """
+
+    position: int
+    totals: Totals
+    index_entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyncJob:
+    """One sync: what it covers, as of ``begin_sync``. ``run`` may be called in any thread."""
+
+    disk: Disk
+    files: frozenset[Path]
+    directories: frozenset[Path]
+    resume_number: int
+    settled: Settled
+    unit_timestamp_ms: int
+    index_timestamp_ms: int
+    is_publishable: bool
+
+    def run(self, each: Each = map) -> None:
+        """Make it durable: files, then the directories that name them. Raises FlushFailed.
+
+        each: as ``map``, or that of an executor: files synced at the same time share the commits
+        of the file system's journal.
+        """
+        for _ in each(self._sync_file, sorted(self.files)):
+            pass
+        for _ in each(self._sync_directory, sorted(self.directories)):
+            pass
+
+    def _sync_file(self, path: Path) -> None:
+        try:
+            # fdatasync needs no right to write: nothing here depends on the disk's mood.
+            file = self.disk.open(path, writable=False)
+        except FileNotFoundError:
+            return  # removed since: an index file that is made again
+        try:
+            file.sync()
+        except OSError as error:
+            raise _flush_failed(path, error) from error
+        finally:
+            file.close()
+
+    def _sync_directory(self, path: Path) -> None:
+        try:
+            self.disk.sync_directory(path)
+        except FileNotFoundError:
+            return  # removed since, with all that was in it
+        except NotADirectoryError:
+            return  # a stranger's file is in the way: dispatch waits for it, and says so
+        except OSError as error:
+            raise _flush_failed(path, error) from error
+
+
+def _flush_failed(path: Path, error: Exception) -> FlushFailed:
+    return FlushFailed(
+        f"fdatasync of {path} failed: {error}. Records are not in doubt; what was dispatched "
+        "since the last sync is.",
+        "Look at the kernel's log for the disk's errors. The next start dispatches it once more.",
+        path=path,
+    )
