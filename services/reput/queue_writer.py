@@ -35,10 +35,6 @@ from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 RESERVE_STEP: Final = 16 * 1024
 """Blocks are reserved in such steps: few calls, and little taken by a queue with few messages."""
 
-RESERVE_WHOLE_MAX: Final = 4 * RESERVE_STEP
-"""A file of at most this size gets all its blocks at once. On a full tmpfs not even a hole can be
-read through a mapping; small files, which tests have, are then free of them."""
-
 LOOKED_AT_MAX: Final = 2_000_000
 """Units looked at one by one at a start: less than half a second."""
 
@@ -392,8 +388,6 @@ class QueueWriter:
         """
         low = position - position % RESERVE_STEP
         high = min(self._file_size, end + -end % RESERVE_STEP)
-        if self._file_size <= RESERVE_WHOLE_MAX:
-            low, high = 0, self._file_size
         known = queue.reserved
         if known.start == start and known.low <= low <= known.high:
             file.reserve(known.high, high - known.high)
