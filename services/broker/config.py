@@ -11,7 +11,7 @@ import ipaddress
 from pathlib import Path
 from typing import Final, Literal
 
-from shared.files.store_config import StoreConfig, parse_delay_levels
+from shared.files.store_config import LocalStoreConfig, StoreConfig, parse_delay_levels
 from shared.runtime.config import setting
 from tidemark.formats.hosts import Host
 
@@ -148,15 +148,6 @@ class BrokerConfig:
             if not address.is_unspecified:
                 return Host(address.packed, port)
         return Host(ipaddress.ip_address("127.0.0.1").packed, port)
-
-
-@dataclasses.dataclass(frozen=True)
-class LocalStoreConfig(StoreConfig):
-    """Small files: a store on a laptop, made in a second."""
-
-    commit_log_file_size: int = 64 << 20
-    index_slots: int = 50_000
-    index_entries: int = 200_000
 
 
 @dataclasses.dataclass(frozen=True)

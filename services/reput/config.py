@@ -10,7 +10,7 @@ import dataclasses
 from pathlib import Path
 from typing import Final, Literal
 
-from shared.files.store_config import StoreConfig, parse_delay_levels
+from shared.files.store_config import LocalStoreConfig, StoreConfig, parse_delay_levels
 from shared.runtime.config import setting
 
 ENV_PREFIX: Final = "TIDEMARK_REPUT_"
@@ -79,15 +79,6 @@ class ReputConfig:
     def sockets_dir(self) -> Path:
         """Where this node's doorbells are."""
         return self.store_dir / "run" if self.run_dir is None else self.run_dir
-
-
-@dataclasses.dataclass(frozen=True)
-class LocalStoreConfig(StoreConfig):
-    """Small files: a store on a laptop, made in a second."""
-
-    commit_log_file_size: int = 64 << 20
-    index_slots: int = 50_000
-    index_entries: int = 200_000
 
 
 @dataclasses.dataclass(frozen=True)

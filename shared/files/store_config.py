@@ -87,6 +87,15 @@ class StoreConfig:
         }
 
 
+@dataclass(frozen=True)
+class LocalStoreConfig(StoreConfig):
+    """The profile ``local``, the same for every service: small files, made in a second."""
+
+    commit_log_file_size: int = 64 << 20
+    index_slots: int = 50_000
+    index_entries: int = 200_000
+
+
 def describe(config: StoreConfig, *, adopting: Adopting | None = None) -> bytes:
     """Content of tidemark.json. adopting: RocketMQ's store until recovery has finished with it."""
     content: dict[str, object] = {"format": STORE_FORMAT, **config.sizes}
