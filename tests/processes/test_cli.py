@@ -20,6 +20,7 @@ from typing import Any, Final
 import pytest
 
 import tidemark as sdk
+from tests.support import golden
 from tests.support.command import PROJECT, run, tidemark
 from tests.support.node import wait_until
 from tidemark.errors import UnknownMessage
@@ -179,6 +180,23 @@ def test_a_killed_dev_leaves_no_service_behind(dev: Dev) -> None:
     for pid in pids:
         assert pid is not None
         wait_until(lambda: is_gone(pid), "the services to end")  # noqa: B023
+
+
+def test_dev_opens_a_store_of_other_sizes_that_rocketmq_wrote(tmp_path: Path) -> None:
+    # It asked for the local profile's sizes and refused every store that had been made elsewhere.
+    store = golden.unpack("cut", tmp_path)
+    wanted = golden.manifest("cut")
+    dev = Dev(store, free_port_of_three())
+    try:
+        dev.wait_for("Stop with Ctrl-C")
+        with sdk.connect_sync(dev.url) as mq:
+            for queue in wanted["queues"]:
+                if queue["topic"].startswith(("%RETRY%", "SCHEDULE", "rmq_sys", "RMQ_SYS")):
+                    continue
+                pulled = mq.pull(queue["topic"], queue["queueId"], queue["maxOffset"])
+                assert pulled.max_offset == queue["maxOffset"]
+    finally:
+        dev.close()
 
 
 def test_a_second_dev_on_the_same_store_names_the_holder_and_gives_up(

@@ -25,6 +25,8 @@ from typing import Final, NamedTuple
 import aiohttp
 import click
 
+from shared.files.os_disk import OsDisk
+from shared.files.store_config import LocalStoreConfig, config_of
 from shared.runtime.doorbell import SOCKET_PATH_SIZE_MAX
 from tidemark.cli.output import expected_errors, say
 from tidemark.errors import NotServing
@@ -69,8 +71,18 @@ class Ports(NamedTuple):
 class Child:
     """One service: its process, what it says, when it died."""
 
-    def __init__(self, name: str, command: list[str], *, ready_url: str, verbose: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        environment: dict[str, str],
+        *,
+        ready_url: str,
+        verbose: bool,
+    ) -> None:
+        """environment: variables beside those of this process."""
         self.name = name
+        self._environment = environment
         self.ready_url = ready_url
         self._command = command
         self._verbose = verbose
@@ -85,6 +97,7 @@ class Child:
         while not self._stopping:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
+                env={**self._environment, **os.environ},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
@@ -202,6 +215,16 @@ def _run_dir(store: Path) -> Iterator[Path]:
         yield Path(elsewhere)
 
 
+def sizes_of(service: str, store: Path) -> dict[str, str]:
+    """The file sizes of an existing store, as a service's settings: the profile's are for new ones.
+
+    So that any store opens here, one that RocketMQ made with sizes of its own as well. What the
+    caller's environment says wins, and is compared with the store. Raises StoreFormatUnknown.
+    """
+    sizes = config_of(OsDisk(), store, LocalStoreConfig()).sizes
+    return {f"TIDEMARK_{service}_STORE_{name.upper()}": str(size) for name, size in sizes.items()}
+
+
 async def _dev(store: Path, run_dir: Path, host: str, ports: Ports, verbose: bool) -> None:
     common = ["--store", str(store), "--run-dir", str(run_dir), "--profile", "local"]
     broker = Child(
@@ -210,12 +233,14 @@ async def _dev(store: Path, run_dir: Path, host: str, ports: Ports, verbose: boo
             *(sys.executable, "-m", "services.broker", *common, "--host", host),
             *("--port", str(ports.api), "--admin-port", str(ports.broker_admin)),
         ],
+        sizes_of("BROKER", store),
         ready_url=f"http://127.0.0.1:{ports.broker_admin}/ready",
         verbose=verbose,
     )
     reput = Child(
         "reput",
         [sys.executable, "-m", "services.reput", *common, "--admin-port", str(ports.reput_admin)],
+        sizes_of("REPUT", store),
         ready_url=f"http://127.0.0.1:{ports.reput_admin}/ready",
         verbose=verbose,
     )
