@@ -12,6 +12,9 @@ import pytest
 
 from tests.support import golden
 from tests.support.golden_store import open_unpacked
+from tidemark.formats.filenames import offset_name
+from tidemark.formats.queue_unit import UNIT
+from tidemark.offsets import UNIT_SIZE
 
 
 def files_below(directory: Path) -> dict[str, bytes]:
@@ -56,3 +59,29 @@ def test_queues_and_index_that_are_whole_are_left_alone(name: str, tmp_path: Pat
     after = files_below(root / "consumequeue") | files_below(root / "index")
     assert {path for path in before if before[path] != after.get(path)} == set()
     assert after.keys() == before.keys()
+
+
+@pytest.mark.parametrize("name", golden.golden_names())
+def test_deleted_queues_of_any_store_are_equal_from_the_minimum_on(
+    name: str, tmp_path: Path
+) -> None:
+    root = golden.unpack(name, tmp_path)
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "index")
+    (root / "checkpoint").unlink()
+    open_unpacked(name, root).close()
+    manifest = golden.manifest(name)
+    file_size = manifest["config"]["mappedFileSizeConsumeQueue"]
+    compared = 0
+    for queue in manifest["queues"]:
+        directory = root / "consumequeue" / queue["topic"] / str(queue["queueId"])
+        for message in queue["messages"]:
+            if not message.get("readable", True):
+                continue
+            at = message["queueOffset"] * UNIT_SIZE
+            with (directory / offset_name(at - at % file_size)).open("rb") as file:
+                file.seek(at % file_size)
+                unit = UNIT.unpack(file.read(UNIT_SIZE))
+            assert unit == (message["physicalOffset"], message["size"], message["tagsCode"])
+            compared += 1
+    assert compared == manifest["messagesInQueues"]
