@@ -17,8 +17,10 @@ answers the pulls it holds.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from services.reput.dispatch import Plan, plan
@@ -450,20 +452,34 @@ class Dispatcher:
             return
         try:
             job.run()
-        except FlushFailed:
-            self.distrust_cache()
+        except FlushFailed as failed:
+            self.distrust_cache(failed.path)
             raise
         self.finish_sync(job)
 
-    def distrust_cache(self) -> None:
-        """A sync failed: the page cache may hold what the disk never got.
+    def distrust_cache(self, path: Path) -> None:
+        """The sync of path failed: the page cache may hold what the disk never got.
 
         The kernel calls such pages clean, so a later sync would succeed without them. The next
-        start therefore has to believe the last durable mark and nothing else, as after a power cut.
+        start therefore has to believe the last durable mark and nothing else, as after a power cut;
+        and what it finds equal to the log it leaves alone, so the file is written over itself now:
+        its pages are dirty again, and the next sync tells the truth. Call it between
+        steps: nobody may be storing into the file meanwhile.
         """
+        with contextlib.suppress(OSError, StoreError):  # the process ends by the first failure
+            self._write_over_itself(path)
         self._positions.publish(Slot.REPUT_GENERATION, 0)
         self._positions.publish(Slot.REPUT_BOOT_ID_HIGH, 0)
         self._positions.publish(Slot.REPUT_BOOT_ID_LOW, 0)
+
+    def _write_over_itself(self, path: Path) -> None:
+        file = self._store.disk.open(path, writable=True)
+        try:
+            end = file.data_end()
+            for at in range(0, end, STEP_SIZE):
+                file.pwrite(file.pread(min(STEP_SIZE, end - at), at), at)
+        finally:
+            file.close()
 
     def close(self) -> None:
         """Unmap everything; does not sync."""

@@ -271,9 +271,9 @@ class Follower:
             return
         try:
             await sync
-        except FlushFailed:
+        except FlushFailed as failed:
             self._metrics.errors.labels(FlushFailed.code).inc()
-            self._dispatcher.distrust_cache()
+            self._dispatcher.distrust_cache(failed.path)
             raise
         self._dispatcher.finish_sync(job)
 

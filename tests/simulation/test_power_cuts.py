@@ -31,3 +31,10 @@ def test_no_power_cut_takes_what_was_promised(first: int) -> None:
     assert total.crashes_inside > len(outcomes) // 10
     assert total.acked > 5 * len(outcomes)
     assert total.lost > len(outcomes) // 4
+
+
+def test_a_failed_sync_is_not_believed_by_the_next_start() -> None:
+    # 1. reput's fdatasync of a queue file failed, and the kernel called the pages clean; 2. the
+    # next start found its units equal to the log and left them alone; 3. its sync succeeded without
+    # writing them, and the durable mark moved; 4. the power went, and a unit below the mark.
+    run_seed(701797, "")
