@@ -16,11 +16,14 @@ export PIP_NO_INPUT := 1
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-$(STAMP): requirements.lock pyproject.toml
+SPEEDUPS := setup.py $(wildcard tidemark/formats/speedups/*.pyx tidemark/formats/speedups/*.h)
+
+$(STAMP): requirements.lock pyproject.toml $(SPEEDUPS)
 	@$(PYTHON) -c 'import sys; sys.exit("Tidemark needs Python 3.11 or later; set PYTHON=") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --no-build-isolation --no-deps -e .
+	@$(BIN)/python -c 'from tidemark.formats import twins; print("Pure Python runs:", twins.WHY_PURE) if twins.WHY_PURE else None'
 	@touch $(STAMP)
 
 setup: $(STAMP) ## Make the virtual environment .venv and install into it
@@ -64,7 +67,7 @@ referee: ## Build the program that opens a store with Apache RocketMQ's own clas
 bench: setup ## Measure; one command per figure in bench/
 	$(BIN)/python -m bench
 
-lock: setup ## Resolve requirements.lock again from pyproject.toml (hashes, no registry address)
+lock: ## Resolve requirements.lock again from pyproject.toml (hashes, no registry address)
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/pip install --quiet uv
 	build/lock/bin/uv pip compile --quiet --python-version 3.11 --extra dev --generate-hashes \

@@ -1,0 +1,36 @@
+"""The hot functions of the formats, each from the twin that runs here: chosen once, at import.
+
+The compiled twins (``speedups``) run if all of them were built; otherwise, or with
+``TIDEMARK_PURE=1`` in the environment, their pure Python originals do. Both have the same contract,
+written at the original, and the same tests. Whoever is hot imports from here; nobody else needs to
+know that there are two.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Final
+
+MODULES: Final = ("checksum",)
+"""The compiled modules: all of them, or none is used."""
+
+
+def _why_pure() -> str:
+    """Why the originals run; "" if the compiled twins do."""
+    if os.environ.get("TIDEMARK_PURE", "") not in ("", "0"):
+        return "TIDEMARK_PURE is set"
+    for name in MODULES:
+        try:
+            importlib.import_module(f"tidemark.formats.speedups.{name}")
+        except ImportError as error:
+            return f"the compiled twins are not built ({error}); a C compiler and `make setup` do"
+    return ""
+
+
+WHY_PURE: Final = _why_pure()
+COMPILED: Final = not WHY_PURE
+
+from tidemark.formats.runs import encode_runs, runs_size  # noqa: E402 - until it is compiled
+
+__all__ = ["COMPILED", "MODULES", "WHY_PURE", "encode_runs", "runs_size"]
