@@ -41,8 +41,8 @@ class Run(NamedTuple):
 def runs_size(runs: Sequence[Run], *, record_crc: bool) -> int:
     """Bytes that the runs' records take.
 
-    Raises BadBatch, TopicTooLong, PropertiesTooLarge; ValueError if a message count is not that of the
-    entries.
+    Raises BadBatch, TopicTooLong, PropertiesTooLarge; ValueError if a message count is not that of
+    the entries.
     """
     return sum(
         encoded_size(message, record_crc=record_crc) for run in runs for message in _messages(run)
