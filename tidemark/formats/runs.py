@@ -10,6 +10,7 @@ the bytes.
 
 from __future__ import annotations
 
+import bisect
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -83,6 +84,19 @@ def encode_runs(
         raise BufferTooSmall(f"{len(whole)} bytes do not fit into {len(buffer)}")
     buffer[: len(whole)] = whole
     return struct.pack(f"={len(records)}I", *map(len, records))
+
+
+def body_size_counts(entries: bytes, bounds: Sequence[int]) -> list[int]:
+    """How many bodies of the wire entries are of which size: what a histogram counts.
+
+    bounds: ascending sizes [bytes]. Number i of the result counts the bodies of at most bounds[i]
+    bytes that are larger than bounds[i - 1]; one more number counts those above all bounds. Raises
+    BadBatch.
+    """
+    counts = [0] * (len(bounds) + 1)
+    for entry in batch.iterate(entries):
+        counts[bisect.bisect_left(bounds, len(entry.body))] += 1
+    return counts
 
 
 def _messages(run: Run) -> list[Message]:

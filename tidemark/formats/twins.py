@@ -31,6 +31,10 @@ def _why_pure() -> str:
 WHY_PURE: Final = _why_pure()
 COMPILED: Final = not WHY_PURE
 
-from tidemark.formats.runs import encode_runs, runs_size  # noqa: E402 - until it is compiled
+from tidemark.formats.runs import (  # noqa: E402 - until it is compiled
+    body_size_counts,
+    encode_runs,
+    runs_size,
+)
 
-__all__ = ["COMPILED", "MODULES", "WHY_PURE", "encode_runs", "runs_size"]
+__all__ = ["COMPILED", "MODULES", "WHY_PURE", "body_size_counts", "encode_runs", "runs_size"]
