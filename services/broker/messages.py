@@ -1,10 +1,11 @@
 """Requests and answers as values: produce requests in, messages out. Pure.
 
-``parse_produce`` turns a decoded body into drafts that can be stored as they are, or names the
+``parse_produce`` turns a decoded body into entries that can be stored as they are, or names the
 field that is wrong; nothing it accepts can fail later for its content. No property can be smuggled
 in: separators 0x01 and 0x02 are refused in every name and value, and names that the store or the
-SDK sets (store layout 2.7) come only through their own fields. Before: ``encodings`` decoded the
-bytes. After: ``append`` numbers the drafts (walk step 2).
+SDK sets (store layout 2.7) come only through their own fields. Requests of the common form take the
+short way, ``tidemark.formats.produce_wire``, to the same result. Before: ``encodings`` decoded the
+bytes. After: ``append`` numbers the messages (walk step 2).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from services.broker.fields import (
 )
 from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
 from tidemark.errors import BadProperty, BadRequest, MessageTooLarge, TooManyMessages
-from tidemark.formats import hashing, properties
+from tidemark.formats import batch, hashing, properties
+from tidemark.formats.batch import WireMessage
 from tidemark.formats.record import CRC_PROPERTY_SIZE, Record
 
 I32_MAX: Final = (1 << 31) - 1
@@ -37,7 +39,7 @@ ACK_TIMEOUT_MS_DEFAULT: Final = 3000
 _RESERVED_PREFIXES: Final = ("__", "INNER_", "TIMER_")
 _RESERVED_MORE: Final = frozenset({"CHECK_IMMUNITY_TIME_IN_SECONDS"})
 
-_REQUEST_FIELDS: Final = frozenset({"messages", "ack", "timeout_ms"})
+_REQUEST_FIELDS: Final = frozenset({"messages", "ack", "timeout_ms", "make_unique_ids"})
 _DELAY_FIELDS: Final = ("delay_level", "deliver_at_ms", "delay_ms")
 _MESSAGE_FIELDS: Final = frozenset(
     {
@@ -63,22 +65,19 @@ class AckLevel(StrEnum):
     REPLICATED = "replicated"
 
 
-class Draft(NamedTuple):
-    """One checked message, not yet numbered."""
-
-    body: bytes
-    properties: bytes
-    """As stored, without the record CRC property."""
-    flag: int
-    queue: int | None
-    sharding_key: str | None
-    unique_id: str
+Pick = int | str | None
+"""What picks a message's queue: its number, a sharding key, or nothing: then the request's turn."""
 
 
 class ProduceRequest(NamedTuple):
-    """One checked request; at least one draft."""
+    """One checked request; at least one message."""
 
-    drafts: list[Draft]
+    entries: bytes
+    """All messages in order, as wire entries (``tidemark.formats.batch``): flag, body and
+    properties as they are stored, without the record CRC property."""
+    message_count: int
+    picks: int | list[Pick] | None
+    """None: no message names a queue. A number: all name that one. Else one pick per message."""
     ack: AckLevel
     timeout_ms: int
 
@@ -92,6 +91,11 @@ class Rules(NamedTuple):
     """Whether the store adds the record CRC property, which needs its 20 bytes of properties."""
     ack_default: AckLevel = AckLevel.DISK
 
+    @property
+    def properties_size_max(self) -> int:
+        """Bytes of a message's own properties; the record CRC property comes on top."""
+        return properties.PROPERTIES_SIZE_MAX - (CRC_PROPERTY_SIZE if self.record_crc else 0)
+
 
 def parse_produce(
     value: object, *, rules: Rules, json_body: bool, make_unique_id: Callable[[], str]
@@ -99,8 +103,8 @@ def parse_produce(
     """Check a decoded produce body; the first mistake is raised, by field, and nothing is stored.
 
     json_body: ``body`` is base64 text; otherwise it is bytes. make_unique_id: called once per
-    message that brings no ``unique_id``. Raises BadRequest, BadProperty, MessageTooLarge,
-    TooManyMessages.
+    message that brings no ``unique_id``, unless the request says ``make_unique_ids: false``.
+    Raises BadRequest, BadProperty, MessageTooLarge, TooManyMessages.
     """
     fields = known_fields(table(value, "the request body"), _REQUEST_FIELDS, "")
     raw_messages = fields.get("messages")
@@ -119,11 +123,23 @@ def parse_produce(
         )
     ack = fields.get("ack")
     timeout_ms = fields.get("timeout_ms")
+    makes_ids = fields.get("make_unique_ids")
+    if makes_ids is not None and not isinstance(makes_ids, bool):
+        raise BadRequest(
+            f"make_unique_ids must be true or false, not {shown(makes_ids)}. Nothing was stored.",
+            field="make_unique_ids",
+        )
+    make = None if makes_ids is False else make_unique_id
+    entries: list[WireMessage] = []
+    picks: list[Pick] = []
+    for index, message in enumerate(raw_messages):
+        entry, pick = _message(message, index, rules, json_body, make)
+        entries.append(entry)
+        picks.append(pick)
     return ProduceRequest(
-        drafts=[
-            _draft(message, index, rules, json_body, make_unique_id)
-            for index, message in enumerate(raw_messages)
-        ],
+        entries=batch.encode(entries),
+        message_count=len(entries),
+        picks=_common(picks),
         ack=rules.ack_default if ack is None else AckLevel(one_of(ack, "ack", list(AckLevel))),
         timeout_ms=(
             ACK_TIMEOUT_MS_DEFAULT
@@ -133,9 +149,22 @@ def parse_produce(
     )
 
 
-def _draft(
-    value: object, index: int, rules: Rules, json_body: bool, make_unique_id: Callable[[], str]
-) -> Draft:
+def _common(picks: list[Pick]) -> int | list[Pick] | None:
+    """One pick for all if it is the same number, or nothing, everywhere."""
+    first = picks[0]
+    if isinstance(first, str) or any(pick != first for pick in picks):
+        return picks
+    return first
+
+
+def _message(
+    value: object,
+    index: int,
+    rules: Rules,
+    json_body: bool,
+    make_unique_id: Callable[[], str] | None,
+) -> tuple[WireMessage, Pick]:
+    """One checked message, and what picks its queue."""
     at = f"messages[{index}]"
     fields = known_fields(table(value, at), _MESSAGE_FIELDS, at + ".")
     for name in _DELAY_FIELDS:
@@ -154,9 +183,9 @@ def _draft(
             field=at,
         )
     flag = fields.get("flag")
-    pairs, unique_id = _properties(fields, at, make_unique_id)
+    pairs = _properties(fields, at, make_unique_id)
     encoded = properties.encode(pairs)
-    limit = properties.PROPERTIES_SIZE_MAX - (CRC_PROPERTY_SIZE if rules.record_crc else 0)
+    limit = rules.properties_size_max
     if len(encoded) > limit:
         raise BadProperty(
             f"{at}: properties, tags and keys together take {len(encoded)} bytes, {limit} fit "
@@ -165,14 +194,14 @@ def _draft(
             field=f"{at}.properties",
             limit=limit,
         )
-    return Draft(
-        body=_body(fields, at, rules.message_size_max, json_body),
-        properties=encoded,
-        flag=0 if flag is None else whole_number(flag, f"{at}.flag", -I32_MAX - 1, I32_MAX),
-        queue=None if queue is None else whole_number(queue, f"{at}.queue", 0, I32_MAX),
-        sharding_key=pairs.get(properties.SHARDING_KEY),
-        unique_id=unique_id,
+    entry = WireMessage(
+        _body(fields, at, rules.message_size_max, json_body),
+        encoded,
+        0 if flag is None else whole_number(flag, f"{at}.flag", -I32_MAX - 1, I32_MAX),
     )
+    if queue is not None:
+        return entry, whole_number(queue, f"{at}.queue", 0, I32_MAX)
+    return entry, pairs.get(properties.SHARDING_KEY)
 
 
 def _body(fields: Mapping[str, object], at: str, size_max: int, json_body: bool) -> bytes:
@@ -220,9 +249,9 @@ def _from_base64(value: object, at: str) -> bytes:
 
 
 def _properties(
-    fields: Mapping[str, object], at: str, make_unique_id: Callable[[], str]
-) -> tuple[dict[str, str], str]:
-    """All pairs to store, and the unique id among them."""
+    fields: Mapping[str, object], at: str, make_unique_id: Callable[[], str] | None
+) -> dict[str, str]:
+    """All pairs to store; the unique id is the last of them."""
     pairs: dict[str, str] = {}
     given = fields.get("properties")
     if given is not None:
@@ -254,11 +283,11 @@ def _properties(
     if sharding_key is not None:
         pairs[properties.SHARDING_KEY] = _text(sharding_key, f"{at}.sharding_key")
     unique_id = fields.get("unique_id")
-    if unique_id is None:
-        pairs[properties.UNIQ_KEY] = made = make_unique_id()
-        return pairs, made
-    pairs[properties.UNIQ_KEY] = checked = _unique_id(unique_id, f"{at}.unique_id")
-    return pairs, checked
+    if unique_id is not None:
+        pairs[properties.UNIQ_KEY] = _unique_id(unique_id, f"{at}.unique_id")
+    elif make_unique_id is not None:
+        pairs[properties.UNIQ_KEY] = make_unique_id()
+    return pairs
 
 
 def _keys(value: object, at: str) -> str:

@@ -156,7 +156,7 @@ def schemas(rules: Rules) -> dict[str, Schema]:
     result = object_of(
         {
             "message_id": text,
-            "unique_id": text,
+            "unique_id": {"type": ["string", "null"], "description": "null: sent without one."},
             "queue": number,
             "queue_offset": number,
             "physical_offset": number,
@@ -194,6 +194,13 @@ def schemas(rules: Rules) -> dict[str, Schema]:
                     "enum": [*(level.value for level in AckLevel), None],
                     "description": f"Level to wait for; default {rules.ack_default.value}.",
                 },
+                "make_unique_ids": or_null(
+                    {
+                        "type": "boolean",
+                        "description": "false: a message without unique_id gets none, and is "
+                        "not indexed for it. Default: true.",
+                    }
+                ),
                 "timeout_ms": or_null(
                     integer(1, ACK_TIMEOUT_MS_MAX, "Longest wait for the level; default 3000.")
                 ),

@@ -26,7 +26,8 @@ from tidemark.errors import (
     RequestError,
     TooManyMessages,
 )
-from tidemark.formats import hashing, properties, record
+from tidemark.formats import batch, hashing, properties, record
+from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Message, Record
 
@@ -45,11 +46,17 @@ def one(**fields: Any) -> ProduceRequest:
     return parse({"messages": [{"body": b"x", **fields}]})
 
 
+def entries(request: ProduceRequest) -> list[WireMessage]:
+    found = list(batch.iterate(request.entries))
+    assert len(found) == request.message_count
+    return found
+
+
 def stored(request: ProduceRequest, index: int = 0, topic: str = "orders") -> Record:
     """The record that the store would read back."""
-    draft = request.drafts[index]
+    entry = entries(request)[index]
     raw = record.encode(
-        Message(topic, 0, draft.body, HOST, HOST, draft.properties, draft.flag),
+        Message(topic, 0, entry.body, HOST, HOST, bytes(entry.properties), entry.flag),
         queue_offset=0,
         physical_offset=0,
         store_timestamp_ms=1,
@@ -79,17 +86,55 @@ def test_a_full_message_comes_back_field_by_field() -> None:
     assert (request.ack, request.timeout_ms) == (AckLevel.MEMORY, 50)
     assert bytes(found.body) == b"hello"
     assert (found.tags, list(found.keys), found.flag) == ("new", ["order-1", "o2"], -3)
-    assert found.unique_id == request.drafts[0].unique_id == "ID0"
+    assert found.unique_id == "ID0"
     assert found.property_map["colour"] == "blau"
     assert found.property_map["größe"] == "ü"
-    assert found.property_map["__SHARDINGKEY"] == request.drafts[0].sharding_key == "user-7"
+    assert found.property_map["__SHARDINGKEY"] == "user-7"
+    assert request.picks == ["user-7"]
 
 
 def test_defaults_are_disk_three_seconds_and_an_id_of_our_own() -> None:
     request = one()
     assert (request.ack, request.timeout_ms) == (AckLevel.DISK, 3000)
-    assert request.drafts[0].queue is None
-    assert one(unique_id="MINE").drafts[0].unique_id == "MINE"
+    assert request.picks is None
+    assert stored(request).unique_id == "ID0"
+    assert stored(one(unique_id="MINE")).unique_id == "MINE"
+
+
+def test_a_sender_may_do_without_unique_ids() -> None:
+    request = parse(
+        {
+            "messages": [{"body": b"x"}, {"body": b"y", "unique_id": "MINE"}],
+            "make_unique_ids": False,
+        }
+    )
+    assert [stored(request, index).unique_id for index in (0, 1)] == [None, "MINE"]
+    assert stored(parse({"messages": [{"body": b"x"}], "make_unique_ids": True})).unique_id == "ID0"
+    assert stored(parse({"messages": [{"body": b"x"}], "make_unique_ids": None})).unique_id == "ID0"
+
+
+@pytest.mark.parametrize("value", [0, 1, "false", [], {}])
+def test_whether_ids_are_made_is_said_with_true_or_false(value: object) -> None:
+    error = refused({"messages": [{"body": b"x"}], "make_unique_ids": value})
+    assert error.facts["field"] == "make_unique_ids"
+
+
+@pytest.mark.parametrize(
+    ("fields", "picks"),
+    [
+        ([{}, {}], None),
+        ([{"queue": 3}, {"queue": 3}], 3),
+        ([{"queue": 3}, {"queue": 4}], [3, 4]),
+        ([{"queue": 3}, {}], [3, None]),
+        ([{}, {"sharding_key": "a"}], [None, "a"]),
+        ([{"sharding_key": "a"}, {"sharding_key": "a"}], ["a", "a"]),
+    ],
+)
+def test_one_pick_stands_for_all_that_are_equal_numbers(
+    fields: list[dict[str, object]], picks: object
+) -> None:
+    request = parse({"messages": [{"body": b"x", **each} for each in fields]})
+    assert request.picks == picks
 
 
 def test_null_is_the_same_as_left_out() -> None:
@@ -110,7 +155,7 @@ def test_a_json_body_is_text_or_base64() -> None:
         },
         json_body=True,
     )
-    assert [draft.body for draft in request.drafts] == ["größe".encode(), b"\x00\xff", b""]
+    assert [bytes(entry.body) for entry in entries(request)] == ["größe".encode(), b"\x00\xff", b""]
 
 
 def refused(value: object, *, json_body: bool = False) -> RequestError:
@@ -235,7 +280,7 @@ def test_properties_may_fill_the_record_to_the_last_byte_and_no_further() -> Non
 
 
 def test_a_body_may_be_as_large_as_allowed_and_no_larger() -> None:
-    assert len(parse({"messages": [{"body": bytes(1000)}]}).drafts[0].body) == 1000
+    assert len(entries(parse({"messages": [{"body": bytes(1000)}]}))[0].body) == 1000
     error = refused({"messages": [{"body": bytes(1001)}]})
     assert isinstance(error, MessageTooLarge)
     assert error.facts["limit"] == 1000
