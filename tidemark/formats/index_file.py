@@ -38,6 +38,8 @@ _NATIVE_32: Final = struct.Struct("=I")
 _BIG_64: Final = struct.Struct(">Q")
 _NATIVE_64: Final = struct.Struct("=Q")
 _EMPTY_ENTRY: Final = bytes(ENTRY_SIZE)
+ROW: Final = struct.Struct("=qqq")
+"""What is to be put, packed: physical offset, store timestamp [ms], key hash; native order."""
 _IS_LITTLE: Final = sys.byteorder == "little"
 
 # Numbers of the header's five 8-byte words.
