@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 .PHONY: help setup run test check format lint types contracts crash simulation soak referee bench lock clean
 
 help: ## Print this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 SPEEDUPS := setup.py $(wildcard tidemark/formats/speedups/*.pyx tidemark/formats/speedups/*.h)
 
@@ -64,8 +64,11 @@ referee: ## Build the program that opens a store with Apache RocketMQ's own clas
 	mkdir -p build/referee/classes
 	javac -cp 'build/referee/lib/*' -d build/referee/classes tests/referee/src/main/java/Referee.java
 
-bench: setup ## Measure; one command per figure in bench/
+bench: setup ## Measure all figures; `make bench-NAME` one of them (bench/README.md)
 	$(BIN)/python -m bench
+
+bench-%: setup ## Measure one figure, for example `make bench-encode`
+	$(BIN)/python -m bench $*
 
 lock: ## Resolve requirements.lock again from pyproject.toml (hashes, no registry address)
 	$(PYTHON) -m venv build/lock

@@ -1,1 +1,1 @@
-"""Benchmarks: one module per figure, `python -m bench` runs them all."""
+"""Benchmarks: one module per figure, `python -m bench` runs them all; see bench/README.md."""

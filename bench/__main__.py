@@ -1,7 +1,58 @@
-"""Run every benchmark: `python -m bench`."""
+"""Run benchmarks one after another: ``python -m bench [NAME…] [--quick]``.
+
+Each runs in a process of its own, so that none inherits another's memory, pinning or event loop.
+Exit status 1 if a goal is missed or a benchmark fails.
+"""
 
 from __future__ import annotations
 
-from bench import records
+import argparse
+import subprocess
+import sys
+import time
+from typing import Final
 
-records.main()
+from bench.harness import PROJECT
+
+NAMES: Final = (
+    "encode",
+    "dispatch",
+    "http_single",
+    "http_batch",
+    "pull",
+    "latency",
+    "durable",
+    "query",
+    "restart",
+    "many_queues",
+    "idle",
+    "write_pool",
+    "growth",
+)
+"""In the order of the figures; the longest last."""
+
+
+def main() -> int:
+    """Run those named, or all."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Run benchmarks.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(NAMES)}")
+    parser.add_argument("--quick", action="store_true", help="short runs; writes no result")
+    given = parser.parse_args()
+    unknown = [name for name in given.names if name not in NAMES]
+    if unknown:
+        parser.error(f"no benchmark {', '.join(unknown)}; there are: {', '.join(NAMES)}")
+    failed: list[str] = []
+    for name in given.names or NAMES:
+        print(f"== {name}", flush=True)
+        began = time.monotonic()
+        command = [sys.executable, "-m", f"bench.{name}", *(["--quick"] if given.quick else [])]
+        if subprocess.run(command, cwd=PROJECT, check=False).returncode != 0:
+            failed.append(name)
+        print(f"== {name}: {time.monotonic() - began:.0f} s\n", flush=True)
+    if failed:
+        print(f"missed a goal, or failed: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

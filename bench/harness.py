@@ -1,69 +1,236 @@
-"""Measure a figure beside its baseline, interleaved in one run; print median and spread."""
+"""Measure a figure beside its baseline, interleaved in one run; print and keep what came out.
+
+A module of this package builds its jobs, hands them to ``interleave``, makes a ``Figure`` of each
+goal and ends with ``report``. A rate or a time is judged by its median, and compared with its
+baseline by the median of the ratios run by run: a machine that drifts hits both sides alike.
+"""
 
 from __future__ import annotations
 
+import argparse
+import datetime
 import gc
+import json
 import os
 import platform
+import re
+import signal
 import statistics
-import time
-from collections.abc import Callable
-from typing import Final, NamedTuple
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, NoReturn
 
-RUNS: Final = 7
+PROJECT: Final = Path(__file__).resolve().parents[1]
+RESULTS: Final = PROJECT / "bench" / "results"
+WORK_DIR: Final = Path(os.environ.get("TIDEMARK_BENCH_DIR") or PROJECT / "build" / "bench")
+"""Where stores and the data of other servers go: it must be on a real disk."""
+RUNS: Final = 5
+"""Measured runs of each job, besides the warm-up."""
+QUICK_RUNS: Final = 2
 
 
 class Figure(NamedTuple):
-    """Rates per second of one measured thing, and of what it is held against."""
+    """One measured thing, its goal, and what it is held against."""
 
     what: str
     unit: str
-    rates: list[float]
-    baseline: str
-    baseline_rates: list[float]
+    values: Sequence[float]
+    """One per run."""
+    goal: float | None = None
+    """In ``unit``: the least, or with more_is_better=False the most, that the median may be."""
+    baseline: str = ""
+    """What it is compared with; "" if nothing is."""
+    baseline_values: Sequence[float] = ()
+    """One per run, in the same unit, measured next to ``values`` of the same place."""
+    more_is_better: bool = True
 
     @property
-    def ratio(self) -> float:
-        """Median of the pairwise ratios: a machine that drifts hits both sides alike."""
-        pairs = zip(self.rates, self.baseline_rates, strict=True)
-        return statistics.median(rate / base for rate, base in pairs)
+    def median(self) -> float:
+        """Of the values."""
+        return statistics.median(self.values)
 
+    @property
+    def ratio(self) -> float | None:
+        """Median of value / baseline value, run by run; None without a baseline."""
+        if not self.baseline_values:
+            return None
+        pairs = zip(self.values, self.baseline_values, strict=True)
+        return statistics.median(value / base for value, base in pairs)
 
-def measure(
-    what: str,
-    unit: str,
-    run: Callable[[], int],
-    baseline: str,
-    run_baseline: Callable[[], int],
-) -> Figure:
-    """Run both in turn, RUNS times after one warm-up. A callable returns how many units it did."""
+    @property
+    def met(self) -> bool:
+        """Whether the median reaches the goal; True without one."""
+        if self.goal is None:
+            return True
+        return self.median >= self.goal if self.more_is_better else self.median <= self.goal
 
-    def rate(job: Callable[[], int]) -> float:
-        gc.collect()
-        began = time.perf_counter()
-        done = job()
-        return done / (time.perf_counter() - began)
+    def as_dict(self) -> dict[str, object]:
+        """As it stands in a result file."""
+        ratio = self.ratio
+        baseline = self.baseline
+        if self.baseline_values:
+            baseline += f" ({shown(statistics.median(self.baseline_values))} {self.unit})"
+        return {
+            "what": self.what,
+            "median": _rounded(self.median),
+            "min": _rounded(min(self.values)),
+            "max": _rounded(max(self.values)),
+            "unit": self.unit,
+            "goal": self.goal,
+            "baseline": baseline or None,
+            "ratio": None if ratio is None else _rounded(ratio),
+        }
 
-    rate(run)
-    rate(run_baseline)
-    pairs = [(rate(run), rate(run_baseline)) for _ in range(RUNS)]
-    return Figure(what, unit, [a for a, _ in pairs], baseline, [b for _, b in pairs])
-
-
-def machine() -> str:
-    """One line about where this ran."""
-    return (
-        f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, "
-        f"Python {platform.python_version()}"
-    )
-
-
-def show(figures: list[Figure], method: str) -> None:
-    """Print the figures, the last line being the last figure's."""
-    print(f"machine: {machine()}\nmethod: {method}; median of {RUNS} runs (min to max)")
-    for figure in figures:
-        print(
-            f"{figure.what}: {statistics.median(figure.rates):,.0f} {figure.unit}/s "
-            f"({min(figure.rates):,.0f} to {max(figure.rates):,.0f}); "
-            f"{figure.ratio:.3f} x {figure.baseline}"
+    def line(self) -> str:
+        """As it is printed."""
+        text = (
+            f"{self.what}: {shown(self.median)} {self.unit} "
+            f"({shown(min(self.values))} to {shown(max(self.values))})"
         )
+        if self.goal is not None:
+            sign = "≥" if self.more_is_better else "≤"
+            text += f"; goal {sign} {shown(self.goal)} {'met' if self.met else 'MISSED'}"
+        if self.ratio is not None:
+            text += (
+                f"; {shown(self.ratio)} × {self.baseline} "
+                f"({shown(statistics.median(self.baseline_values))} {self.unit})"
+            )
+        return text
+
+
+def of_ratios(
+    what: str, values: Sequence[float], baseline_values: Sequence[float], goal: float, baseline: str
+) -> Figure:
+    """A figure whose goal is a ratio: its values are those of the runs, in × of the baseline."""
+    ratios = [value / base for value, base in zip(values, baseline_values, strict=True)]
+    return Figure(what, f"× {baseline}", ratios, goal)
+
+
+def interleave(
+    jobs: Mapping[str, Callable[[], float]], runs: int = RUNS, warm_up: int = 1
+) -> dict[str, list[float]]:
+    """Run every job once per round, ``runs`` rounds after ``warm_up`` that are thrown away.
+
+    Each job measures itself and returns its rate or its time. Every other round goes through the
+    jobs backwards, so that none always runs in the wake of the same one.
+    """
+    found: dict[str, list[float]] = {name: [] for name in jobs}
+    for number in range(-warm_up, runs):
+        names = list(jobs) if number % 2 == 0 else list(jobs)[::-1]
+        for name in names:
+            gc.collect()
+            value = jobs[name]()
+            if number >= 0:
+                found[name].append(value)
+    return found
+
+
+class Options(NamedTuple):
+    """What a module is told on its command line."""
+
+    quick: bool
+    """Shorter and fewer runs, for trying out; nothing is written."""
+
+    @property
+    def runs(self) -> int:
+        """Rounds for ``interleave``."""
+        return QUICK_RUNS if self.quick else RUNS
+
+
+def options(description: str | None, arguments: Sequence[str] | None = None) -> Options:
+    """Read the command line of a module; SIGTERM then ends it in order, servers included."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="short runs; writes no result")
+    given = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, _leave)
+    return Options(bool(given.quick))
+
+
+def _leave(signum: int, _: object) -> NoReturn:
+    sys.exit(128 + signum)
+
+
+def report(
+    name: str,
+    figures: Sequence[Figure],
+    method: str,
+    *,
+    quick: bool = False,
+    versions: Mapping[str, str] | None = None,
+    series: Mapping[str, object] | None = None,
+    notes: Sequence[str] = (),
+) -> int:
+    """Print everything and, unless quick, write bench/results/NAME.json.
+
+    Returns the exit status of the benchmark: 1 if a goal is missed.
+    versions: of servers compared with, by name. series: what ``bench.plots`` draws, as JSON.
+    notes: sentences about what was seen, for example which side was saturated.
+    """
+    where = machine(versions or {})
+    method = " ".join(method.split())
+    print(f"machine: {where}\nmethod: {method}")
+    for note in notes:
+        print(f"note: {note}")
+    for figure in figures:
+        print(figure.line())
+    if not quick:
+        content: dict[str, object] = {
+            "name": name,
+            "figures": [figure.as_dict() for figure in figures],
+            "machine": where,
+            "method": method,
+            "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        }
+        if notes:
+            content["notes"] = list(notes)
+        if series:
+            content["series"] = series
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
+    return 0 if all(figure.met for figure in figures) else 1
+
+
+def machine(versions: Mapping[str, str]) -> str:
+    """Where this ran: processor, cores, kernel, Python, file system, servers compared with."""
+    parts = [
+        _cpu_model(),
+        f"{os.cpu_count()} cores",
+        f"Linux {platform.release()}",
+        f"Python {platform.python_version()}",
+        _file_system(WORK_DIR),
+        *(f"{name} {version}" for name, version in versions.items()),
+    ]
+    return ", ".join(parts)
+
+
+def _cpu_model() -> str:
+    text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
+
+
+def _file_system(path: Path) -> str:
+    """Type of the file system that holds path: of the longest mount point above it."""
+    path.mkdir(parents=True, exist_ok=True)
+    best, kind = -1, "unknown file system"
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+        before, _, after = line.partition(" - ")
+        mount = before.split(" ")[4].encode().decode("unicode_escape")
+        if path.resolve().is_relative_to(mount) and len(mount) >= best:
+            best, kind = len(mount), after.split(" ")[0]
+    return kind
+
+
+def shown(value: float) -> str:
+    """A number as people read it: three digits that count, thousands grouped."""
+    size = abs(value)
+    if size >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def _rounded(value: float) -> float:
+    """Without digits that no measurement has; a whole number stays one."""
+    return float(f"{value:.4g}") if abs(value) < 10_000 else round(value)

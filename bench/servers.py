@@ -1,0 +1,450 @@
+"""Servers under measurement: real processes on one core, with data of their own on a real disk.
+
+    pin_to_load_core()
+    with Node() as node:
+        ... node.url ...
+
+Broker and reput (``Node``) share SERVER_CORE, as does whatever they are compared with
+(``RedisServer``, ``NatsServer``); the load has LOAD_CORE for itself. Everything waited for is a
+condition with a deadline. Data are removed at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, cast
+
+from bench.harness import PROJECT, WORK_DIR
+
+SERVER_CORE: Final = 0
+LOAD_CORE: Final = 1
+ROLES: Final = ("broker", "reput")
+START_TIMEOUT_S: Final = 120.0
+STOP_TIMEOUT_S: Final = 60.0
+POLL_S: Final = 0.01
+HOST: Final = "127.0.0.1"
+
+
+def pin_to(core: int) -> None:
+    """Keep this process, and what it starts, on one core; where there is only one, on that."""
+    os.sched_setaffinity(0, {core if core < (os.cpu_count() or 1) else 0})
+
+
+def pin_to_load_core() -> None:
+    """Keep this process off the servers' core."""
+    pin_to(LOAD_CORE)
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float) -> None:
+    """Return as soon as condition() is true; TimeoutError naming ``what`` after the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            raise TimeoutError(f"waited {timeout_s} s for {what}")
+        time.sleep(POLL_S)
+
+
+def work_dir(prefix: str) -> Path:
+    """A new directory on the disk that is measured."""
+    WORK_DIR.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir=WORK_DIR))
+
+
+class Process:
+    """One child process pinned to a core, its output in a file."""
+
+    def __init__(self, command: list[str], log: Path, *, core: int = SERVER_CORE) -> None:
+        self.name = command[0]
+        self._log = log
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                cwd=PROJECT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                preexec_fn=lambda: pin_to(core),
+            )
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def check_alive(self) -> None:
+        """RuntimeError with the end of the log if the process has ended."""
+        if self._process.poll() is not None:
+            text = self._log.read_text(encoding="utf-8", errors="replace")
+            raise RuntimeError(
+                f"{self.name} ended with status {self._process.returncode}:\n{text[-4000:]}"
+            )
+
+    def cpu_s(self) -> float:
+        """CPU time used so far, in user and kernel [s]; all threads."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]
+        user, kernel = fields.split()[11:13]
+        return (int(user) + int(kernel)) / os.sysconf("SC_CLK_TCK")
+
+    def status(self, field: str) -> int:
+        """A line of /proc/PID/status given in kB, as bytes: RssAnon, RssFile, VmHWM …"""
+        for line in Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8").splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) * 1024
+        raise KeyError(field)
+
+    def descriptor_count(self) -> int:
+        """Open descriptors."""
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
+    def send_signal(self, signum: signal.Signals) -> None:
+        """Signal it, if it still runs."""
+        self._process.send_signal(signum)
+
+    def wait(self) -> int:
+        """Wait for its end; exit status, negative: the signal. It is killed after a deadline."""
+        try:
+            return self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+
+class Node:
+    """A broker and a reput of one store, ready when the ``with`` block begins."""
+
+    def __init__(
+        self,
+        *,
+        profile: str = "default",
+        store: Mapping[str, object] | None = None,
+        broker: Mapping[str, object] | None = None,
+        reput: Mapping[str, object] | None = None,
+        store_dir: Path | None = None,
+        core: int = SERVER_CORE,
+    ) -> None:
+        """profile: ``default`` or ``local``. store: the [store] table of both. broker, reput: more
+        settings of one of them. store_dir: an existing store, which is then left where it is.
+        """
+        self.directory = work_dir("node")
+        self.store_dir = store_dir if store_dir is not None else self.directory / "store"
+        # Not below directory: its path may be too long for a socket (108 bytes).
+        self._run_dir = Path(tempfile.mkdtemp(prefix="tm-"))
+        self._profile = profile
+        self._core = core
+        self.ports = {name: free_port() for name in ("api", *ROLES)}
+        self.processes: dict[str, Process] = {}
+        self._settings: dict[str, dict[str, object]] = {
+            role: {
+                "store_dir": str(self.store_dir),
+                "run_dir": str(self._run_dir),
+                "admin_port": self.ports[role],
+                "log_level": "warning",
+                **({"port": self.ports["api"]} if role == "broker" else {}),
+                **(more or {}),
+                "store": dict(store or {}),
+            }
+            for role, more in (("broker", broker), ("reput", reput))
+        }
+
+    @property
+    def url(self) -> str:
+        """``http://127.0.0.1:PORT`` of the API."""
+        return f"http://{HOST}:{self.ports['api']}"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the API."""
+        return HOST, self.ports["api"]
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+            self.wait_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            for role in self.processes:
+                text = self.log_path(role).read_text(encoding="utf-8", errors="replace")
+                print(f"--- end of the log of {role}\n{text[-2000:]}", file=sys.stderr)
+        self.close()
+
+    def start(self, *roles: str) -> None:
+        """Start the named services (default: both), without waiting for them."""
+        for role in roles or ROLES:
+            config = self.directory / f"{role}.toml"
+            config.write_text(_toml(self._settings[role]), encoding="utf-8")
+            self.processes[role] = Process(
+                [
+                    *(sys.executable, "-m", f"services.{role}"),
+                    *("--config", str(config), "--profile", self._profile),
+                ],
+                self.log_path(role),
+                core=self._core,
+            )
+
+    def log_path(self, role: str) -> Path:
+        """Where a service's output goes."""
+        return self.directory / f"{role}.log"
+
+    def wait_ready(self, *roles: str) -> None:
+        """Wait until the named services (default: those that run) say that they are ready."""
+        for role in roles or tuple(self.processes):
+
+            def is_ready(role: str = role) -> bool:
+                self.processes[role].check_alive()
+                return self.is_ready(role)
+
+            wait_until(is_ready, f"{role} to be ready", START_TIMEOUT_S)
+
+    def is_ready(self, role: str) -> bool:
+        """What /ready of a service says now; False while nobody answers."""
+        url = f"http://{HOST}:{self.ports[role]}/ready"
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:
+            return bool(json.loads(answer.read())["ready"])
+        return False
+
+    def pid(self, role: str) -> int:
+        """Process id of a service."""
+        return self.processes[role].pid
+
+    def cpu_s(self) -> float:
+        """CPU time of both services so far [s]."""
+        return sum(process.cpu_s() for process in self.processes.values())
+
+    def metric(self, role: str, name: str) -> float:
+        """Value of a metric, its labels spelled out if it has any. KeyError if it is missing."""
+        url = f"http://{HOST}:{self.ports[role]}/metrics"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            for line in answer.read().decode().splitlines():
+                if line.startswith(name + " "):
+                    return float(line.rsplit(" ", 1)[1])
+        raise KeyError(name)
+
+    def call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        """The answer of a call with a JSON body. Raises urllib.error.HTTPError, OSError."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            self.url + path,
+            data=data,
+            method=method,
+            headers={"Content-Type": "application/json", "Accept": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            # The sentence in the body says what the status does not.
+            error.msg = f"{error.msg}: {error.read().decode(errors='replace')[:500]}"
+            raise
+        return cast(dict[str, Any], json.loads(text)) if text else {}
+
+    def make_topic(self, name: str, queues: int) -> None:
+        """Make a topic, durably."""
+        self.call("PUT", f"/v1/topics/{name}", {"queues": queues})
+
+    def message_count(self, topic: str) -> int:
+        """Messages appended to all queues of a topic so far: its max offsets summed."""
+        queues = self.call("GET", f"/v1/topics/{topic}")["queues"]
+        return sum(int(queue["max_offset"]) for queue in queues)
+
+    def lag_bytes(self) -> int:
+        """Bytes of flushed log that are not dispatched yet."""
+        flushed, dispatched = (
+            self.metric("broker", f"tidemark_log_{name}_offset_bytes")
+            for name in ("max", "dispatched")
+        )
+        return round(flushed - dispatched)
+
+    def wait_dispatched(self) -> None:
+        """Wait until reput has dispatched everything that is in the log."""
+        wait_until(lambda: self.lag_bytes() == 0, "reput to catch up", START_TIMEOUT_S)
+
+    def kill(self, *roles: str) -> None:
+        """SIGKILL the named services (default: all that run), and wait until they are gone."""
+        self._end(signal.SIGKILL, roles)
+
+    def stop(self, *roles: str) -> None:
+        """SIGTERM the named services (default: all that run), and wait until they are gone."""
+        self._end(signal.SIGTERM, roles)
+
+    def _end(self, signum: signal.Signals, roles: tuple[str, ...]) -> None:
+        ended = [
+            self.processes.pop(role)
+            for role in roles or tuple(self.processes)
+            if role in self.processes
+        ]
+        for process in ended:
+            process.send_signal(signum)
+        for process in ended:
+            process.wait()
+
+    def close(self) -> None:
+        """Kill what still runs and remove the directories."""
+        self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        shutil.rmtree(self._run_dir, ignore_errors=True)
+
+
+def _toml(values: Mapping[str, object]) -> str:
+    """Settings as TOML: scalars first, then one table per map."""
+    lines = [
+        f"{name} = {json.dumps(value)}"
+        for name, value in values.items()
+        if not isinstance(value, Mapping)
+    ]
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            lines += ["", f"[{name}]", _toml(value)]
+    return "\n".join(lines) + "\n"
+
+
+class MissingServer(RuntimeError):
+    """A program that is compared with is not installed."""
+
+    def __init__(self, program: str, package: str) -> None:
+        super().__init__(f"{program} is not installed: apt-get install {package}")
+
+
+def _program(name: str, package: str) -> str:
+    """Path of a program, also where only root looks. Raises MissingServer naming its package."""
+    path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/usr/local/sbin"
+    found = shutil.which(name, path=path)
+    if found is None:
+        raise MissingServer(name, package)
+    return found
+
+
+def _accepts(port: int) -> bool:
+    """Whether somebody listens there."""
+    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+        return True
+    return False
+
+
+class Compared:
+    """One server that Tidemark is compared with: a process, a port, a directory."""
+
+    program: str
+    package: str
+
+    def __init__(self) -> None:
+        self._path = _program(self.program, self.package)
+        self.directory = work_dir(self.program)
+        self.port = free_port()
+        self.process: Process | None = None
+
+    def arguments(self) -> list[str]:
+        """What the program is started with."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        process = Process([self._path, *self.arguments()], self.directory / "log")
+        self.process = process
+        try:
+
+            def listens() -> bool:
+                process.check_alive()
+                return _accepts(self.port)
+
+            wait_until(listens, f"{self.program} to listen", START_TIMEOUT_S)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def cpu_s(self) -> float:
+        """CPU time of the server so far [s]."""
+        assert self.process is not None, "it runs only in the with block"
+        return self.process.cpu_s()
+
+    @classmethod
+    def version(cls) -> str:
+        """Of the installed program; raises MissingServer."""
+        path = _program(cls.program, cls.package)
+        text = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, check=True
+        ).stdout
+        return next(
+            word.strip(":").removeprefix("v").removeprefix("=")
+            for word in text.split()
+            if word[:1] == "v" and any(letter.isdigit() for letter in word)
+        )
+
+    def close(self) -> None:
+        """Kill it and remove its data."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class RedisServer(Compared):
+    """redis-server with an append-only file and no snapshots."""
+
+    program = "redis-server"
+    package = "redis-server"
+
+    def __init__(self, appendfsync: str) -> None:
+        """appendfsync: ``always`` (answers after fdatasync) or ``everysec`` (after write)."""
+        super().__init__()
+        self._appendfsync = appendfsync
+
+    def arguments(self) -> list[str]:
+        """Append-only file, no snapshots, and no rewriting of the file during a run."""
+        settings = {
+            "port": self.port,
+            "bind": HOST,
+            "dir": self.directory,
+            "appendonly": "yes",
+            "appendfsync": self._appendfsync,
+            "auto-aof-rewrite-percentage": 0,
+            "save": "",
+        }
+        return [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+
+
+class NatsServer(Compared):
+    """nats-server with JetStream, streams in files."""
+
+    program = "nats-server"
+    package = "nats-server"
+
+    def arguments(self) -> list[str]:
+        """JetStream on, its directory on the measured disk."""
+        return ["-a", HOST, "-p", str(self.port), "-js", "-sd", str(self.directory)]
