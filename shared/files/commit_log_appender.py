@@ -1,4 +1,4 @@
-"""The commit log's appender: numbered messages in, published bytes out; one per store.
+"""The commit log's appender: numbered runs in, published bytes out; one per store.
 
 Belongs to whoever holds the append lock (docs/formats.md, sections 2.11 to 2.13). Invariants:
 
@@ -9,8 +9,8 @@ Belongs to whoever holds the append lock (docs/formats.md, sections 2.11 to 2.13
   durable (the name is synced when the file is made, before anything can be written to it).
 - After a failed write or flush nothing more is accepted: the process has to end.
 
-Steps 5 and 6 of a record's walk: before it ``formats.record`` encodes; after it reput, ha and the
-group commit see the positions.
+Steps 5 and 6 of a record's walk: ``formats.runs`` encodes into its buffer; after it reput, ha and
+the group commit see the positions.
 """
 
 from __future__ import annotations
@@ -25,22 +25,30 @@ from shared.files.mapped_file_queue import WAIT_S, MappedFileQueue, flush_failed
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from tidemark.errors import DiskFull, MessageTooLarge, ReadOnlyDisk, StoreError, WriteFailed
-from tidemark.formats import record
+from tidemark.formats import record, twins
 from tidemark.formats.checkpoint import Slot
-from tidemark.formats.record import BLANK_SIZE, Message
+from tidemark.formats.record import BLANK_SIZE
+from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
 
 FILES_AHEAD: Final = 2
 """The next and the next but one (section 7.3)."""
 BUFFER_SIZE_MAX: Final = 1 << 20
 """An encode buffer larger than this is not kept for the next append."""
-RECORD_EXTRA_SIZE: Final = 512
-"""More than a record takes beside its body and properties: fields, hosts, topic, CRC property."""
+SIZE_OF_SIZE: Final = 4
+"""Bytes that one record's size takes in ``Placed.sizes``."""
 
-Placed = tuple[PhysicalOffset, int]
-"""Physical offset and size of one record."""
-NewFileHook = Callable[[PhysicalOffset], tuple[Sequence[Message], Sequence[int]]]
-"""Start of a new file → the messages it must begin with, and their queue offsets."""
+NewFileHook = Callable[[PhysicalOffset], tuple[Sequence[Run], Sequence[int]]]
+"""Start of a new file → the runs it must begin with, and the first queue offset of each."""
+
+
+class Placed(NamedTuple):
+    """Where the records of one append lie: adjacent, in the order of the runs."""
+
+    start: PhysicalOffset
+    """Of the first record."""
+    sizes: bytes
+    """Bytes of each record: native unsigned 32-bit numbers, ``memoryview(sizes).cast("I")``."""
 
 
 class _Mark(NamedTuple):
@@ -65,7 +73,7 @@ class CommitLogAppender:
         background: bool = False,
         on_new_file: NewFileHook | None = None,
     ) -> None:
-        """background: make files ahead in a thread of its own. on_new_file: asked for the messages
+        """background: make files ahead in a thread of its own. on_new_file: asked for the runs
         that a new file begins with, when an append moves into it; they go out with that append.
         """
         self._file_size = store.config.commit_log_file_size
@@ -88,15 +96,20 @@ class CommitLogAppender:
         self._settled = False
         self._mark = _Mark(0, 0)
         self._flushed = 0
-        self._buffer = bytearray(1 << 16)
+        self._buffer = memoryview(bytearray(1 << 16))
         self._flushing = threading.Lock()
         self._failure: StoreError | None = None
 
     # -- where it is ----------------------------------------------------------------------------
 
     @property
+    def appended(self) -> PhysicalOffset:
+        """End of everything appended."""
+        return PhysicalOffset(self._mark.end)
+
+    @property
     def written(self) -> PhysicalOffset:
-        """End of what was appended and published."""
+        """End of what is in the file and published."""
         return PhysicalOffset(self._mark.end)
 
     @property
@@ -212,109 +225,107 @@ class CommitLogAppender:
 
     # -- append ---------------------------------------------------------------------------------
 
-    def append(
-        self,
-        messages: Sequence[Message],
-        queue_offsets: Sequence[int],
-        store_timestamp_ms: int,
-    ) -> list[Placed]:
-        """Put the messages' records behind one another in one file; publish WRITTEN.
+    def size_of(self, runs: Sequence[Run]) -> int:
+        """Bytes that the runs' records take in this log. Raises RecordError, BadBatch."""
+        return twins.runs_size(runs, record_crc=self._record_crc)
 
-        Returns (physical offset, size) of each. Raises, with nothing written: FileNotReady (make
-        the next file, then try again), DiskFull, ReadOnlyDisk, MessageTooLarge (no file can hold
-        them), RecordError. Raises WriteFailed or FlushFailed once and for all after an I/O error;
-        nothing of this append was published then.
+    def append(self, runs: Sequence[Run], firsts: Sequence[int], store_timestamp_ms: int) -> Placed:
+        """Put the runs' records behind one another in one file; publish WRITTEN.
+
+        firsts: queue offset of each run's first message. Returns where they are, without those
+        that the hook for a new file put before them. Raises, with nothing written: FileNotReady
+        (make the next file, then try again), DiskFull, ReadOnlyDisk, MessageTooLarge (no file can
+        hold them), RecordError, BadBatch. Raises WriteFailed or FlushFailed once and for all after
+        an I/O error; nothing of this append was published then.
         """
         if self._failure is not None:
             raise self._failure.with_traceback(None)
-        if not messages:
-            return []
         at, current = self._mark.end, self._current
-        if current is None:
+        total = twins.runs_size(runs, record_crc=self._record_crc)
+        if current is None or at + total + BLANK_SIZE > current + self._file_size:
+            if total == 0:
+                return Placed(PhysicalOffset(at), b"")
+            if total > self._file_size - BLANK_SIZE:
+                raise self._too_large(total)
             if not self._settled:
                 raise self._files.not_ready(at - at % self._file_size)
-            return self._append_in_next(messages, queue_offsets, store_timestamp_ms)
-        buffer, sizes = self._encode(messages, queue_offsets, at, store_timestamp_ms)
-        total = sum(sizes)
-        if at + total + BLANK_SIZE > current + self._file_size:
-            self._check_fits(total)
-            return self._append_in_next(messages, queue_offsets, store_timestamp_ms)
-        self._write(self._open[current], buffer, total, at - current)
+            return self._append_in_next(runs, firsts, store_timestamp_ms)
+        buffer = self._room_for(total)
+        sizes = self._encode(buffer, runs, firsts, at, store_timestamp_ms)
+        self._write(self._open[current], buffer, at - current)
         self._publish(at + total, store_timestamp_ms)
-        return _places(at, sizes)
+        return Placed(PhysicalOffset(at), sizes)
 
     def _append_in_next(
-        self, messages: Sequence[Message], queue_offsets: Sequence[int], store_timestamp_ms: int
-    ) -> list[Placed]:
+        self, runs: Sequence[Run], firsts: Sequence[int], store_timestamp_ms: int
+    ) -> Placed:
         """Fill up the current file, if there is one, and append in the next."""
         files, written, current = self._files, self._mark.end, self._current
         start = files.next_start
         if not files.next_ready:
             raise files.not_ready(start)
         at = max(start, written)  # an empty log may begin inside its first file
-        first: Sequence[Message] = ()
+        before = 0
         if self.on_new_file is not None and at == start:
-            first, first_offsets = self.on_new_file(PhysicalOffset(start))
-            messages = [*first, *messages]
-            queue_offsets = [*first_offsets, *queue_offsets]
-        buffer, sizes = self._encode(messages, queue_offsets, at, store_timestamp_ms)
-        total = sum(sizes)
-        self._check_fits(total + at - start)
+            own, own_firsts = self.on_new_file(PhysicalOffset(start))
+            runs, firsts = [*own, *runs], [*own_firsts, *firsts]
+            before = sum(run.message_count for run in own)
+        total = twins.runs_size(runs, record_crc=self._record_crc)
+        if at + total + BLANK_SIZE > start + self._file_size:
+            raise self._too_large(total + at - start)
+        buffer = self._room_for(total)
+        sizes = self._encode(buffer, runs, firsts, at, store_timestamp_ms)
         file = self._open[start] = files.open_file(start)
         if current is not None and (room := current + self._file_size - written) >= BLANK_SIZE:
-            blank = record.encode_blank(room)
-            self._write(self._open[current], blank, BLANK_SIZE, written - current)
-        self._write(file, buffer, total, at - start)
+            self._write(self._open[current], record.encode_blank(room), written - current)
+        self._write(file, buffer, at - start)
         self._current = files.roll()
         self._publish(at + total, store_timestamp_ms)
-        return _places(at, sizes)[len(first) :]
+        own_size = sum(memoryview(sizes).cast("I")[:before])
+        return Placed(PhysicalOffset(at + own_size), sizes[SIZE_OF_SIZE * before :])
+
+    def _room_for(self, total: int) -> memoryview:
+        """Memory for that many bytes, overwritten by the next call."""
+        if total > len(self._buffer):
+            buffer = memoryview(bytearray(total))
+            if total > BUFFER_SIZE_MAX:
+                return buffer
+            self._buffer = buffer
+        return self._buffer[:total]
 
     def _encode(
         self,
-        messages: Sequence[Message],
-        queue_offsets: Sequence[int],
+        buffer: memoryview,
+        runs: Sequence[Run],
+        firsts: Sequence[int],
         at: int,
         store_timestamp_ms: int,
-    ) -> tuple[bytearray, list[int]]:
-        """The records for physical offset at, from the buffer's start on, and their sizes."""
-        least = most = 0
-        for message in messages:
-            least += len(message.body)
-            most += len(message.body) + len(message.properties) + RECORD_EXTRA_SIZE
-        self._check_fits(least)
-        buffer = self._buffer
-        if len(buffer) < most:
-            buffer = bytearray(most)
-            if most <= BUFFER_SIZE_MAX:
-                self._buffer = buffer
-        sizes = record.encode_batch(
+    ) -> bytes:
+        """The records for physical offset at, filling buffer; their sizes."""
+        return twins.encode_runs(
             buffer,
-            messages,
-            queue_offsets=queue_offsets,
+            runs,
+            firsts=firsts,
             physical_offset=at,
             store_timestamp_ms=store_timestamp_ms,
             record_crc=self._record_crc,
         )
-        return buffer, sizes
 
-    def _check_fits(self, total: int) -> None:
+    def _too_large(self, total: int) -> MessageTooLarge:
         limit = self._file_size - BLANK_SIZE
-        if total > limit:
-            raise MessageTooLarge(
-                f"{total} bytes of records, and one commit log file holds {limit}. "
-                "Nothing was stored.",
-                "Send less at a time, or make the store anew with a larger commit_log_file_size.",
-                size=total,
-                limit=limit,
-            )
+        return MessageTooLarge(
+            f"{total} bytes of records, and one commit log file holds {limit}. Nothing was stored.",
+            "Send less at a time, or make the store anew with a larger commit_log_file_size.",
+            size=total,
+            limit=limit,
+        )
 
-    def _write(self, file: File, data: bytes | bytearray, size: int, position: int) -> None:
+    def _write(self, file: File, data: bytes | memoryview, position: int) -> None:
         try:
-            with memoryview(data)[:size] as view:
-                file.pwrite(view, position)
+            file.pwrite(data, position)
         except (OSError, StoreError) as error:
             self._failure = WriteFailed(
-                f"writing {size} bytes at {position} of {file.path} failed: {error}. "
+                f"writing {len(data)} bytes at {position} of {file.path} failed: {error}. "
                 f"Everything below physical offset {self._mark.end} is as it was; nothing of this "
                 "request is visible, and nothing further is accepted.",
                 "Check the disk (dmesg, smartctl). The process ends; recovery at the next start "
@@ -327,6 +338,15 @@ class CommitLogAppender:
         self._mark = _Mark(end, store_timestamp_ms)
         self._files.wrote_offset = end
         self._positions.publish(Slot.WRITTEN, end)
+
+    def commit(self) -> PhysicalOffset:
+        """Put what was appended into the file and publish it as WRITTEN; return its end.
+
+        Raises WriteFailed, FlushFailed: what failed before, fails for ever.
+        """
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        return self.written
 
     # -- flush ----------------------------------------------------------------------------------
 
@@ -358,12 +378,3 @@ class CommitLogAppender:
             for start in starts[:-1]:  # full, synced, never written again
                 self._open.pop(start).close()
             return PhysicalOffset(mark.end)
-
-
-def _places(at: int, sizes: Sequence[int]) -> list[Placed]:
-    """Where each of the records from physical offset at on lies."""
-    places = []
-    for size in sizes:
-        places.append((PhysicalOffset(at), size))
-        at += size
-    return places

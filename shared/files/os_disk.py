@@ -141,12 +141,18 @@ class OsFile:
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write all of data at offset, in as many calls as the kernel wants."""
         size = len(data)
-        with _naming(self.path, needed_bytes=size):
+        try:
             done = os.pwrite(self._descriptor, data, offset)
             while done < size:
                 with memoryview(data) as rest:
                     done += os.pwrite(self._descriptor, rest[done:], offset + done)
-        self.size = max(self.size, offset + size)
+        except OSError as error:  # not _naming: once per append its generator costs as much again
+            named = _named(error, self.path, size)
+            if named is None:
+                raise
+            raise named from error
+        if offset + size > self.size:
+            self.size = offset + size
 
     def reserve(self, offset: int, size: int) -> None:
         """Reserve blocks for [offset, offset + size); extends the file if that lies behind it."""

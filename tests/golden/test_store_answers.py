@@ -19,6 +19,7 @@ from shared.files.pull import get_message, suggests_slave
 from tests.support import golden, golden_rules, golden_store
 from tests.support.golden_rules import Answer, has_key
 from tests.support.golden_store import Opened
+from tests.support.runs import runs_of
 from tidemark.formats import ids, record, scan
 from tidemark.formats.hashing import string_hash
 from tidemark.formats.record import Checks, Message
@@ -351,7 +352,8 @@ def test_the_next_message_of_each_queue_gets_the_manifests_place(name: str, tmp_
             number = opened.recovered.next_queue_offsets.get(key, 0)
             body = asked["body"].encode()
             message = Message(*key, body, store_host, store_host)
-            ((at, size),) = appender.append([message], [number], 1_800_000_000_000)
+            at, sizes = appender.append(runs_of([message]), [number], 1_800_000_000_000)
+            (size,) = memoryview(sizes).cast("I")
             assert number == asked["queueOffset"]
             assert at == asked["physicalOffset"] == physical_offset
             assert size == asked["size"] == record.encoded_size(message, record_crc=False)

@@ -19,6 +19,7 @@ from shared.files.positions import Positions
 from shared.files.recovery import Recovered, recover
 from shared.files.store_dir import StoreConfig, StoreDir
 from tests.simulation.history import Flying, History, Queue, Sent
+from tests.support.runs import runs_of
 from tests.support.sim_disk import SimDisk
 from tidemark.errors import DiskFull, FileNotReady
 from tidemark.formats import properties
@@ -26,7 +27,7 @@ from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hosts import Host
 from tidemark.formats.queue_unit import Unit
 from tidemark.formats.record import Message
-from tidemark.offsets import QueueOffset
+from tidemark.offsets import PhysicalOffset, QueueOffset
 
 ROOT: Final = Path("/store")
 HOST: Final = Host(b"\x7f\0\0\1", 8080)
@@ -125,18 +126,23 @@ class Machine:
                     born_timestamp_ms=self.disk.now_ms,
                 )
             )
-        numbers = [told.queue_offset for told in flying]
+        runs, firsts, number = runs_of(messages), [], 0
+        for run in runs:
+            firsts.append(flying[number].queue_offset)
+            number += run.message_count
         self.history.in_flight = flying
         try:
-            placed = self.appender.append(messages, numbers, self.disk.now_ms)
+            placed = self.appender.append(runs, firsts, self.disk.now_ms)
         except (FileNotReady, DiskFull):
             self.appender.prepare_next()
-            placed = self.appender.append(messages, numbers, self.disk.now_ms)
+            placed = self.appender.append(runs, firsts, self.disk.now_ms)
         self.next_queue_offsets = offsets
         self.history.in_flight = []
-        for told, (start, size) in zip(flying, placed, strict=True):
+        start = placed.start
+        for told, size in zip(flying, memoryview(placed.sizes).cast("I"), strict=True):
             raw = self._cached(start, size)
             self.history.append(Sent(*told[:3], start, size, raw, told.tags, told.keys))
+            start = PhysicalOffset(start + size)
 
     def flush(self) -> None:
         """One group commit: every waiting sender below its end is answered."""

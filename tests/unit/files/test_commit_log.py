@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.files.commit_log import CommitLogAppender, CommitLogReader
+from shared.files.commit_log_appender import Placed
 from shared.files.os_disk import OsDisk, OsFile
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreConfig, StoreDir
+from tests.support.runs import runs_of
 from tidemark.errors import (
     CorruptRecord,
     DiskFull,
@@ -27,6 +29,7 @@ from tidemark.formats import record
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Message
+from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
 
 FILE_SIZE = 8192
@@ -83,10 +86,10 @@ class Log:
         self.positions.close()
 
     def put(self, *bodies: bytes, first: int = 0) -> list[tuple[PhysicalOffset, int]]:
-        messages = [message(body) for body in bodies]
+        runs = runs_of([message(body) for body in bodies])
         for _ in range(2):
             try:
-                return self.appender.append(messages, range(first, first + len(bodies)), 1000)
+                return places(self.appender.append(runs, [first], 1000))
             except FileNotReady:
                 self.appender.prepare_next()
         raise AssertionError("prepared and still not ready")
@@ -101,6 +104,15 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 def message(body: bytes) -> Message:
     return Message("TopicA", 1, body, HOST, HOST)
+
+
+def places(placed: Placed) -> list[tuple[PhysicalOffset, int]]:
+    """Physical offset and size of each record."""
+    at, found = placed.start, []
+    for size in memoryview(placed.sizes).cast("I"):
+        found.append((at, size))
+        at = PhysicalOffset(at + size)
+    return found
 
 
 def body_of_record(size: int) -> bytes:
@@ -124,8 +136,10 @@ class TestAppending:
             assert log.reader.store_timestamp(offset, size, log.appender.written) == 1000
 
     def test_nothing_to_append_is_fine(self, log: Log) -> None:
-        assert log.appender.append([], [], 5) == []
+        assert log.appender.append([], [], 5) == (0, b"")
         assert log.appender.written == 0
+        log.put(b"x")
+        assert log.appender.append([], [], 5) == (log.appender.appended, b"")
 
     def test_record_crcs_are_written_when_configured(self, tmp_path: Path) -> None:
         log = Log(tmp_path, record_crc=True).start()
@@ -177,7 +191,7 @@ class TestAppending:
     def test_a_bad_message_in_a_batch_leaves_no_trace(self, log: Log) -> None:
         too_long = Message("t" * 300, 0, b"", HOST, HOST)
         with pytest.raises(record.RecordError):
-            log.appender.append([message(b"good"), too_long], [0, 1], 5)
+            log.appender.append(runs_of([message(b"good"), too_long]), [0, 1], 5)
         assert log.appender.written == 0
         assert log.put(b"x")[0][0] == 0
 
@@ -188,7 +202,7 @@ class TestAppending:
         assert log.names() == [0, FILE_SIZE]
         before = [path.read_bytes() for path in sorted(log.store.commit_log_dir.iterdir())]
         with pytest.raises(FileNotReady, match="Nothing was stored"):
-            log.appender.append([message(body_of_record(5000))], [0], 5)
+            log.appender.append(runs_of([message(body_of_record(5000))]), [0], 5)
         after = [path.read_bytes() for path in sorted(log.store.commit_log_dir.iterdir())]
         assert before == after
         log.appender.prepare_next()
@@ -261,8 +275,8 @@ class TestNewFiles:
         body = body_of_record(5000)
         for number in range(200):
             log.appender.ensure_next()
-            ((offset, _),) = log.appender.append([message(body)], [number], 1)
-            assert offset == number * FILE_SIZE
+            placed = log.appender.append(runs_of([message(body)]), [number], 1)
+            assert placed.start == number * FILE_SIZE
         assert log.appender.flush() == 199 * FILE_SIZE + 5000
         log.close()
         assert log.names() == [number * FILE_SIZE for number in range(200)]
@@ -271,9 +285,9 @@ class TestNewFiles:
         log = Log(tmp_path)
         asked: list[int] = []
 
-        def hook(start: PhysicalOffset) -> tuple[Sequence[Message], Sequence[int]]:
+        def hook(start: PhysicalOffset) -> tuple[Sequence[Run], Sequence[int]]:
             asked.append(start)
-            return [message(b"snapshot"), message(b"of state")], [7, 8]
+            return runs_of([message(b"snapshot"), message(b"of state")]), [7]
 
         log.appender.on_new_file = hook
         log.start()
@@ -414,7 +428,7 @@ class TestFullAndReadOnlyDisk:
             log.put(body_of_record(5000))  # FileNotReady, then the attempt
         written = log.appender.written
         with pytest.raises(DiskFull):
-            log.appender.append([message(body_of_record(5000))], [0], 1)
+            log.appender.append(runs_of([message(body_of_record(5000))]), [0], 1)
         assert log.appender.written == written
         assert log.put(b"still fits")
         log.disk.refuse_create = None
@@ -431,7 +445,7 @@ class TestFullAndReadOnlyDisk:
         log.disk.refuse_create = DiskFull("full")
         log.start()
         with pytest.raises(DiskFull):
-            log.appender.append([message(b"x")], [0], 1)
+            log.appender.append(runs_of([message(b"x")]), [0], 1)
         log.disk.refuse_create = None
         log.appender.prepare_next()
         assert log.put(b"x")[0][0] == 0
@@ -451,7 +465,7 @@ class TestFullAndReadOnlyDisk:
         assert log.reader.record(PhysicalOffset(0), end) is not None
         for _ in range(2):
             with pytest.raises(ReadOnlyDisk):
-                log.appender.append([message(b"new")], [0], 1)
+                log.appender.append(runs_of([message(b"new")]), [0], 1)
             with pytest.raises(ReadOnlyDisk):
                 log.appender.ensure_next()
         log.disk.refuse_writing = log.disk.refuse_create = None

@@ -10,6 +10,7 @@ import pytest
 from shared.files.commit_log import CommitLogAppender, CommitLogReader
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreConfig, StoreDir
+from tests.support.runs import runs_of
 from tests.support.sim_disk import LOSE_ALL, SimCrash, SimDisk
 from tidemark.errors import FileNotReady
 from tidemark.formats.hosts import Host
@@ -37,7 +38,7 @@ def run(disk: SimDisk, random: Random) -> list[tuple[PhysicalOffset, bytes]]:
             body = bytes([number]) * random.randrange(2000)
             message = Message("T", 0, body, HOST, HOST)
             try:
-                ((offset, _),) = appender.append([message], [number], number)
+                offset, _ = appender.append(runs_of([message]), [number], number)
             except FileNotReady:
                 appender.prepare_next()
                 continue
@@ -74,7 +75,7 @@ def test_what_was_flushed_is_read_back_after_a_power_cut(seed: int) -> None:
     appender = CommitLogAppender(store, Positions.open(after, store.checkpoint_path))
     end = PhysicalOffset(durable[-1][0] + 4096 if durable else 0)
     appender.start_at(end)
-    appender.append([Message("T", 0, b"x", HOST, HOST)], [0], 1)
+    appender.append(runs_of([Message("T", 0, b"x", HOST, HOST)]), [0], 1)
     appender.close(clean=True)
 
 
