@@ -126,6 +126,20 @@ def interleave(
     return found
 
 
+class Series(NamedTuple):
+    """Lines of one plot: how a figure moves with message size, batch size or the like."""
+
+    name: str
+    """``bench.plots`` draws it as bench/plots/NAME.svg."""
+    title: str
+    x: str
+    """What stands at the x axis, with its unit; the axis is logarithmic."""
+    y: str
+    """What stands at the y axis, with its unit; it begins at 0."""
+    lines: Mapping[str, Sequence[tuple[float, float]]]
+    """Points of each line, by its name."""
+
+
 class Options(NamedTuple):
     """What a module is told on its command line."""
 
@@ -158,13 +172,13 @@ def report(
     *,
     quick: bool = False,
     versions: Mapping[str, str] | None = None,
-    series: Mapping[str, object] | None = None,
+    series: Sequence[Series] = (),
     notes: Sequence[str] = (),
 ) -> int:
     """Print everything and, unless quick, write bench/results/NAME.json.
 
     Returns the exit status of the benchmark: 1 if a goal is missed.
-    versions: of servers compared with, by name. series: what ``bench.plots`` draws, as JSON.
+    versions: of servers compared with, by name. series: one plot each.
     notes: sentences about what was seen, for example which side was saturated.
     """
     where = machine(versions or {})
@@ -185,7 +199,7 @@ def report(
         if notes:
             content["notes"] = list(notes)
         if series:
-            content["series"] = series
+            content["series"] = [each._asdict() for each in series]
         RESULTS.mkdir(parents=True, exist_ok=True)
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
