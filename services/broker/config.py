@@ -95,6 +95,49 @@ class BrokerConfig:
     interval_flush_thorough_ms: int = setting(
         10_000, unit="ms", minimum=1, says='flush everything, only with visible_after = "written"'
     )
+    write_buffer_pool_size: int = setting(
+        0,
+        unit="bytes",
+        minimum=0,
+        maximum=1 << 30,
+        says="memory in which records wait to be put into the log together; 0: each request's go "
+        "into the log at once; a small one fills up and commits inside sends, a large one makes "
+        "commits so long that sends wait for them",
+    )
+    commit_interval_ms: int = setting(
+        200,
+        unit="ms",
+        minimum=1,
+        maximum=60_000,
+        says="pooled records that nobody waits for are put into the log so long after the last "
+        "ones; small: little is put together, large: more is lost with the process",
+    )
+    commit_least_pages: int = setting(
+        4,
+        unit="pages",
+        minimum=0,
+        maximum=1 << 18,
+        says="fewer wait for the thorough commit; 0: never, large: always",
+    )
+    commit_thorough_ms: int = setting(
+        200,
+        unit="ms",
+        minimum=1,
+        maximum=60_000,
+        says="put whatever is pooled into the log so long after the last; large: more is lost with "
+        "the process, and consumers see it later",
+    )
+    warm_up_files: bool = setting(
+        False,
+        says="true: new log files are written full of zeros before they are used, which costs one "
+        "more write of every byte; false: each flush also notes which blocks it was the first to "
+        "use",
+    )
+    lock_files_memory: bool = setting(
+        False,
+        says="true: log files in use stay in memory, up to three of them, and RLIMIT_MEMLOCK has "
+        "to allow it; false: on a machine short of memory the log's end may be read back from disk",
+    )
     prepare_wait_s: float = setting(
         5.0, unit="s", minimum=0.0, says="a send waits so long for the next commit log file"
     )

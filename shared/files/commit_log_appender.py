@@ -2,7 +2,8 @@
 
 Belongs to whoever holds the append lock (docs/formats.md, sections 2.11 to 2.13). Invariants:
 
-- An append is all or nothing: every byte of it is in the page cache before WRITTEN moves, once.
+- An append is all or nothing: every byte of it is in the page cache before WRITTEN moves past it.
+- With a pool, records wait in its memory until ``commit``; nothing sees them before.
 - A batch lies in one file; a file that is too short for it ends in a BLANK filler of 8 bytes, and
   8 bytes for that are always left.
 - FLUSHED crosses a file border only after the old file's sync and with the new file's name
@@ -24,6 +25,7 @@ from shared.files.disk import File
 from shared.files.mapped_file_queue import WAIT_S, MappedFileQueue, flush_failed
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
+from shared.files.write_pool import WritePool
 from tidemark.errors import DiskFull, MessageTooLarge, ReadOnlyDisk, StoreError, WriteFailed
 from tidemark.formats import record, twins
 from tidemark.formats.checkpoint import Slot
@@ -52,7 +54,8 @@ class Placed(NamedTuple):
 
 
 class _Mark(NamedTuple):
-    """End of the log and the store time of its last record; one value, so read in one piece."""
+    """An end of the log and the store time of the last record before it; one value, so that another
+    thread reads it in one piece."""
 
     end: int
     store_timestamp_ms: int
@@ -61,7 +64,8 @@ class _Mark(NamedTuple):
 class CommitLogAppender:
     """Appends to the log. One at a time per store: the holder of the append lock.
 
-    ``append`` belongs to one thread; ``flush`` and ``prepare_next`` may run in others meanwhile.
+    ``append`` belongs to one thread; ``commit``, ``flush`` and ``prepare_next`` may run in others
+    meanwhile.
     """
 
     def __init__(
@@ -72,9 +76,12 @@ class CommitLogAppender:
         ahead: int = FILES_AHEAD,
         background: bool = False,
         on_new_file: NewFileHook | None = None,
+        pool_size: int = 0,
     ) -> None:
         """background: make files ahead in a thread of its own. on_new_file: asked for the runs
         that a new file begins with, when an append moves into it; they go out with that append.
+        pool_size: bytes of memory in which appends wait for ``commit``; 0: every append goes into
+        the file itself.
         """
         self._file_size = store.config.commit_log_file_size
         self._record_crc = store.config.record_crc
@@ -94,9 +101,11 @@ class CommitLogAppender:
         self._open: dict[int, File] = {}
         self._current: int | None = None
         self._settled = False
-        self._mark = _Mark(0, 0)
+        self._pool = WritePool(pool_size) if pool_size > 0 else None
+        self._appended = self._written = _Mark(0, 0)
         self._flushed = 0
         self._buffer = memoryview(bytearray(1 << 16))
+        self._committing = threading.Lock()
         self._flushing = threading.Lock()
         self._failure: StoreError | None = None
 
@@ -104,18 +113,23 @@ class CommitLogAppender:
 
     @property
     def appended(self) -> PhysicalOffset:
-        """End of everything appended."""
-        return PhysicalOffset(self._mark.end)
+        """End of everything appended, pooled bytes included."""
+        return PhysicalOffset(self._appended.end)
 
     @property
     def written(self) -> PhysicalOffset:
         """End of what is in the file and published."""
-        return PhysicalOffset(self._mark.end)
+        return PhysicalOffset(self._written.end)
 
     @property
     def flushed(self) -> PhysicalOffset:
         """End of what is on disk."""
         return PhysicalOffset(self._flushed)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether appends wait in memory for ``commit``."""
+        return self._pool is not None
 
     @property
     def files(self) -> MappedFileQueue:
@@ -125,14 +139,15 @@ class CommitLogAppender:
     @property
     def reserved_bytes(self) -> int:
         """Bytes that can still be appended if no further file can be made."""
-        current = 0 if self._current is None else self._current + self._file_size - self._mark.end
-        return current + self._files.ready_ahead * self._file_size
+        current = self._current
+        left = 0 if current is None else current + self._file_size - self._appended.end
+        return left + self._files.ready_ahead * self._file_size
 
     def room(self, total_size: int) -> bool:
         """Whether that many bytes fit into the current file, the 8 of a filler behind them."""
         if self._current is None:
             return False
-        return self._mark.end + total_size + BLANK_SIZE <= self._current + self._file_size
+        return self._appended.end + total_size + BLANK_SIZE <= self._current + self._file_size
 
     # -- start and end --------------------------------------------------------------------------
 
@@ -150,7 +165,9 @@ class CommitLogAppender:
         self._open.clear()
         self._current, self._settled = None, False
         files.wrote_offset = files.flushed_offset = self._flushed = end
-        self._mark = _Mark(end, 0)
+        if self._pool is not None:
+            self._pool.free(self._appended.end)
+        self._appended = self._written = _Mark(end, 0)
         with contextlib.suppress(DiskFull, ReadOnlyDisk):
             self.prepare_next()
         self._positions.publish(Slot.FLUSHED, end)
@@ -158,7 +175,7 @@ class CommitLogAppender:
 
     def _settle(self) -> None:
         """Make the end of the log the place to write: once, as soon as the disk allows it."""
-        end, files = self._mark.end, self._files
+        end, files = self._written.end, self._files
         self._store.make_up()
         for start in reversed(files.starts):
             if start > end:
@@ -230,7 +247,8 @@ class CommitLogAppender:
         return twins.runs_size(runs, record_crc=self._record_crc)
 
     def append(self, runs: Sequence[Run], firsts: Sequence[int], store_timestamp_ms: int) -> Placed:
-        """Put the runs' records behind one another in one file; publish WRITTEN.
+        """Put the runs' records behind one another in one file; publish WRITTEN, or leave that to
+        ``commit``.
 
         firsts: queue offset of each run's first message. Returns where they are, without those
         that the hook for a new file put before them. Raises, with nothing written: FileNotReady
@@ -240,11 +258,11 @@ class CommitLogAppender:
         """
         if self._failure is not None:
             raise self._failure.with_traceback(None)
-        at, current = self._mark.end, self._current
+        at, current = self._appended.end, self._current
         total = twins.runs_size(runs, record_crc=self._record_crc)
+        if total == 0:
+            return Placed(PhysicalOffset(at), b"")
         if current is None or at + total + BLANK_SIZE > current + self._file_size:
-            if total == 0:
-                return Placed(PhysicalOffset(at), b"")
             if total > self._file_size - BLANK_SIZE:
                 raise self._too_large(total)
             if not self._settled:
@@ -252,15 +270,15 @@ class CommitLogAppender:
             return self._append_in_next(runs, firsts, store_timestamp_ms)
         buffer = self._room_for(total)
         sizes = self._encode(buffer, runs, firsts, at, store_timestamp_ms)
-        self._write(self._open[current], buffer, at - current)
-        self._publish(at + total, store_timestamp_ms)
+        self._take(buffer, at, store_timestamp_ms)
         return Placed(PhysicalOffset(at), sizes)
 
     def _append_in_next(
         self, runs: Sequence[Run], firsts: Sequence[int], store_timestamp_ms: int
     ) -> Placed:
         """Fill up the current file, if there is one, and append in the next."""
-        files, written, current = self._files, self._mark.end, self._current
+        self.commit()  # the old file's last bytes, before anything stands in the new one
+        files, written, current = self._files, self._written.end, self._current
         start = files.next_start
         if not files.next_ready:
             raise files.not_ready(start)
@@ -275,17 +293,24 @@ class CommitLogAppender:
             raise self._too_large(total + at - start)
         buffer = self._room_for(total)
         sizes = self._encode(buffer, runs, firsts, at, store_timestamp_ms)
-        file = self._open[start] = files.open_file(start)
+        self._open[start] = files.open_file(start)
         if current is not None and (room := current + self._file_size - written) >= BLANK_SIZE:
-            self._write(self._open[current], record.encode_blank(room), written - current)
-        self._write(file, buffer, at - start)
+            self._write(record.encode_blank(room), written)
         self._current = files.roll()
-        self._publish(at + total, store_timestamp_ms)
+        self._take(buffer, at, store_timestamp_ms)
         own_size = sum(memoryview(sizes).cast("I")[:before])
         return Placed(PhysicalOffset(at + own_size), sizes[SIZE_OF_SIZE * before :])
 
     def _room_for(self, total: int) -> memoryview:
-        """Memory for that many bytes, overwritten by the next call."""
+        """Memory for that many bytes: of the pool, or overwritten by the next call."""
+        if self._pool is not None:
+            place = self._pool.place(total)
+            if place is None:
+                self.commit()
+                place = self._pool.place(total)
+            if place is not None:
+                return place
+            # Larger than the pool, which is empty now: straight into the file.
         if total > len(self._buffer):
             buffer = memoryview(bytearray(total))
             if total > BUFFER_SIZE_MAX:
@@ -320,46 +345,75 @@ class CommitLogAppender:
             limit=limit,
         )
 
-    def _write(self, file: File, data: bytes | memoryview, position: int) -> None:
+    def _take(self, buffer: memoryview, at: int, store_timestamp_ms: int) -> None:
+        """The encoded bytes count as appended at physical offset at; without a pool, as written."""
+        mark = _Mark(at + len(buffer), store_timestamp_ms)
+        if self._pool is not None and len(buffer) <= self._pool.size:
+            self._pool.put(at, len(buffer))
+            self._appended = mark
+            return
+        self._write(buffer, at)
+        self._appended = mark
+        self._publish(mark)
+
+    def _write(self, data: bytes | memoryview, at: int) -> None:
+        """Put data into the file that holds physical offset at."""
+        position = at % self._file_size
+        file = self._open[at - position]
         try:
             file.pwrite(data, position)
         except (OSError, StoreError) as error:
             self._failure = WriteFailed(
                 f"writing {len(data)} bytes at {position} of {file.path} failed: {error}. "
-                f"Everything below physical offset {self._mark.end} is as it was; nothing of this "
-                "request is visible, and nothing further is accepted.",
+                f"Everything below physical offset {self._written.end} is as it was; nothing "
+                "behind it is visible, and nothing further is accepted.",
                 "Check the disk (dmesg, smartctl). The process ends; recovery at the next start "
                 "cuts what was half written.",
                 path=file.path,
             )
             raise self._failure from error
 
-    def _publish(self, end: int, store_timestamp_ms: int) -> None:
-        self._mark = _Mark(end, store_timestamp_ms)
-        self._files.wrote_offset = end
-        self._positions.publish(Slot.WRITTEN, end)
+    def _publish(self, mark: _Mark) -> None:
+        self._written = mark
+        self._files.wrote_offset = mark.end
+        self._positions.publish(Slot.WRITTEN, mark.end)
+
+    # -- commit ---------------------------------------------------------------------------------
 
     def commit(self) -> PhysicalOffset:
-        """Put what was appended into the file and publish it as WRITTEN; return its end.
+        """Put what waits in the pool into the file, publish WRITTEN, return it. Any thread.
 
-        Raises WriteFailed, FlushFailed: what failed before, fails for ever.
+        Without a pool there is nothing to do. Raises WriteFailed or FlushFailed, then and ever
+        after: nothing behind WRITTEN is visible then, and none of it may be acked.
         """
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)
-        return self.written
+        pool = self._pool
+        if pool is None:
+            if self._failure is not None:
+                raise self._failure.with_traceback(None)
+            return self.written
+        with self._committing:
+            if self._failure is not None:
+                raise self._failure.with_traceback(None)
+            # Appends may go on from here: what they put is behind the mark.
+            mark = self._appended
+            if mark.end > self._written.end:
+                for offset, data in pool.stretches(mark.end):
+                    self._write(data, offset)
+                self._publish(mark)
+                pool.free(mark.end)
+            return PhysicalOffset(mark.end)
 
     # -- flush ----------------------------------------------------------------------------------
 
     def flush(self) -> PhysicalOffset:
-        """Make everything written so far durable, publish FLUSHED, return it. Blocks; any thread.
+        """Make everything appended so far durable, publish FLUSHED, return it. Blocks; any thread.
 
         Raises FlushFailed, then and ever after: a second fdatasync on the descriptor would succeed
         without the bytes being on disk.
         """
         with self._flushing:
-            if self._failure is not None:
-                raise self._failure.with_traceback(None)
-            mark, flushed, size = self._mark, self._flushed, self._file_size
+            self.commit()
+            mark, flushed, size = self._written, self._flushed, self._file_size
             if mark.end <= flushed:
                 return PhysicalOffset(flushed)
             starts = range(flushed - flushed % size, mark.end, size)
