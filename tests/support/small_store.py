@@ -16,6 +16,7 @@ from shared.files.positions import Positions
 from shared.files.queue_math import place
 from shared.files.recovery import recover
 from shared.files.store_dir import StoreConfig, StoreDir
+from tests.support.runs import runs_of
 from tidemark.formats.checkpoint import Slot, resume_check
 from tidemark.formats.filenames import offset_name
 from tidemark.formats.hashing import tags_code
@@ -82,7 +83,8 @@ class SmallStore:
             topic, queue, body, HOST, HOST, properties=encode(pairs), sys_flag=sys_flag
         )
         self.appender.prepare_next()
-        ((at, size),) = self.appender.append([message], [QueueOffset(number)], self.now_ms)
+        at, sizes = self.appender.append(runs_of([message]), [number], self.now_ms)
+        (size,) = memoryview(sizes).cast("I")
         unit = Unit(at, size, tags_code(tags))
         if sys_flag & 0xC not in (0x4, 0xC):
             self._next[topic, queue] = number + 1
