@@ -1,0 +1,361 @@
+"""Both twins of ``select``: what a pull takes of a queue, and that both take the same."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.twins import twins_of
+from tidemark.formats import properties, record
+from tidemark.formats import select as pure
+from tidemark.formats.hashing import string_hash, tags_code
+from tidemark.formats.hosts import Host
+from tidemark.formats.queue_unit import UNIT, Unit
+from tidemark.formats.record import Message
+from tidemark.formats.select import Halt, Limits, Selected, Wanted
+from tidemark.offsets import UNIT_SIZE
+
+HOST = Host(b"\x0a\x00\x00\x01", 10911)
+HOST_V6 = Host(bytes(range(16)), 10911)
+MANY = Limits(1 << 20, 1 << 30, 1 << 20, 1 << 30)
+AT = 4096
+"""Physical offset of the log's first byte here."""
+Select = Callable[..., Selected]
+
+each_twin = pytest.mark.parametrize("select", twins_of("select", pure.select))
+
+
+class Log:
+    """Records one behind the other from AT on, and the units of one queue."""
+
+    def __init__(self, first: int = 7) -> None:
+        self.data = bytearray()
+        self.units = bytearray()
+        self.places: list[tuple[int, int]] = []
+        self.first = first
+
+    def put(
+        self,
+        *,
+        topic: str = "orders",
+        queue: int = 3,
+        tags: str | bytes | None = None,
+        body: bytes = b"body",
+        host: Host = HOST,
+        known: bool = True,
+    ) -> None:
+        """known: give the record a unit of the queue."""
+        raw = properties.encode({"KEYS": "a b"})
+        if tags is not None:
+            raw += b"TAGS\x01" + (tags.encode() if isinstance(tags, str) else tags) + b"\x02"
+        number = self.first + len(self.places)
+        data = record.encode(
+            Message(topic, queue, body, host, HOST, raw),
+            queue_offset=number,
+            physical_offset=AT + len(self.data),
+            store_timestamp_ms=1,
+            record_crc=True,
+        )
+        if known:
+            at = len(self.data)
+            self.places.append((at, at + len(data)))
+            code = tags_code(properties.text(tags) if isinstance(tags, bytes) else tags)
+            self.units += UNIT.pack(AT + at, len(data), code)
+        self.data += data
+
+    def select(self, select: Select, **changes: Any) -> Selected:
+        given_: dict[str, Any] = {
+            "units": bytes(self.units),
+            "first": self.first,
+            "window": memoryview(self.data).toreadonly(),
+            "window_at": AT,
+            "topic": b"orders",
+            "queue": 3,
+            "limits": MANY,
+        } | changes
+        units, first = given_.pop("units"), given_.pop("first")
+        window, window_at = given_.pop("window"), given_.pop("window_at")
+        return select(units, first, window, window_at, **given_)
+
+
+def of(count: int, **fields: Any) -> Log:
+    log = Log()
+    for number in range(count):
+        log.put(body=b"%d" % number, **fields)
+    return log
+
+
+@each_twin
+def test_a_batch_is_one_stretch(select: Select) -> None:
+    log = of(256)
+    found = log.select(select)
+    assert found.stretches == [(0, len(log.data))]
+    assert (found.looked, found.message_count, found.bytes_total) == (256, 256, len(log.data))
+    assert (found.filtered, found.halt) == (0, Halt.END)
+    assert found.last_physical_offset == AT + log.places[-1][0]
+
+
+@each_twin
+def test_what_lies_between_is_left_out(select: Select) -> None:
+    log = of(2)
+    log.put(topic="other", known=False)
+    log.put()
+    first, second, third = log.places
+    assert log.select(select).stretches == [(first[0], second[1]), third]
+
+
+@each_twin
+def test_no_units_are_nothing_and_the_rest_of_a_unit_is_not_looked_at(select: Select) -> None:
+    log = of(1)
+    assert log.select(select, units=b"") == Selected(0, [], 0, 0, 0, 0, Halt.END)
+    assert log.select(select, units=bytes(log.units) + bytes(19)).looked == 1
+
+
+@each_twin
+@pytest.mark.parametrize(
+    ("limits", "taken"),
+    [
+        (Limits(2, 1 << 30, 99, 1 << 30), 2),
+        (Limits(99, 1 << 30, 3, 1 << 30), 3),
+        (Limits(0, 1 << 30, 0, 1 << 30), 1),
+        (Limits(99, 300, 99, 1 << 30), 2),
+        (Limits(99, 1 << 30, 99, 300), 2),
+        (Limits(99, 1, 99, 1 << 30), 1),
+        (Limits(99, 0, 99, 1 << 30), 0),
+    ],
+)
+def test_a_full_answer_ends_the_walk_and_the_first_message_always_fits(
+    select: Select, limits: Limits, taken: int
+) -> None:
+    log = of(5)
+    size = log.places[0][1]
+    assert 300 // size == 2
+    found = log.select(select, limits=limits)
+    assert (found.message_count, found.looked, found.halt) == (taken, taken, Halt.FULL)
+
+
+@each_twin
+def test_what_the_answer_holds_already_counts(select: Select) -> None:
+    log = of(5)
+    found = log.select(select, limits=MANY._replace(count_max=4), count=2, bytes_total=1000)
+    assert (found.message_count, found.looked) == (4, 2)
+    assert found.bytes_total == 1000 + log.places[1][1]
+
+
+@each_twin
+def test_a_record_outside_of_the_window_halts_before_it(select: Select) -> None:
+    log = of(3)
+    (_, one), (_, two), _ = log.places
+    cut = memoryview(log.data)[: two + 5]
+    found = log.select(select, window=cut)
+    assert (found.looked, found.stretches, found.halt) == (2, [(0, two)], Halt.OUTSIDE)
+    later = log.select(select, window=memoryview(log.data)[one:], window_at=AT + one)
+    assert (later.looked, later.stretches, later.halt) == (0, [], Halt.OUTSIDE)
+
+
+@each_twin
+@pytest.mark.parametrize(
+    "unit",
+    [
+        Unit(AT, 0, 0),
+        Unit(AT, -1, 0),
+        Unit(AT, -(1 << 31), 0),
+        Unit(AT, 0x7FFFFFFF, 0),
+        Unit(AT - 1, 120, 0),
+        Unit(-1, 120, 0),
+        Unit(-(1 << 63), 120, 0),
+        Unit((1 << 63) - 1, 120, 0),
+        Unit((1 << 63) - 1, 0x7FFFFFFF, 0),
+        Unit(0, 0x7FFFFFFF, 0),
+        Unit(0, 0, 0),
+    ],
+)
+@pytest.mark.parametrize("window_at", [AT, 0, (1 << 63) - 1, -(1 << 63), -5])
+def test_a_hostile_unit_reads_nothing(select: Select, unit: Unit, window_at: int) -> None:
+    log = of(1)
+    found = log.select(select, units=UNIT.pack(*unit), window_at=window_at, skip_until=-(1 << 63))
+    assert (found.looked, found.stretches, found.message_count) == (0, [], 0)
+    assert found.halt in (Halt.OUTSIDE, Halt.STRANGER)
+
+
+@each_twin
+@pytest.mark.parametrize(
+    "changes", [{"topic": b"order"}, {"topic": b"ordersx"}, {"queue": 4}, {"first": 8}]
+)
+def test_another_ones_record_halts_the_walk(select: Select, changes: dict[str, Any]) -> None:
+    found = of(3).select(select, **changes)
+    assert (found.looked, found.stretches, found.halt) == (0, [], Halt.STRANGER)
+
+
+@each_twin
+@pytest.mark.parametrize("topic", ["t" * 127, "t" * 128, "%RETRY%" + "g" * 248])
+@pytest.mark.parametrize("host", [HOST, HOST_V6])
+def test_long_topics_and_ipv6_hosts_have_their_own_layout(
+    select: Select, topic: str, host: Host
+) -> None:
+    log = of(2, topic=topic, host=host, tags="a")
+    wanted = Wanted(frozenset({string_hash("a")}), frozenset({"a"}))
+    found = log.select(select, topic=topic.encode(), wanted=wanted)
+    assert found.stretches == [(0, len(log.data))]
+    assert log.select(select, topic=topic[:-1].encode()).halt is Halt.STRANGER
+
+
+@each_twin
+def test_tags_are_compared_by_hash_and_then_by_themselves(select: Select) -> None:
+    log = Log()
+    assert string_hash("Aa") == string_hash("BB")
+    for tags in ("Aa", "BB", None, "c", "Aa"):
+        log.put(tags=tags)
+    hashes = frozenset({string_hash("Aa")})
+    by_hash = log.select(select, wanted=Wanted(hashes))
+    assert (by_hash.message_count, by_hash.filtered, by_hash.looked) == (3, 2, 5)
+    exact = log.select(select, wanted=Wanted(hashes, frozenset({"Aa"})))
+    assert (exact.message_count, exact.filtered) == (2, 3)
+    assert exact.stretches == [log.places[0], log.places[4]]
+    none = log.select(select, wanted=Wanted(frozenset(), frozenset()))
+    assert (none.message_count, none.filtered, none.stretches) == (0, 5, [])
+
+
+@each_twin
+def test_the_due_time_in_place_of_a_tags_code_is_compared_by_its_low_half(select: Select) -> None:
+    log = of(1)
+    units = UNIT.pack(*UNIT.unpack(log.units)[:2], (5 << 32) | 0xFFFFFFFE)
+    assert log.select(select, units=units, wanted=Wanted(frozenset({-2}))).message_count == 1
+    assert (
+        log.select(
+            select, units=units, wanted=Wanted(frozenset({0xFFFFFFFE, 1 << 70}))
+        ).message_count
+        == 0
+    )
+
+
+@each_twin
+@pytest.mark.parametrize(
+    ("stored", "tag", "fits"),
+    [
+        ("ü", "ü", True),
+        (b"\xff", "�", True),
+        (b"\xff", "ÿ", False),
+        (b"\xed\xa0\x80", "\ud800", False),
+        (b"a\x01b", "a\x01b", True),
+        (b"x\x02TAGS\x01y", "y", True),
+        (b"x\x02TAGS\x01y", "x", False),
+        (b"x\x02TAGS\x01", "x", True),
+        (b"\x02XTAGS\x01y", "y", False),
+    ],
+)
+def test_tags_are_compared_as_readers_see_them(
+    select: Select, stored: str | bytes, tag: str, fits: bool
+) -> None:
+    log = of(1, tags=stored)
+    code = UNIT.unpack(log.units)[2]
+    wanted = Wanted(frozenset({code}), frozenset({tag, "other"}))
+    assert log.select(select, wanted=wanted).message_count == int(fits)
+
+
+@each_twin
+def test_properties_that_do_not_end_the_record_are_no_tags(select: Select) -> None:
+    log = of(1, tags="a")
+    at = bytes(log.data).index(b"orders") + 6
+    (size,) = struct.unpack_from(">h", log.data, at)
+    wanted = Wanted(frozenset({string_hash("a")}), frozenset({"a"}))
+    for wrong in (size - 1, size + 1, -1, 32767):
+        struct.pack_into(">h", log.data, at, wrong)
+        assert log.select(select, wanted=wanted).halt is Halt.STRANGER
+        assert log.select(select).message_count == 1  # not looked at where no tags are asked for
+
+
+@each_twin
+def test_units_of_a_lost_file_are_passed_until_one_is_taken(select: Select) -> None:
+    log = of(4)
+    second = AT + log.places[1][0]
+    found = log.select(select, skip_until=second)
+    assert (found.looked, found.message_count, found.filtered) == (4, 3, 0)
+    # A unit that goes back, behind one that was taken: looked at again.
+    units = bytes(log.units)
+    back = units[UNIT_SIZE : 2 * UNIT_SIZE] + units[:UNIT_SIZE]
+    assert log.select(select, units=back, first=8, skip_until=second).halt is Halt.STRANGER
+
+
+BOUNDS = st.integers(0, 9) | st.sampled_from([100, 150, 260, 1000, 1 << 40])
+ODD_UNITS = st.builds(
+    UNIT.pack,
+    st.sampled_from([AT, AT - 1, 0, -1, -(1 << 63), (1 << 63) - 1]) | st.integers(AT, AT + 2000),
+    st.sampled_from([0, -1, 91, 120, 0x7FFFFFFF]) | st.integers(-(1 << 31), (1 << 31) - 1),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+)
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> dict[str, Any]:
+    """Arguments of a call: a log with strangers in it, then cut, flipped and overwritten."""
+    log = Log(draw(st.sampled_from([0, 7, 1 << 40])))
+    for _ in range(draw(st.integers(0, 8))):
+        log.put(
+            topic=draw(st.sampled_from(["orders", "orders", "orders", "t" * 130])),
+            tags=draw(st.sampled_from([None, "a", "Aa", "BB", b"\xff", b"x\x02TAGS\x01"])),
+            body=draw(st.binary(max_size=40)),
+            host=draw(st.sampled_from([HOST, HOST_V6])),
+            known=draw(st.integers(0, 3)) > 0,
+        )
+    data, units = bytearray(log.data), bytearray(log.units)
+    if draw(st.booleans()):
+        for buffer in (data, units):
+            if buffer and draw(st.booleans()):
+                bit = draw(st.integers(0, len(buffer) * 8 - 1))
+                buffer[bit // 8] ^= 1 << bit % 8
+    if draw(st.integers(0, 3)) == 0:
+        at = draw(st.integers(0, len(units) // UNIT_SIZE)) * UNIT_SIZE
+        units[at:at] = draw(ODD_UNITS)
+    front, back = draw(st.integers(0, len(data))), draw(st.integers(0, len(data)))
+    whole = draw(st.booleans())
+    tags = frozenset(draw(st.sets(st.sampled_from(["a", "Aa", "BB", "�", "\udcff", "ü", ""]))))
+    wanted = Wanted(frozenset(map(string_hash, tags)), draw(st.sampled_from([None, tags])))
+    return {
+        "units": bytes(units),
+        "first": log.first,
+        "window": bytes(data if whole else data[min(front, back) : max(front, back)]),
+        "window_at": AT if whole else AT + min(front, back),
+        "topic": draw(st.sampled_from([b"orders", b"orders", b"t" * 130, b"", b"x" * 300])),
+        "queue": draw(st.sampled_from([3, 3, 3, -1, 1 << 40])),
+        "limits": draw(st.just(MANY) | st.builds(Limits, BOUNDS, BOUNDS, BOUNDS, BOUNDS)),
+        "wanted": draw(st.sampled_from([None, wanted])),
+        "count": draw(st.sampled_from([0, 0, 3])),
+        "bytes_total": draw(st.sampled_from([0, 0, 400])),
+        "skip_until": draw(st.sampled_from([-1, -1, 0, AT + 100, 1 << 62])),
+    }
+
+
+def called(select: Select, call: dict[str, Any]) -> Selected:
+    given_ = dict(call)
+    positional = [given_.pop(name) for name in ("units", "first", "window", "window_at")]
+    return select(*positional, **given_)
+
+
+@each_twin
+@given(call=calls())
+def test_both_twins_take_the_same_of_anything(select: Select, call: dict[str, Any]) -> None:
+    found = called(select, call)
+    assert found == called(pure.select, call)
+    # And what they take lies in the window, and is as much as they say.
+    assert all(0 <= start < end <= len(call["window"]) for start, end in found.stretches)
+    taken = sum(end - start for start, end in found.stretches)
+    assert taken == found.bytes_total - call["bytes_total"]
+    assert found.looked <= len(call["units"]) // UNIT_SIZE
+
+
+@each_twin
+@given(data=st.data())
+def test_random_bytes_are_taken_by_nobody(select: Select, data: st.DataObject) -> None:
+    window = data.draw(st.binary(max_size=400))
+    units = b"".join(data.draw(st.lists(ODD_UNITS, max_size=5)))
+    call = {
+        "units": units, "first": 0, "window": window, "window_at": AT, "topic": b"orders",
+        "queue": 3, "limits": MANY,
+    }  # fmt: skip
+    assert called(select, call) == called(pure.select, call)
