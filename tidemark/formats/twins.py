@@ -12,7 +12,7 @@ import importlib
 import os
 from typing import Final
 
-MODULES: Final = ("checksum",)
+MODULES: Final = ("checksum", "encode", "select")
 """The compiled modules: all of them, or none is used."""
 
 
@@ -31,10 +31,30 @@ def _why_pure() -> str:
 WHY_PURE: Final = _why_pure()
 COMPILED: Final = not WHY_PURE
 
-from tidemark.formats.runs import (  # noqa: E402 - until it is compiled
-    body_size_counts,
-    encode_runs,
-    runs_size,
+from tidemark.formats.index_chains import (  # noqa: E402 - until it is compiled
+    chains_are_sound,
+    held_rows,
+    look_up,
+    put_rows,
 )
 
-__all__ = ["COMPILED", "MODULES", "WHY_PURE", "body_size_counts", "encode_runs", "runs_size"]
+if COMPILED:
+    from tidemark.formats.speedups.encode import body_size_counts, encode_runs, runs_size
+    from tidemark.formats.speedups.select import select
+else:
+    from tidemark.formats.runs import body_size_counts, encode_runs, runs_size
+    from tidemark.formats.select import select
+
+__all__ = [
+    "COMPILED",
+    "MODULES",
+    "WHY_PURE",
+    "body_size_counts",
+    "chains_are_sound",
+    "encode_runs",
+    "held_rows",
+    "look_up",
+    "put_rows",
+    "runs_size",
+    "select",
+]

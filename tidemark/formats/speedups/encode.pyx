@@ -1,0 +1,540 @@
+"""Compiled twin of ``tidemark.formats.runs``: the contracts stand there.
+
+What is unusual or wrong (a topic that is no UTF-8, a number that its field cannot hold, a damaged
+entry, a buffer of another shape) goes to the original, which accepts or names it: the results are
+the same by construction. A first pass over the entries checks every length and adds up the exact
+size; only then is the buffer touched. The entries are ``bytes``, which do not change in between.
+"""
+
+from cpython.buffer cimport (
+    PyBUF_WRITABLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer, Py_buffer
+)
+from cpython.bytes cimport (
+    PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+)
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from cpython.unicode cimport PyUnicode_CheckExact
+from libc.stdint cimport INT32_MAX, INT32_MIN, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy
+
+from tidemark.formats import runs as original
+from tidemark.formats.hosts import Host
+from tidemark.formats.runs import Run
+
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+
+cdef extern from "bigendian.h":
+    uint16_t tidemark_get_16(const uint8_t *at) nogil
+    uint32_t tidemark_get_32(const uint8_t *at) nogil
+    void tidemark_put_16(uint8_t *at, uint16_t value) nogil
+    void tidemark_put_32(uint8_t *at, uint32_t value) nogil
+    void tidemark_put_64(uint8_t *at, uint64_t value) nogil
+
+cdef extern from "crc32.h":
+    void tidemark_crc32_prepare()
+    uint32_t tidemark_crc32(uint32_t crc, const uint8_t *data, size_t size) nogil
+
+tidemark_crc32_prepare()
+
+cdef enum:
+    ENTRY_HEAD = 20  # of a wire entry, up to its body (formats.md, 2.12)
+    ENTRY_OVERHEAD = 22
+    ENTRY_FLAG_AT = 12
+    ENTRY_BODY_SIZE_AT = 16
+    PROPERTIES_SIZE_MAX = 32767
+    TOPIC_SIZE_V1_MAX = 127
+    TOPIC_SIZE_MAX = 255
+    HEAD_SIZE_V4 = 88  # of a record, up to its body, both hosts IPv4 (2.1)
+    HEAD_SIZE_MAX = 112
+    CRC_SLOT_SIZE = 20
+    CRC_NAME_SIZE = 9
+    PAIR_END = 0x02
+    MASK_31 = 0x7FFFFFFF
+    GIL_SIZE = 65536  # bytes of records from which others may run meanwhile
+
+cdef const char *CRC_NAME = b"__CRC32#\x01"
+cdef const uint32_t MAGIC_V1 = 0xDAA320A7
+cdef const uint32_t MAGIC_V2 = 0xDAA320AB
+cdef const int64_t I64_MAX = 0x7FFFFFFFFFFFFFFF
+
+cdef char[200] PAIRS
+"""Two digits of 0 to 99, the less significant first."""
+for _digit in range(200):
+    PAIRS[_digit] = 0x30 + (_digit // 20 if _digit % 2 else _digit // 2 % 10)
+
+
+cdef struct Plan:
+    # One run, as C sees it. The pointers borrow from objects that the caller's tuple of runs holds.
+    const uint8_t *entries
+    Py_ssize_t entries_size
+    Py_ssize_t count
+    const uint8_t *topic
+    Py_ssize_t topic_size
+    const uint8_t *born_address
+    const uint8_t *store_address
+    Py_ssize_t born_address_size
+    Py_ssize_t store_address_size
+    int32_t born_port
+    int32_t store_port
+    int32_t queue_id
+    int32_t sys_flag
+    int32_t reconsume_times
+    int64_t born_timestamp_ms
+    int64_t prepared_transaction_offset
+    int64_t first
+    int64_t size  # bytes of its records
+    bint strips  # whether an entry has a record CRC property
+
+
+def runs_size(runs, *, bint record_crc):
+    cdef Plan plan
+    cdef int64_t total = 0
+    cdef tuple held = tuple(runs)
+    for run in held:
+        if not plan_run(run, 0, record_crc, &plan) or plan.size > I64_MAX - total:
+            return original.runs_size(held, record_crc=record_crc)
+        total += plan.size
+    return total
+
+
+def encode_runs(
+    buffer, runs, *, firsts, physical_offset, store_timestamp_ms, bint record_crc
+):
+    cdef tuple held = tuple(runs)
+    cdef tuple numbers = tuple(firsts)
+    made = encoded(buffer, held, numbers, physical_offset, store_timestamp_ms, record_crc)
+    if made is not None:
+        return made
+    return original.encode_runs(
+        buffer,
+        held,
+        firsts=numbers,
+        physical_offset=physical_offset,
+        store_timestamp_ms=store_timestamp_ms,
+        record_crc=record_crc,
+    )
+
+
+def body_size_counts(entries, bounds):
+    cdef Py_ssize_t *counts
+    cdef int64_t *limits
+    cdef Py_ssize_t number, bound_count, at = 0, size, body, stored
+    cdef const uint8_t *data
+    cdef tuple held = tuple(bounds)
+    bound_count = len(held)
+    if not PyBytes_CheckExact(entries):
+        return original.body_size_counts(entries, held)
+    # Both arrays in one piece: limits first, then one count more than limits.
+    limits = <int64_t *>PyMem_Malloc((2 * bound_count + 1) * sizeof(int64_t))
+    if limits == NULL:
+        raise MemoryError
+    counts = <Py_ssize_t *>(limits + bound_count)
+    try:
+        for number in range(bound_count):
+            if not number_64(held[number], &limits[number]):
+                return original.body_size_counts(entries, held)
+        for number in range(bound_count + 1):
+            counts[number] = 0
+        data = <const uint8_t *>PyBytes_AS_STRING(entries)
+        size = PyBytes_GET_SIZE(entries)
+        while at < size:
+            if not entry_sizes(data + at, size - at, &body, &stored):
+                return original.body_size_counts(entries, held)
+            counts[place_of(body, limits, bound_count)] += 1
+            at += ENTRY_OVERHEAD + body + stored
+        return [counts[number] for number in range(bound_count + 1)]
+    finally:
+        PyMem_Free(limits)
+
+
+cdef object encoded(
+    object buffer,
+    tuple runs,
+    tuple firsts,
+    object physical_offset,
+    object store_timestamp_ms,
+    bint record_crc,
+):
+    """What ``encode_runs`` returns; None, with nothing written, if the original has to judge."""
+    cdef Py_ssize_t run_count = PyTuple_GET_SIZE(runs), number, record_count = 0
+    cdef int64_t total = 0, at, stored_ms, first
+    cdef Plan *plans
+    cdef Py_buffer view
+    if run_count != PyTuple_GET_SIZE(firsts) or not PyObject_CheckBuffer(buffer):
+        return None
+    if not number_64(physical_offset, &at) or not number_64(store_timestamp_ms, &stored_ms):
+        return None
+    plans = <Plan *>PyMem_Malloc((run_count + 1) * sizeof(Plan))
+    if plans == NULL:
+        raise MemoryError
+    try:
+        for number in range(run_count):
+            if not number_64(<object>PyTuple_GET_ITEM(firsts, number), &first):
+                return None
+            if not plan_run(<object>PyTuple_GET_ITEM(runs, number), first, record_crc, &plans[number]):
+                return None
+            if plans[number].size > I64_MAX - total:
+                return None
+            total += plans[number].size
+            record_count += plans[number].count
+        if at > I64_MAX - total:
+            return None
+        try:
+            PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+        except (BufferError, TypeError):
+            return None  # read-only, or not in one piece
+        try:
+            # A view of larger items has fewer of them than bytes; its slices are no bytes.
+            if view.len < total or len(buffer) != view.len:
+                return None
+            sizes = PyBytes_FromStringAndSize(NULL, record_count * 4)
+            write_all(
+                <uint8_t *>view.buf,
+                plans,
+                run_count,
+                <uint8_t *>PyBytes_AS_STRING(sizes),
+                at,
+                stored_ms,
+                record_crc,
+                total >= GIL_SIZE,
+            )
+            return sizes
+        finally:
+            PyBuffer_Release(&view)
+    finally:
+        PyMem_Free(plans)
+
+
+cdef void write_all(
+    uint8_t *out,
+    const Plan *plans,
+    Py_ssize_t run_count,
+    uint8_t *sizes,
+    int64_t physical_offset,
+    int64_t stored_ms,
+    bint record_crc,
+    bint lets_others_run,
+) noexcept:
+    if lets_others_run:
+        with nogil:
+            write_runs(out, plans, run_count, sizes, physical_offset, stored_ms, record_crc)
+    else:
+        write_runs(out, plans, run_count, sizes, physical_offset, stored_ms, record_crc)
+
+
+cdef bint plan_run(object run, int64_t first, bint record_crc, Plan *plan) except -1:
+    """Read a run and measure its records; False if the original has to judge it."""
+    if type(run) is not Run or PyTuple_GET_SIZE(run) != 10:
+        return False
+    topic, entries = <object>PyTuple_GET_ITEM(run, 0), <object>PyTuple_GET_ITEM(run, 2)
+    if not PyUnicode_CheckExact(topic) or not PyBytes_CheckExact(entries):
+        return False
+    try:
+        plan.topic = <const uint8_t *>PyUnicode_AsUTF8AndSize(topic, &plan.topic_size)
+    except UnicodeEncodeError:
+        return False
+    if plan.topic_size > TOPIC_SIZE_MAX:
+        return False
+    cdef int64_t count
+    if not (
+        number_32(<object>PyTuple_GET_ITEM(run, 1), &plan.queue_id)
+        and number_64(<object>PyTuple_GET_ITEM(run, 3), &count)
+        and host(<object>PyTuple_GET_ITEM(run, 4), &plan.born_address, &plan.born_address_size, &plan.born_port)
+        and host(<object>PyTuple_GET_ITEM(run, 5), &plan.store_address, &plan.store_address_size, &plan.store_port)
+        and number_64(<object>PyTuple_GET_ITEM(run, 6), &plan.born_timestamp_ms)
+        and number_32(<object>PyTuple_GET_ITEM(run, 7), &plan.sys_flag)
+        and number_32(<object>PyTuple_GET_ITEM(run, 8), &plan.reconsume_times)
+        and number_64(<object>PyTuple_GET_ITEM(run, 9), &plan.prepared_transaction_offset)
+    ):
+        return False
+    plan.entries = <const uint8_t *>PyBytes_AS_STRING(entries)
+    plan.entries_size = PyBytes_GET_SIZE(entries)
+    if count < 0 or count > plan.entries_size:
+        return False  # an entry has 22 bytes at least: it cannot be so many
+    plan.count = count
+    plan.first = first
+    if first > I64_MAX - count:
+        return False
+    return measure(plan, record_crc)
+
+
+cdef bint host(
+    object value, const uint8_t **address, Py_ssize_t *size, int32_t *port
+) except -1:
+    if type(value) is not Host or PyTuple_GET_SIZE(value) != 2:
+        return False
+    raw = <object>PyTuple_GET_ITEM(value, 0)
+    if not PyBytes_CheckExact(raw):
+        return False
+    size[0] = PyBytes_GET_SIZE(raw)
+    if size[0] != 4 and size[0] != 16:
+        return False
+    address[0] = <const uint8_t *>PyBytes_AS_STRING(raw)
+    return number_32(<object>PyTuple_GET_ITEM(value, 1), port)
+
+
+cdef bint number_64(object value, int64_t *number) except -1:
+    cdef int overflow = 0
+    if not PyLong_CheckExact(value):
+        return False
+    number[0] = PyLong_AsLongLongAndOverflow(value, &overflow)
+    return overflow == 0
+
+
+cdef bint number_32(object value, int32_t *number) except -1:
+    cdef int64_t wide = 0
+    if not number_64(value, &wide) or wide < INT32_MIN or wide > INT32_MAX:
+        return False
+    number[0] = <int32_t>wide
+    return True
+
+
+cdef bint entry_sizes(
+    const uint8_t *entry, Py_ssize_t room, Py_ssize_t *body, Py_ssize_t *stored
+) noexcept nogil:
+    """Sizes of an entry's body and properties; False if it does not lie within room bytes."""
+    cdef int32_t body_size
+    cdef int16_t properties_size
+    if room < ENTRY_OVERHEAD:
+        return False
+    body_size = <int32_t>tidemark_get_32(entry + ENTRY_BODY_SIZE_AT)
+    if body_size < 0 or body_size > room - ENTRY_OVERHEAD:
+        return False
+    properties_size = <int16_t>tidemark_get_16(entry + ENTRY_HEAD + body_size)
+    if properties_size < 0 or properties_size > room - ENTRY_OVERHEAD - body_size:
+        return False
+    body[0] = body_size
+    stored[0] = properties_size
+    return True
+
+
+cdef bint measure(Plan *plan, bint record_crc) noexcept nogil:
+    """Fill in size and strips; False if an entry is damaged or too large, or the count wrong."""
+    cdef Py_ssize_t at = 0, found = 0, body = 0, stored = 0
+    cdef int64_t record, total = 0, fixed = (
+        72 + plan.born_address_size + plan.store_address_size + 8
+        + (2 if plan.topic_size > TOPIC_SIZE_V1_MAX else 1) + plan.topic_size + 2
+    )
+    cdef bint strips = False, ends_pair
+    while at < plan.entries_size:
+        if not entry_sizes(plan.entries + at, plan.entries_size - at, &body, &stored):
+            return False
+        at += ENTRY_OVERHEAD + body + stored
+        ends_pair = stored > 0 and plan.entries[at - 1] == PAIR_END
+        if holds_crc(plan.entries + at - stored, stored):
+            strips = True
+            stored = without_crc(NULL, plan.entries + at - stored, stored, &ends_pair)
+        if record_crc:
+            stored += CRC_SLOT_SIZE + (stored > 0 and not ends_pair)
+        record = fixed + body + stored
+        if stored > PROPERTIES_SIZE_MAX or record > INT32_MAX:
+            return False
+        total += record
+        found += 1
+    plan.size = total
+    plan.strips = strips
+    return found == plan.count
+
+
+cdef bint holds_crc(const uint8_t *raw, Py_ssize_t size) noexcept nogil:
+    """Whether the name of the record CRC property stands anywhere in them."""
+    cdef const uint8_t *end = raw + size
+    cdef const uint8_t *mark = raw
+    while True:
+        # Its last letter but one is rare in properties, and found many bytes at a time.
+        mark = <const uint8_t *>memchr(mark, c"#", end - mark)
+        if mark == NULL:
+            return False
+        if (
+            mark - raw >= CRC_NAME_SIZE - 2
+            and end - mark >= 2
+            and memcmp(mark - (CRC_NAME_SIZE - 2), CRC_NAME, CRC_NAME_SIZE) == 0
+        ):
+            return True
+        mark += 1
+
+
+cdef Py_ssize_t without_crc(
+    uint8_t *out, const uint8_t *raw, Py_ssize_t size, bint *ends_pair
+) noexcept nogil:
+    """``properties.strip_crc`` into out, or with NULL only measured; return the size.
+
+    ends_pair: whether the last byte that is left is 0x02.
+    """
+    cdef Py_ssize_t at = 0, end, written = 0, kept = 0
+    cdef const uint8_t *found
+    cdef bint is_crc
+    ends_pair[0] = False
+    while True:
+        found = <const uint8_t *>memchr(raw + at, PAIR_END, size - at)
+        end = size if found == NULL else found - raw
+        is_crc = end - at >= CRC_NAME_SIZE and memcmp(raw + at, CRC_NAME, CRC_NAME_SIZE) == 0
+        if not is_crc:
+            if kept:
+                if out != NULL:
+                    out[written] = PAIR_END
+                written += 1
+                ends_pair[0] = True
+            if end > at:
+                if out != NULL:
+                    memcpy(out + written, raw + at, end - at)
+                written += end - at
+                ends_pair[0] = False
+            kept += 1
+        if found == NULL:
+            break
+        at = end + 1
+    if kept and is_crc:
+        if out != NULL:
+            out[written] = PAIR_END
+        written += 1
+        ends_pair[0] = True
+    return written
+
+
+cdef void write_runs(
+    uint8_t *out,
+    const Plan *plans,
+    Py_ssize_t run_count,
+    uint8_t *sizes,
+    int64_t physical_offset,
+    int64_t stored_ms,
+    bint record_crc,
+) noexcept nogil:
+    """Write all records; out has room for the sum of the plans' sizes, sizes for 4 bytes each."""
+    cdef Py_ssize_t number, index
+    cdef int64_t written = 0
+    cdef uint32_t record
+    cdef const uint8_t *entry
+    cdef uint8_t[HEAD_SIZE_MAX] head
+    cdef Py_ssize_t head_size
+    for number in range(run_count):
+        head_size = make_head(head, &plans[number], stored_ms)
+        entry = plans[number].entries
+        for index in range(plans[number].count):
+            entry = write_record(
+                out + written,
+                entry,
+                &plans[number],
+                head,
+                head_size,
+                plans[number].first + index,
+                physical_offset + written,
+                record_crc,
+                &record,
+            )
+            memcpy(sizes, &record, 4)
+            sizes += 4
+            written += record
+
+
+cdef Py_ssize_t make_head(uint8_t *head, const Plan *plan, int64_t stored_ms) noexcept nogil:
+    """What the records of a run have in common up to their bodies; return its size."""
+    cdef Py_ssize_t born = plan.born_address_size, store = plan.store_address_size, at
+    cdef uint32_t sys_flag = <uint32_t>plan.sys_flag & ~<uint32_t>0x30
+    sys_flag |= (0x10 if born == 16 else 0) | (0x20 if store == 16 else 0)
+    tidemark_put_32(head + 4, MAGIC_V2 if plan.topic_size > TOPIC_SIZE_V1_MAX else MAGIC_V1)
+    tidemark_put_32(head + 12, <uint32_t>plan.queue_id)
+    tidemark_put_32(head + 36, sys_flag)
+    tidemark_put_64(head + 40, <uint64_t>plan.born_timestamp_ms)
+    memcpy(head + 48, plan.born_address, born)
+    tidemark_put_32(head + 48 + born, <uint32_t>plan.born_port)
+    at = 52 + born
+    tidemark_put_64(head + at, <uint64_t>stored_ms)
+    memcpy(head + at + 8, plan.store_address, store)
+    at += 8 + store
+    tidemark_put_32(head + at, <uint32_t>plan.store_port)
+    tidemark_put_32(head + at + 4, <uint32_t>plan.reconsume_times)
+    tidemark_put_64(head + at + 8, <uint64_t>plan.prepared_transaction_offset)
+    return at + 20
+
+
+cdef const uint8_t *write_record(
+    uint8_t *out,
+    const uint8_t *entry,
+    const Plan *plan,
+    const uint8_t *head,
+    Py_ssize_t head_size,
+    int64_t queue_offset,
+    int64_t physical_offset,
+    bint record_crc,
+    uint32_t *record_size,
+) noexcept nogil:
+    """Write one record, as ``measure`` found it to be; return where the next entry starts."""
+    cdef uint32_t body_size = tidemark_get_32(entry + ENTRY_BODY_SIZE_AT), crc
+    cdef const uint8_t *body = entry + ENTRY_HEAD
+    cdef const uint8_t *raw = body + body_size + 2
+    cdef Py_ssize_t raw_size = tidemark_get_16(raw - 2)
+    cdef const uint8_t *next_entry = raw + raw_size
+    cdef uint8_t *at
+    cdef uint8_t *size_at
+    cdef bint ends_pair = raw_size > 0 and raw[raw_size - 1] == PAIR_END
+    if head_size == HEAD_SIZE_V4:
+        memcpy(out, head, HEAD_SIZE_V4)  # of a known size: a few moves
+    else:
+        memcpy(out, head, head_size)
+    tidemark_put_32(out + 8, tidemark_crc32(0, body, body_size) & MASK_31)
+    memcpy(out + 16, entry + ENTRY_FLAG_AT, 4)
+    tidemark_put_64(out + 20, <uint64_t>queue_offset)
+    tidemark_put_64(out + 28, <uint64_t>physical_offset)
+    at = out + head_size
+    tidemark_put_32(at - 4, body_size)
+    memcpy(at, body, body_size)
+    at += body_size
+    if plan.topic_size > TOPIC_SIZE_V1_MAX:
+        tidemark_put_16(at, <uint16_t>plan.topic_size)
+        at += 2
+    else:
+        at[0] = <uint8_t>plan.topic_size
+        at += 1
+    memcpy(at, plan.topic, plan.topic_size)
+    size_at = at + plan.topic_size
+    at = size_at + 2
+    if plan.strips and holds_crc(raw, raw_size):
+        raw_size = without_crc(at, raw, raw_size, &ends_pair)
+    else:
+        memcpy(at, raw, raw_size)
+    at += raw_size
+    if record_crc:
+        if raw_size and not ends_pair:
+            at[0] = PAIR_END
+            at += 1
+        at += CRC_SLOT_SIZE
+    record_size[0] = <uint32_t>(at - out)
+    tidemark_put_32(out, record_size[0])
+    tidemark_put_16(size_at, <uint16_t>(at - size_at - 2))
+    if record_crc:
+        at -= CRC_SLOT_SIZE
+        put_crc_slot(at, tidemark_crc32(0, out, at - out) & MASK_31)
+    return next_entry
+
+
+cdef void put_crc_slot(uint8_t *at, uint32_t crc) noexcept nogil:
+    """The record CRC property (2.6): ten digits, least significant first."""
+    cdef uint32_t high = crc // 100_000_000
+    cdef uint32_t low = crc - high * 100_000_000
+    cdef uint32_t upper = low // 10_000
+    cdef uint32_t lower = low - upper * 10_000
+    memcpy(at, CRC_NAME, CRC_NAME_SIZE)
+    at += CRC_NAME_SIZE
+    memcpy(at, PAIRS + 2 * (lower % 100), 2)
+    memcpy(at + 2, PAIRS + 2 * (lower // 100), 2)
+    memcpy(at + 4, PAIRS + 2 * (upper % 100), 2)
+    memcpy(at + 6, PAIRS + 2 * (upper // 100), 2)
+    memcpy(at + 8, PAIRS + 2 * high, 2)
+    at[10] = PAIR_END
+
+
+cdef Py_ssize_t place_of(int64_t size, const int64_t *bounds, Py_ssize_t count) noexcept nogil:
+    """``bisect.bisect_left``: the first bound that is not below size."""
+    cdef Py_ssize_t low = 0, high = count, middle
+    while low < high:
+        middle = (low + high) // 2
+        if bounds[middle] < size:
+            low = middle + 1
+        else:
+            high = middle
+    return low
