@@ -58,7 +58,8 @@ def tags_code(tags: str | None) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _topic_hash(topic: str) -> int:
+def topic_hash(topic: str) -> int:
+    """Unsigned hash of ``topic#``: what the index hashes of all keys of a topic begin with."""
     return _unsigned_hash(topic + "#")
 
 
@@ -66,7 +67,7 @@ def index_hash(topic: str, key: str) -> int:
     """Hash of ``topic#key`` as the index stores it: absolute value, and 0 for −2^31 (5.2)."""
     if key.isascii() and (count := len(key)) <= _BLOCK:
         units_hash: int = sum(map(operator.mul, key.encode("ascii"), _POWERS[_BLOCK - count :]))
-        value = (_topic_hash(topic) * pow(31, count, 1 << 32) + units_hash) & _MASK
+        value = (topic_hash(topic) * pow(31, count, 1 << 32) + units_hash) & _MASK
     else:
         value = _unsigned_hash(f"{topic}#{key}")
     if value < 0x80000000:
@@ -89,7 +90,10 @@ def delivery_time_code(
     if not digits.isdecimal() or len(digits) > 10 or delay[0] == "-":
         return None
     level = min(int(digits), len(delay_levels_ms))
-    return store_timestamp_ms + delay_levels_ms[level - 1] if level > 0 else None
+    if level == 0:
+        return None
+    due = store_timestamp_ms + delay_levels_ms[level - 1]
+    return (due + (1 << 63)) % (1 << 64) - (1 << 63)  # a unit has 64 bits for it, as Java's long
 
 
 def body_crc(body: bytes | bytearray | memoryview) -> int:

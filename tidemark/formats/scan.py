@@ -242,7 +242,7 @@ def walk(
         left -= 1
     else:
         return Walk(entries, base + start, Stop.LIMIT, "")
-    return _stopped(view, base + start, at, checks, entries)
+    return stopped(view, base + start, at, checks, entries)
 
 
 _text: Final = properties.text
@@ -258,7 +258,7 @@ def _slow_tags_code(raw: bytes) -> int:
     return 0 if value is None else _tags_code(value)
 
 
-def _stopped(
+def stopped(
     view: bytes | bytearray | memoryview,
     end: int,
     at: PhysicalOffset,

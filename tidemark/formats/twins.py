@@ -12,7 +12,7 @@ import importlib
 import os
 from typing import Final
 
-MODULES: Final = ("checksum", "encode", "select")
+MODULES: Final = ("checksum", "encode", "select", "walk")
 """The compiled modules: all of them, or none is used."""
 
 
@@ -41,8 +41,11 @@ from tidemark.formats.index_chains import (  # noqa: E402 - until it is compiled
 if COMPILED:
     from tidemark.formats.speedups.encode import body_size_counts, encode_runs, runs_size
     from tidemark.formats.speedups.select import select
+    from tidemark.formats.speedups.walk import plan_range, walk
 else:
+    from tidemark.formats.plan import plan_range
     from tidemark.formats.runs import body_size_counts, encode_runs, runs_size
+    from tidemark.formats.scan import walk
     from tidemark.formats.select import select
 
 __all__ = [
@@ -54,7 +57,9 @@ __all__ = [
     "encode_runs",
     "held_rows",
     "look_up",
+    "plan_range",
     "put_rows",
     "runs_size",
     "select",
+    "walk",
 ]
