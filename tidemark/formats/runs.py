@@ -90,13 +90,15 @@ def body_size_counts(entries: bytes, bounds: Sequence[int]) -> list[int]:
     """How many bodies of the wire entries are of which size: what a histogram counts.
 
     bounds: ascending sizes [bytes]. Number i of the result counts the bodies of at most bounds[i]
-    bytes that are larger than bounds[i - 1]; one more number counts those above all bounds. Raises
-    BadBatch.
+    bytes that are larger than bounds[i - 1]; one more number counts those above all bounds, and the
+    last is the sum of all sizes. Raises BadBatch.
     """
     counts = [0] * (len(bounds) + 1)
+    total = 0
     for entry in batch.iterate(entries):
         counts[bisect.bisect_left(bounds, len(entry.body))] += 1
-    return counts
+        total += len(entry.body)
+    return [*counts, total]
 
 
 def _messages(run: Run) -> list[Message]:

@@ -332,7 +332,7 @@ def test_bodies_are_counted_by_the_first_bound_they_do_not_exceed(
     twin: ModuleType, sizes: list[int], bounds: list[int]
 ) -> None:
     bounds.sort()
-    expected = [0] * (len(bounds) + 1)
+    expected = [0] * (len(bounds) + 1) + [sum(sizes)]
     for size in sizes:
         expected[bisect.bisect_left(bounds, size)] += 1
     entries = batch.encode(WireMessage(bytes(size), b"p\x011\x02") for size in sizes)
@@ -341,9 +341,9 @@ def test_bodies_are_counted_by_the_first_bound_they_do_not_exceed(
 
 def test_bounds_of_a_histogram_may_be_any_numbers(twin: ModuleType) -> None:
     entries = batch.encode([WireMessage(b"12345"), WireMessage(b"")])
-    assert twin.body_size_counts(entries, [-1, 4.5, 1 << 70]) == [0, 1, 1, 0]
-    assert twin.body_size_counts(entries, []) == [2]
-    assert twin.body_size_counts(bytearray(entries), [0]) == [1, 1]
+    assert twin.body_size_counts(entries, [-1, 4.5, 1 << 70]) == [0, 1, 1, 0, 5]
+    assert twin.body_size_counts(entries, []) == [2, 5]
+    assert twin.body_size_counts(bytearray(entries), [0]) == [1, 1, 5]
 
 
 def test_sizes_are_native_numbers(twin: ModuleType) -> None:

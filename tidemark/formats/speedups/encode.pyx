@@ -121,7 +121,7 @@ def encode_runs(
 def body_size_counts(entries, bounds):
     cdef Py_ssize_t *counts
     cdef int64_t *limits
-    cdef Py_ssize_t number, bound_count, at = 0, size, body, stored
+    cdef Py_ssize_t number, bound_count, at = 0, size, body, stored, total = 0
     cdef const uint8_t *data
     cdef tuple held = tuple(bounds)
     bound_count = len(held)
@@ -144,8 +144,11 @@ def body_size_counts(entries, bounds):
             if not entry_sizes(data + at, size - at, &body, &stored):
                 return original.body_size_counts(entries, held)
             counts[place_of(body, limits, bound_count)] += 1
+            total += body  # no more than the entries' own size
             at += ENTRY_OVERHEAD + body + stored
-        return [counts[number] for number in range(bound_count + 1)]
+        found = [counts[number] for number in range(bound_count + 1)]
+        found.append(total)
+        return found
     finally:
         PyMem_Free(limits)
 
