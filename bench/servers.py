@@ -290,9 +290,11 @@ class Node:
         """Bytes of log that are not flushed, or not dispatched yet."""
         return self.position(Slot.WRITTEN) - self.position(Slot.DISPATCHED)
 
-    def wait_dispatched(self) -> None:
-        """Wait until everything in the log is flushed and dispatched."""
+    def wait_dispatched(self) -> float:
+        """Wait until everything in the log is flushed and dispatched; how long that took [s]."""
+        began = time.perf_counter()
         wait_until(lambda: self.lag_bytes() == 0, "reput to catch up", START_TIMEOUT_S)
+        return time.perf_counter() - began
 
     def kill(self, *roles: str) -> None:
         """SIGKILL the named services (default: all that run), and wait until they are gone."""
