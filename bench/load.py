@@ -134,7 +134,8 @@ class Template:
 class HttpConnection(Connection, asyncio.BufferedProtocol):
     """Sends a template's requests; answers land in a buffer that is used again."""
 
-    def __init__(self, exchange: Exchange, template: Template) -> None:
+    def __init__(self, exchange: Exchange, template: Template, *, check: bool = True) -> None:
+        """check: whether the first answer must be the broker's to what was asked."""
         super().__init__(exchange)
         self._template = template
         self._answer = bytearray(ANSWER_SIZE_MAX)
@@ -142,7 +143,7 @@ class HttpConnection(Connection, asyncio.BufferedProtocol):
         self._filled = 0
         self._head_size = 0
         self._size = 0
-        self._checked = False
+        self._to_check = check
 
     def request(self, number: int) -> bytearray:
         """The template's, patched."""
@@ -159,7 +160,8 @@ class HttpConnection(Connection, asyncio.BufferedProtocol):
             self._read_head()
         if self._size == 0 or self._filled < self._size:
             return
-        if not self._checked:
+        if self._to_check:
+            self._to_check = False
             self._check()
         self._filled = self._size = 0
         self.exchange.answered(self._template.shape.messages)
@@ -183,7 +185,7 @@ class HttpConnection(Connection, asyncio.BufferedProtocol):
 
     def _check(self) -> None:
         """Decode one whole answer: status, level and the count of results are as asked."""
-        self._checked = True
+
         answer = msgpack.unpackb(self._room[self._head_size : self._size])
         shape = self._template.shape
         results = answer["results"]
@@ -198,35 +200,64 @@ class HttpConnection(Connection, asyncio.BufferedProtocol):
 
 
 def send(
-    node: Node,
+    address: tuple[str, int],
     places: Sequence[Place],
     shape: Shape,
     *,
     connections: int,
     seconds: float | None = None,
     requests: int | None = None,
+    check: bool = True,
 ) -> Outcome:
-    """Produce for so long or so many requests; nothing is counted in the store."""
-    host = "{}:{}".format(*node.address)
+    """Produce for so long or so many requests; nothing is counted in a store.
+
+    check: False for a server whose answers say nothing.
+    """
+    host = "{}:{}".format(*address)
 
     def make(exchange: Exchange) -> Connection:
-        return HttpConnection(exchange, Template(shape, host, places))
+        return HttpConnection(exchange, Template(shape, host, places), check=check)
 
-    return drive(make, node.address, connections=connections, seconds=seconds, requests=requests)
+    return drive(make, address, connections=connections, seconds=seconds, requests=requests)
 
 
-def produce(
-    node: Node, topic: str, shape: Shape, *, connections: int, seconds: float
-) -> tuple[Outcome, float]:
+class Produced(NamedTuple):
+    """One run against a node."""
+
+    outcome: Outcome
+    dispatched_s: float
+    """From the first request until everything acknowledged was dispatched."""
+    broker_cpu_s: float
+    reput_cpu_s: float
+    """CPU time of the services until then."""
+
+    @property
+    def shares(self) -> str:
+        """How busy everybody was."""
+        return (
+            f"broker {self.broker_cpu_s / self.dispatched_s:.0%}, reput "
+            f"{self.reput_cpu_s / self.dispatched_s:.0%} of their core, load "
+            f"{self.outcome.cpu_share:.0%} of its own"
+        )
+
+
+def produce(node: Node, topic: str, shape: Shape, *, connections: int, seconds: float) -> Produced:
     """Produce into one topic for so long; then wait for dispatch and count in the store.
 
-    Returns the outcome and the seconds until all of it was dispatched. Raises LoadFailed if the
-    topic has not exactly the acknowledged messages more.
+    Raises LoadFailed if the topic has not exactly the acknowledged messages more.
     """
     before = node.message_count(topic)
-    outcome = send(node, [(topic, None)], shape, connections=connections, seconds=seconds)
+    broker, reput = node.processes["broker"], node.processes["reput"]
+    broker_cpu, reput_cpu = broker.cpu_s(), reput.cpu_s()
+    outcome = send(node.address, [(topic, None)], shape, connections=connections, seconds=seconds)
     waited = node.wait_dispatched()
+    produced = Produced(
+        outcome,
+        outcome.seconds + waited,
+        broker.cpu_s() - broker_cpu,
+        reput.cpu_s() - reput_cpu,
+    )
     found = node.message_count(topic) - before
     if found != outcome.messages:
         raise LoadFailed(f"{outcome.messages} messages acknowledged, {found} in the queues")
-    return outcome, outcome.seconds + waited
+    return produced

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -342,7 +343,7 @@ class MissingServer(RuntimeError):
         super().__init__(f"{program} is not installed: apt-get install {package}")
 
 
-def _program(name: str, package: str) -> str:
+def program(name: str, package: str) -> str:
     """Path of a program, also where only root looks. Raises MissingServer naming its package."""
     path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/usr/local/sbin"
     found = shutil.which(name, path=path)
@@ -351,39 +352,42 @@ def _program(name: str, package: str) -> str:
     return found
 
 
-def _accepts(port: int) -> bool:
-    """Whether somebody listens there."""
-    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
-        return True
-    return False
-
-
 class Compared:
-    """One server that Tidemark is compared with: a process, a port, a directory."""
+    """A server that Tidemark is compared with: a process, a port, a directory of its own."""
 
-    program: str
-    package: str
-
-    def __init__(self) -> None:
-        self._path = _program(self.program, self.package)
-        self.directory = work_dir(self.program)
+    def __init__(self, name: str) -> None:
+        """name: for error messages and of the directory."""
+        self.name = name
+        self.directory = work_dir(name)
         self.port = free_port()
-        self.process: Process | None = None
+        self._process: Process | None = None
 
-    def arguments(self) -> list[str]:
-        """What the program is started with."""
+    def command(self) -> list[str]:
+        """What is run."""
         raise NotImplementedError
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        return HOST, self.port
+
+    @property
+    def process(self) -> Process:
+        """The running process."""
+        assert self._process is not None, "it runs only in the with block"
+        return self._process
+
     def __enter__(self) -> Self:
-        process = Process([self._path, *self.arguments()], self.directory / "log")
-        self.process = process
+        process = self._process = Process(self.command(), self.directory / "log")
+
+        def listens() -> bool:
+            process.check_alive()
+            with contextlib.suppress(OSError), socket.create_connection(self.address, timeout=1):
+                return True
+            return False
+
         try:
-
-            def listens() -> bool:
-                process.check_alive()
-                return _accepts(self.port)
-
-            wait_until(listens, f"{self.program} to listen", START_TIMEOUT_S)
+            wait_until(listens, f"{self.name} to listen", START_TIMEOUT_S)
         except BaseException:
             self.close()
             raise
@@ -392,46 +396,26 @@ class Compared:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def cpu_s(self) -> float:
-        """CPU time of the server so far [s]."""
-        assert self.process is not None, "it runs only in the with block"
-        return self.process.cpu_s()
-
-    @classmethod
-    def version(cls) -> str:
-        """Of the installed program; raises MissingServer."""
-        path = _program(cls.program, cls.package)
-        text = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, check=True
-        ).stdout
-        return next(
-            word.strip(":").removeprefix("v").removeprefix("=")
-            for word in text.split()
-            if word[:1] == "v" and any(letter.isdigit() for letter in word)
-        )
-
     def close(self) -> None:
         """Kill it and remove its data."""
-        if self.process is not None:
-            self.process.send_signal(signal.SIGKILL)
-            self.process.wait()
-            self.process = None
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
 class RedisServer(Compared):
     """redis-server with an append-only file and no snapshots."""
 
-    program = "redis-server"
-    package = "redis-server"
-
     def __init__(self, appendfsync: str) -> None:
         """appendfsync: ``always`` (answers after fdatasync) or ``everysec`` (after write)."""
-        super().__init__()
+        self._path = program("redis-server", "redis-server")
+        super().__init__("redis")
         self._appendfsync = appendfsync
 
-    def arguments(self) -> list[str]:
-        """Append-only file, no snapshots, and no rewriting of the file during a run."""
+    def command(self) -> list[str]:
+        """Append-only file, no snapshots, no rewriting of the file during a run."""
         settings = {
             "port": self.port,
             "bind": HOST,
@@ -441,15 +425,51 @@ class RedisServer(Compared):
             "auto-aof-rewrite-percentage": 0,
             "save": "",
         }
-        return [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+        given = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+        return [self._path, *given]
 
 
 class NatsServer(Compared):
     """nats-server with JetStream, streams in files."""
 
-    program = "nats-server"
-    package = "nats-server"
+    def __init__(self) -> None:
+        self._path = program("nats-server", "nats-server")
+        super().__init__("nats")
 
-    def arguments(self) -> list[str]:
-        """JetStream on, its directory on the measured disk."""
-        return ["-a", HOST, "-p", str(self.port), "-js", "-sd", str(self.directory)]
+    def command(self) -> list[str]:
+        """JetStream on, its directory on the measured disk; everything else as it comes."""
+        return [self._path, "-a", HOST, "-p", str(self.port), "-js", "-sd", str(self.directory)]
+
+
+class BareHttp(Compared):
+    """The bare handler of ``bare_http``."""
+
+    def __init__(self, answer_size: int) -> None:
+        """answer_size: bytes of each answer's body."""
+        super().__init__("bare-http")
+        self._answer_size = answer_size
+
+    def command(self) -> list[str]:
+        """The module, in our own interpreter."""
+        return [sys.executable, "-m", "bench.bare_http", str(self.port), str(self._answer_size)]
+
+
+def redis_version() -> str:
+    """Of the installed server. Raises MissingServer."""
+    return _version(program("redis-server", "redis-server"))
+
+
+def nats_version() -> str:
+    """Of the installed server. Raises MissingServer."""
+    return _version(program("nats-server", "nats-server"))
+
+
+def _version(path: str) -> str:
+    text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\bv=?(\d+(\.\d+)*)", text)
+    return found[1] if found else text.strip()
+
+
+def settle() -> None:
+    """Wait until the disk has what earlier runs wrote: none pays for the one before."""
+    os.sync()

@@ -1,0 +1,105 @@
+"""Figure 4: one message per HTTP request, 32 connections, acknowledged in memory and on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Final
+
+import msgpack
+
+from bench.harness import Figure, Series, interleave, options, report
+from bench.load import Shape, produce, send
+from bench.servers import BareHttp, Node, pin_to_load_core, settle
+
+CONNECTIONS: Final = 32
+BODY_SIZE: Final = 256
+SECONDS: Final = 3.0
+SECONDS_QUICK: Final = 1.0
+SIZES: Final = (16, 256, 1024, 4096, 16384)
+BASELINE: Final = "bare aiohttp handler on uvloop, same sizes"
+TOPIC: Final = "single"
+
+
+def answer_size() -> int:
+    """Bytes of the broker's answer to one message."""
+    result = {
+        "message_id": "0" * 32,
+        "unique_id": "0" * 32,
+        "queue": 0,
+        "queue_offset": 1 << 20,
+        "physical_offset": 1 << 40,
+        "store_timestamp_ms": 1 << 41,
+    }
+    answer = {"status": "PUT_OK", "ack": {"level": "memory", "copies": 1}, "results": [result]}
+    return len(msgpack.packb(answer))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; the exit status."""
+    given = options(__doc__, arguments)
+    seconds = SECONDS_QUICK if given.quick else SECONDS
+    pin_to_load_core()
+    shares: dict[str, str] = {}
+
+    with ExitStack() as running:
+        node = running.enter_context(Node())
+        bare = running.enter_context(BareHttp(answer_size()))
+        node.make_topic(TOPIC, 4)
+
+        def to_broker(ack: str, body_size: int = BODY_SIZE) -> float:
+            settle()
+            shape = Shape(messages=1, body_size=body_size, ack=ack)
+            produced = produce(node, TOPIC, shape, connections=CONNECTIONS, seconds=seconds)
+            shares[ack] = produced.shares
+            return produced.outcome.rate
+
+        def to_bare(body_size: int = BODY_SIZE) -> float:
+            shape = Shape(messages=1, body_size=body_size)
+            return send(
+                bare.address,
+                [(TOPIC, None)],
+                shape,
+                connections=CONNECTIONS,
+                seconds=seconds,
+                check=False,
+            ).rate
+
+        jobs: dict[str, Callable[[], float]] = {
+            "memory": lambda: to_broker("memory"),
+            "disk": lambda: to_broker("disk"),
+            "bare": to_bare,
+        }
+        rates = interleave(jobs, given.runs)
+        notes = [f"{ack}, CPU in the last run: {seen}" for ack, seen in shares.items()]
+        series = []
+        if not given.quick:
+            lines = {
+                "memory": [(size, to_broker("memory", size)) for size in SIZES],
+                "disk": [(size, to_broker("disk", size)) for size in SIZES],
+                "bare aiohttp handler": [(size, to_bare(size)) for size in SIZES],
+            }
+            title = f"HTTP, one message per request, {CONNECTIONS} connections"
+            series = [Series("http_single", title, "body [bytes]", "messages/s", lines)]
+
+    figures = [
+        Figure(
+            f"HTTP, one message per request, {CONNECTIONS} connections, {BODY_SIZE} B, {ack}",
+            "msg/s",
+            rates[ack],
+            goal,
+            BASELINE,
+            rates["bare"],
+        )
+        for ack, goal in (("memory", 12_000), ("disk", 9_000))
+    ]
+    method = f"""Broker and reput with the default profile on core 0, load on core 1; each of
+        {CONNECTIONS} connections sends its next request when it has its answer; unique ids made by
+        the broker; {seconds:.0f} s per run, {given.runs} runs of each in turn with the bare handler
+        (on core 0 too) after a warm-up; after each run the queues' max offsets are checked against
+        the acknowledged messages."""
+    return report("http_single", figures, method, quick=given.quick, series=series, notes=notes)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
