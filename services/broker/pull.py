@@ -24,7 +24,8 @@ from shared.runtime.doorbell import Doorbell
 from tidemark.clock import Clock
 from tidemark.errors import BadRequest
 from tidemark.formats import hashing
-from tidemark.formats.record import Checks, Record
+from tidemark.formats.record import Checks
+from tidemark.formats.select import Wanted
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 TAGS_MAX: Final = 128
@@ -37,19 +38,11 @@ _AGAIN: Final = frozenset({PullStatus.NO_MATCHED_MESSAGE, PullStatus.MESSAGE_WAS
 _END: Final = frozenset({PullStatus.OFFSET_OVERFLOW_ONE, PullStatus.NO_MESSAGE_IN_QUEUE})
 
 
-class TagFilter(NamedTuple):
-    """A subscription to some tags."""
+def parse_tags(expression: str | None) -> Wanted | None:
+    """Read ``a || b``; None takes every message. Raises BadRequest.
 
-    tags: frozenset[str]
-    hashes: frozenset[int]
-
-    def matches(self, record: Record) -> bool:
-        """Compare the tags themselves: other tags may have the same hash."""
-        return record.tags in self.tags
-
-
-def parse_tags(expression: str | None) -> TagFilter | None:
-    """Read ``a || b``; None takes every message. Raises BadRequest."""
+    The tags themselves are compared, too: other tags may have the same hash.
+    """
     if expression is None or expression.strip() in ("", "*"):
         return None
     tags = frozenset(tag.strip() for tag in expression.split("||"))
@@ -58,7 +51,7 @@ def parse_tags(expression: str | None) -> TagFilter | None:
             f"tags must be * or up to {TAGS_MAX} tags separated by ||, not {shown(expression)}.",
             field="tags",
         )
-    return TagFilter(tags, frozenset(map(hashing.string_hash, tags)))
+    return Wanted(frozenset(map(hashing.string_hash, tags)), tags)
 
 
 class PullRequest(NamedTuple):
@@ -69,7 +62,7 @@ class PullRequest(NamedTuple):
     offset: int
     count_max: int
     bytes_max: int | None
-    tags: TagFilter | None
+    tags: Wanted | None
     wait_ms: int
     bulk: bool
     """Whether the store's own bounds of one answer give way to the caller's (raw pulls)."""
@@ -121,15 +114,14 @@ class Puller:
                 next_offset=first,
                 min_offset=first,
                 max_offset=max(first, result.max_offset),
-                units=[],
-                records=[],
+                stretches=[],
+                message_count=0,
                 bytes_total=0,
             )
         result = self._get(request)
         return result._replace(min_offset=floor) if result.min_offset < floor else result
 
     def _get(self, request: PullRequest) -> PullResult:
-        tags = request.tags
         return get_message(
             self._queues.get(request.topic, request.queue),
             self._log,
@@ -137,8 +129,7 @@ class Puller:
             dispatched=self._dispatched(),
             count_max=request.count_max,
             bytes_max=request.bytes_max,
-            tag_hashes=None if tags is None else tags.hashes,
-            matches=None if tags is None else tags.matches,
+            wanted=request.tags,
             bulk=request.bulk,
         )
 

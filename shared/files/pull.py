@@ -13,17 +13,18 @@ answer (walk step 11).
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
+from collections.abc import Iterator
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from shared.files.consume_queue import ConsumeQueueReader
 from shared.files.queue_math import is_filler
-from tidemark.errors import DamagedFile
-from tidemark.formats import record
+from tidemark.errors import CorruptRecord, DamagedFile
+from tidemark.formats import record, twins
 from tidemark.formats.queue_unit import UNIT, Unit
-from tidemark.formats.record import Kind, Record
+from tidemark.formats.record import Kind
+from tidemark.formats.record_layout import LONG
+from tidemark.formats.select import Halt, Limits, Wanted, names
 from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 
 MESSAGES_MAX: Final = 32
@@ -40,8 +41,8 @@ TOTAL_BYTES_MIN: Final = 100
 RESIDENT_PERCENT: Final = 40
 """Records within this share of the machine's memory from the log's end count as in memory."""
 
-_HEAD: Final = struct.Struct(">ii4xi4xqqi")
-"""Size, magic, queue id, queue offset, physical offset, sys flag: a record's first 40 bytes."""
+_QUEUE_OFFSET_AT: Final = 20
+_NO_WINDOW: Final = memoryview(b"")
 
 
 class PullStatus(Enum):
@@ -64,20 +65,51 @@ class PullStatus(Enum):
 
 
 class PullResult(NamedTuple):
-    """One answer. units, records: same length, same order."""
+    """One answer: records as stored, and where to go on."""
 
     status: PullStatus
     next_offset: QueueOffset
     min_offset: QueueOffset
     max_offset: QueueOffset
-    units: list[tuple[QueueOffset, Unit]]
-    records: list[memoryview]
-    """The records' bytes as stored; borrowed from the log's mapping."""
+    stretches: list[memoryview]
+    """The records, in the queue's order, one or more in each stretch; borrowed from the log's
+    mapping, valid while they are held."""
+    message_count: int
     bytes_total: int
+    """Bytes in all stretches."""
     filtered: int
-    """Messages that were read and that the filter on the record did not take."""
+    """Units looked at that the subscription did not take."""
     last_physical_offset: PhysicalOffset
     """Of the last unit looked at; 0 if none was."""
+    looked_from: QueueOffset
+    """Queue offset of the first unit looked at."""
+    units: bytes
+    """A copy of the units from there on, of some that were not looked at as well."""
+
+    def messages(self) -> Iterator[tuple[QueueOffset, Unit, memoryview]]:
+        """Every record with its queue offset and its unit. Raises DamagedFile if the log's bytes
+        have changed since they were selected."""
+        for stretch in self.stretches:
+            at = 0
+            while at < len(stretch):
+                number, unit = self._unit_of(stretch, at)
+                yield number, unit, stretch[at : at + unit.size]
+                at += unit.size
+
+    def _unit_of(self, stretch: memoryview, at: int) -> tuple[QueueOffset, Unit]:
+        room = len(stretch) - at
+        if room >= record.RECORD_SIZE_MIN:
+            (number,) = LONG.unpack_from(stretch, at + _QUEUE_OFFSET_AT)
+            place = (number - self.looked_from) * UNIT_SIZE
+            if 0 <= place <= len(self.units) - UNIT_SIZE:
+                unit = Unit._make(UNIT.unpack_from(self.units, place))
+                if 0 < unit.size <= room:
+                    return QueueOffset(number), unit
+        raise DamagedFile(
+            "the commit log changed while a pull read it: where a record was, there is none now. "
+            "Nothing was served from there.",
+            "Run `tidemark store verify`; nothing but the broker may write to the log.",
+        )
 
 
 class LogBytes(Protocol):
@@ -92,6 +124,10 @@ class LogBytes(Protocol):
         """The bytes [offset, offset + size), None if they are not all there below end."""
         ...
 
+    def window(self, offset: PhysicalOffset, end: PhysicalOffset) -> memoryview:
+        """The bytes from offset to end, or to the end of the file that holds offset."""
+        ...
+
     def next_file(self, offset: PhysicalOffset) -> PhysicalOffset:
         """Start of the file behind the one that holds offset."""
         ...
@@ -102,37 +138,6 @@ def suggests_slave(log_end: int, result: PullResult, memory_bytes: int) -> bool:
     return log_end - result.last_physical_offset > memory_bytes * RESIDENT_PERCENT // 100
 
 
-def names(view: memoryview, topic: bytes, queue: int, queue_offset: int, unit: Unit) -> bool:
-    """Whether the record in view says it is what the unit was made for.
-
-    view: exactly the bytes the unit points to. Not a validation: no CRC is looked at.
-    """
-    if len(view) < record.RECORD_SIZE_MIN:
-        return False
-    size, magic, queue_id, number, physical_offset, sys_flag = _HEAD.unpack_from(view)
-    if (size, queue_id, number, physical_offset) != (
-        len(view),
-        queue,
-        queue_offset,
-        unit.physical_offset,
-    ):
-        return False
-    body_at = 88 + (12 if sys_flag & record.BORN_HOST_V6 else 0)
-    body_at += 12 if sys_flag & record.STORE_HOST_V6 else 0
-    if body_at > len(view):
-        return False
-    body_size = int.from_bytes(view[body_at - 4 : body_at], "big")
-    if magic == record.MAGIC_V1:
-        length_size = 1
-    elif magic == record.MAGIC_V2:
-        length_size = 2
-    else:
-        return False
-    topic_at = body_at + body_size
-    named = len(topic).to_bytes(length_size, "big") + topic
-    return view[topic_at : topic_at + len(named)] == named
-
-
 def get_message(
     queue: ConsumeQueueReader,
     log: LogBytes,
@@ -141,25 +146,23 @@ def get_message(
     dispatched: int,
     count_max: int = MESSAGES_MAX,
     bytes_max: int | None = None,
-    tag_hashes: frozenset[int] | None = None,
+    wanted: Wanted | None = None,
     in_memory: bool = True,
-    matches: Callable[[Record], bool] | None = None,
     bulk: bool = False,
 ) -> PullResult:
     """Find what a pull from queue offset ``offset`` gets.
 
     dispatched: physical end of what may be seen. bytes_max: None for no wish of the caller; both
-    limits are caps on top of the store's own. tag_hashes: 32-bit hashes of the subscribed tags;
-    None takes every message; equal hashes of other tags pass, clients compare again. in_memory:
-    False halves and more what one answer reads. matches: a filter on the whole record. bulk: the
-    caller's limits alone bound the answer (our raw pulls; the reference has none such).
+    limits are caps on top of the store's own. wanted: None takes every message. in_memory: False
+    halves and more what one answer reads. bulk: the caller's limits alone bound the answer (our
+    raw pulls; the reference has none such).
     Raises DamagedFile if a unit points to another message's record.
     """
     # The minimum first: read the other way round, retention between the two could put it above
     # a maximum that a concurrent dispatch has long passed.
     first = queue.min_offset(log.min_offset)
     end = queue.max_offset(dispatched)
-    scan = _Scan(queue, log, dispatched, tag_hashes, matches)
+    scan = _Scan(queue, log, dispatched, wanted)
     if (early := _outside(offset, first, end)) is not None:
         status, next_offset = early
         return scan.result(status, next_offset, first, end)
@@ -171,16 +174,16 @@ def get_message(
     wished = TOTAL_BYTES_MAX if bytes_max is None else bytes_max
     bytes_max = min(max(wished, TOTAL_BYTES_MIN), TOTAL_BYTES_MAX)
     if bulk:
-        limits = _Limits(count_max, bytes_max, count_at_once=count_max, bytes_at_once=bytes_max)
+        limits = Limits(count_max, bytes_max, count_at_once=count_max, bytes_at_once=bytes_max)
     else:
-        limits = _Limits(
+        limits = Limits(
             count_max,
             bytes_max,
             count_at_once=MESSAGES_MAX if in_memory else MESSAGES_MAX_ON_DISK,
             bytes_at_once=BYTES_MAX if in_memory else BYTES_MAX_ON_DISK,
         )
     scan.run(view, offset, limits)
-    return scan.result(scan.status, scan.next_offset, first, end)
+    return scan.result(scan.status, offset + scan.looked, first, end)
 
 
 def _outside(offset: int, first: int, end: int) -> tuple[PullStatus, int] | None:
@@ -196,30 +199,13 @@ def _outside(offset: int, first: int, end: int) -> tuple[PullStatus, int] | None
     return None
 
 
-class _Limits(NamedTuple):
-    count_max: int
-    bytes_max: int
-    count_at_once: int
-    bytes_at_once: int
-
-    def are_reached(self, count: int, bytes_total: int, size: int) -> bool:
-        """Batch full (11.2): never for the first message."""
-        if not bytes_total or not count:
-            return False
-        return (
-            count + 1 > self.count_max
-            or bytes_total + size > self.bytes_max
-            or bytes_total + size > self.bytes_at_once
-            or count >= self.count_at_once
-        )
-
-
 class _Scan:
     """The walk over units of section 11.1, with what it has collected."""
 
     __slots__ = (
-        "bytes_total", "dispatched", "filtered", "last_physical_offset", "log", "matches",
-        "next_offset", "queue", "records", "status", "tag_hashes", "topic", "units",
+        "bytes_total", "dispatched", "filtered", "last_physical_offset", "log", "looked",
+        "looked_from", "message_count", "queue", "skip_until", "status", "stretches", "units",
+        "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -227,78 +213,100 @@ class _Scan:
         queue: ConsumeQueueReader,
         log: LogBytes,
         dispatched: int,
-        tag_hashes: frozenset[int] | None,
-        matches: Callable[[Record], bool] | None,
+        wanted: Wanted | None,
     ) -> None:
         self.queue = queue
         self.log = log
         self.dispatched = PhysicalOffset(dispatched)
-        self.tag_hashes = tag_hashes
-        self.matches = matches
-        self.topic = queue.topic.encode()
+        self.wanted = wanted
         self.status = PullStatus.NO_MATCHED_MESSAGE
-        self.next_offset = 0
+        self.looked_from = 0
+        self.units = b""
+        self.looked = 0
         self.last_physical_offset = 0
+        self.skip_until = -1
+        self.message_count = 0
         self.bytes_total = 0
         self.filtered = 0
-        self.units: list[tuple[QueueOffset, Unit]] = []
-        self.records: list[memoryview] = []
+        self.stretches: list[memoryview] = []
 
-    def run(self, view: memoryview, offset: int, limits: _Limits) -> None:
+    def run(self, view: memoryview, offset: int, limits: Limits) -> None:
         """Walk the units in view; the first has queue offset ``offset``."""
-        self.next_offset = offset
-        skip_until = -1
-        whole = view[: len(view) // UNIT_SIZE * UNIT_SIZE]
-        for number, fields in enumerate(UNIT.iter_unpack(whole), start=offset):
-            unit = Unit._make(fields)
-            if limits.are_reached(len(self.units), self.bytes_total, unit.size):
-                return
-            if self.bytes_total >= limits.bytes_max:
-                return
-            self.next_offset = number + 1
-            self.last_physical_offset = unit.physical_offset
-            if unit.physical_offset < skip_until:
-                continue
-            if self.tag_hashes is not None and not _tag_matches(unit.tags_code, self.tag_hashes):
-                if not self.units:
+        self.looked_from = offset
+        self.units = units = bytes(view)  # judged twice if need be, and the same both times
+        topic, queue = self.queue.topic.encode(), self.queue.queue
+        rest = memoryview(units)
+        window, window_at = _NO_WINDOW, 0
+        judged_again = -1
+        while True:
+            found = twins.select(
+                rest[self.looked * UNIT_SIZE :],
+                offset + self.looked,
+                window,
+                window_at,
+                topic=topic,
+                queue=queue,
+                limits=limits,
+                wanted=self.wanted,
+                count=self.message_count,
+                bytes_total=self.bytes_total,
+                skip_until=self.skip_until,
+            )
+            if found.looked:
+                self.looked += found.looked
+                self.last_physical_offset = found.last_physical_offset
+                self.filtered += found.filtered
+                if found.stretches:
+                    self.stretches += [window[start:end] for start, end in found.stretches]
+                    self.message_count = found.message_count
+                    self.bytes_total = found.bytes_total
+                    self.status = PullStatus.FOUND
+                    self.skip_until = -1
+                elif found.filtered and not self.message_count:
                     self.status = PullStatus.NO_MATCHED_MESSAGE
-                continue
-            data = self._read(number, unit)
-            if data is None:
-                if not self.units:
-                    self.status = PullStatus.MESSAGE_WAS_REMOVING
-                skip_until = self.log.next_file(PhysicalOffset(unit.physical_offset))
-                continue
-            if self.matches is not None and not self.matches(record.decode(data)):
-                self.filtered += 1
-                if not self.units:
-                    self.status = PullStatus.NO_MATCHED_MESSAGE
-                continue
-            self._take(number, unit, data)
-            skip_until = -1
+            if found.halt is Halt.END or found.halt is Halt.FULL:
+                return
+            unit = Unit._make(UNIT.unpack_from(units, self.looked * UNIT_SIZE))
+            window_at = unit.physical_offset
+            if found.halt is Halt.OUTSIDE:
+                if not self._is_there(unit):
+                    self._pass_lost(unit)
+                    window, window_at = _NO_WINDOW, 0
+                    continue
+            elif judged_again == self.looked:
+                raise self._stranger(offset + self.looked, unit)
+            else:
+                # Twice: where stores of another process arrive out of order, a unit below the
+                # published end may be seen before the record it points to.
+                judged_again = self.looked
+            window = self.log.window(PhysicalOffset(window_at), self.dispatched)
 
-    def _take(self, number: int, unit: Unit, data: memoryview) -> None:
-        self.units.append((QueueOffset(number), unit))
-        self.records.append(data)
-        self.bytes_total += unit.size
-        self.status = PullStatus.FOUND
-
-    def _read(self, number: int, unit: Unit) -> memoryview | None:
-        """The record's bytes; None if they are gone. Raises DamagedFile if it is another one."""
+    def _is_there(self, unit: Unit) -> bool:
+        """Whether the record's bytes can be read."""
         if is_filler(unit.physical_offset, unit.size):
-            return None
+            return False
         offset = PhysicalOffset(unit.physical_offset)
-        data = self.log.read(offset, unit.size, self.dispatched)
-        if data is None:
-            return None
-        # Twice: where stores of another process arrive out of order, a unit below the published
-        # end may be seen before the record it points to.
-        for _ in range(2):
-            if names(data, self.topic, self.queue.queue, number, unit):
-                return data
-        is_record = record.validate(data, 0, at=offset, checks=record.Checks()).kind is Kind.VALID
-        raise DamagedFile(
-            f"queue {self.queue.queue} of topic {self.queue.topic!r}: the unit at queue offset "
+        return self.log.read(offset, unit.size, self.dispatched) is not None
+
+    def _pass_lost(self, unit: Unit) -> None:
+        """Look at a unit whose record is gone, and at no other of the same file."""
+        if not self.message_count:
+            self.status = PullStatus.MESSAGE_WAS_REMOVING
+        self.looked += 1
+        self.last_physical_offset = unit.physical_offset
+        self.skip_until = self.log.next_file(PhysicalOffset(unit.physical_offset))
+
+    def _stranger(self, number: int, unit: Unit) -> CorruptRecord | DamagedFile:
+        """The error for a unit whose record is not the one that it stands for."""
+        offset = PhysicalOffset(unit.physical_offset)
+        data = self.log.window(offset, self.dispatched)[: unit.size]
+        outcome = record.validate(data, 0, at=offset, checks=record.Checks())
+        is_record = outcome.kind is Kind.VALID
+        topic, queue = self.queue.topic, self.queue.queue
+        if not is_record and names(data, topic.encode(), queue, number, unit):
+            return CorruptRecord(offset, outcome.reason)
+        return DamagedFile(
+            f"queue {queue} of topic {topic!r}: the unit at queue offset "
             f"{number} points to physical offset {offset}, {unit.size} bytes, "
             + (
                 "which is another message. Nothing was served from there; the log itself is not "
@@ -311,8 +319,8 @@ class _Scan:
             if is_record
             else "Run `tidemark store verify`, which tells the two apart; if it is the queue, "
             "`tidemark store rebuild` makes it anew.",
-            topic=self.queue.topic,
-            queue=self.queue.queue,
+            topic=topic,
+            queue=queue,
             queue_offset=number,
             physical_offset=int(offset),
         )
@@ -323,15 +331,11 @@ class _Scan:
             QueueOffset(next_offset),
             QueueOffset(first),
             QueueOffset(end),
-            self.units,
-            self.records,
+            self.stretches,
+            self.message_count,
             self.bytes_total,
             self.filtered,
             PhysicalOffset(self.last_physical_offset),
+            QueueOffset(self.looked_from),
+            self.units,
         )
-
-
-def _tag_matches(tags_code: int, tag_hashes: frozenset[int]) -> bool:
-    """Whether the low 32 bits, signed, are subscribed (11.4)."""
-    low = tags_code & 0xFFFFFFFF
-    return (low - (1 << 32) if low >> 31 else low) in tag_hashes

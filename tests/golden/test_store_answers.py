@@ -24,6 +24,7 @@ from tidemark.formats import ids, record, scan
 from tidemark.formats.hashing import string_hash
 from tidemark.formats.record import Checks, Message
 from tidemark.formats.scan import Stop
+from tidemark.formats.select import Wanted
 from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 
 MEMORY_BYTES = 1 << 33
@@ -198,29 +199,31 @@ def test_every_pull_has_the_manifests_status_and_messages(opened: Opened) -> Non
             offset=asked["offset"],
             count_max=asked["maxMsgNums"],
             bytes_max=asked["maxTotalMsgSize"],
-            tag_hashes=subscribed(asked["subscription"]),
+            wanted=subscribed(asked["subscription"]),
             dispatched=opened.end,
         )
+        messages = list(result.messages())
         answer = {
             "status": result.status.value,
             "nextBeginOffset": result.next_offset,
             "minOffset": result.min_offset,
             "maxOffset": result.max_offset,
-            "messageCount": len(result.units),
+            "messageCount": result.message_count,
             "bufferTotalSize": result.bytes_total,
             "suggestPullingFromSlave": suggests_slave(opened.end, result, MEMORY_BYTES),
-            "queueOffsets": [number for number, _ in result.units],
-            "physicalOffsets": [unit.physical_offset for _, unit in result.units],
+            "queueOffsets": [number for number, _, _ in messages],
+            "physicalOffsets": [unit.physical_offset for _, unit, _ in messages],
         }
         expected = golden_rules.expected_pull(opened.name, asked)
         assert answer == {field: expected[field] for field in answer}, asked
-        assert sum(map(len, result.records)) == result.bytes_total
+        assert sum(map(len, result.stretches)) == result.bytes_total
+        assert sum(len(data) for _, _, data in messages) == result.bytes_total
 
 
-def subscribed(expression: str | None) -> frozenset[int] | None:
+def subscribed(expression: str | None) -> Wanted | None:
     if expression is None or expression == "*":
         return None
-    return frozenset(string_hash(tag.strip()) for tag in expression.split("||"))
+    return Wanted(frozenset(string_hash(tag.strip()) for tag in expression.split("||")))
 
 
 def test_every_key_query_hits_what_the_manifest_says(opened: Opened) -> None:

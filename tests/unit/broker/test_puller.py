@@ -23,6 +23,7 @@ class Store(NamedTuple):
     first: int
     end: int
     topic: str = "t"
+    queue: int = 0
 
     def get(self, topic: str, queue: int) -> Store:
         return self

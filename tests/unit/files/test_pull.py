@@ -1,20 +1,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueueReader
-from shared.files.pull import PullResult, PullStatus, get_message, names, suggests_slave
+from shared.files.pull import PullResult, PullStatus, get_message, suggests_slave
 from shared.files.store_dir import StoreConfig
 from tests.support.small_store import SmallStore
-from tidemark.errors import DamagedFile
+from tidemark.errors import CorruptRecord, DamagedFile
 from tidemark.formats import record
 from tidemark.formats.hashing import string_hash
 from tidemark.formats.queue_unit import Unit
-from tidemark.formats.record import Record
+from tidemark.formats.select import Wanted, names
 from tidemark.offsets import PhysicalOffset
 
 CONFIG = StoreConfig(
@@ -53,13 +54,21 @@ def pull(
         log,
         offset=offset,
         dispatched=small.end if dispatched is None else dispatched,
-        tag_hashes=None if tags is None else frozenset(map(string_hash, tags)),
+        wanted=None if tags is None else Wanted(frozenset(map(string_hash, tags))),
         **limits,  # type: ignore[arg-type]
     )
 
 
 def numbers(result: PullResult) -> list[int]:
-    return [number for number, _ in result.units]
+    return [number for number, _, _ in result.messages()]
+
+
+def units_of(result: PullResult) -> list[Unit]:
+    return [unit for _, unit, _ in result.messages()]
+
+
+def records_of(result: PullResult) -> list[memoryview]:
+    return [data for _, _, data in result.messages()]
 
 
 class TestStatus:
@@ -87,7 +96,7 @@ class TestStatus:
         result = pull(small, offset)
         assert (result.status, result.next_offset) == (status, next_offset)
         assert (result.min_offset, result.max_offset) == (0, 3)
-        assert bool(result.units) == (status is PullStatus.FOUND)
+        assert bool(result.stretches) == (status is PullStatus.FOUND)
 
     def test_a_queue_whose_messages_all_expired_starts_and_ends_at_its_number(
         self, small: SmallStore
@@ -122,10 +131,10 @@ class TestMessages:
         small.dispatch()
         result = pull(small, 1, count_max=3)
         assert numbers(result) == [1, 2, 3]
-        assert [unit for _, unit in result.units] == units[1:4]
-        bodies = [bytes(record.decode(data).body) for data in result.records]
+        assert units_of(result) == units[1:4]
+        bodies = [bytes(record.decode(data).body) for data in records_of(result)]
         assert bodies == [b"1", b"2", b"3"]
-        assert result.bytes_total == sum(map(len, result.records))
+        assert result.bytes_total == sum(map(len, result.stretches))
         assert result.last_physical_offset == units[3].physical_offset
 
     def test_nothing_beyond_the_dispatched_offset_is_served(self, small: SmallStore) -> None:
@@ -134,7 +143,45 @@ class TestMessages:
             result = pull(small, 0, dispatched=unit.end)
             assert numbers(result) == list(range(number + 1))
             assert result.max_offset == number + 1
-            assert pull(small, number, dispatched=unit.end - 1).units == []
+            assert pull(small, number, dispatched=unit.end - 1).stretches == []
+
+    def test_neighbours_in_the_log_are_one_piece_and_those_of_another_file_another(
+        self, tmp_path: Path
+    ) -> None:
+        config = replace(CONFIG, commit_log_file_size=4096)
+        store = SmallStore(tmp_path / "files", config)
+        try:
+            for number in range(60):
+                store.put(body=b"%d" % number)
+                if number == 10:
+                    store.put("orders", 1)
+            store.flush()
+            store.dispatch()
+            result = pull(store, count_max=100, bulk=True)
+            files = {unit.physical_offset // 4096 for unit in units_of(result)}
+            assert len(result.stretches) == len(files) + 1 > 2
+            bodies = [bytes(record.decode(data).body) for data in records_of(result)]
+            assert bodies == [b"%d" % number for number in range(60)]
+        finally:
+            store.close()
+
+    def test_what_is_handed_out_is_not_copied(self, small: SmallStore) -> None:
+        put(small, 2)
+        result = pull(small)
+        assert bytes(result.stretches[0]).count(b"x" * 10) == 2
+        small.overwrite(small.units[0][3].physical_offset, b"\xaa" * 4)
+        assert bytes(result.stretches[0][:4]) == b"\xaa" * 4
+
+    def test_records_that_change_under_a_reader_are_not_taken_apart(
+        self, small: SmallStore
+    ) -> None:
+        put(small, 2)
+        result = pull(small)
+        small.overwrite(small.units[1][3].physical_offset + 20, b"\xff" * 8)
+        messages = result.messages()
+        assert next(messages)[0] == 0
+        with pytest.raises(DamagedFile, match="changed while a pull read it"):
+            next(messages)
 
 
 class TestLimits:
@@ -143,7 +190,7 @@ class TestLimits:
         assert numbers(pull(small, count_max=1000)) == list(range(32))
         put(small, 100, size=20_000)
         result = pull(small, 100)
-        assert result.bytes_total <= 262_144 < result.bytes_total + len(result.records[0])
+        assert result.bytes_total <= 262_144 < result.bytes_total + len(records_of(result)[0])
 
     def test_8_messages_and_64_kib_from_disk(self, small: SmallStore) -> None:
         put(small, 20)
@@ -160,7 +207,7 @@ class TestLimits:
         self, small: SmallStore, count_max: int
     ) -> None:
         put(small, 40)
-        assert len(pull(small, count_max=count_max).units) == max(1, count_max)
+        assert pull(small, count_max=count_max).message_count == max(1, count_max)
 
     def test_a_message_larger_than_every_limit_comes_alone(self, small: SmallStore) -> None:
         put(small, 3, size=300_000)
@@ -171,8 +218,8 @@ class TestLimits:
 
     def test_the_callers_bytes_are_kept(self, small: SmallStore) -> None:
         size = put(small, 10, size=200)[0].size
-        assert len(pull(small, bytes_max=3 * size).units) == 3
-        assert len(pull(small, bytes_max=3 * size - 1).units) == 2
+        assert pull(small, bytes_max=3 * size).message_count == 3
+        assert pull(small, bytes_max=3 * size - 1).message_count == 2
 
     def test_one_answer_ends_with_the_queue_file(self, small: SmallStore) -> None:
         put(small, 1010)
@@ -209,17 +256,20 @@ class TestTags:
         assert numbers(pull(small, tags=("polygenelubricants",))) == [1]
         assert numbers(pull(small, tags=("ORDER_CREATED",))) == [0]
 
-    def test_a_filter_on_the_record_is_counted(self, small: SmallStore) -> None:
-        put(small, 6)
+    def test_other_tags_of_the_same_hash_are_passed_where_tags_are_given(
+        self, small: SmallStore
+    ) -> None:
+        for number in range(6):
+            small.put(tags=("Aa", "BB")[number % 2])
+        small.flush()
+        small.dispatch()
         log = CommitLogReader(small.store, small.positions)
         queue = ConsumeQueueReader(small.store, "orders", 0, log)
-
-        def even(found: Record) -> bool:
-            return found.queue_offset % 2 == 0
-
-        result = get_message(queue, log, offset=0, dispatched=small.end, matches=even)
+        wanted = Wanted(frozenset({string_hash("Aa")}), frozenset({"Aa"}))
+        result = get_message(queue, log, offset=0, dispatched=small.end, wanted=wanted)
         assert numbers(result) == [0, 2, 4]
         assert (result.filtered, result.next_offset) == (3, 6)
+        assert numbers(pull(small, tags=("Aa",))) == list(range(6))
 
 
 class TestGoneRecords:
@@ -252,6 +302,7 @@ class TestGoneRecords:
 
             min_offset = PhysicalOffset(0)
             next_file = log.next_file
+            window = log.window
 
             def read(
                 self, offset: PhysicalOffset, size: int, end: PhysicalOffset
@@ -263,7 +314,7 @@ class TestGoneRecords:
         assert numbers(result)[0] == lost
         only = get_message(queue, Stale(), offset=0, dispatched=expired.units[lost - 1][3].end)
         assert (only.status, only.next_offset) == (PullStatus.MESSAGE_WAS_REMOVING, lost)
-        assert only.units == []
+        assert only.stretches == []
 
 
 class TestDamage:
@@ -299,6 +350,19 @@ class TestDamage:
         with pytest.raises(DamagedFile, match=r"either the unit or the commit log.*store verify"):
             pull(small, 1, count_max=1)
 
+    def test_a_record_whose_tags_cannot_be_read_is_damage_of_the_log(
+        self, small: SmallStore
+    ) -> None:
+        put(small, 1, tags="a")
+        log = CommitLogReader(small.store, small.positions)
+        queue = ConsumeQueueReader(small.store, "orders", 0, log)
+        at = small.log_bytes()["0" * 20].index(b"orders") + len(b"orders")
+        small.overwrite(at, b"\x7f\xff")
+        wanted = Wanted(frozenset({string_hash("a")}), frozenset({"a"}))
+        with pytest.raises(CorruptRecord, match="the fields make") as damaged:
+            get_message(queue, log, offset=0, dispatched=small.end, wanted=wanted)
+        assert damaged.value.at == small.units[0][3].physical_offset
+
     def test_every_flipped_bit_of_a_units_first_fields_is_noticed(self, small: SmallStore) -> None:
         put(small, 3)
         good = small.units[1][3]
@@ -309,11 +373,11 @@ class TestDamage:
             raw[bit // 8] ^= 1 << bit % 8
             small.put_unit("orders", 0, 1, bytes(raw) + bytes(8))
             try:
-                served = pull(small, 1, count_max=1).units
+                served = list(pull(small, 1, count_max=1).messages())
             except DamagedFile:
                 continue
             # A unit that points behind the end does not count, one before the log is gone.
-            assert all(unit == small.units[number][3] for number, unit in served)
+            assert all(unit == small.units[number][3] for number, unit, _ in served)
 
     def test_an_ipv6_born_host_and_a_long_topic_are_read_by_their_own_layout(self) -> None:
         raw = bytes.fromhex(
