@@ -1,7 +1,7 @@
 """Dispatch: from the log's records to queue units and index entries, up to the published end.
 
-Carries out what ``resume`` decides and ``dispatch`` plans, publishes how far it came, and makes it
-durable. Synchronous and without a loop or a clock of its own, so that a simulation can drive it
+Carries out what ``resume`` decides and ``formats.plan`` plans, publishes how far it came, and makes
+it durable. Synchronous and without a loop or a clock of its own, so that a simulation can drive it
 over a simulated disk; ``follower`` is its shell. Invariants:
 
 - DISPATCHED moves after the units and entries of everything below it are stored, and never back
@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from services.reput.dispatch import Plan, plan
 from services.reput.index_writer import IndexIncomplete, IndexWriter
 from services.reput.log_source import LogSource
 from services.reput.queue_survey import Found
@@ -46,6 +45,8 @@ from shared.runtime.clock import SystemClock
 from tidemark.clock import Clock
 from tidemark.errors import CorruptRecord, FlushFailed, QueueGap, ReadOnlyDisk, StoreError
 from tidemark.formats.checkpoint import Slot, resume_check
+from tidemark.formats.index_file import ROW
+from tidemark.formats.plan import Plan
 from tidemark.offsets import PhysicalOffset
 
 STEP_SIZE: Final = 1 << 20
@@ -87,11 +88,16 @@ class Dispatcher:
         self._boot_id = boot_id
         slot = Slot.WRITTEN if store.config.visible_after == "written" else Slot.FLUSHED
         self._end: Callable[[], int] = lambda: positions.get(slot)
-        self._source = LogSource(store, positions, log, lambda: self._end())
-        self._no_units_for = frozenset(
-            entry.name
-            for entry in store.disk.list_directory(store.root / "batchconsumequeue")
-            if entry.is_directory
+        self._source = LogSource(
+            store,
+            positions,
+            log,
+            lambda: self._end(),
+            no_units_for=frozenset(
+                entry.name
+                for entry in store.disk.list_directory(store.root / "batchconsumequeue")
+                if entry.is_directory
+            ),
         )
         self._queues = QueueWriter(store)
         self._index = IndexWriter(store, clock or SystemClock(), utc_offset_s)
@@ -312,7 +318,8 @@ class Dispatcher:
         while batch.runs_done < len(runs):
             append(runs[batch.runs_done])
             batch.runs_done += 1
-        while batch.rows_done < len(rows):
+        rows_count = len(rows) // ROW.size
+        while batch.rows_done < rows_count:
             batch.rows_done = self._index.put(rows, batch.rows_done)
 
     def _advance(self, batch: _Batch) -> None:
@@ -345,15 +352,10 @@ class Dispatcher:
             return None
         try:
             found = self._source.read(at, PhysicalOffset(end), bytes_max)
-            if found is None:
-                return None
-            planned = plan(
-                found.entries, index=self._index.enabled, no_units_for=self._no_units_for
-            )
         except CorruptRecord as error:
             self.stopped = self._source.located(error)
             raise self.stopped from error
-        return _Batch(found.end, planned)
+        return None if found is None else _Batch(found.end, found.plan)
 
     # -- passes -------------------------------------------------------------------------------
 

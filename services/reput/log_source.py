@@ -4,36 +4,38 @@ Reads between a position and a published end, within one file at a time; writes 
 nothing. A CPU with weak ordering may show the published end before the bytes below it, so whatever
 looks wrong is looked at twice before it is called damage.
 
-In a record's walk this is (10): before it FLUSHED was published, after it ``dispatch`` plans.
+In a record's walk this is (10): before it FLUSHED was published; ``formats.plan`` says what the
+records mean, after it ``dispatcher`` has that written.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from services.reput.dispatch import QueueKey
 from shared.files.commit_log import CommitLogReader
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from tidemark.errors import CorruptRecord
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.filenames import offset_name
+from tidemark.formats.plan import Plan, PlannedRange, QueueKey
 from tidemark.formats.queue_unit import Unit
 from tidemark.formats.record import BLANK_SIZE, peek_store_timestamp
-from tidemark.formats.scan import Entry, Stop, Walk, walk
+from tidemark.formats.scan import Stop
+from tidemark.formats.twins import plan_range, walk
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
-RECORDS_MAX: Final = 16_384
+RECORDS_MAX: Final = 65_536
 """Records read at a time; bounds a plan's memory when records are tiny."""
 NO_BORDER: Final = 1 << 62
 
 
 class Read(NamedTuple):
-    """What was read: records in physical order, or none of them and a filler passed."""
+    """What was read: records and what they mean, or none of them and a filler passed."""
 
-    entries: Sequence[Entry]
+    plan: Plan
     end: PhysicalOffset
 
 
@@ -46,40 +48,46 @@ class LogSource:
         positions: Positions,
         log: CommitLogReader,
         end: Callable[[], int],
+        *,
+        no_units_for: frozenset[str],
     ) -> None:
-        """end: the end of what may be dispatched now."""
+        """end: the end of what may be dispatched now. no_units_for: as in ``plan_range``."""
         self._store = store
         self._positions = positions
         self._log = log
         self._end = end
         self._delay_levels_ms = store.config.delay_levels_ms
+        self._index_enabled = store.config.index_enabled
+        self._no_units_for = no_units_for
 
     def read(self, at: PhysicalOffset, end: PhysicalOffset, bytes_max: int) -> Read | None:
         """Some records from at on, below end: about bytes_max bytes of them, at least one.
 
         None if there is nothing to read there now. Raises CorruptRecord.
         """
-        walked, size = self._walk(at, end, bytes_max)
+        planned, size = self._planned(at, end, bytes_max)
         if not size:
             return None  # deleted between two looks: the next one finds the new start
-        if walked.entries:
-            return Read(walked.entries, PhysicalOffset(at + walked.end))
+        if planned.plan.records:
+            return Read(planned.plan, PhysicalOffset(at + planned.end))
         next_file = self._log.next_file(at)
         rest = next_file - at
-        if walked.stop is not Stop.BLANK and not size == rest < BLANK_SIZE:
-            raise CorruptRecord(at, walked.reason or "the record is not whole")
-        return Read((), next_file) if next_file <= end else None
+        if planned.stop is not Stop.BLANK and not size == rest < BLANK_SIZE:
+            raise CorruptRecord(at, planned.reason or "the record is not whole")
+        return Read(planned.plan, next_file) if next_file <= end else None
 
-    def _walk(self, at: PhysicalOffset, end: PhysicalOffset, bytes_max: int) -> tuple[Walk, int]:
-        """The records at at, and how many bytes there are to be looked at."""
+    def _planned(
+        self, at: PhysicalOffset, end: PhysicalOffset, bytes_max: int
+    ) -> tuple[PlannedRange, int]:
+        """A plan of the records at at, and how many bytes there are to be looked at."""
         view = self._window(at, end)
         size = len(view)
         room = self._same_checks_for(at)
-        walked = self._walk_view(view[: min(bytes_max, room)], at, RECORDS_MAX)
-        if walked.entries or walked.stop is Stop.BLANK:
-            return walked, size
+        planned = self._plan_view(view[: min(bytes_max, room)], at, RECORDS_MAX)
+        if planned.plan.records or planned.stop is Stop.BLANK:
+            return planned, size
         # The second look; and one record may be larger than a step.
-        return self._walk_view(self._window(at, end), at, 1), size
+        return self._plan_view(self._window(at, end), at, 1), size
 
     def _window(self, at: PhysicalOffset, end: PhysicalOffset) -> memoryview:
         try:
@@ -94,13 +102,15 @@ class LogSource:
         borders = (get(Slot.FOREIGN_FROM), get(Slot.FOREIGN_UNTIL))
         return min((border - at for border in borders if border > at), default=NO_BORDER)
 
-    def _walk_view(self, view: memoryview, at: PhysicalOffset, records_max: int) -> Walk:
-        return walk(
+    def _plan_view(self, view: memoryview, at: PhysicalOffset, records_max: int) -> PlannedRange:
+        return plan_range(
             view,
             at=at,
             checks=self._log.checks_at(at),
             records_max=records_max,
             delay_levels_ms=self._delay_levels_ms,
+            index=self._index_enabled,
+            no_units_for=self._no_units_for,
         )
 
     def located(self, error: CorruptRecord) -> CorruptRecord:
@@ -130,7 +140,13 @@ class LogSource:
         at = PhysicalOffset(unit.physical_offset)
         if at < self._log.min_offset:
             return True  # expired: nothing can be said against it
-        walked = self._walk_view(self._window(at, PhysicalOffset(self._end())), at, 1)
+        walked = walk(
+            self._window(at, PhysicalOffset(self._end())),
+            at=at,
+            checks=self._log.checks_at(at),
+            records_max=1,
+            delay_levels_ms=self._delay_levels_ms,
+        )
         return [(entry.size, entry.tags_code) for entry in walked.entries] == [unit[1:]]
 
     def store_time_of(self, offset: int) -> int | None:

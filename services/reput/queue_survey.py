@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from services.reput.dispatch import QueueKey
 from shared.files.disk import Disk
 from shared.files.queue_files import QueueFiles
 from shared.files.queue_math import is_filler
 from tidemark.formats.filenames import offset_name, parse_offset_name
+from tidemark.formats.plan import QueueKey
 from tidemark.formats.queue_unit import UNIT
 from tidemark.offsets import UNIT_SIZE
 

@@ -11,8 +11,8 @@ cut, believed or compared is decided in ``resume``. Invariants:
   also when the file is no longer open.
 - What is cut is overwritten with zeros and synced; files that others have mapped stay.
 
-In a record's walk this is (10): before it ``dispatch`` planned the units, after it DISPATCHED is
-published.
+In a record's walk this is (10): before it ``formats.plan`` planned the units, after it DISPATCHED
+is published.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from services.reput.dispatch import QueueKey, QueueRun
 from services.reput.queue_survey import Found, Leading, leading_units, look_at, zero_behind
 from shared.files.disk import File
 from shared.files.queue_math import place
 from shared.files.store_dir import StoreDir
 from tidemark.errors import QueueGap
 from tidemark.formats.filenames import offset_name
+from tidemark.formats.plan import QueueKey, QueueRun
 from tidemark.formats.queue_unit import UNIT, Unit, pre_blank_run
 from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 

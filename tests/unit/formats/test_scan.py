@@ -1,8 +1,15 @@
+"""Both twins of ``walk``, held against ``validate`` and ``decode``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import strategies
+from tests.support.twins import twins_of
 from tidemark.formats import hashing, hosts, properties, record, scan
 from tidemark.formats.record import Checks, Kind, Message
 from tidemark.formats.scan import Entry, Stop, Walk
@@ -14,16 +21,40 @@ BASE = PhysicalOffset(4096)
 
 
 def build(messages: list[Message], *, record_crc: bool = True, at: int = BASE) -> bytes:
-    buffer = bytearray(sum(record.encoded_size(one, record_crc=record_crc) for one in messages))
-    record.encode_batch(
-        buffer,
-        messages,
-        queue_offsets=range(len(messages)),
-        physical_offset=at,
-        store_timestamp_ms=1795166908153,
-        record_crc=record_crc,
-    )
-    return bytes(buffer)
+    data = b""
+    for number, message in enumerate(messages):
+        data += record.encode(
+            message,
+            queue_offset=number,
+            physical_offset=at + len(data),
+            store_timestamp_ms=1795166908153,
+            record_crc=record_crc,
+        )
+    return data
+
+
+class Twin:
+    """The walk that the test at hand is about."""
+
+    walk: Callable[..., Walk] = staticmethod(scan.walk)
+
+
+@pytest.fixture(
+    params=[
+        *(pytest.param((scan.walk, size), id=f"pure-{size}") for size in (128, 300, 1 << 18)),
+        *(
+            pytest.param((twin.values[0], 128), id="compiled", marks=twin.marks)
+            for twin in twins_of("walk", scan.walk)[1:]
+        ),
+    ],
+    autouse=True,
+)
+def _twins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test with both; the pure one also with copies so small that records cross their
+    borders everywhere."""
+    twin, chunk_size = request.param
+    monkeypatch.setattr(Twin, "walk", staticmethod(twin))
+    monkeypatch.setattr(scan, "_CHUNK_SIZE", chunk_size)
 
 
 def walk(
@@ -33,7 +64,7 @@ def walk(
     records_max: int = 1000,
     at: int = BASE,
 ) -> Walk:
-    return scan.walk(
+    return Twin.walk(
         view,
         at=PhysicalOffset(at),
         checks=checks,
@@ -87,12 +118,6 @@ def message(**changed: object) -> Message:
 def entry_of(raw: bytes, topic: str = "TopicA") -> Entry:
     (found,) = walk(build([message(topic=topic, properties=raw)])).entries
     return found
-
-
-@pytest.fixture(params=[128, 300, scan._CHUNK_SIZE], autouse=True)
-def _chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test also with copies so small that records cross their borders everywhere."""
-    monkeypatch.setattr(scan, "_CHUNK_SIZE", request.param)
 
 
 # --- what is found ------------------------------------------------------------------------------

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from services.reput.dispatch import QueueRun
 from services.reput.queue_survey import leading_units, look_at, zero_behind
 from services.reput.queue_writer import RESERVE_STEP, QueueWriter
 from shared.files.store_dir import StoreConfig, StoreDir
 from tests.support.sim_disk import SimDisk
 from tidemark.errors import DiskFull, QueueGap
+from tidemark.formats.plan import QueueRun
 from tidemark.formats.queue_unit import PRE_BLANK, Unit, encode
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
