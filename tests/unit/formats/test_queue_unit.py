@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.support.twin_modules import twins_of
 from tidemark.formats import queue_unit
-from tidemark.formats.queue_unit import Unit
+from tidemark.formats.queue_unit import PRE_BLANK, Unit
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 I32 = st.integers(-(2**31), 2**31 - 1)
@@ -65,3 +68,65 @@ def test_a_pre_blank_run_is_valid_units_that_point_nowhere() -> None:
 
 def test_a_unit_ends_behind_its_record() -> None:
     assert Unit(165, 112, 0).end == 277
+
+
+# -- units in order, by both twins ----------------------------------------------------------------
+
+END_MAX = 2**63 - 1
+
+
+def row_of(*units: tuple[int, int]) -> bytes:
+    return b"".join(queue_unit.encode(Unit(offset, size, 7)) for offset, size in units)
+
+
+@pytest.mark.parametrize("twin", twins_of(queue_unit, "units"))
+@pytest.mark.parametrize(
+    ("view", "end", "end_max", "expected"),
+    [
+        (b"", 5, END_MAX, (0, 5)),
+        (bytes(40), 0, END_MAX, (0, 0)),
+        (row_of((0, 100), (100, 50), (200, 1)), 0, END_MAX, (3, 201)),
+        (row_of((0, 100), (100, 50)) + bytes(19), 0, END_MAX, (2, 150)),
+        (row_of((0, 100), (100, 50), (200, 1)), 0, 200, (2, 150)),
+        (row_of((0, 100), (99, 50)), 0, END_MAX, (1, 100)),
+        (row_of((100, 50)), 101, END_MAX, (0, 101)),
+        (row_of((0, 100)) + bytes(20) + row_of((100, 1)), 0, END_MAX, (1, 100)),
+        (row_of((5, 0)), 0, END_MAX, (0, 0)),
+        (row_of((5, -1)), 0, END_MAX, (0, 0)),
+        (row_of((-1, 5)), 0, END_MAX, (0, 0)),
+        (PRE_BLANK * 3 + row_of((9, 91)), 0, END_MAX, (4, 100)),
+        (row_of((9, 91)) + PRE_BLANK, 0, END_MAX, (1, 100)),
+        (PRE_BLANK * 3 + row_of((9, 91)), 0, 0, (3, 0)),
+        (row_of((END_MAX, 1)), 0, END_MAX, (0, 0)),
+        (row_of((END_MAX - 5, 5)), 0, END_MAX, (1, END_MAX)),
+        (row_of((END_MAX, 0x7FFFFFFF)), 0, 10, (0, 0)),
+    ],
+)
+def test_leading_units_end_at_the_first_that_is_not_what_it_should_be(
+    twin: ModuleType, view: bytes, end: int, end_max: int, expected: tuple[int, int]
+) -> None:
+    assert twin.leading_units(view, end=end, end_max=end_max) == expected
+    assert twin.leading_units(memoryview(b"x" + view)[1:], end=end, end_max=end_max) == expected
+
+
+SOME_UNITS = st.lists(
+    st.one_of(
+        st.just(PRE_BLANK),
+        st.just(bytes(20)),
+        st.tuples(st.integers(0, 40).map(lambda n: n * 50), st.integers(1, 60)).map(row_of),
+        st.binary(min_size=20, max_size=20),
+    ),
+    max_size=12,
+)
+
+
+@pytest.mark.parametrize("twin", twins_of(queue_unit, "units")[1:])
+@given(units=SOME_UNITS, rest=st.binary(max_size=19), end=st.integers(0, 900), more=I64)
+@example(units=[row_of((0, 50))] * 4000, rest=b"", end=0, more=0)
+@example(units=[row_of((n * 50, 50)) for n in range(4000)], rest=b"", end=0, more=END_MAX)
+def test_twins_count_the_same_leading_units(
+    twin: ModuleType, units: list[bytes], rest: bytes, end: int, more: int
+) -> None:
+    view, end_max = b"".join(units) + rest, abs(more) % (END_MAX + 1)
+    expected = queue_unit.leading_units(view, end=end, end_max=end_max)
+    assert twin.leading_units(view, end=end, end_max=end_max) == expected

@@ -1,0 +1,3 @@
+def leading_units(
+    view: bytes | bytearray | memoryview, *, end: int, end_max: int
+) -> tuple[int, int]: ...
