@@ -145,6 +145,12 @@ class FlushFailed(StoreError):
     code, title = "flush-failed", "A flush to disk failed"
 
 
+class MemoryLockRefused(StoreError):
+    """The system does not let a file be held in memory. A warning: everything works without."""
+
+    code, title = "memory-lock-refused", "A file cannot be locked in memory"
+
+
 class ReplacedPositions(StoreError):
     """The mapped checkpoint page is no longer the file at its path. The process ends."""
 

@@ -74,15 +74,22 @@ class CommitLogAppender:
         positions: Positions,
         *,
         ahead: int = FILES_AHEAD,
-        background: bool = False,
+        background: bool | None = None,
         on_new_file: NewFileHook | None = None,
         pool_size: int = 0,
+        warm_up: bool = False,
+        lock_memory: bool = False,
     ) -> None:
-        """background: make files ahead in a thread of its own. on_new_file: asked for the runs
-        that a new file begins with, when an append moves into it; they go out with that append.
-        pool_size: bytes of memory in which appends wait for ``commit``; 0: every append goes into
-        the file itself.
+        """background: make files ahead in a thread of its own; default: if that takes long, because
+        of the last two. on_new_file: asked for the runs that a new file begins with, when an append
+        moves into it; they go out with that append. pool_size: bytes of memory in which appends
+        wait for ``commit``; 0: every append goes into the file itself. warm_up: write new files
+        full of zeros before they are used. lock_memory: hold files in memory until they are full
+        and flushed.
         """
+        if background is None:
+            background = warm_up or lock_memory
+        self._prepares_soon = background and (warm_up or lock_memory)
         self._file_size = store.config.commit_log_file_size
         self._record_crc = store.config.record_crc
         self._positions = positions
@@ -96,6 +103,8 @@ class CommitLogAppender:
             ahead=ahead,
             reserve=True,
             background=background,
+            warm_up=warm_up,
+            lock_memory=lock_memory,
         )
         self.on_new_file = on_new_file
         self._open: dict[int, File] = {}
@@ -169,12 +178,24 @@ class CommitLogAppender:
             self._pool.free(self._appended.end)
         self._appended = self._written = _Mark(end, 0)
         with contextlib.suppress(DiskFull, ReadOnlyDisk):
+            if self._prepares_soon:
+                self._make_settled()
+                if self._current is None:  # the log's first file: nobody can wait for it yet
+                    self._files.prepare_next(1)
             self.prepare_next()
         self._positions.publish(Slot.FLUSHED, end)
         self._positions.publish(Slot.WRITTEN, end)
 
-    def _settle(self) -> None:
+    def _make_settled(self) -> None:
         """Make the end of the log the place to write: once, as soon as the disk allows it."""
+        if not self._settled:
+            try:
+                self._settle()
+            except (DiskFull, ReadOnlyDisk) as error:
+                self._files.last_error = error
+                raise
+
+    def _settle(self) -> None:
         end, files = self._written.end, self._files
         self._store.make_up()
         for start in reversed(files.starts):
@@ -210,15 +231,14 @@ class CommitLogAppender:
     def prepare_next(self) -> None:
         """Make the current file writable and the files ahead, as far as they are not. Blocks.
 
-        Call it again after DiskFull or ReadOnlyDisk: writes come back by themselves.
+        Where that takes long, only the next file, and a thread makes the others. Call it again
+        after DiskFull or ReadOnlyDisk: writes come back by themselves.
         """
-        if not self._settled:
-            try:
-                self._settle()
-            except (DiskFull, ReadOnlyDisk) as error:
-                self._files.last_error = error
-                raise
-        self._files.prepare_next()
+        self._make_settled()
+        if self._prepares_soon:
+            self._files.prepare_soon()
+        else:
+            self._files.prepare_all()
 
     def ensure_next(self, timeout_s: float = WAIT_S) -> None:
         """Wait until the next file is there. Raises FileNotReady, DiskFull, ReadOnlyDisk."""
@@ -431,4 +451,6 @@ class CommitLogAppender:
                 self._positions.put_head(physic_timestamp_ms=mark.store_timestamp_ms)
             for start in starts[:-1]:  # full, synced, never written again
                 self._open.pop(start).close()
+            if len(starts) > 1 and self._files.locked is not None:
+                self._files.locked.unlock_below(starts[-1])
             return PhysicalOffset(mark.end)

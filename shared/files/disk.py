@@ -47,6 +47,14 @@ class MappedRegion(Protocol):
         ...
 
 
+class PageLock(Protocol):
+    """A whole file held in memory until ``release`` or the process's end."""
+
+    def release(self) -> None:
+        """Let the kernel drop the pages again; a second call does nothing."""
+        ...
+
+
 class File(Protocol):
     """An open file of fixed length."""
 
@@ -91,6 +99,13 @@ class File(Protocol):
 
         scattered: reads jump about, so nothing beside a page that is read is worth reading. Without
         it the kernel reads ahead, up to megabytes of zeros of a sparse file for 20 bytes.
+        """
+        ...
+
+    def lock_pages(self) -> PageLock:
+        """Read in the whole file and hold it in memory (mlock); outlives ``close``.
+
+        Raises MemoryLockRefused if the system does not allow it.
         """
         ...
 

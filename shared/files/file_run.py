@@ -19,7 +19,8 @@ from pathlib import Path
 
 from shared.files.disk import Disk, File
 from shared.files.region_cache import RegionCache, wrong_size
-from tidemark.errors import ReadOnlyDisk, StrayFile
+from shared.files.warm_up import WarmUp
+from tidemark.errors import ReadOnlyDisk, StoreError, StrayFile
 from tidemark.formats.filenames import offset_name, parse_offset_name
 
 
@@ -35,8 +36,9 @@ class FileRun:
         cache: RegionCache,
         writable: bool,
         reserve: bool,
+        warm_up: WarmUp | None = None,
     ) -> None:
-        """reserve: take all blocks of a new file at once."""
+        """reserve: take all blocks of a new file at once. warm_up: what a new file goes through."""
         self.directory = directory
         self.file_size = file_size
         self.changing = threading.Lock()
@@ -44,6 +46,7 @@ class FileRun:
         self._disk = disk
         self._writable = writable
         self._reserve = reserve
+        self._warm_up = warm_up
         self._cache = cache
         self._key = str(directory)
         self._starts: list[int] = []
@@ -206,9 +209,11 @@ class FileRun:
         except FileExistsError:
             raise stray_file(path, self.file_size) from None
         try:
+            if self._warm_up is not None:
+                self._warm_up.run(file, start)
             file.sync()  # its length: a name can come back from a power cut with length 0
             self._disk.sync_directory(self.directory)
-        except OSError:
+        except (OSError, StoreError):
             self._disk.unlink(path)  # else it stands in the way of the next attempt
             raise
         finally:

@@ -20,7 +20,9 @@ from typing import Final
 from shared.files.disk import Disk, File
 from shared.files.file_maker import FileMaker
 from shared.files.file_run import FileRun
+from shared.files.locked_files import LockedFiles
 from shared.files.region_cache import RegionCache
+from shared.files.warm_up import WarmUp
 from tidemark.errors import FileNotReady, FlushFailed, StoreError
 
 WAIT_S: Final = 5.0
@@ -46,10 +48,14 @@ class MappedFileQueue(FileRun):
         reserve: bool = False,
         background: bool = False,
         cache: RegionCache | None = None,
+        warm_up: bool = False,
+        lock_memory: bool = False,
     ) -> None:
         """mapped_max: files mapped at a time, unless cache, shared with other queues, bounds it.
         ahead: files to keep ready behind the one written to. reserve: take all blocks of a new
-        file at once. background: make files ahead in a thread of this queue.
+        file at once. background: make files ahead in a thread of this queue. warm_up: write new
+        files full of zeros first. lock_memory: hold the file written to, and those ahead, in
+        memory.
         """
         super().__init__(
             disk,
@@ -58,7 +64,10 @@ class MappedFileQueue(FileRun):
             cache=cache if cache is not None else RegionCache(disk, mapped_max),
             writable=writable,
             reserve=reserve,
+            warm_up=WarmUp() if warm_up else None,
         )
+        self.locked = LockedFiles(self.open_file, file_size) if lock_memory else None
+        """The files held in memory."""
         self.wrote_offset = 0
         """End of what was written, as the owner says; after ``load`` the end of the last file."""
         self.flushed_offset = 0
@@ -67,15 +76,21 @@ class MappedFileQueue(FileRun):
         """Why the next file could not be made at the last attempt; None after a success."""
         self._ahead = ahead
         self._flush_error: FlushFailed | None = None
-        name = f"files of {directory.name}"
-        self._maker = FileMaker(self.prepare_next, name) if background else None
+        self._maker = self._new_maker() if background else None
 
     def load(self) -> None:
         """Take stock of the directory; everything in it counts as written and flushed.
 
         Raises StrayFile, WrongFileSize: by name, with the remedy; nothing was changed then.
         """
+        if self._maker is not None:
+            self._end_maker()
+            self._maker = self._new_maker()
         super().load()
+        if self._warm_up is not None:
+            self._warm_up.again()
+        if self.locked is not None:
+            self.locked.again()
         end = self._starts[-1] + self.file_size if self._starts else 0
         self.wrote_offset = self.flushed_offset = end
 
@@ -231,15 +246,16 @@ class MappedFileQueue(FileRun):
         """Files that are made and not used yet."""
         return len(self._unused)
 
-    def prepare_next(self) -> None:
-        """Make the next file, and those behind it up to ``ahead`` in all. Blocks; any thread.
+    def prepare_next(self, count: int | None = None) -> None:
+        """Make the next file, and those behind it up to count, or ``ahead``, in all. Blocks; any
+        thread.
 
         Raises DiskFull, ReadOnlyDisk, OSError if the next one cannot be made; one further ahead
         that cannot is left for the next call. Can be called again at any time.
         """
         with self.changing:
             # Always behind the last one there is, however far ``roll`` comes meanwhile: no gaps.
-            while len(self._unused) < max(1, self._ahead):
+            while len(self._unused) < max(1, self._ahead if count is None else count):
                 try:
                     self.create(
                         self._starts[-1] + self.file_size if self._starts else self.next_start
@@ -250,6 +266,26 @@ class MappedFileQueue(FileRun):
                     self.last_error = error
                     raise
             self.last_error = None
+
+    def prepare_all(self) -> None:
+        """``prepare_next``, and lock the files in use and ahead if that is wanted."""
+        self.prepare_next()
+        if self.locked is not None:
+            for start in self._starts[-1 - self._ahead :]:
+                self.locked.lock(start)
+
+    def prepare_soon(self) -> None:
+        """Make sure that there is a next file, not warmed up if it was not there yet, and have the
+        thread make the others. Blocks while a file is made.
+
+        Raises DiskFull, ReadOnlyDisk, OSError if it cannot be made. Only with ``background``.
+        """
+        assert self._maker is not None
+        if not self.next_ready:
+            if self._warm_up is not None:
+                self._warm_up.hurry(self.next_start)
+            self.prepare_next(1)
+        self._maker.request()
 
     def ensure_next(self, timeout_s: float = WAIT_S) -> None:
         """Wait until the next file is ready; with ``background``, at most timeout_s.
@@ -263,6 +299,8 @@ class MappedFileQueue(FileRun):
         request = self._maker.request()
         if self.next_ready:
             return
+        if self._warm_up is not None:
+            self._warm_up.hurry(self.next_start)
         self._maker.wait(request, timeout_s)
         if not self.next_ready:
             raise FileNotReady(
@@ -285,7 +323,9 @@ class MappedFileQueue(FileRun):
         return start
 
     def not_ready(self, start: int) -> StoreError:
-        """Why the file at start cannot be written to now."""
+        """Why the file at start cannot be written to now; the one who asks waits for it."""
+        if self._warm_up is not None:
+            self._warm_up.hurry(start)
         if isinstance(self.last_error, StoreError):
             return self.last_error.with_traceback(None)
         return FileNotReady(
@@ -302,9 +342,25 @@ class MappedFileQueue(FileRun):
 
     def close(self) -> None:
         """End the thread, unmap this queue's files. Files made ahead stay: see remove_unused."""
+        self._end_maker()
+        if self.locked is not None:
+            self.locked.again()
+        super().close()
+
+    def _new_maker(self) -> FileMaker:
+        return FileMaker(self.prepare_all, f"files of {self.directory.name}")
+
+    def _end_maker(self) -> None:
+        if self._warm_up is not None:
+            self._warm_up.stop()
         if self._maker is not None:
             self._maker.stop()
-        super().close()
+
+    def remove(self, start: int) -> None:
+        """Remove one file, durably. Under ``changing``."""
+        if self.locked is not None:
+            self.locked.unlock(start)
+        super().remove(start)
 
 
 def zero_range(file: File, start: int, end: int) -> bool:

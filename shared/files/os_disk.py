@@ -18,13 +18,15 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from shared.files.disk import DirectoryEntry, FileStat
-from tidemark.errors import DiskFull, ReadOnlyDisk, StoreError, StrayFile
+from shared.files.os_page_lock import OsPageLock
+from tidemark.errors import DiskFull, MemoryLockRefused, ReadOnlyDisk, StoreError, StrayFile
 
 MODE: Final = 0o644
 BLOCK_SIZE: Final = 512
@@ -183,6 +185,21 @@ class OsFile:
     def map(self, *, writable: bool, scattered: bool = False) -> OsRegion:
         """Map the whole file, shared with every process that maps it."""
         return OsRegion(self._descriptor, self.size, writable=writable, scattered=scattered)
+
+    def lock_pages(self) -> OsPageLock:
+        """Read in the whole file and hold it in memory. Raises MemoryLockRefused."""
+        try:
+            return OsPageLock(self._descriptor, self.size)
+        except OSError as error:
+            limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+            raise MemoryLockRefused(
+                f"cannot lock {self.size} bytes of {self.path} in memory: {error.strerror}; "
+                f"RLIMIT_MEMLOCK is {limit} bytes. The file is used without.",
+                "Raise the limit (ulimit -l, LimitMEMLOCK=, the capability IPC_LOCK) to three log "
+                "files, or set lock_files_memory = false.",
+                path=self.path,
+                limit=limit,
+            ) from error
 
     def close(self) -> None:
         """Close the descriptor; mappings stay."""

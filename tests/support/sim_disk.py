@@ -37,7 +37,7 @@ from tests.support.sim_files import (
     draw_loss,
     page_count,
 )
-from tidemark.errors import DiskFull, ReadOnlyDisk
+from tidemark.errors import DiskFull, MemoryLockRefused, ReadOnlyDisk
 
 __all__ = ["KEEP_ALL", "LOSE_ALL", "PAGE", "SECTOR", "Loss", "SimCrash", "SimDisk", "SimFile"]
 
@@ -71,6 +71,9 @@ class SimDisk:
         threads did meanwhile."""
         self.unreserved_stores: list[str] = []
         """Pages stored through a mapping without blocks under them: SIGBUS on a full disk."""
+        self.refuses_page_locks = False
+        self.page_locks: list[Path] = []
+        """Files that are held in memory, one entry for each holder."""
         self.trace: list[str] | None = None
         self.check_reserved = False
         self._root = Directory(1)
@@ -520,6 +523,13 @@ class SimFile:
             raise PermissionError(errno.EACCES, "opened for reading", str(self._path))
         return SimRegion(self._inode, writable=writable)
 
+    def lock_pages(self) -> SimPageLock:
+        """Count as locked in memory, or refuse if the disk says so."""
+        self._check_open()
+        if self._disk.refuses_page_locks:
+            raise MemoryLockRefused(f"{self._path} cannot be locked.", path=self._path)
+        return SimPageLock(self._disk.page_locks, self._path)
+
     def close(self) -> None:
         """Close; mappings live on."""
         self._closed = True
@@ -584,6 +594,19 @@ class SimRegion:
             self._view.release()
         except BufferError:
             return  # borrowed: the memory goes with the last of them
+
+
+class SimPageLock:
+    """A file held in memory."""
+
+    def __init__(self, held: list[Path], path: Path) -> None:
+        self._held, self._path = held, path
+        held.append(path)
+
+    def release(self) -> None:
+        """Let it go."""
+        if self._path in self._held:
+            self._held.remove(self._path)
 
 
 class SimLock:

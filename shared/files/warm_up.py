@@ -1,0 +1,57 @@
+"""Warm-up of a new log file: zeros through all of it before it is used (docs/durability.md).
+
+A reserved block that was never written is noted as such by the file system. The first flush of each
+page then also writes that note into the file system's journal and waits for it, together with
+everything else that is in the journal; a page that was written before costs the page alone. The
+price is that every byte is written twice.
+
+The thread that makes files ahead does it (``file_run.create``), in steps, so that it holds one step
+in memory and no more than ``SYNC_SIZE`` unsynced. A file that is needed at once is used as far as
+it came: not warmed up, it is as good as any other.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shared.files.disk import File
+
+STEP_SIZE: Final = 1 << 20
+SYNC_SIZE: Final = 16 << 20
+"""RocketMQ's flushLeastPagesWhenWarmMapedFile, 4096 pages: what a flush of the log waits behind."""
+ZEROS: Final = bytes(STEP_SIZE)
+
+
+class WarmUp:
+    """Warms up one file at a time; others may cut that short."""
+
+    def __init__(self) -> None:
+        self._needed = -1
+        self._stopped = False
+
+    def hurry(self, start: int) -> None:
+        """The file that begins at start is needed now, and those before it. Any thread."""
+        self._needed = max(self._needed, start)
+
+    def again(self) -> None:
+        """Forget all that: the files begin anew, maybe at lower offsets."""
+        self._needed, self._stopped = -1, False
+
+    def stop(self) -> None:
+        """Warm up nothing more. Any thread."""
+        self._stopped = True
+
+    def run(self, file: File, start: int) -> bool:
+        """Write file, new and full of zeros, which begins at start; whether it got to its end.
+
+        What was written is synced; an early end leaves the last steps to the caller's sync. Raises
+        DiskFull, OSError.
+        """
+        for at in range(0, file.size, STEP_SIZE):
+            if self._stopped or start <= self._needed:
+                return False
+            size = min(STEP_SIZE, file.size - at)
+            file.pwrite(ZEROS if size == STEP_SIZE else bytes(size), at)
+            if (at + size) % SYNC_SIZE == 0 or at + size == file.size:
+                file.sync()
+        return True
