@@ -16,6 +16,7 @@ from shared.files.os_disk import OsDisk, OsFile
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreConfig, StoreDir
 from tests.support.runs import runs_of
+from tests.support.sim_disk import SimDisk
 from tidemark.errors import (
     CorruptRecord,
     DiskFull,
@@ -62,15 +63,15 @@ class FailingDisk(OsDisk):
 
 
 class Log:
-    """A small store with an appender and a reader."""
+    """A small store with an appender and a reader; ``put`` commits what it appended."""
 
-    def __init__(self, root: Path, *, record_crc: bool = False) -> None:
+    def __init__(self, root: Path, *, record_crc: bool = False, pool_size: int = 0) -> None:
         config = StoreConfig(commit_log_file_size=FILE_SIZE, record_crc=record_crc)
         self.disk = FailingDisk()
         self.store = StoreDir(self.disk, root, config)
         self.store.open_or_create()
         self.positions = Positions.open(self.disk, self.store.checkpoint_path)
-        self.appender = CommitLogAppender(self.store, self.positions)
+        self.appender = CommitLogAppender(self.store, self.positions, pool_size=pool_size)
         self.reader = CommitLogReader(self.store, self.positions)
 
     def start(self, end: int = 0) -> Log:
@@ -86,6 +87,12 @@ class Log:
         self.positions.close()
 
     def put(self, *bodies: bytes, first: int = 0) -> list[tuple[PhysicalOffset, int]]:
+        found = self.pool(*bodies, first=first)
+        self.appender.commit()
+        return found
+
+    def pool(self, *bodies: bytes, first: int = 0) -> list[tuple[PhysicalOffset, int]]:
+        """Append; with a pool the records may stay in it."""
         runs = runs_of([message(body) for body in bodies])
         for _ in range(2):
             try:
@@ -95,15 +102,36 @@ class Log:
         raise AssertionError("prepared and still not ready")
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    made = Log(tmp_path).start()
+@pytest.fixture(params=[0, 1, FILE_SIZE], ids=["no pool", "small pool", "large pool"])
+def log(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Log]:
+    made = Log(tmp_path, pool_size=request.param).start()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=[4096, FILE_SIZE], ids=["small", "large"])
+def pooled(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Log]:
+    made = Log(tmp_path, pool_size=request.param).start()
     yield made
     made.close()
 
 
 def message(body: bytes) -> Message:
     return Message("TopicA", 1, body, HOST, HOST)
+
+
+def watch_writes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """(position, size) of each write into a commit log file from now on."""
+    writes: list[tuple[int, int]] = []
+    real = OsFile.pwrite
+
+    def pwrite(self: OsFile, data: bytes, offset: int) -> None:
+        if self.path.parent.name == "commitlog":
+            writes.append((offset, len(data)))
+        real(self, data, offset)
+
+    monkeypatch.setattr(OsFile, "pwrite", pwrite)
+    return writes
 
 
 def places(placed: Placed) -> list[tuple[PhysicalOffset, int]]:
@@ -416,6 +444,212 @@ class TestFlushing:
         assert not failures
         assert seen == sorted(seen)
         assert log.appender.flush() == log.appender.written
+
+
+class TestPool:
+    def test_nothing_of_an_append_is_seen_before_the_commit(self, pooled: Log) -> None:
+        pooled.put(b"before")
+        written = pooled.appender.written
+        ((offset, size),) = pooled.pool(b"pooled")
+        assert (offset, pooled.appender.appended) == (written, written + size)
+        assert pooled.appender.written == pooled.positions.get(Slot.WRITTEN) == written
+        raw = (pooled.store.commit_log_dir / ("0" * 20)).read_bytes()
+        assert raw[written:] == bytes(FILE_SIZE - written)
+        assert pooled.appender.commit() == written + size == pooled.positions.get(Slot.WRITTEN)
+        found = pooled.reader.record(offset, pooled.appender.written)
+        assert found is not None
+        assert bytes(found.body) == b"pooled"
+
+    def test_many_appends_go_into_the_file_with_one_write(
+        self, pooled: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        writes = watch_writes(monkeypatch)
+        for _ in range(10):
+            pooled.pool(b"x" * 100)
+        assert writes == []
+        pooled.appender.commit()
+        assert writes == [(0, pooled.appender.appended)]
+        pooled.appender.commit()  # there is nothing
+        assert len(writes) == 1
+
+    def test_a_flush_commits_first(self, pooled: Log) -> None:
+        pooled.pool(b"x")
+        assert pooled.appender.flush() == pooled.appender.appended == pooled.appender.written
+        assert pooled.positions.get(Slot.FLUSHED) == pooled.appender.appended
+
+    def test_a_full_pool_is_committed_by_the_append_that_finds_it_full(
+        self, tmp_path: Path
+    ) -> None:
+        log = Log(tmp_path, pool_size=4096).start()
+        for number in range(7):
+            log.pool(body_of_record(1000), first=number)
+            assert log.appender.written == number // 4 * 4000
+        log.close()
+
+    def test_a_batch_larger_than_the_pool_goes_straight_into_the_file_behind_the_others(
+        self, tmp_path: Path
+    ) -> None:
+        log = Log(tmp_path, pool_size=4096).start()
+        ((first, _),) = log.pool(b"small")
+        ((second, size),) = log.pool(body_of_record(5000))
+        assert log.appender.written == log.appender.appended == second + size
+        assert log.reader.record(first, END) is not None
+        assert log.reader.record(second, END) is not None
+        log.close()
+
+    def test_a_new_file_begins_after_the_old_ones_bytes_are_written(self, pooled: Log) -> None:
+        ((first, size),) = pooled.pool(body_of_record(3000))
+        ((second, _),) = pooled.pool(body_of_record(3900))
+        pooled.pool(body_of_record(1500))
+        assert pooled.appender.appended == FILE_SIZE + 1500
+        # Committed up to the filler: what stands in the new file is in memory only.
+        assert pooled.appender.written == 6900
+        raw = (pooled.store.commit_log_dir / ("0" * 20)).read_bytes()
+        assert raw[6900:6908] == record.encode_blank(FILE_SIZE - 6900)
+        new = (pooled.store.commit_log_dir / f"{FILE_SIZE:020}").read_bytes()
+        assert new == bytes(FILE_SIZE)
+        assert pooled.appender.flush() == FILE_SIZE + 1500
+        for offset in (first, second, PhysicalOffset(FILE_SIZE)):
+            assert pooled.reader.record(offset, END) is not None
+        assert size == 3000
+
+    def test_what_cannot_be_encoded_leaves_no_trace_in_the_pool(self, pooled: Log) -> None:
+        pooled.pool(b"good")
+        appended = pooled.appender.appended
+        too_long = Message("t" * 300, 0, b"", HOST, HOST)
+        with pytest.raises(record.RecordError):
+            pooled.appender.append(runs_of([message(b"x"), too_long]), [0, 1], 5)
+        with pytest.raises(ValueError, match=r".+"):
+            pooled.appender.append(runs_of([message(b"x")]), [0, 1], 5)
+        assert pooled.appender.appended == appended
+        assert pooled.put(b"next")[0][0] == appended
+        assert pooled.reader.record(appended, END) is not None
+
+    def test_a_failed_commit_publishes_nothing_and_is_final(
+        self, pooled: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pooled.put(b"one")
+        written = pooled.appender.flush()
+        pooled.pool(b"two")
+
+        def fail(_self: OsFile, _data: bytes, _offset: int) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(OsFile, "pwrite", fail)
+        with pytest.raises(WriteFailed, match=f"below physical offset {written}"):
+            pooled.appender.commit()
+        monkeypatch.undo()
+        for refused in (pooled.appender.commit, pooled.appender.flush, lambda: pooled.pool(b"3")):
+            with pytest.raises(WriteFailed):
+                refused()
+        assert pooled.positions.get(Slot.WRITTEN) == written
+        assert pooled.positions.get(Slot.FLUSHED) == written
+
+    def test_after_a_second_recovery_old_bytes_of_the_pool_are_gone(self, pooled: Log) -> None:
+        pooled.put(b"kept")
+        end = pooled.appender.written
+        pooled.pool(b"lost")
+        pooled.start(end)
+        ((offset, _),) = pooled.pool(b"instead")
+        pooled.appender.commit()
+        found = pooled.reader.record(offset, END)
+        assert found is not None
+        assert bytes(found.body) == b"instead"
+
+    def test_an_unclean_close_takes_what_was_not_committed_a_clean_one_does_not(
+        self, tmp_path: Path
+    ) -> None:
+        log = Log(tmp_path, pool_size=4096).start()
+        log.put(b"one")
+        log.pool(b"two")
+        end = log.appender.written
+        log.appender.close(clean=False)
+        again = Log(tmp_path, pool_size=4096).start(end)
+        ((offset, _),) = again.pool(b"three")
+        again.appender.close(clean=True)
+        assert offset == end
+        found = again.reader.record(offset, END)
+        assert found is not None
+        assert bytes(found.body) == b"three"
+        assert again.positions.get(Slot.FLUSHED) == again.appender.appended
+
+    def test_others_may_commit_and_flush_while_one_appends(self, pooled: Log) -> None:
+        stop = threading.Event()
+        failures: list[BaseException] = []
+
+        def busy(work: Callable[[], PhysicalOffset]) -> None:
+            try:
+                while not stop.is_set():
+                    end = work()
+                    assert pooled.positions.get(Slot.WRITTEN) >= end
+            except BaseException as failure:
+                failures.append(failure)
+                raise
+
+        threads = [
+            threading.Thread(target=busy, args=(work,))
+            for work in (pooled.appender.commit, pooled.appender.flush)
+        ]
+        for thread in threads:
+            thread.start()
+        placed = []
+        for number in range(600):
+            placed += pooled.pool(bytes([number % 251]) * (number % 700))
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        end = pooled.appender.flush()
+        for number, (offset, _) in enumerate(placed):
+            found = pooled.reader.record(offset, end)
+            assert found is not None
+            assert bytes(found.body) == bytes([number % 251]) * (number % 700)
+
+
+class TestSlowPreparations:
+    def test_a_new_file_is_written_through_before_it_counts(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        writes = watch_writes(monkeypatch)
+        log = Log(tmp_path)
+        log.appender = CommitLogAppender(log.store, log.positions, warm_up=True, background=False)
+        log.start()
+        assert writes == [(0, FILE_SIZE), (0, FILE_SIZE)]
+        log.put(b"x")
+        log.close()
+
+    def test_a_log_of_no_files_begins_with_a_warm_one_and_a_thread_makes_the_others(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        writes = watch_writes(monkeypatch)
+        log = Log(tmp_path)
+        log.appender = CommitLogAppender(log.store, log.positions, warm_up=True)
+        log.start()
+        assert writes[0] == (0, FILE_SIZE)
+        log.put(b"x")
+        for number in range(20):
+            log.appender.prepare_next()
+            log.put(body_of_record(5000), first=number)
+        log.appender.flush()
+        log.close()
+        assert log.names() == [number * FILE_SIZE for number in range(20)]
+
+    def test_files_in_use_are_locked_and_full_ones_are_not(self, tmp_path: Path) -> None:
+        disk = SimDisk(3)
+        disk.make_directory(tmp_path)
+        store = StoreDir(disk, tmp_path, StoreConfig(commit_log_file_size=FILE_SIZE))
+        store.open_or_create()
+        positions = Positions.open(disk, store.checkpoint_path)
+        appender = CommitLogAppender(store, positions, lock_memory=True, background=False)
+        appender.start_at(PhysicalOffset(0))
+        for number in range(5):
+            appender.append(runs_of([message(body_of_record(5000))]), [number], 1)
+            appender.prepare_next()
+            appender.flush()
+            held = sorted(int(path.name) for path in disk.page_locks)
+            assert held == [(number + ahead) * FILE_SIZE for ahead in range(3)]
+        appender.close(clean=True)
+        assert disk.page_locks == []
 
 
 class TestFullAndReadOnlyDisk:
