@@ -5,35 +5,36 @@ stored to: the header and the slots of a file before its first entry, entries in
 Invariants:
 
 - The entries of all files together rise in physical offset; a record's keys may be split over two.
-- A key is put once: where a record may have been indexed before, it is looked up first.
+- A key is put once: where a record may have been indexed before, its rows are compared first.
 - A file is filled before the next one is made, and named later than all before it.
 
-In a record's walk this is (10): before it ``dispatch`` listed the keys, after it DISPATCHED is
-published.
+In a record's walk this is (10): before it ``formats.plan`` listed the keys, after it DISPATCHED is
+published. Rows are never looked at one by one here, but for one found missing: ``index_chains``
+takes them as they come.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from services.reput.dispatch import IndexRow
 from services.reput.resume import IndexMode
 from shared.files.disk import MappedRegion
 from shared.files.store_dir import StoreDir
 from tidemark.clock import Clock
+from tidemark.formats import twins
 from tidemark.formats.filenames import index_name, parse_index_name
-from tidemark.formats.index_file import ENTRY_SIZE, Entry, Header, IndexFile
+from tidemark.formats.index_file import ENTRY_SIZE, ROW, Header, IndexFile
 
 RESERVE_STEP: Final = 4 << 20
 """Blocks of entries are reserved in such steps: about 200,000 entries."""
-LOOKED_AT_MAX: Final = 100_000
-"""Entries looked at one by one at a start: some tenths of a second."""
+LOOKED_AT_MAX: Final = 1_000_000 if twins.COMPILED else 100_000
+"""Entries looked at one by one at a start: at most some tenths of a second."""
 DAMAGED: Final = -1
 READ_MAPPED_MAX: Final = 2
-"""Older files mapped while keys are looked up: a record's keys lie in at most two neighbours."""
+"""Older files mapped while rows are compared: a record's keys lie in at most two neighbours."""
 
 StoreTimeOf = Callable[[int], int | None]
 """Physical offset of a record → its store time in ms; None if it has expired."""
@@ -155,6 +156,8 @@ class IndexWriter:
                 self._touched.update(self._directory / one.name for one in self._known())
             case IndexMode.REBUILD:
                 return self.start_over(log_min)
+        if not self._are_sound_from(self._from):
+            return self.start_over(log_min)
         self._compare_until = self._end_offset()
         self._count()
         return self._from
@@ -214,28 +217,35 @@ class IndexWriter:
     def _entries_below(self, name: str, offset: int) -> int:
         opened = self._map(name, writable=False)
         try:
-            low, high = 0, opened.file.entry_count
-            while low < high:
-                middle = (low + high + 1) // 2
-                if opened.file.entry(middle).physical_offset < offset:
-                    low = middle
-                else:
-                    high = middle - 1
-            return low
+            return opened.file.first_at(offset) - 1
         finally:
             opened.close()
 
     def _are_sound(self) -> bool:
         """Whether the entries form the chains that puts make. LOOKED_AT_MAX of them are looked at,
-        those of the newest files; what a larger index holds beyond is believed."""
+        the newest ones; what an index holds beyond is believed."""
         left = LOOKED_AT_MAX
         for known in reversed(self._known()):
-            left -= known.entries
-            if left < 0:
+            if left <= 0:
                 return True
-            opened = self._map(known.name, writable=False)
+            opened = self._map(known.name, writable=False, scattered=False)
             try:
-                if not _is_sound(opened.file):
+                if not opened.file.is_sound(max(1, known.entries + 1 - left)):
+                    return False
+            finally:
+                opened.close()
+            left -= known.entries
+        return True
+
+    def _are_sound_from(self, offset: int) -> bool:
+        """The same for all entries of records at or above offset: their rows are compared with
+        entries, and that these can be reached is what a comparison does not see."""
+        for known in self._known():
+            if not known.entries or known.header.end_offset < offset:
+                continue
+            opened = self._map(known.name, writable=False, scattered=False)
+            try:
+                if not opened.file.is_sound(opened.file.first_at(offset)):
                     return False
             finally:
                 opened.close()
@@ -298,66 +308,72 @@ class IndexWriter:
 
     # -- putting ------------------------------------------------------------------------------
 
-    def put(self, rows: Sequence[IndexRow], first: int = 0) -> int:
-        """Put some of rows, from number first on; return the number of the next one to put.
+    def put(self, rows: bytes, first: int) -> int:
+        """Put some of rows (``index_chains.ROW`` each, in the order of the log), from number first
+        on; return the number of the next one to put.
 
         Raises IndexIncomplete; raises DiskFull, ReadOnlyDisk or OSError if a file cannot be made
         or grown: call again with the same number.
         """
-        offset = rows[first][1]
+        offset = _offset_of(rows, first)
         if offset < self._from:
-            return first + 1
+            return _first_row_at(rows, first, self._from)
         if offset <= self._compare_until:
-            return self._put_compared(rows, first)
+            return self._put_compared(
+                rows, first, _first_row_at(rows, first, self._compare_until + 1)
+            )
         last = self._writable()
         file = last.file
         number = file.header.next_entry
-        room = min(len(rows) - first, self._geometry.entries - number)
+        room = min(len(rows) // ROW.size - first, self._geometry.entries - number)
         self._reserve(last, self._geometry.entry_offset(number + room))
         self._touch(last)
-        done = file.put_many(rows[first : first + room] if first or room < len(rows) else rows)
+        done = file.put_rows(rows, first)
         self.entries += done
         self.put_count += done
         if file.is_full:
             self.filled_timestamp_ms = file.header.end_timestamp_ms
         return first + done
 
-    def _put_compared(self, rows: Sequence[IndexRow], first: int) -> int:
-        """Put one row unless the index has it."""
-        key_hash, offset, store_timestamp_ms = rows[first]
-        if self._contains(key_hash, offset):
-            return first + 1
+    def _put_compared(self, rows: bytes, first: int, end: int) -> int:
+        """Pass over the rows of [first, end) that the index has, or put one that it has not."""
+        offset = _offset_of(rows, first)
+        done = first
+        for file in self._that_may_hold(offset):
+            done = file.held_rows(rows, done, end)
+        if done > first:
+            return done
         # Only of the last record indexed some keys may be missing: a kill came between them.
         if offset < self._end_offset():
             raise IndexIncomplete
         last = self._writable()
         self._reserve(last, self._geometry.entry_offset(last.file.header.next_entry + 1))
         self._touch(last)
-        last.file.put(key_hash, offset, store_timestamp_ms)
+        last.file.put_rows(rows[first * ROW.size : (first + 1) * ROW.size])
         self.entries += 1
         self.put_count += 1
         return first + 1
 
-    def _contains(self, key_hash: int, offset: int) -> bool:
+    def _that_may_hold(self, offset: int) -> Iterator[IndexFile]:
+        """Files that may have entries of the record at offset, oldest first: the keys of one may
+        begin in one file and go on in the next.
+
+        They count as touched even if nothing is put: an entry may be in the page cache only.
+        """
+        for known in self._older:
+            if not known.header.begin_offset <= offset <= known.header.end_offset:
+                continue
+            opened = self._reading.get(known.name)
+            if opened is None:
+                opened = self._reading[known.name] = self._map(known.name, writable=False)
+                while len(self._reading) > READ_MAPPED_MAX:
+                    self._reading.popitem(last=False)[1].close()
+            self._touch(opened)
+            yield opened.file
         last = self._last
         if last is not None and last.file.entry_count:
-            # Touched even if nothing is put: the entry may be in the page cache only.
             self._touch(last)
-            if last.file.contains(key_hash, offset):
-                return True
-        for known in reversed(self._older):
-            if known.header.end_offset < offset:
-                return False
-            if known.header.begin_offset <= offset:
-                opened = self._reading.get(known.name)
-                if opened is None:
-                    opened = self._reading[known.name] = self._map(known.name, writable=False)
-                    while len(self._reading) > READ_MAPPED_MAX:
-                        self._reading.popitem(last=False)[1].close()
-                self._touch(opened)
-                if opened.file.contains(key_hash, offset):
-                    return True
-        return False
+            yield last.file
 
     def _writable(self) -> _Open:
         """The file that takes the next entry; made if the last one is full."""
@@ -393,11 +409,11 @@ class IndexWriter:
 
     # -- files --------------------------------------------------------------------------------
 
-    def _map(self, name: str, *, writable: bool) -> _Open:
+    def _map(self, name: str, *, writable: bool, scattered: bool = True) -> _Open:
         path = self._directory / name
         file = self._disk.open(path, writable=writable)
         try:
-            region = file.map(writable=writable, scattered=True)
+            region = file.map(writable=writable, scattered=scattered)
         finally:
             file.close()
         return _Open(path, region, IndexFile(region.view, self._geometry))
@@ -453,21 +469,20 @@ class IndexWriter:
         self._close_all()
 
 
-def _is_sound(file: IndexFile) -> bool:
-    """Whether every chain runs through its slot's entries, and every slot begins with its newest.
+def _offset_of(rows: bytes, number: int) -> int:
+    """Physical offset of the record of a row."""
+    offset: int = ROW.unpack_from(rows, number * ROW.size)[0]
+    return offset
 
-    A slot or an entry that was overwritten hides keys: no count would tell.
-    """
-    slots = file.geometry.slots
-    newest: dict[int, Entry] = {}
-    numbers: dict[int, int] = {}
-    before = 0
-    for number in range(1, file.entry_count + 1):
-        entry = file.entry(number)
-        slot = entry.key_hash % slots
-        if entry.key_hash < 0 or entry.physical_offset < before or entry.seconds < 0:
-            return False
-        if entry.previous != numbers.get(slot, 0):
-            return False
-        newest[slot], numbers[slot], before = entry, number, entry.physical_offset
-    return all(file.contains(entry.key_hash, entry.physical_offset) for entry in newest.values())
+
+def _first_row_at(rows: bytes, first: int, offset: int) -> int:
+    """Number of the first row, from first on, of a record at or above offset; all rows' count if
+    there is none."""
+    low, high = first, len(rows) // ROW.size
+    while low < high:
+        middle = (low + high) // 2
+        if _offset_of(rows, middle) < offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -16,6 +16,7 @@ from shared.files.positions import Positions
 from shared.files.queue_math import place
 from shared.files.recovery import recover
 from shared.files.store_dir import StoreConfig, StoreDir
+from tests.support.index_rows import packed
 from tests.support.runs import runs_of
 from tidemark.formats.checkpoint import Slot, resume_check
 from tidemark.formats.filenames import offset_name
@@ -148,7 +149,7 @@ class SmallStore:
         geometry = self.store.config.index_geometry
         data = bytearray(geometry.size)
         file = IndexFile(memoryview(data), geometry)
-        assert file.put_many(rows) == len(rows)
+        assert file.put_rows(packed(rows)) == len(rows)
         (self.store.index_dir / name).write_bytes(data)
 
     def close(self, *, clean: bool = False) -> None:

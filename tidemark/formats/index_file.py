@@ -19,39 +19,48 @@ Numbers of slots and entries are not recorded in the file: both sides must confi
 from __future__ import annotations
 
 import struct
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
-HEADER_SIZE: Final = 40
-SLOT_SIZE: Final = 4
-ENTRY_SIZE: Final = 20
-SECONDS_MAX: Final = 0x7FFFFFFF
-PUT_MANY_MAX: Final = 4096
-"""Rows stored under one header store; bounds what ``heal`` must look through."""
+from tidemark.formats.index_chains import (
+    BEGIN_OFFSET,
+    BEGIN_TIMESTAMP,
+    COUNTS,
+    END_OFFSET,
+    END_TIMESTAMP,
+    ENTRY,
+    ENTRY_SIZE,
+    HEADER_SIZE,
+    PUT_MANY_MAX,
+    ROW,
+    SLOT_SIZE,
+    IndexFileTooShort,
+    NoRow,
+    counts_of,
+    counts_word,
+    first_at,
+    swap_32,
+    swap_64,
+)
+from tidemark.formats.twins import chains_are_sound, held_rows, look_up, put_rows
+
+__all__ = [
+    "ENTRY_SIZE",
+    "HEADER_SIZE",
+    "PUT_MANY_MAX",
+    "ROW",
+    "SLOT_SIZE",
+    "Entry",
+    "Geometry",
+    "Header",
+    "IndexFile",
+    "IndexFileTooShort",
+    "NoRow",
+]
 
 _HEADER: Final = struct.Struct(">qqqqii")
-_ENTRY: Final = struct.Struct(">iqii")
 _NATIVE_HEADER: Final = struct.Struct("=5Q")
-_BIG_32: Final = struct.Struct(">I")
-_NATIVE_32: Final = struct.Struct("=I")
-_BIG_64: Final = struct.Struct(">Q")
-_NATIVE_64: Final = struct.Struct("=Q")
 _EMPTY_ENTRY: Final = bytes(ENTRY_SIZE)
-ROW: Final = struct.Struct("=qqq")
-"""What is to be put, packed: physical offset, store timestamp [ms], key hash; native order."""
-_IS_LITTLE: Final = sys.byteorder == "little"
-
-# Numbers of the header's five 8-byte words.
-_BEGIN_TIMESTAMP: Final = 0
-_END_TIMESTAMP: Final = 1
-_BEGIN_OFFSET: Final = 2
-_END_OFFSET: Final = 3
-_COUNTS: Final = 4
-
-
-class IndexFileTooShort(ValueError):
-    """The view has fewer bytes than the geometry needs: not this file, or not this geometry."""
 
 
 class Geometry(NamedTuple):
@@ -105,8 +114,8 @@ class Entry(NamedTuple):
 class IndexFile:
     """One index file in memory. Borrows the view; ``close`` gives it back.
 
-    A read-only view does for everything but put, start_after, heal and cut, of which only the one
-    process that writes the file may call any.
+    A read-only view does for everything but put_rows, start_after, heal and cut, of which only the
+    one process that writes the file may call any.
     """
 
     __slots__ = ("_entries_at", "_geometry", "_head", "_slots", "_view")
@@ -154,58 +163,33 @@ class IndexFile:
         """Entry number, 1…N−1. Raises IndexError outside."""
         if not 1 <= number < self._geometry.entries:
             raise IndexError(f"entry {number} is not in 1…{self._geometry.entries - 1}")
-        return Entry._make(_ENTRY.unpack_from(self._view, self._entry_at(number)))
+        return Entry._make(ENTRY.unpack_from(self._view, self._entry_at(number)))
 
     # -- reading ---------------------------------------------------------------------------------
 
     def lookup(self, key_hash: int, *, begin_ms: int, end_ms: int, hits_max: int) -> list[int]:
-        """Physical offsets of the key hash's entries with begin_ms ≤ time ≤ end_ms, newest first.
+        """Physical offsets of the key hash's entries with begin_ms ≤ time ≤ end_ms, newest first:
+        see ``index_chains.look_up``."""
+        slots, entries = self._geometry
+        return look_up(self._view, slots, entries, key_hash, begin_ms, end_ms, hits_max)
 
-        By section 5.6 to the letter: an entry's time is the header's begin plus whole seconds, so
-        an exact begin_ms may miss a record stored in that second; and other keys with the same hash
-        are returned too: the caller compares the records' real keys.
-        """
-        # The slot before the count. The other way round:
-        # 1. we read count 10; 2. the writer puts entries 10 and 11, the slot becomes 11;
-        # 3. we read slot 11, beyond the count we hold: "empty", and the key is not found.
-        number = _swap_32(self._slots[key_hash % self._geometry.slots])
-        header = self.header
-        newest = min(header.next_entry, self._geometry.entries - 1)
-        if header.next_entry <= 1:
-            return []
-        number = self._newest_visible(number, newest)
-        hits: list[int] = []
-        while number and len(hits) < hits_max:
-            stored_hash, offset, seconds, previous = _ENTRY.unpack_from(
-                self._view, self._entry_at(number)
-            )
-            if seconds < 0:
-                break
-            time_ms = header.begin_timestamp_ms + seconds * 1000
-            if stored_hash == key_hash and begin_ms <= time_ms <= end_ms:
-                hits.append(offset)
-            # Not only "invalid or itself": entries point to older ones, whatever else is damage,
-            # and following it could go round for ever.
-            if not 0 < previous < number or time_ms < begin_ms:
-                break
-            number = previous
-        return hits
+    def held_rows(self, rows: bytes | memoryview, first: int, end: int) -> int:
+        """Number of the first row of [first, end) that the file has no entry of; end if it has
+        all. Raises NoRow."""
+        slots, entries = self._geometry
+        return held_rows(self._view, slots, entries, rows, first, end)
 
-    def contains(self, key_hash: int, physical_offset: int) -> bool:
-        """The file has an entry of this hash for the record at physical_offset."""
-        number = _swap_32(self._slots[key_hash % self._geometry.slots])
-        number = self._newest_visible(number, self._next_entry() - 1)
-        while number:
-            stored_hash, offset, _, previous = _ENTRY.unpack_from(
-                self._view, self._entry_at(number)
-            )
-            if stored_hash == key_hash and offset == physical_offset:
-                return True
-            # Records are indexed in the log's order: behind a smaller offset are only smaller ones.
-            if offset < physical_offset or not 0 < previous < number:
-                return False
-            number = previous
-        return False
+    def first_at(self, physical_offset: int) -> int:
+        """Number of the first entry whose record begins at or above physical_offset; the entry
+        count plus 1 if there is none."""
+        slots, entries = self._geometry
+        return first_at(self._view, slots, entries, physical_offset)
+
+    def is_sound(self, first: int = 1) -> bool:
+        """Whether every chain runs through its slot's entries from number first on, and every slot
+        of theirs begins with its newest."""
+        slots, entries = self._geometry
+        return chains_are_sound(self._view, slots, entries, first)
 
     def problem(self) -> str | None:
         """What in the header cannot be true; None if nothing. Looks at no entry but the ends."""
@@ -241,49 +225,14 @@ class IndexFile:
             header = Header(timestamp_ms, timestamp_ms, offset, offset)
         self._store_header(header)
 
-    def put(self, key_hash: int, physical_offset: int, store_timestamp_ms: int) -> bool:
-        """Append one entry (section 5.3). False: the file is full and unchanged.
+    def put_rows(self, rows: bytes | memoryview, first: int = 0) -> int:
+        """Append rows (``ROW`` each, in the order of the log) from number first on (section 5.3);
+        return how many went in. Fewer than all: the file is full. Raises NoRow.
 
-        key_hash: 0…2^31−1. Entries come in the order of the log. Whether the record was indexed
-        before is for the caller to know.
+        Whether a record was indexed before is for the caller to know.
         """
-        header = self.header
-        number = header.next_entry
-        if number >= self._geometry.entries:
-            return False
-        slot = key_hash % self._geometry.slots
-        previous = _swap_32(self._slots[slot])
-        if not 0 < previous < number:
-            previous = 0
-        at = self._entry_at(number)
-        self._view[at : at + ENTRY_SIZE] = _ENTRY.pack(
-            key_hash,
-            physical_offset,
-            _seconds(store_timestamp_ms, header.begin_timestamp_ms),
-            previous,
-        )
-        self._slots[slot] = _swap_32(number)
-        self._publish(
-            header,
-            first=(physical_offset, store_timestamp_ms),
-            last=(physical_offset, store_timestamp_ms),
-            slots_used=header.slots_used + (previous == 0),
-            next_entry=number + 1,
-        )
-        return True
-
-    def put_many(self, rows: Sequence[tuple[int, int, int]]) -> int:
-        """Append (key hash, physical offset, store time ms) rows; return how many went in.
-
-        The bytes are those of one ``put`` after another; fewer than all: the file is full.
-        """
-        done = 0
-        while done < len(rows):
-            step = self._put_step(rows[done : done + PUT_MANY_MAX])
-            if not step:
-                break
-            done += step
-        return done
+        slots, entries = self._geometry
+        return put_rows(self._view, slots, entries, rows, first)
 
     def heal(self, predecessor: Header | None = None) -> int:
         """Undo what a kill inside a put, a heal or a cut left behind; return the entries undone.
@@ -299,8 +248,8 @@ class IndexFile:
         if count == 0:
             self.start_after(predecessor)
         else:
-            self._head[_END_OFFSET] = _swap_64(self.entry(count).physical_offset)
-            self._head[_COUNTS] = _counts(header.slots_used, count + 1)
+            self._head[END_OFFSET] = swap_64(self.entry(count).physical_offset)
+            self._head[COUNTS] = counts_word(header.slots_used, count + 1)
         return undone
 
     def cut(
@@ -326,7 +275,7 @@ class IndexFile:
                 break
             # The count first, in steps that heal can finish: a kill leaves entries beyond it.
             slots_used = self.header.slots_used - self._chains_begun(keep + 1, count + 1)
-            self._head[_COUNTS] = _counts(slots_used, keep + 1)
+            self._head[COUNTS] = counts_word(slots_used, keep + 1)
             self._undo(keep + 1, count + 1)
             removed += count - keep
             count = keep
@@ -334,10 +283,10 @@ class IndexFile:
             self.start_after(predecessor)
         else:
             last = self.entry(count).physical_offset
-            self._head[_END_OFFSET] = _swap_64(last)
+            self._head[END_OFFSET] = swap_64(last)
             timestamp_ms = end_timestamp_ms_of(last)
             if timestamp_ms is not None:
-                self._head[_END_TIMESTAMP] = _swap_64(timestamp_ms)
+                self._head[END_TIMESTAMP] = swap_64(timestamp_ms)
         return removed
 
     # -- inside ----------------------------------------------------------------------------------
@@ -346,85 +295,11 @@ class IndexFile:
         return self._entries_at + ENTRY_SIZE * number
 
     def _next_entry(self) -> int:
-        number = _as_signed(_swap_64(self._head[_COUNTS]) & 0xFFFFFFFF)
-        return min(max(number, 1), self._geometry.entries)
-
-    def _newest_visible(self, number: int, newest: int) -> int:
-        """Follow a chain from number down to the first entry ≤ newest; 0 if there is none.
-
-        The writer of many rows stores slots before the count that makes them visible.
-        """
-        if number >= self._geometry.entries:
-            return 0
-        while number > newest:
-            (previous,) = struct.unpack_from(">i", self._view, self._entry_at(number) + 16)
-            number = previous if 0 < previous < number else 0
-        return number
-
-    def _put_step(self, rows: Sequence[tuple[int, int, int]]) -> int:
-        """Put up to PUT_MANY_MAX rows under one store of the count; return how many fit."""
-        header = self.header
-        first_number = header.next_entry
-        rows = rows[: max(0, self._geometry.entries - first_number)]
-        if not rows:
-            return 0
-        slots, slot_count = self._slots, self._geometry.slots
-        begin_ms = header.begin_timestamp_ms
-        slots_used = header.slots_used
-        newest: dict[int, int] = {}
-        packed = bytearray(ENTRY_SIZE * len(rows))
-        pack_into = _ENTRY.pack_into
-        at = 0
-        number = first_number
-        for key_hash, offset, timestamp_ms in rows:
-            slot = key_hash % slot_count
-            previous = newest.get(slot, 0)
-            if not previous:
-                previous = _swap_32(slots[slot])
-                if not 0 < previous < first_number:
-                    previous = 0
-                    slots_used += 1
-            seconds = _seconds(timestamp_ms, begin_ms)
-            pack_into(packed, at, key_hash, offset, seconds, previous)
-            newest[slot] = number
-            if number == 1:
-                begin_ms = timestamp_ms
-            number += 1
-            at += ENTRY_SIZE
-        start = self._entry_at(first_number)
-        self._view[start : start + len(packed)] = packed
-        for slot, value in newest.items():
-            slots[slot] = _swap_32(value)
-        self._publish(
-            header,
-            first=rows[0][1:],
-            last=rows[-1][1:],
-            slots_used=slots_used,
-            next_entry=number,
-        )
-        return len(rows)
-
-    def _publish(
-        self,
-        header: Header,
-        *,
-        first: tuple[int, int],
-        last: tuple[int, int],
-        slots_used: int,
-        next_entry: int,
-    ) -> None:
-        """Store the header fields after a put, the counts last. first, last: (offset, time)."""
-        head = self._head
-        if header.next_entry <= 1:
-            head[_BEGIN_OFFSET] = _swap_64(first[0])
-            head[_BEGIN_TIMESTAMP] = _swap_64(first[1])
-        head[_END_OFFSET] = _swap_64(last[0])
-        head[_END_TIMESTAMP] = _swap_64(last[1])
-        head[_COUNTS] = _counts(slots_used, next_entry)
+        return min(counts_of(self._head[COUNTS])[1], self._geometry.entries)
 
     def _store_header(self, header: Header) -> None:
         words = _NATIVE_HEADER.unpack(_HEADER.pack(*header))
-        for word in (_BEGIN_TIMESTAMP, _END_TIMESTAMP, _BEGIN_OFFSET, _END_OFFSET, _COUNTS):
+        for word in (BEGIN_TIMESTAMP, END_TIMESTAMP, BEGIN_OFFSET, END_OFFSET, COUNTS):
             self._head[word] = words[word]
 
     def _undo(self, start: int, end: int) -> int:
@@ -436,10 +311,10 @@ class IndexFile:
         for number in range(end - 1, start - 1, -1):
             at = self._entry_at(number)
             stored = bytes(self._view[at : at + ENTRY_SIZE])
-            key_hash, _, _, previous = _ENTRY.unpack(stored)
+            key_hash, _, _, previous = ENTRY.unpack(stored)
             slot = key_hash % self._geometry.slots
-            if _swap_32(self._slots[slot]) == number:
-                self._slots[slot] = _swap_32(previous if 0 < previous < number else 0)
+            if swap_32(self._slots[slot]) == number:
+                self._slots[slot] = swap_32(previous if 0 < previous < number else 0)
             elif stored == _EMPTY_ENTRY:
                 # Asked after the slot: an entry of hash 0 for the record at 0 is all zeros too.
                 # Not written to: zeros stored into a hole would take blocks.
@@ -451,36 +326,3 @@ class IndexFile:
     def _chains_begun(self, start: int, end: int) -> int:
         """How many of the entries [start, end) were the first of their slot."""
         return sum(self.entry(number).previous == 0 for number in range(start, end))
-
-
-def _seconds(timestamp_ms: int, begin_ms: int) -> int:
-    """An entry's time field: 0 while begin is not known, never negative (section 5.3)."""
-    if begin_ms <= 0 or timestamp_ms <= begin_ms:
-        return 0
-    return min((timestamp_ms - begin_ms) // 1000, SECONDS_MAX)
-
-
-def _counts(slots_used: int, next_entry: int) -> int:
-    """The header's last word: both counts as one store, so that neither is counted twice."""
-    return _swap_64((slots_used & 0xFFFFFFFF) << 32 | next_entry)
-
-
-def _as_signed(value: int) -> int:
-    return value - (1 << 32) if value & 0x80000000 else value
-
-
-def _swap_32(value: int) -> int:
-    """Big-endian value of a native load, and back (its own inverse)."""
-    if not _IS_LITTLE:
-        return value
-    swapped: int = _BIG_32.unpack(_NATIVE_32.pack(value))[0]
-    return swapped
-
-
-def _swap_64(value: int) -> int:
-    """The same for 8 bytes; a negative value, which only damage brings, keeps its bits."""
-    value &= 0xFFFFFFFFFFFFFFFF
-    if not _IS_LITTLE:
-        return value
-    swapped: int = _BIG_64.unpack(_NATIVE_64.pack(value))[0]
-    return swapped

@@ -12,7 +12,7 @@ import importlib
 import os
 from typing import Final
 
-MODULES: Final = ("checksum", "encode", "select", "walk")
+MODULES: Final = ("checksum", "decode", "encode", "index", "select", "units", "walk")
 """The compiled modules: all of them, or none is used."""
 
 
@@ -31,19 +31,18 @@ def _why_pure() -> str:
 WHY_PURE: Final = _why_pure()
 COMPILED: Final = not WHY_PURE
 
-from tidemark.formats.index_chains import (  # noqa: E402 - until it is compiled
-    chains_are_sound,
-    held_rows,
-    look_up,
-    put_rows,
-)
-
 if COMPILED:
+    from tidemark.formats.speedups.decode import decode_messages
     from tidemark.formats.speedups.encode import body_size_counts, encode_runs, runs_size
+    from tidemark.formats.speedups.index import chains_are_sound, held_rows, look_up, put_rows
     from tidemark.formats.speedups.select import select
+    from tidemark.formats.speedups.units import leading_units
     from tidemark.formats.speedups.walk import plan_range, walk
 else:
+    from tidemark.formats.index_chains import chains_are_sound, held_rows, look_up, put_rows
+    from tidemark.formats.message import decode_messages
     from tidemark.formats.plan import plan_range
+    from tidemark.formats.queue_unit import leading_units
     from tidemark.formats.runs import body_size_counts, encode_runs, runs_size
     from tidemark.formats.scan import walk
     from tidemark.formats.select import select
@@ -54,8 +53,10 @@ __all__ = [
     "WHY_PURE",
     "body_size_counts",
     "chains_are_sound",
+    "decode_messages",
     "encode_runs",
     "held_rows",
+    "leading_units",
     "look_up",
     "plan_range",
     "put_rows",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import mmap
 import random
 import struct
 import sys
@@ -15,19 +17,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemark.formats import index_file
+from tests.support.index_rows import Row, packed, put_plainly
+from tests.support.machine_steps import shared_memory, states_between_instructions
+from tests.support.twins import twins_of
+from tidemark.formats import index_chains, index_file
 from tidemark.formats.index_file import Geometry, Header, IndexFile, IndexFileTooShort
 
 SMALL = Geometry(slots=20, entries=30)
 ALL_TIMES = {"begin_ms": -(2**62), "end_ms": 2**62, "hits_max": 10**6}
+TWINS = ("put_rows", "look_up", "held_rows", "chains_are_sound")
 
-Row = tuple[int, int, int]
+
+@pytest.fixture(scope="module", autouse=True, params=twins_of("index", index_chains.put_rows))
+def twin(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test here runs with both twins of ``index_chains``."""
+    module = importlib.import_module(request.param.__module__)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in TWINS:
+            patch.setattr(index_file, name, getattr(module, name))
+        yield
+
+
+def is_compiled() -> bool:
+    return vars(index_file)["put_rows"] is not index_chains.put_rows
 
 
 def new(
     geometry: Geometry = SMALL, predecessor: Header | None = None
-) -> tuple[bytearray, IndexFile]:
-    data = bytearray(geometry.size)
+) -> tuple[mmap.mmap, IndexFile]:
+    data = shared_memory(geometry.size)
     index = IndexFile(memoryview(data), geometry)
     if predecessor is not None:
         index.start_after(predecessor)
@@ -37,8 +55,13 @@ def new(
 def filled(rows: list[Row], geometry: Geometry = SMALL, predecessor: Header | None = None) -> bytes:
     data, index = new(geometry, predecessor)
     for row in rows:
-        assert index.put(*row)
+        assert put_plainly(data, geometry, row)
+    index.close()
     return bytes(data)
+
+
+def put(index: IndexFile, *rows: Row) -> int:
+    return index.put_rows(packed(rows))
 
 
 def rows_of(random_source: random.Random, count: int, *, start: int = 0) -> list[Row]:
@@ -54,8 +77,8 @@ def rows_of(random_source: random.Random, count: int, *, start: int = 0) -> list
 
 def test_the_reference_s_entries_in_bytes() -> None:
     data, index = new()
-    index.put(569321660, 0, 1795166908077)
-    index.put(1903240649, 0, 1795166908077)
+    put(index, (569321660, 0, 1795166908077))
+    put(index, (1903240649, 0, 1795166908077))
     assert SMALL.size == len(data) == 720
     assert data[140:160].hex() == "21ef28bc" + "00" * 8 + "00" * 8
     assert data[160:180].hex() == "717125c9" + "00" * 8 + "00" * 8
@@ -66,13 +89,13 @@ def test_the_reference_s_entries_in_bytes() -> None:
 def test_the_first_entry_behind_a_full_file_counts_seconds_from_that_file_s_end() -> None:
     _, first = new()
     for n in range(29):
-        assert first.put(n, n * 100, 1795167034244)
+        assert put(first, (n, n * 100, 1795167034244))
     assert first.is_full
-    assert not first.put(77, 2900, 1795167034244)
+    assert not put(first, (77, 2900, 1795167034244))
     assert first.header.next_entry == 30
     _, second = new(predecessor=first.header)
     assert second.header == Header(1795167034244, 1795167034244, 2800, 2800, 0, 1)
-    second.put(5, 2900, 1795167036545)
+    put(second, (5, 2900, 1795167036545))
     assert second.entry(1).seconds == 2
     assert second.header.begin_timestamp_ms == 1795167036545
 
@@ -91,7 +114,7 @@ def test_the_first_entry_behind_a_full_file_counts_seconds_from_that_file_s_end(
 def test_seconds_are_truncated_and_clamped(begin_ms: int, now_ms: int, seconds: int) -> None:
     data, index = new()
     struct.pack_into(">q", data, 0, begin_ms)
-    index.put(1, 1, now_ms)
+    put(index, (1, 1, now_ms))
     assert index.entry(1).seconds == seconds
 
 
@@ -105,7 +128,7 @@ def test_many_rows_leave_the_bytes_of_one_put_after_another(
     done = 0
     while done < count:
         step = source.randint(1, count - done)
-        assert index.put_many(rows[done : done + step]) == step
+        assert put(index, *rows[done : done + step]) == step
         done += step
     expected = filled(rows, predecessor=predecessor)
     assert bytes(data) == expected
@@ -114,8 +137,8 @@ def test_many_rows_leave_the_bytes_of_one_put_after_another(
 def test_many_rows_stop_where_the_file_is_full() -> None:
     rows = rows_of(random.Random(1), 40)
     data, index = new()
-    assert index.put_many(rows) == 29
-    assert index.put_many(rows) == 0
+    assert put(index, *rows) == 29
+    assert put(index, *rows) == 0
     assert bytes(data) == filled(rows[:29])
 
 
@@ -123,7 +146,7 @@ def test_more_rows_than_one_step_takes() -> None:
     geometry = Geometry(50, 3 * index_file.PUT_MANY_MAX)
     rows = rows_of(random.Random(2), 2 * index_file.PUT_MANY_MAX + 3)
     data, index = new(geometry)
-    assert index.put_many(rows) == len(rows)
+    assert put(index, *rows) == len(rows)
     assert bytes(data) == filled(rows, geometry)
 
 
@@ -140,7 +163,7 @@ def test_lookups_are_those_of_a_plain_list(
     """Times never step back here, so the early stop of a chain changes nothing."""
     rows = rows_of(source, count)
     _, index = new()
-    index.put_many(rows)
+    put(index, *rows)
     first_ms = rows[0][2] if rows else 0
     begin_ms, end_ms = first_ms + begin, first_ms + end
     for key_hash in (0, 1, 20, 21, 41, 2**31 - 1, 40, 7):
@@ -155,20 +178,75 @@ def test_lookups_are_those_of_a_plain_list(
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 29))
-def test_it_contains_what_was_put(source: random.Random, count: int) -> None:
+def test_it_holds_what_was_put_and_nothing_else(source: random.Random, count: int) -> None:
     rows = rows_of(source, count)
     _, index = new()
-    index.put_many(rows)
+    put(index, *rows)
     held = {(key_hash, offset) for key_hash, offset, _ in rows}
     for key_hash in (0, 1, 20, 21, 41, 2**31 - 1, 40, 7):
         for offset in {offset for _, offset, _ in rows} | {-1, 50, 10**6}:
-            assert index.contains(key_hash, offset) == ((key_hash, offset) in held)
+            assert index.held_rows(packed([(key_hash, offset, 0)]), 0, 1) == (
+                (key_hash, offset) in held
+            )
+
+
+@given(st.randoms(use_true_random=False), st.integers(0, 29))
+def test_rows_are_held_up_to_the_first_that_is_not(source: random.Random, count: int) -> None:
+    rows = rows_of(source, count)
+    _, index = new()
+    put(index, *rows)
+    held = {(key_hash, offset) for key_hash, offset, _ in rows}
+    asked = [
+        row if source.random() < 0.9 else (row[0], row[1] + source.choice([-1, 0, 1]), row[2])
+        for row in rows
+        if source.random() < 0.9
+    ]
+    first = source.randint(0, len(asked))
+    end = source.randint(first, len(asked))
+    expected = next((n for n in range(first, end) if asked[n][:2] not in held), end)
+    assert index.held_rows(packed(asked), first, end) == expected
+
+
+@given(st.randoms(use_true_random=False), st.integers(0, 29), st.integers(-100, 6000))
+def test_the_first_entry_at_an_offset(source: random.Random, count: int, offset: int) -> None:
+    rows = rows_of(source, count)
+    _, index = new()
+    put(index, *rows)
+    assert index.first_at(offset) == 1 + sum(row[1] < offset for row in rows)
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 29), st.data())
+def test_whatever_is_overwritten_in_a_chain_is_seen(
+    source: random.Random, count: int, draw: st.DataObject
+) -> None:
+    rows = rows_of(source, count)
+    data = bytearray(filled(rows))
+    index = IndexFile(memoryview(data), SMALL)
+    assert all(index.is_sound(first) for first in range(1, count + 2))
+    number = draw.draw(st.integers(1, count))
+    slot = SMALL.slot_offset(index.entry(number).key_hash % SMALL.slots)
+    at, value = draw.draw(
+        st.sampled_from(
+            [
+                (slot, 0),
+                (SMALL.entry_offset(number), -1),
+                (SMALL.entry_offset(number) + 4, -1),
+                (SMALL.entry_offset(number) + 12, -1),
+                (SMALL.entry_offset(number) + 16, -1),
+                (SMALL.entry_offset(number) + 16, number),
+            ]
+        )
+    )
+    struct.pack_into(">i", data, at, value)
+    assert not index.is_sound()
+    assert not index.is_sound(number)
+    assert index.is_sound(count + 1)
 
 
 def test_an_entry_with_a_negative_time_ends_the_walk() -> None:
     data, index = new()
     for n in range(3):
-        index.put(1, n * 100, 10_000)
+        put(index, (1, n * 100, 10_000))
     struct.pack_into(">i", data, SMALL.entry_offset(2) + 12, -1)
     assert index.lookup(1, **ALL_TIMES) == [200]
 
@@ -176,17 +254,19 @@ def test_an_entry_with_a_negative_time_ends_the_walk() -> None:
 def test_a_chain_that_turns_back_is_walked_once() -> None:
     data, index = new()
     for n in range(5):
-        index.put(1, n * 100, 10_000)
+        put(index, (1, n * 100, 10_000))
     struct.pack_into(">i", data, SMALL.entry_offset(2) + 16, 4)
     assert index.lookup(1, **ALL_TIMES) == [400, 300, 200, 100]
-    assert not index.contains(1, 0)
+    assert not index.is_sound()
 
 
 def test_a_read_only_view_serves_look_ups() -> None:
     data = filled([(1, 100, 10_000)])
     index = IndexFile(memoryview(data), SMALL)
     assert index.lookup(1, **ALL_TIMES) == [100]
-    assert index.contains(1, 100)
+    assert index.held_rows(packed([(1, 100, 0)]), 0, 1) == 1
+    with pytest.raises(BufferError):
+        put(index, (1, 200, 11_000))
 
 
 def test_closing_gives_the_view_back() -> None:
@@ -212,10 +292,11 @@ def test_there_is_no_entry_outside(number: int) -> None:
 
 @contextmanager
 def each_instruction(seen: Callable[[], None]) -> Iterator[None]:
-    """Call seen before every bytecode instruction of index_file: between any two of its stores."""
+    """Call seen before every bytecode instruction of the index file's pure code: between any two
+    of its stores."""
 
     def trace(frame: FrameType, event: str, _argument: Any) -> Any:
-        if frame.f_code.co_filename != index_file.__file__:
+        if frame.f_code.co_filename not in (index_file.__file__, index_chains.__file__):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
@@ -230,8 +311,14 @@ def each_instruction(seen: Callable[[], None]) -> Iterator[None]:
         sys.settrace(previous)
 
 
-def states_of(data: bytearray, act: Callable[[], object]) -> list[bytes]:
-    """Every different content that the file had while act ran, first and last included."""
+def states_of_put(data: mmap.mmap, act: Callable[[], object]) -> list[bytes]:
+    """Every different content that the file had while act put rows, first and last included; with
+    the compiled twin between any two machine instructions."""
+    return states_between_instructions(data, act) if is_compiled() else states_of(data, act)
+
+
+def states_of(data: mmap.mmap, act: Callable[[], object]) -> list[bytes]:
+    """Every different content that the file had while pure code ran, first and last included."""
     states = [bytes(data)]
 
     def look() -> None:
@@ -274,28 +361,27 @@ def assert_same_index(data: bytes, expected: bytes) -> None:
     st.booleans(),
 )
 def test_a_put_killed_anywhere_and_healed_goes_on_as_if_never_killed(
-    source: random.Random, before: int, put: int, one_by_one: bool, follows: bool
+    source: random.Random, before: int, added: int, one_by_one: bool, follows: bool
 ) -> None:
     predecessor = Header(1, 1_795_166_900_000, 0, 0, 1, 2) if follows else None
-    rows = rows_of(source, before + put)
+    rows = rows_of(source, before + added)
     data, index = new(predecessor=predecessor)
-    index.put_many(rows[:before])
+    put(index, *rows[:before])
+    batches = [[row] for row in rows[before:]] if one_by_one else [rows[before:]]
+    puts = [packed(batch) for batch in batches]
 
     def act() -> None:
-        if one_by_one:
-            for row in rows[before:]:
-                index.put(*row)
-        else:
-            index.put_many(rows[before:])
+        for each in puts:
+            index.put_rows(each)
 
-    states = states_of(data, act)
+    states = states_of_put(data, act)
     assert len(states) > 2
     for state in with_torn_entries(states):
         killed = bytearray(state)
         again = IndexFile(memoryview(killed), SMALL)
         again.heal(predecessor)
         done = again.entry_count
-        assert before <= done <= before + put
+        assert before <= done <= before + added
         healed = bytes(killed)
         expected = filled(rows[:done], predecessor=predecessor)
         # The end time may still be that of the undone entry; everything else is exact.
@@ -303,7 +389,7 @@ def test_a_put_killed_anywhere_and_healed_goes_on_as_if_never_killed(
         assert healed[40:] == expected[40:]
         assert again.heal(predecessor) == 0
         assert bytes(killed) == healed
-        again.put_many(rows[done:])
+        put(again, *rows[done:])
         assert_same_index(bytes(killed), filled(rows, predecessor=predecessor))
 
 
@@ -319,15 +405,16 @@ def test_a_cut_killed_anywhere_is_finished_by_the_next_one(
     times = {offset: now_ms for _, offset, now_ms in rows}
     expected = filled(kept, predecessor=predecessor)
     data, index = new(predecessor=predecessor)
-    index.put_many(rows)
+    put(index, *rows)
     states = states_of(data, lambda: index.cut(at, last_time(kept), predecessor))
+    assert len(states) > 1 or at > rows[-1][1]
     for state in with_torn_entries(states):
         killed = bytearray(state)
         again = IndexFile(memoryview(killed), SMALL)
         again.heal(predecessor)
         again.cut(at, last_time(kept), predecessor)
         assert_same_index(bytes(killed), expected)
-        again.put_many(rows[len(kept) :])
+        put(again, *rows[len(kept) :])
         assert_same_index(bytes(killed), filled(rows, predecessor=predecessor))
     assert times  # the model has what the look-up of times needs
 
@@ -346,7 +433,7 @@ def test_a_cut_longer_than_one_step() -> None:
     geometry = Geometry(50, 3 * index_file.PUT_MANY_MAX)
     rows = rows_of(random.Random(3), 2 * index_file.PUT_MANY_MAX + 3)
     data, index = new(geometry)
-    index.put_many(rows)
+    put(index, *rows)
     at = rows[40][1] + 1
     kept = [row for row in rows if row[1] < at]
     assert index.cut(at, last_time(kept)) == len(rows) - len(kept)
@@ -355,14 +442,14 @@ def test_a_cut_longer_than_one_step() -> None:
 
 def test_a_cut_keeps_an_end_time_that_nobody_knows_any_more() -> None:
     _, index = new()
-    index.put_many([(1, 100, 10_000), (2, 200, 12_000)])
+    put(index, (1, 100, 10_000), (2, 200, 12_000))
     assert index.cut(200, lambda _: None) == 1
     assert index.header == Header(10_000, 12_000, 100, 100, 1, 2)
 
 
 def test_a_file_cut_to_nothing_is_preset_again() -> None:
     _, index = new()
-    index.put_many([(1, 100, 10_000), (2, 200, 12_000)])
+    put(index, (1, 100, 10_000), (2, 200, 12_000))
     assert index.cut(0, lambda _: 0, Header(1, 9_000, 1, 50, 1, 2)) == 2
     assert index.header == Header(9_000, 9_000, 50, 50, 0, 1)
 
@@ -384,7 +471,9 @@ def test_no_damage_makes_a_reader_or_writer_fail(
     for key_hash in (0, 1, 20, 2**31 - 1):
         hits = index.lookup(key_hash, begin_ms=0, end_ms=2**62, hits_max=64)
         assert len(hits) <= 64
-        index.contains(key_hash, 97)
+        assert index.held_rows(packed([(key_hash, 97, 0)]), 0, 1) in (0, 1)
+    assert index.is_sound() in (True, False)
+    assert 1 <= index.first_at(2000) <= 30
     assert isinstance(index.problem(), str | None)
     assert 0 <= index.entry_count <= 29
     copy = bytearray(data)
@@ -392,16 +481,18 @@ def test_no_damage_makes_a_reader_or_writer_fail(
     writer.heal()
     writer.cut(draw.draw(st.integers(0, 4000)), lambda _: 0)
     if not writer.is_full:
-        assert writer.put(5, 100_000, 1_795_166_999_000)
-        assert writer.contains(5, 100_000)
-    writer.put_many([(6, 100_001, 1_795_166_999_000)])
+        assert put(writer, (5, 100_000, 1_795_166_999_000)) == 1
+        hits = writer.lookup(5, begin_ms=-(2**63), end_ms=2**63 - 1, hits_max=1)
+        assert hits in ([100_000], [])  # []: the begin that it counts from is damaged
+    put(writer, (6, 100_001, 1_795_166_999_000))
 
 
 @given(st.binary(min_size=SMALL.size, max_size=SMALL.size))
 def test_any_bytes_can_be_searched(data: bytes) -> None:
     index = IndexFile(memoryview(data), SMALL)
     assert len(index.lookup(3, begin_ms=0, end_ms=2**62, hits_max=5)) <= 5
-    index.contains(3, 0)
+    assert index.held_rows(packed([(3, 0, 0), (3, 1, 0)]), 0, 2) in (0, 1, 2)
+    assert index.is_sound() in (True, False)
     index.problem()
 
 
@@ -436,13 +527,13 @@ def test_a_new_file_has_no_problem() -> None:
 
 
 def test_a_reader_never_misses_a_key_while_others_are_put() -> None:
-    """At every instant of put and put_many the earlier hits of the same chain are found."""
+    """At every instant of a put the earlier hits of the same chain are found."""
     rows: list[Row] = [(1, n * 100, 10_000) for n in range(20)]
     data, index = new()
-    index.put_many(rows[:5])
-    for act in (lambda: index.put(*rows[5]), lambda: index.put_many(rows[6:])):
+    put(index, *rows[:5])
+    for act in (lambda: put(index, rows[5]), lambda: put(index, *rows[6:])):
         before = index.entry_count
-        for state in states_of(data, act):
+        for state in states_of_put(data, act):
             hits = IndexFile(memoryview(state), SMALL).lookup(1, **ALL_TIMES)
             assert hits[-before:] == [offset for _, offset, _ in reversed(rows[:before])]
             assert hits == sorted(hits, reverse=True)
