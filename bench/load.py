@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple
 
 import msgpack
@@ -242,14 +242,25 @@ class Produced(NamedTuple):
 
 
 def produce(node: Node, topic: str, shape: Shape, *, connections: int, seconds: float) -> Produced:
-    """Produce into one topic for so long; then wait for dispatch and count in the store.
+    """Produce into one topic for so long; then as ``measured``."""
+    return measured(
+        node,
+        topic,
+        lambda: send(
+            node.address, [(topic, None)], shape, connections=connections, seconds=seconds
+        ),
+    )
+
+
+def measured(node: Node, topic: str, run: Callable[[], Outcome]) -> Produced:
+    """Run something that sends to a topic; then wait for dispatch and count in the store.
 
     Raises LoadFailed if the topic has not exactly the acknowledged messages more.
     """
     before = node.message_count(topic)
     broker, reput = node.processes["broker"], node.processes["reput"]
     broker_cpu, reput_cpu = broker.cpu_s(), reput.cpu_s()
-    outcome = send(node.address, [(topic, None)], shape, connections=connections, seconds=seconds)
+    outcome = run()
     waited = node.wait_dispatched()
     produced = Produced(
         outcome,

@@ -1,0 +1,275 @@
+"""Figure 5: 256 messages per HTTP request, 8 connections, beside Redis Streams and NATS JetStream.
+
+Every server is driven twice: over raw connections that send requests built once, which shows what
+the server can do, and through the Python asyncio client that a program would use, which shows what
+that program gets. Like is compared with like; who was saturated stands in the notes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from typing import Final
+
+import uvloop
+
+import tidemark
+from bench import nats_jetstream, redis_streams
+from bench.exchange import Outcome
+from bench.harness import Figure, Series, interleave, of_ratios, options, report
+from bench.load import Produced, Shape, measured, produce
+from bench.servers import (
+    NatsServer,
+    Node,
+    Process,
+    RedisServer,
+    nats_version,
+    pin_to_load_core,
+    redis_version,
+    settle,
+)
+
+CONNECTIONS: Final = 8
+MESSAGES: Final = 256
+BODY_SIZE: Final = 256
+SECONDS: Final = 2.0
+SECONDS_QUICK: Final = 0.5
+SERIES_SECONDS: Final = 0.7
+BODY_SIZES: Final = (16, 64, 256, 1024, 4096)
+BATCH_SIZES: Final = (1, 4, 16, 64, 256, 1024)
+TOPIC: Final = "batch"
+OURS: Final = {
+    "memory, no ids": (Shape(MESSAGES, BODY_SIZE, "memory", "none"), 600_000, "Redis everysec"),
+    "memory, unique ids": (Shape(MESSAGES, BODY_SIZE, "memory", "given"), 450_000, "NATS"),
+    "disk, unique ids": (Shape(MESSAGES, BODY_SIZE, "disk", "given"), 300_000, "Redis always"),
+}
+"""Shape, goal [msg/s], and who answers at the same level of safety over raw connections."""
+
+
+class Compare:
+    """All servers, running, and one method per kind of run; each returns messages per second."""
+
+    def __init__(self, running: ExitStack, seconds: float) -> None:
+        self.seconds = seconds
+        self.node = running.enter_context(Node())
+        self.redis = {
+            mode: running.enter_context(RedisServer(mode)) for mode in ("always", "everysec")
+        }
+        self.nats = running.enter_context(NatsServer())
+        self.node.make_topic(TOPIC, 4)
+        self.shares: dict[str, str] = {}
+        """How busy server and load were in the last run of each kind."""
+        self.dispatched: dict[str, list[float]] = {name: [] for name in OURS}
+        """Messages per second until everything was dispatched, of every run."""
+
+    def ours(self, name: str) -> float:
+        """Raw connections to the broker."""
+        produced = self.produce(OURS[name][0])
+        self.shares[name] = produced.shares
+        self.dispatched[name].append(produced.outcome.messages / produced.dispatched_s)
+        return produced.outcome.rate
+
+    def produce(self, shape: Shape) -> Produced:
+        """One run of a shape, checked in the store."""
+        settle()
+        return produce(self.node, TOPIC, shape, connections=CONNECTIONS, seconds=self.seconds)
+
+    def our_client(self) -> float:
+        """The asyncio client, at ``disk``; one of it per connection."""
+        settle()
+        produced = measured(self.node, TOPIC, lambda: client_load(self.node.url, self.seconds))
+        self.shares["disk, tidemark.Client"] = produced.shares
+        return produced.outcome.rate
+
+    def redis_run(self, mode: str, client: str, shape: redis_streams.Shape | None = None) -> float:
+        """One of the clients of ``redis_streams``."""
+        server, asked = self.redis[mode], shape or redis_streams.Shape()
+
+        def run() -> Outcome:
+            match client:
+                case "raw":
+                    return redis_streams.raw_connections(server, asked, self.seconds)
+                case "redis-benchmark":
+                    return redis_streams.own_tool(server, asked, self.seconds)
+                case _:
+                    return redis_streams.python_client(server, asked, self.seconds)
+
+        return self._compared(f"Redis {mode}, {client}", server.process, run)
+
+    def nats_run(self, client: str, shape: redis_streams.Shape | None = None) -> float:
+        """One of the clients of ``nats_jetstream``."""
+        asked = shape or redis_streams.Shape()
+        kind = nats_jetstream.raw_connections if client == "raw" else nats_jetstream.python_client
+        return self._compared(
+            f"NATS, {client}",
+            self.nats.process,
+            lambda: kind(self.nats, asked, self.seconds),
+        )
+
+    def _compared(self, name: str, process: Process, run: Callable[[], Outcome]) -> float:
+        settle()
+        before = process.cpu_s()
+        outcome = run()
+        used = process.cpu_s() - before
+        self.shares[name] = (
+            f"server {used / outcome.seconds:.0%} of its core, "
+            f"load {outcome.cpu_share:.0%} of its own"
+        )
+        return outcome.rate
+
+
+def client_load(url: str, seconds: float) -> Outcome:
+    """Send through the client as its users do: a list of bodies at a time."""
+    bodies = [os.urandom(BODY_SIZE)] * MESSAGES
+
+    async def work(mq: tidemark.Client, deadline: float) -> int:
+        requests = 0
+        while time.perf_counter() < deadline:
+            await mq.send_many(TOPIC, bodies, ack="disk")
+            requests += 1
+        return requests
+
+    async def run() -> Outcome:
+        async with AsyncExitStack() as open_clients:
+            clients = [
+                await open_clients.enter_async_context(tidemark.connect(url))
+                for _ in range(CONNECTIONS)
+            ]
+            cpu, began = time.process_time(), time.perf_counter()
+            done = await asyncio.gather(*(work(mq, began + seconds) for mq in clients))
+            took, cpu = time.perf_counter() - began, time.process_time() - cpu
+        return Outcome(sum(done) * MESSAGES, sum(done), took, cpu)
+
+    return uvloop.run(run())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; the exit status."""
+    given = options(__doc__, arguments)
+    seconds = SECONDS_QUICK if given.quick else SECONDS
+    pin_to_load_core()
+    versions = {"redis-server": redis_version(), "nats-server": nats_version()}
+    with ExitStack() as running:
+        compare = Compare(running, seconds)
+        jobs: dict[str, Callable[[], float]] = {
+            **{name: lambda name=name: compare.ours(name) for name in OURS},  # type: ignore[misc]
+            "disk, tidemark.Client": compare.our_client,
+            "Redis always": lambda: compare.redis_run("always", "raw"),
+            "Redis always, redis-benchmark": lambda: compare.redis_run("always", "redis-benchmark"),
+            "Redis always, redis.asyncio": lambda: compare.redis_run("always", "redis.asyncio"),
+            "Redis everysec": lambda: compare.redis_run("everysec", "raw"),
+            "Redis everysec, redis.asyncio": lambda: compare.redis_run("everysec", "redis.asyncio"),
+            "NATS": lambda: compare.nats_run("raw"),
+            "NATS, nats-py": lambda: compare.nats_run("nats-py"),
+        }
+        rates = interleave(jobs, given.runs)
+        notes = [f"CPU in the last run, {name}: {seen}" for name, seen in compare.shares.items()]
+        series = [] if given.quick else all_series(compare)
+    return report(
+        "http_batch",
+        figures(rates, {name: each[-given.runs :] for name, each in compare.dispatched.items()}),
+        method(seconds, given.runs),
+        quick=given.quick,
+        versions=versions,
+        series=series,
+        notes=notes,
+    )
+
+
+def figures(rates: dict[str, list[float]], dispatched: dict[str, list[float]]) -> list[Figure]:
+    """All of them: ours with goals, like against like, and everybody's own rate."""
+    shape = f"HTTP, {MESSAGES} messages per request, {CONNECTIONS} connections, {BODY_SIZE} B"
+    found = [
+        Figure(
+            f"{shape}, {name}",
+            "msg/s",
+            rates[name],
+            goal,
+            f"{baseline}, raw connections",
+            rates[baseline],
+        )
+        for name, (_, goal, baseline) in OURS.items()
+    ]
+    found += [
+        Figure(f"{shape}, {name}, until all was dispatched", "msg/s", dispatched[name])
+        for name in OURS
+    ]
+    found += [
+        of_ratios(f"disk, unique ids, {what}", rates[ours], rates[theirs], 1.0, baseline)
+        for what, ours, theirs, baseline in (
+            ("raw connections", "disk, unique ids", "Redis always", "Redis Streams always"),
+            ("raw connections", "disk, unique ids", "NATS", "NATS JetStream (no sync)"),
+            (
+                "asyncio clients",
+                "disk, tidemark.Client",
+                "Redis always, redis.asyncio",
+                "Redis Streams always",
+            ),
+            (
+                "asyncio clients",
+                "disk, tidemark.Client",
+                "NATS, nats-py",
+                "NATS JetStream (no sync)",
+            ),
+        )
+    ]
+    found += [Figure(name, "msg/s", rates[name]) for name in rates if name not in OURS]
+    return found
+
+
+def method(seconds: float, runs: int) -> str:
+    """How it was measured, and what each acknowledgement is worth."""
+    return f"""Each server on core 0 (broker and reput together, default profile), load on core 1;
+        {seconds} s per run, {runs} runs of each kind in turn after a warm-up; {CONNECTIONS}
+        connections, each sends {MESSAGES} messages of {BODY_SIZE} B and waits for all their
+        acknowledgements; the disk is synced between runs; after each run the server is asked for
+        its count, which must be the acknowledged one. Raw connections send requests built once
+        (ours with fresh unique ids) and count answers. What an answer means: memory, in the page
+        cache (outlives the process); disk, after fdatasync. Redis Streams: XADD, appendonly yes;
+        always answers after fdatasync of the append-only file, everysec after write. NATS
+        JetStream, file storage: answers after pwrite, syncs every two minutes; this version has no
+        setting to sync before an answer, so it is held against disk although it promises what
+        memory does."""
+
+
+def all_series(compare: Compare) -> list[Series]:
+    """By body size and by messages per request; one short run each, over raw connections."""
+    compare.seconds = SERIES_SECONDS
+
+    def lines(shapes: Sequence[tuple[int, int, int]]) -> dict[str, list[tuple[float, float]]]:
+        """shapes: x, messages, body size."""
+        found: dict[str, list[tuple[float, float]]] = {}
+        for x, messages, body_size in shapes:
+            theirs = redis_streams.Shape(messages, body_size, CONNECTIONS)
+            for ack in ("memory", "disk"):
+                rate = compare.produce(Shape(messages, body_size, ack, "given")).outcome.rate
+                found.setdefault(f"Tidemark {ack}", []).append((x, rate))
+            for mode in compare.redis:
+                rate = compare.redis_run(mode, "raw", theirs)
+                found.setdefault(f"Redis {mode}", []).append((x, rate))
+            found.setdefault("NATS", []).append((x, compare.nats_run("raw", theirs)))
+        return found
+
+    return [
+        Series(
+            "http_batch_body_size",
+            f"{MESSAGES} messages per request, {CONNECTIONS} connections, unique ids",
+            "body [bytes]",
+            "messages/s",
+            lines([(size, MESSAGES, size) for size in BODY_SIZES]),
+        ),
+        Series(
+            "http_batch_messages",
+            f"{BODY_SIZE} B bodies, {CONNECTIONS} connections, unique ids",
+            "messages per request",
+            "messages/s",
+            lines([(count, count, BODY_SIZE) for count in BATCH_SIZES]),
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

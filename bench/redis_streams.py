@@ -1,0 +1,144 @@
+"""Load for Redis Streams: XADD, pipelined, over several connections.
+
+Three clients with the same shape: redis.asyncio, the client that a Python program would use;
+``redis-benchmark``, Redis's own in C; and raw connections like those of ``load``, requests built
+once, answers counted. The client decides what comes out: the best of them is what Redis can do
+here, the first is what a Python program gets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import redis.asyncio
+import uvloop
+
+from bench.exchange import Connection, Exchange, LoadFailed, Outcome, drive
+from bench.servers import HOST, RedisServer, program
+
+KEY: Final = "stream"
+PROBE_PIPELINES: Final = 200
+"""Of a run that finds out how fast redis-benchmark is."""
+
+
+class Shape(NamedTuple):
+    """What is sent."""
+
+    messages: int = 256
+    """In flight per connection: commands of one pipeline."""
+    body_size: int = 256
+    """Bytes; of an XADD the one field's value."""
+    connections: int = 8
+
+
+def python_client(server: RedisServer, shape: Shape, seconds: float) -> Outcome:
+    """redis.asyncio; each connection sends a pipeline of XADD when the last one is answered."""
+    body = os.urandom(shape.body_size)
+
+    async def work(client: redis.asyncio.Redis, deadline: float) -> int:
+        requests = 0
+        while time.perf_counter() < deadline:
+            pipe = client.pipeline(transaction=False)
+            for _ in range(shape.messages):
+                pipe.xadd(KEY, {"body": body})
+            await pipe.execute()
+            requests += 1
+        return requests
+
+    async def run() -> Outcome:
+        clients = [
+            redis.asyncio.Redis(host=HOST, port=server.port, single_connection_client=True)
+            for _ in range(shape.connections)
+        ]
+        for client in clients:
+            await client.ping()
+        cpu, began = time.process_time(), time.perf_counter()
+        done = await asyncio.gather(*(work(client, began + seconds) for client in clients))
+        took, cpu = time.perf_counter() - began, time.process_time() - cpu
+        for client in clients:
+            await client.aclose()
+        return Outcome(sum(done) * shape.messages, sum(done), took, cpu)
+
+    return _counted(server, lambda: uvloop.run(run()))
+
+
+def raw_connections(server: RedisServer, shape: Shape, seconds: float) -> Outcome:
+    """Requests built once, sent as they are; of the answers the lines are counted."""
+    parts = [b"XADD", KEY.encode(), b"*", b"body", os.urandom(shape.body_size)]
+    command = b"*%d\r\n" % len(parts)
+    command += b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
+    request = command * shape.messages
+    return _counted(
+        server,
+        lambda: drive(
+            lambda exchange: RedisConnection(exchange, request, shape.messages),
+            server.address,
+            connections=shape.connections,
+            seconds=seconds,
+        ),
+    )
+
+
+def own_tool(server: RedisServer, shape: Shape, seconds: float) -> Outcome:
+    """redis-benchmark; it takes a number of commands: as many as it does in about so long."""
+
+    def command(pipelines: int) -> list[str]:
+        return [
+            *(program("redis-benchmark", "redis-tools"), "-h", HOST, "-p", str(server.port)),
+            *("-c", str(shape.connections), "-P", str(shape.messages), "--csv"),
+            *("-n", str(pipelines * shape.messages)),
+            *("XADD", KEY, "*", "body", "x" * shape.body_size),
+        ]
+
+    def run(pipelines: int) -> Outcome:
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        subprocess.run(command(pipelines), capture_output=True, check=True)  # pinned as we are
+        took, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+        return Outcome(pipelines * shape.messages, pipelines, took, cpu)
+
+    probe = _counted(server, lambda: run(PROBE_PIPELINES))
+    pipelines = max(PROBE_PIPELINES, round(probe.requests / probe.seconds * seconds))
+    return _counted(server, lambda: run(pipelines))
+
+
+class RedisConnection(Connection, asyncio.Protocol):
+    """Sends the same pipeline again and again."""
+
+    def __init__(self, exchange: Exchange, request: bytes, messages: int) -> None:
+        super().__init__(exchange)
+        self._request = request
+        self._messages = messages
+        self._lines_left = 0
+
+    def request(self, number: int) -> bytes:
+        """The pipeline; each command is answered by two lines: a size, and the new id."""
+        self._lines_left = 2 * self._messages
+        return self._request
+
+    def data_received(self, data: bytes) -> None:
+        """Count answers. An error has letters, an id has not."""
+        if b"E" in data:
+            self.exchange.fail(f"Redis answered: {data[:500]!r}")
+            return
+        self._lines_left -= data.count(b"\n")
+        if self._lines_left == 0:
+            self.exchange.answered(self._messages)
+            self.send_next()
+
+
+def _counted(server: RedisServer, run: Callable[[], Outcome]) -> Outcome:
+    """Run with an empty stream and count it: what was acknowledged must be there."""
+    with redis.Redis(host=HOST, port=server.port) as client:
+        outcome = run()
+        stored = client.xlen(KEY)
+        client.delete(KEY)
+    if stored != outcome.messages:
+        raise LoadFailed(f"{outcome.messages} messages acknowledged, {stored} in Redis")
+    return outcome
