@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import importlib
 import mmap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.golden import golden_names, manifest, unpack
+from tests.support.index_rows import packed
+from tests.support.twins import twins_of
+from tidemark.formats import index_chains, index_file
 from tidemark.formats.filenames import parse_index_name
 from tidemark.formats.index_file import Geometry, Header, IndexFile
 
 COPIED_SIZE_MAX = 1 << 20
 """Files of the default geometry have 420 MB, nearly all of it holes."""
+TWINS = ("put_rows", "look_up", "held_rows", "chains_are_sound")
+
+
+@pytest.fixture(autouse=True, params=twins_of("index", index_chains.put_rows))
+def twin(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test here runs with both twins of ``index_chains``."""
+    module = importlib.import_module(request.param.__module__)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in TWINS:
+            patch.setattr(index_file, name, getattr(module, name))
+        yield
 
 
 def index_files(name: str, store: Path) -> list[tuple[dict[str, Any], memoryview, Geometry]]:
@@ -81,10 +97,8 @@ def test_our_puts_make_the_reference_s_bytes(name: str, tmp_path: Path) -> None:
                 assert predecessor is None
                 break
             rows[0] = (*rows[0][:2], begin_ms)
-            if one_by_one:
-                assert all(ours.put(*row) for row in rows)
-            else:
-                assert ours.put_many(rows) == len(rows)
+            for batch in [[row] for row in rows] if one_by_one else [rows]:
+                assert ours.put_rows(packed(batch)) == len(batch)
             assert data[:8] == view[:8]
             assert data[16:] == view[16:]
         predecessor = theirs.header
@@ -95,6 +109,9 @@ def test_every_entry_is_found_and_a_chain_runs_from_new_to_old(name: str, tmp_pa
     for _, view, geometry in index_files(name, unpack(name, tmp_path)):
         index = IndexFile(view, geometry)
         entries = [index.entry(n) for n in range(1, index.entry_count + 1)]
+        rows = packed((each.key_hash, each.physical_offset, 0) for each in entries)
+        assert index.held_rows(rows, 0, len(entries)) == len(entries)
+        assert index.is_sound()
         for each in entries:
             hits = index.lookup(each.key_hash, begin_ms=0, end_ms=2**62, hits_max=10**6)
             assert hits == [
@@ -102,7 +119,6 @@ def test_every_entry_is_found_and_a_chain_runs_from_new_to_old(name: str, tmp_pa
                 for other in reversed(entries)
                 if other.key_hash == each.key_hash
             ]
-            assert index.contains(each.key_hash, each.physical_offset)
 
 
 @pytest.mark.parametrize("name", golden_names())

@@ -7,23 +7,32 @@ from random import Random
 
 import pytest
 
+from tests.support.index_rows import Row, packed
 from tests.support.kill_points import killed_at
+from tests.support.machine_steps import shared_memory, states_between_instructions
 from tests.support.sim_disk import SimCrash
+from tests.support.twins import twins_of
+from tidemark.formats import index_chains, index_file
 from tidemark.formats.index_file import Geometry, IndexFile
 
 GEOMETRY = Geometry(slots=3, entries=12)
-WITHIN = ("/tidemark/formats/index_file.py",)
-Row = tuple[int, int, int]
+WITHIN = ("/tidemark/formats/index_file.py", "/tidemark/formats/index_chains.py")
 Put = Callable[[IndexFile, list[Row]], object]
 
 
 def put_one_by_one(index: IndexFile, rows: list[Row]) -> None:
     for row in rows:
-        index.put(*row)
+        index.put_rows(packed([row]))
 
 
 def put_at_once(index: IndexFile, rows: list[Row]) -> None:
-    index.put_many(rows)
+    index.put_rows(packed(rows))
+
+
+@pytest.fixture
+def pure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The originals put, whose instructions the interpreter can count."""
+    monkeypatch.setattr(index_file, "put_rows", index_chains.put_rows)
 
 
 def rows_from(random: Random, first: int, count: int) -> list[Row]:
@@ -42,6 +51,7 @@ def after_puts(raw: bytearray, put: Put, rows: list[Row]) -> IndexFile:
 
 @pytest.mark.parametrize("put", [put_one_by_one, put_at_once])
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.usefixtures("pure")
 def test_a_kill_inside_put_leaves_what_heal_undoes(put: Put, seed: int) -> None:
     random = Random(seed)
     old_count = random.choice((0, 0, 1, 4, 7))
@@ -67,17 +77,43 @@ def test_a_kill_inside_put_leaves_what_heal_undoes(put: Put, seed: int) -> None:
         ):
             after_puts(raw, put, new)
         kills += 1
-        index = IndexFile(memoryview(at_kill), GEOMETRY)
-        index.heal()
-        there = index.entry_count
-        assert old_count <= there <= old_count + len(new)
-        for key_hash in range(7):
-            expected = [row[1] for row in (old + new)[:there] if row[0] == key_hash][::-1]
-            found = index.lookup(key_hash, begin_ms=0, end_ms=1 << 60, hits_max=100)
-            assert found == expected, f"seed {seed}, step {step}, hash {key_hash}"
-        put(index, (old + new)[there:])
-        assert at_kill == whole, f"seed {seed}, step {step}: bytes differ after going on"
+        check_healed(at_kill, whole, old, new, put, f"seed {seed}, step {step}")
     assert kills == steps.taken > 50
+
+
+def check_healed(
+    at_kill: bytearray, whole: bytes | bytearray, old: list[Row], new: list[Row], put: Put, at: str
+) -> None:
+    """Heal what a kill left; the keys there are all found, and going on gives the whole bytes."""
+    index = IndexFile(memoryview(at_kill), GEOMETRY)
+    index.heal()
+    there = index.entry_count
+    assert len(old) <= there <= len(old) + len(new)
+    for key_hash in range(7):
+        expected = [row[1] for row in (old + new)[:there] if row[0] == key_hash][::-1]
+        found = index.lookup(key_hash, begin_ms=0, end_ms=1 << 60, hits_max=100)
+        assert found == expected, f"{at}, hash {key_hash}"
+    put(index, (old + new)[there:])
+    assert at_kill == whole, f"{at}: bytes differ after going on"
+
+
+@pytest.mark.parametrize("put_rows", twins_of("index", index_chains.put_rows)[1:])
+@pytest.mark.parametrize("seed", range(30))
+def test_a_kill_between_two_machine_instructions_of_put_leaves_what_heal_undoes(
+    put_rows: Callable[..., int], seed: int
+) -> None:
+    random = Random(seed)
+    old_count = random.choice((0, 0, 1, 4, 7))
+    old = rows_from(random, 1, old_count)
+    new = rows_from(random, 1 + old_count, random.choice((1, 2, 4)))
+    memory = shared_memory(GEOMETRY.size)
+    view, rows = memoryview(memory), packed(new)
+    put_rows(view, *GEOMETRY, packed(old), 0)
+    states = states_between_instructions(memory, lambda: put_rows(view, *GEOMETRY, rows, 0))
+    # Each slot and header word is one store; entries are several.
+    assert len(states) > 3 + len(new)
+    for number, state in enumerate(states):
+        check_healed(bytearray(state), states[-1], old, new, put_at_once, f"seed {seed}, {number}")
 
 
 @pytest.mark.parametrize("seed", range(4))

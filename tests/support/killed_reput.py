@@ -14,7 +14,11 @@ import threading
 
 from tests.support.kill_points import killed_at
 
-WITHIN = ("/services/reput/index_writer.py", "/tidemark/formats/index_file.py")
+WITHIN = (
+    "/services/reput/index_writer.py",
+    "/tidemark/formats/index_file.py",
+    "/tidemark/formats/index_chains.py",
+)
 
 
 def main() -> None:

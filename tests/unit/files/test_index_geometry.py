@@ -10,6 +10,7 @@ from shared.files.index_geometry import geometry_of
 from shared.files.os_disk import OsDisk
 from shared.files.store_config import StoreConfig, config_of
 from tests.support import golden
+from tests.support.index_rows import packed
 from tidemark.formats.index_file import Geometry, IndexFile
 
 DISK = OsDisk()
@@ -18,8 +19,11 @@ DISK = OsDisk()
 def index_file(geometry: Geometry, hashes: list[int]) -> bytearray:
     raw = bytearray(geometry.size)
     file = IndexFile(memoryview(raw), geometry)
-    for number, key_hash in enumerate(hashes):
-        assert file.put(key_hash, number * 100, 1_700_000_000_000 + number)
+    rows = [
+        (key_hash, number * 100, 1_700_000_000_000 + number)
+        for number, key_hash in enumerate(hashes)
+    ]
+    assert file.put_rows(packed(rows)) == len(rows)
     file.close()
     return raw
 

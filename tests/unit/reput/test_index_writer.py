@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from services.reput.dispatch import IndexRow
 from services.reput.index_writer import IndexIncomplete, IndexWriter
 from services.reput.resume import IndexMode
 from shared.files.store_dir import StoreConfig, StoreDir
+from tests.support.index_rows import Row, packed, put_plainly
 from tests.support.sim_disk import SimDisk
 from tidemark.errors import DiskFull
 from tidemark.formats.index_file import Geometry, IndexFile
@@ -42,7 +42,7 @@ def disk() -> SimDisk:
     return disk
 
 
-def rows(first: int, count: int, *, keys: int = 1) -> list[IndexRow]:
+def rows(first: int, count: int, *, keys: int = 1) -> list[Row]:
     """``keys`` rows for each of count records, from record number first on."""
     return [
         (17 * number + key, number * 100, NOW_MS + number * 1500)
@@ -72,10 +72,10 @@ def resumed(
     return writer, begin
 
 
-def put_all(writer: IndexWriter, some: list[IndexRow]) -> None:
-    done = 0
+def put_all(writer: IndexWriter, some: list[Row]) -> None:
+    rows, done = packed(some), 0
     while done < len(some):
-        done = writer.put(some, done)
+        done = writer.put(rows, done)
 
 
 def content(disk: SimDisk) -> list[bytes]:
@@ -94,19 +94,19 @@ def found(disk: SimDisk, key_hash: int) -> list[int]:
     return sorted(hits)
 
 
-def put_by_the_format(some: list[IndexRow]) -> list[bytes]:
+def put_by_the_format(some: list[Row]) -> list[bytes]:
     """The files that the rules of the format give, one put after another."""
     made: list[bytearray] = []
     before = None
     for row in some:
-        if made and IndexFile(memoryview(made[-1]), GEOMETRY).put(*row):
+        if made and put_plainly(made[-1], GEOMETRY, row):
             continue
         if made:
             before = IndexFile(memoryview(made[-1]), GEOMETRY).header
         made.append(bytearray(GEOMETRY.size))
         file = IndexFile(memoryview(made[-1]), GEOMETRY)
         file.start_after(before)
-        assert file.put(*row)
+        assert put_plainly(made[-1], GEOMETRY, row)
     return [bytes(one) for one in made]
 
 
@@ -139,7 +139,7 @@ def test_nothing_indexed_makes_no_file(disk: SimDisk) -> None:
 
 def test_a_full_disk_is_waited_for_and_no_key_is_put_twice(disk: SimDisk) -> None:
     writer = writer_on(disk)
-    some = rows(1, 5, keys=3)
+    some = packed(rows(1, 5, keys=3))
     done = writer.put(some, 0)
     assert done == 7
     disk.capacity_bytes = (1 << 50) - disk.free_bytes(ROOT)
@@ -147,9 +147,9 @@ def test_a_full_disk_is_waited_for_and_no_key_is_put_twice(disk: SimDisk) -> Non
         with pytest.raises(DiskFull):
             writer.put(some, done)
     disk.capacity_bytes = None
-    while done < len(some):
+    while done < 15:
         done = writer.put(some, done)
-    assert content(disk) == put_by_the_format(some)
+    assert content(disk) == put_by_the_format(rows(1, 5, keys=3))
 
 
 def test_a_count_knows_what_belongs_to_records_below_an_offset(disk: SimDisk) -> None:
