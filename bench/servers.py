@@ -454,6 +454,17 @@ class BareHttp(Compared):
         return [sys.executable, "-m", "bench.bare_http", str(self.port), str(self._answer_size)]
 
 
+class Echo(Compared):
+    """``echo``: the other end of a loopback round trip."""
+
+    def __init__(self) -> None:
+        super().__init__("echo")
+
+    def command(self) -> list[str]:
+        """The module, in our own interpreter."""
+        return [sys.executable, "-m", "bench.echo", str(self.port)]
+
+
 def redis_version() -> str:
     """Of the installed server. Raises MissingServer."""
     return _version(program("redis-server", "redis-server"))
