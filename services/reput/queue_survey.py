@@ -9,21 +9,33 @@ Used by ``queue_writer`` before the first unit is written.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from shared.files.disk import Disk
-from shared.files.queue_files import QueueFiles
-from shared.files.queue_math import is_filler
+from shared.files.queue_files import COPIED_MAX, QueueFiles
+from shared.files.queue_math import EVERYTHING, count_visible
+from tidemark.formats import twins
 from tidemark.formats.filenames import offset_name, parse_offset_name
 from tidemark.formats.plan import QueueKey
-from tidemark.formats.queue_unit import UNIT
-from tidemark.offsets import UNIT_SIZE
+from tidemark.formats.queue_unit import Unit
+from tidemark.offsets import UNIT_SIZE, QueueOffset
 
 CHUNK_SIZE: Final = 64 * 1024
 _ZEROS: Final = bytes(CHUNK_SIZE)
+
+
+class Units(NamedTuple):
+    """What one short look told of a queue's units; a queue with many of them is not looked at."""
+
+    length: QueueOffset
+    """Behind the last unit that was ever written, as ``QueueFiles.count`` finds it."""
+    last_end: int
+    """Physical end of the last unit's record; the ends of all others are smaller. 0 without."""
+    leading: Leading
+    """As ``leading_units`` finds them, whatever their records' ends."""
+    is_empty_behind: bool
+    """Nothing but zeros lies behind ``length``."""
 
 
 class Found(NamedTuple):
@@ -39,21 +51,61 @@ class Found(NamedTuple):
     """Start of files behind a missing one."""
     has_wrong_size: bool
     """A file of another length was there, and is removed: it is derived, and made again."""
+    units: Units | None
+    """None: nothing is known yet. Of the moment of the look, like all else here."""
 
     @property
     def first(self) -> int:
         """Queue offset at which the first file starts; 0 without files."""
         return self.starts[0] // UNIT_SIZE if self.starts else 0
 
-    @contextlib.contextmanager
-    def files(self) -> Iterator[QueueFiles]:
-        """The files of the run, mapped for reading."""
-        files = QueueFiles(self.disk, self.directory, self.file_size)
-        files.starts = list(self.starts)
-        try:
-            yield files
-        finally:
-            files.close()
+    def files(self) -> FoundFiles:
+        """The files of the run, for a ``with`` block."""
+        return FoundFiles(self)
+
+
+class FoundFiles:
+    """A queue's files, opened when what is known of them does not answer."""
+
+    def __init__(self, found: Found) -> None:
+        self._found = found
+        self._files: QueueFiles | None = None
+
+    def __enter__(self) -> FoundFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._files is not None:
+            self._files.close()
+            self._files = None
+
+    def count(self, end: int) -> QueueOffset:
+        """Queue offset behind the last unit whose record ends at or below end."""
+        units = self._found.units
+        return (
+            units.length if units is not None and units.last_end <= end else self._open.count(end)
+        )
+
+    def unit(self, queue_offset: int) -> Unit | None:
+        """As ``QueueFiles.unit``."""
+        return self._open.unit(queue_offset)
+
+    def region(self, start: int) -> memoryview | None:
+        """As ``QueueFiles.region``."""
+        return self._open.region(start)
+
+    @property
+    def _open(self) -> QueueFiles:
+        if self._files is None:
+            found = self._found
+            self._files = QueueFiles(
+                found.disk,
+                found.directory,
+                found.file_size,
+                starts=found.starts,
+                copied_max=COPIED_MAX,
+            )
+        return self._files
 
 
 class Leading(NamedTuple):
@@ -89,8 +141,42 @@ def look_at(disk: Disk, key: QueueKey, directory: Path, file_size: int) -> Found
     run = 0
     while run < len(starts) and starts[run] == starts[0] + run * file_size:
         run += 1
-    return Found(
-        disk, key, directory, file_size, tuple(starts[:run]), tuple(starts[run:]), has_wrong_size
+    found = Found(
+        disk,
+        key,
+        directory,
+        file_size,
+        tuple(starts[:run]),
+        tuple(starts[run:]),
+        has_wrong_size,
+        None,
+    )
+    return found._replace(units=_units(found)) if len(starts) == 1 == run else found
+
+
+def _units(found: Found) -> Units | None:
+    """What the only file of a queue tells, if one short read tells it.
+
+    Of thousands of queues each is asked several times how far it goes: looked at once, most of them
+    need not be opened again.
+    """
+    file = found.disk.open(found.directory / offset_name(found.starts[0]), writable=False)
+    try:
+        end = min(file.data_end(), found.file_size)
+        if end > COPIED_MAX:
+            return None
+        content = file.pread(end, 0)
+    finally:
+        file.close()
+    count = count_visible(memoryview(content), len(content) // UNIT_SIZE, EVERYTHING)
+    leading, leading_end = twins.leading_units(content, end=0, end_max=EVERYTHING)
+    if leading < count:
+        return None  # a hole, or units out of order: nothing short can be said of them
+    return Units(
+        QueueOffset(found.first + count),
+        leading_end,
+        Leading(found.first + leading, leading_end),
+        not content[count * UNIT_SIZE :].rstrip(b"\0"),
     )
 
 
@@ -98,31 +184,19 @@ def leading_units(found: Found, end_max: int) -> Leading:
     """Count the units from the first on that are valid, of rising records, none ending above
     end_max. Looks at every one: after a power cut there may be a hole anywhere.
     """
+    if found.units is not None and found.units.leading.end <= end_max:
+        return found.units.leading
     count = end = 0
     with found.files() as files:
         for start in found.starts:
             view = files.region(start)
-            in_file, end = _leading_in(view, end, end_max) if view is not None else (0, end)
+            if view is None:
+                break
+            in_file, end = twins.leading_units(view, end=end, end_max=end_max)
             count += in_file
             if in_file < found.file_size // UNIT_SIZE:
                 break
     return Leading(found.first + count, end)
-
-
-def _leading_in(view: memoryview, end: int, end_max: int) -> tuple[int, int]:
-    """(units, record end of the last) of one file; end: record end of the unit before it."""
-    count = 0
-    for offset, size, _ in UNIT.iter_unpack(view):
-        if size <= 0 or offset < end:
-            break
-        if not is_filler(offset, size):
-            if offset + size > end_max:
-                break
-            end = offset + size
-        elif end:
-            break  # fillers stand only before a queue's first message
-        count += 1
-    return count, end
 
 
 def zero_behind(found: Found, next_offset: int, *, thorough: bool) -> int:
@@ -132,6 +206,9 @@ def zero_behind(found: Found, next_offset: int, *, thorough: bool) -> int:
     thorough: look through all of the files; else the first empty stretch ends the search, which is
     right as long as the page cache holds what was stored, one unit after the other.
     """
+    units = found.units
+    if units is not None and units.is_empty_behind and next_offset >= units.length:
+        return 0
     cleared = 0
     for start in (*found.starts, *found.behind_gap):
         position = max(0, next_offset * UNIT_SIZE - start)

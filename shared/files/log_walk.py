@@ -16,9 +16,10 @@ import msgpack
 from shared.files.disk import Disk, File, MappedRegion
 from shared.files.torn_record import unwritten_at
 from shared.files.valid_end import FirstRecord
-from tidemark.errors import StrayFile, WrongFileSize
-from tidemark.formats import record, scan
+from tidemark.errors import CorruptRecord, StrayFile, WrongFileSize
+from tidemark.formats import record, twins
 from tidemark.formats.filenames import offset_name, parse_offset_name
+from tidemark.formats.plan import Plan
 from tidemark.formats.record import Checks, Kind
 from tidemark.formats.scan import Entry, Stop
 from tidemark.offsets import PhysicalOffset, QueueOffset
@@ -27,7 +28,9 @@ STATE_TOPIC: Final = "rmq_sys_tidemark_state"
 """Its records carry the flushed offset that was known when they were appended."""
 CHUNK_SIZE: Final = 1 << 20
 NEVER: Final = 2**63 - 1
-RECORDS_AT_ONCE: Final = 2048
+RECORDS_AT_ONCE: Final = 16_384
+SUMMED_SIZE: Final = 16 << 20
+"""Bytes summed up between two looks at whether the process is to end."""
 PROGRESS_BYTES: Final = 64 << 20
 MAGICS: Final = tuple(
     magic.to_bytes(4, "big", signed=True) for magic in (record.MAGIC_V1, record.MAGIC_V2)
@@ -169,11 +172,27 @@ def walk(
         judged = not any(low <= at < high for low, high in unjudged)
         border = min((side for span in unjudged for side in span if side > at), default=NEVER)
         limited = crossed < border < at + len(view)
-        found = scan.walk(
-            view[: border - at] if limited else view,
+        if limited:
+            view = view[: border - at]
+        crosses = crossed == border
+        summed = None if crosses else _summed(view, at, judged, unproven_from)
+        if summed is not None:
+            for run in summed.plan.runs:
+                key, behind = (run.topic, run.queue), run.first + run.unit_count
+                if behind > offsets.get(key, 0):
+                    offsets[key] = QueueOffset(behind)
+            newest = max(newest, summed.plan.unit_timestamp_ms)
+            records += summed.plan.records
+            at += summed.size
+            if at - reported >= PROGRESS_BYTES:
+                progress(at - start, total)
+                reported = at
+            continue
+        found = twins.walk(
+            view,
             at=PhysicalOffset(at),
             checks=Checks(record_crc=judged),
-            records_max=RECORDS_AT_ONCE,
+            records_max=1 if crosses else RECORDS_AT_ONCE,
             delay_levels_ms=(),
         )
         whole, torn_at = _whole(found.entries, view, at, unproven_from)
@@ -205,6 +224,39 @@ def walk(
     return WalkResult(at, reason, offsets, newest, records)
 
 
+class _Summed(NamedTuple):
+    """Some valid records, by queue."""
+
+    plan: Plan
+    size: int
+    """Bytes of log that they take."""
+
+
+def _summed(view: memoryview, at: int, judged: bool, unproven_from: int) -> _Summed | None:
+    """The first records of view, if one pass can say everything of them; None: look at each.
+
+    That is: they are proven to be whole, by where they lie or by their own record CRC, each of them
+    has a unit, and its topic can name a directory.
+    """
+    proven = unproven_from - at
+    if proven <= 0 and not judged:
+        return None
+    try:
+        planned = twins.plan_range(
+            view[: min(SUMMED_SIZE, proven) if proven > 0 else SUMMED_SIZE],
+            at=PhysicalOffset(at),
+            # Where nothing proves a record, its record CRC does; one without ends this pass.
+            checks=Checks(record_crc=judged, require_record_crc=proven <= 0),
+            records_max=RECORDS_AT_ONCE,
+            delay_levels_ms=(),
+            index=False,
+        )
+    except CorruptRecord:
+        return None  # a name that dispatch will refuse; the record as such may be valid
+    plan = planned.plan
+    return _Summed(plan, planned.end) if 0 < plan.records == plan.units else None
+
+
 def _whole(
     entries: list[Entry], view: memoryview, at: int, unproven_from: int
 ) -> tuple[list[Entry], int | None]:
@@ -230,7 +282,8 @@ def last_nonzero(files: LogFiles, start: int) -> int | None:
         low = max(0, start - file_start)
         file = files.open(file_start, writable=False)
         try:
-            found = _last_nonzero_in(file, low, files.file_size)
+            # A file made ahead is a gigabyte of blocks that were never written.
+            found = _last_nonzero_in(file, low, file.data_end())
         finally:
             file.close()
         if found is not None:

@@ -1,15 +1,17 @@
 """One consume queue's files, read as one array of units (docs/formats.md, section 4).
 
-Mapped lazily, a few at a time. The files are derived and may be missing, short or surrounded by
-strangers: that is fewer units here, never an exception. Whoever writes them refuses and rebuilds.
+Mapped lazily, a few at a time; whoever only looks once has small files read instead. The files are
+derived and may be missing, short or surrounded by strangers: that is fewer units here, never an
+exception. Whoever writes them refuses and rebuilds.
 
-Used by ``consume_queue`` (walk step 11) and by ``recovery``.
+Used by ``consume_queue`` (walk step 11) and by ``recovery``; reput's ``queue_survey`` too.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +24,9 @@ from tidemark.offsets import UNIT_SIZE, QueueOffset
 
 MAPPED_PER_QUEUE: Final = 2
 """Files of one queue mapped at a time: the one being read and the last."""
+COPIED_MAX: Final = 64 * 1024
+"""Units of up to so many bytes are read rather than mapped by who looks once: a mapping costs two
+calls more, and a fault for each page."""
 SEARCH_SIZE: Final = 3200 * UNIT_SIZE
 """Bytes looked at together where only zeros are expected."""
 OFFSET_MAX: Final = 1 << 53
@@ -65,30 +70,54 @@ def _farthest_in(view: memoryview, low: int, high: int, before: Unit | None, siz
     return farthest
 
 
+class _Copy:
+    """A file's first bytes, in place of its mapping."""
+
+    __slots__ = ("view",)
+
+    def __init__(self, content: bytes) -> None:
+        self.view = memoryview(content)
+
+    def close(self) -> None:
+        """Whoever borrowed the bytes keeps them."""
+
+
 class _Mapped:
-    """One mapped file, and how far reading it takes no block (``File.data_end``)."""
+    """One mapped or copied file, and how far reading it takes no block (``File.data_end``)."""
 
-    __slots__ = ("readable", "region")
+    __slots__ = ("readable", "region", "size")
 
-    def __init__(self, region: MappedRegion, readable: int) -> None:
+    def __init__(self, region: MappedRegion, readable: int, size: int) -> None:
         self.region = region
         self.readable = readable
+        self.size = size
+        """Length of the file."""
 
 
 class QueueFiles:
     """One queue's files as they are found: names that are no start offset are passed over."""
 
     def __init__(
-        self, disk: Disk, directory: Path, file_size: int, *, mapped_max: int = MAPPED_PER_QUEUE
+        self,
+        disk: Disk,
+        directory: Path,
+        file_size: int,
+        *,
+        starts: Sequence[int] | None = None,
+        copied_max: int = 0,
     ) -> None:
+        """starts: of the files to look at; None: of all there are. copied_max: units of up to so
+        many bytes are read at once and not looked at again, for who does not stay.
+        """
         self._disk = disk
         self._directory = directory
-        self._mapped_max = mapped_max
+        self._copied_max = copied_max
         self.file_size = file_size
-        self.starts: list[int] = []
+        self.starts: list[int] = [] if starts is None else list(starts)
         """Start (bytes) of every file known, ascending."""
         self._mapped: OrderedDict[int, _Mapped] = OrderedDict()
-        self.refresh()
+        if starts is None:
+            self.refresh()
 
     def refresh(self) -> None:
         """Look again which files there are; forget mappings of those that are gone."""
@@ -129,14 +158,17 @@ class QueueFiles:
             try:
                 readable = min(file.data_end(), self.file_size)
                 readable -= readable % UNIT_SIZE
-                if mapped is None:
-                    mapped = self._mapped[start] = _Mapped(
-                        file.map(writable=False, scattered=True), readable
-                    )
+                if self._copied_max and readable <= self._copied_max:
+                    copy = _Copy(file.pread(readable, 0))
+                    readable = len(copy.view) - len(copy.view) % UNIT_SIZE
+                    mapped = self._mapped[start] = _Mapped(copy, readable, file.size)
+                elif mapped is None or isinstance(mapped.region, _Copy):
+                    region = file.map(writable=False, scattered=True)
+                    mapped = self._mapped[start] = _Mapped(region, readable, file.size)
             finally:
                 file.close()
             mapped.readable = max(mapped.readable, readable)
-            while len(self._mapped) > self._mapped_max:
+            while len(self._mapped) > MAPPED_PER_QUEUE:
                 self._mapped.popitem(last=False)[1].region.close()
         else:
             self._mapped.move_to_end(start)
@@ -200,7 +232,7 @@ class QueueFiles:
         if view is None:
             return None
         if position + UNIT_SIZE > len(view):
-            is_in_file = position + UNIT_SIZE <= len(self._mapped[start].region.view)
+            is_in_file = position + UNIT_SIZE <= self._mapped[start].size
             return Unit(0, 0, 0) if is_in_file else None
         return Unit._make(UNIT.unpack_from(view, position))
 

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from shared.files import log_walk
 from shared.files.log_walk import LogFiles, Progress, WalkResult
 from shared.files.positions import Positions
-from shared.files.queue_files import QueueFiles
+from shared.files.queue_files import COPIED_MAX, QueueFiles
 from shared.files.store_dir import StoreDir
 from shared.files.valid_end import (
     Decision,
@@ -123,7 +123,7 @@ class _Recovery:
         self._lengths: dict[int, dict[tuple[str, int], QueueOffset]] = {}
 
     def run(self, progress: Progress) -> Recovered:
-        queues_end = self._queues_end()
+        queues_end = self._look_at_queues()
         dispatched_durable = self._dispatched_durable()
         start = self._start(queues_end, dispatched_durable)
         walked = log_walk.walk(
@@ -172,14 +172,21 @@ class _Recovery:
                 break
         return starts[0] if starts else 0
 
-    def _queues_end(self) -> int:
-        """The farthest record end that any queue unit points to; −1 if there is none."""
+    def _look_at_queues(self) -> int:
+        """The farthest record end that any queue unit points to; −1 if there is none.
+
+        Counts each queue at DISPATCHED_DURABLE on the way: of thousands of queues, each is opened
+        once.
+        """
+        durable = self.positions.get(Slot.DISPATCHED_DURABLE) if self.region_is_ours else 0
         farthest = -1
         size_max = self.files.file_size  # a record never crosses files
+        lengths = self._lengths[durable] = {}
         for topic, queue in self.store.queues():
             units = self._queue_files(topic, queue)
             try:
                 farthest = max(farthest, units.farthest_record_end(size_max))
+                lengths[topic, queue] = units.count(durable)
             finally:
                 units.close()
         return farthest
@@ -225,6 +232,7 @@ class _Recovery:
             self.store.disk,
             self.store.consume_queue_dir(topic, queue),
             self.store.config.consume_queue_file_size,
+            copied_max=COPIED_MAX,
         )
 
     def _start(self, queues_end: int, dispatched_durable: int | None) -> PhysicalOffset:
