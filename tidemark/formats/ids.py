@@ -6,9 +6,9 @@ stand. The offset id is not stored: it follows from a record's store host and ph
 
 from __future__ import annotations
 
-import itertools
 import re
 import struct
+import threading
 from typing import Final
 
 from tidemark.formats import hosts
@@ -49,12 +49,28 @@ class UniqueIdMaker:
             raise ValueError(f"an address has 4 or 16 bytes, not {len(address)}")
         fixed = address + struct.pack(">HI", pid & 0xFFFF, salt & 0xFFFFFFFF)
         self._fixed = fixed.hex().upper()
-        self._counter = itertools.count()  # next() of it is one step, also between threads
+        self._next = 0
+        self._lock = threading.Lock()
+
+    @property
+    def head(self) -> bytes:
+        """What all ids of this maker begin with: 20 or 44 hex digits."""
+        return self._fixed.encode("ascii")
+
+    def take(self, count: int) -> int:
+        """Set the next count numbers aside for ids made elsewhere; return the first of them.
+
+        An id is ``head``, the time and the number's low 16 bits. With 0 it only tells the next one.
+        """
+        with self._lock:
+            first = self._next
+            self._next += count
+        return first
 
     def make(self, now_ms_since_month: int) -> str:
         """Next id. now_ms_since_month: ms since local 00:00 on the 1st of the current month.
 
         Unique within the process for 65,536 ids per millisecond.
         """
-        number = next(self._counter) & 0xFFFF
+        number = self.take(1) & 0xFFFF
         return self._fixed + _TAIL.pack(now_ms_since_month & 0xFFFFFFFF, number).hex().upper()

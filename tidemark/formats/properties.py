@@ -58,6 +58,12 @@ RESERVED: Final = frozenset(
 RESERVED_PREFIXES: Final = ("TIDEMARK_", "__RMQ.TRANSIENT.")
 """Ours, and the client-only ones that are never stored."""
 
+REFUSED: Final = RESERVED | {"CHECK_IMMUNITY_TIME_IN_SECONDS"}
+REFUSED_PREFIXES: Final = (*RESERVED_PREFIXES, "__", "INNER_", "TIMER_")
+"""What a sender may not set. Beyond 2.7: names that carry meaning inside a store although clients
+may set them there. An INNER_* would make one record count as several, a __… belongs to protocol
+layers."""
+
 CRC_SLOT_NAME: Final = b"__CRC32#\x01"
 CRC_SLOT_SIZE: Final = 20
 
@@ -74,6 +80,11 @@ class BadPropertyText(ValueError):
 def is_reserved(name: str) -> bool:
     """Whether a user's own code may not set this property."""
     return name in RESERVED or name.startswith(RESERVED_PREFIXES)
+
+
+def is_refused(name: str) -> bool:
+    """Whether a sender may not set this property through the HTTP API."""
+    return name in REFUSED or name.startswith(REFUSED_PREFIXES)
 
 
 def text(raw: bytes) -> str:

@@ -12,7 +12,7 @@ import importlib
 import os
 from typing import Final
 
-MODULES: Final = ("checksum", "decode", "encode", "index", "select", "units", "walk")
+MODULES: Final = ("checksum", "decode", "encode", "index", "select", "units", "walk", "wire")
 """The compiled modules: all of them, or none is used."""
 
 
@@ -38,10 +38,12 @@ if COMPILED:
     from tidemark.formats.speedups.select import select
     from tidemark.formats.speedups.units import leading_units
     from tidemark.formats.speedups.walk import plan_range, walk
+    from tidemark.formats.speedups.wire import pack_answer, read_plain
 else:
     from tidemark.formats.index_chains import chains_are_sound, held_rows, look_up, put_rows
     from tidemark.formats.message import decode_messages
     from tidemark.formats.plan import plan_range
+    from tidemark.formats.produce_wire import pack_answer, read_plain
     from tidemark.formats.queue_unit import leading_units
     from tidemark.formats.runs import body_size_counts, encode_runs, runs_size
     from tidemark.formats.scan import walk
@@ -58,8 +60,10 @@ __all__ = [
     "held_rows",
     "leading_units",
     "look_up",
+    "pack_answer",
     "plan_range",
     "put_rows",
+    "read_plain",
     "runs_size",
     "select",
     "walk",

@@ -16,7 +16,9 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_CheckExact
-from libc.stdint cimport INT32_MAX, INT32_MIN, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport (
+    INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+)
 from libc.string cimport memchr, memcmp, memcpy
 
 from tidemark.formats import runs as original
@@ -27,11 +29,20 @@ cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 cdef extern from "bigendian.h":
-    uint16_t tidemark_get_16(const uint8_t *at) nogil
-    uint32_t tidemark_get_32(const uint8_t *at) nogil
     void tidemark_put_16(uint8_t *at, uint16_t value) nogil
     void tidemark_put_32(uint8_t *at, uint32_t value) nogil
     void tidemark_put_64(uint8_t *at, uint64_t value) nogil
+
+cdef extern from "entry.h":
+    ctypedef struct Entry "tidemark_entry":
+        const uint8_t *body
+        const uint8_t *properties
+        size_t body_size
+        size_t properties_size
+        const uint8_t *end
+    enum:
+        TIDEMARK_ENTRY_FLAG_AT
+    bint tidemark_read_entry(const uint8_t *at, size_t room, Entry *entry) nogil
 
 cdef extern from "crc32.h":
     void tidemark_crc32_prepare()
@@ -40,10 +51,6 @@ cdef extern from "crc32.h":
 tidemark_crc32_prepare()
 
 cdef enum:
-    ENTRY_HEAD = 20  # of a wire entry, up to its body (formats.md, 2.12)
-    ENTRY_OVERHEAD = 22
-    ENTRY_FLAG_AT = 12
-    ENTRY_BODY_SIZE_AT = 16
     PROPERTIES_SIZE_MAX = 32767
     TOPIC_SIZE_V1_MAX = 127
     TOPIC_SIZE_MAX = 255
@@ -66,6 +73,12 @@ for _digit in range(200):
     PAIRS[_digit] = 0x30 + (_digit // 20 if _digit % 2 else _digit // 2 % 10)
 
 
+cdef struct Address:
+    const uint8_t *at
+    Py_ssize_t size  # 4 or 16
+    int32_t port
+
+
 cdef struct Plan:
     # One run, as C sees it. The pointers borrow from objects that the caller's tuple of runs holds.
     const uint8_t *entries
@@ -73,12 +86,8 @@ cdef struct Plan:
     Py_ssize_t count
     const uint8_t *topic
     Py_ssize_t topic_size
-    const uint8_t *born_address
-    const uint8_t *store_address
-    Py_ssize_t born_address_size
-    Py_ssize_t store_address_size
-    int32_t born_port
-    int32_t store_port
+    Address born
+    Address store
     int32_t queue_id
     int32_t sys_flag
     int32_t reconsume_times
@@ -121,8 +130,10 @@ def encode_runs(
 def body_size_counts(entries, bounds):
     cdef Py_ssize_t *counts
     cdef int64_t *limits
-    cdef Py_ssize_t number, bound_count, at = 0, size, body, stored, total = 0
-    cdef const uint8_t *data
+    cdef Py_ssize_t number, bound_count, total = 0
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+    cdef Entry entry
     cdef tuple held = tuple(bounds)
     bound_count = len(held)
     if not PyBytes_CheckExact(entries):
@@ -138,14 +149,14 @@ def body_size_counts(entries, bounds):
                 return original.body_size_counts(entries, held)
         for number in range(bound_count + 1):
             counts[number] = 0
-        data = <const uint8_t *>PyBytes_AS_STRING(entries)
-        size = PyBytes_GET_SIZE(entries)
-        while at < size:
-            if not entry_sizes(data + at, size - at, &body, &stored):
+        at = <const uint8_t *>PyBytes_AS_STRING(entries)
+        end = at + PyBytes_GET_SIZE(entries)
+        while at < end:
+            if not tidemark_read_entry(at, end - at, &entry):
                 return original.body_size_counts(entries, held)
-            counts[place_of(body, limits, bound_count)] += 1
-            total += body  # no more than the entries' own size
-            at += ENTRY_OVERHEAD + body + stored
+            counts[place_of(entry.body_size, limits, bound_count)] += 1
+            total += entry.body_size  # no more than the entries' own size
+            at = entry.end
         found = [counts[number] for number in range(bound_count + 1)]
         found.append(total)
         return found
@@ -177,7 +188,8 @@ cdef object encoded(
         for number in range(run_count):
             if not number_64(<object>PyTuple_GET_ITEM(firsts, number), &first):
                 return None
-            if not plan_run(<object>PyTuple_GET_ITEM(runs, number), first, record_crc, &plans[number]):
+            run = <object>PyTuple_GET_ITEM(runs, number)
+            if not plan_run(run, first, record_crc, &plans[number]):
                 return None
             if plans[number].size > I64_MAX - total:
                 return None
@@ -245,8 +257,8 @@ cdef bint plan_run(object run, int64_t first, bint record_crc, Plan *plan) excep
     if not (
         number_32(<object>PyTuple_GET_ITEM(run, 1), &plan.queue_id)
         and number_64(<object>PyTuple_GET_ITEM(run, 3), &count)
-        and host(<object>PyTuple_GET_ITEM(run, 4), &plan.born_address, &plan.born_address_size, &plan.born_port)
-        and host(<object>PyTuple_GET_ITEM(run, 5), &plan.store_address, &plan.store_address_size, &plan.store_port)
+        and read_host(<object>PyTuple_GET_ITEM(run, 4), &plan.born)
+        and read_host(<object>PyTuple_GET_ITEM(run, 5), &plan.store)
         and number_64(<object>PyTuple_GET_ITEM(run, 6), &plan.born_timestamp_ms)
         and number_32(<object>PyTuple_GET_ITEM(run, 7), &plan.sys_flag)
         and number_32(<object>PyTuple_GET_ITEM(run, 8), &plan.reconsume_times)
@@ -264,19 +276,15 @@ cdef bint plan_run(object run, int64_t first, bint record_crc, Plan *plan) excep
     return measure(plan, record_crc)
 
 
-cdef bint host(
-    object value, const uint8_t **address, Py_ssize_t *size, int32_t *port
-) except -1:
+cdef bint read_host(object value, Address *address) except -1:
     if type(value) is not Host or PyTuple_GET_SIZE(value) != 2:
         return False
     raw = <object>PyTuple_GET_ITEM(value, 0)
-    if not PyBytes_CheckExact(raw):
+    if not PyBytes_CheckExact(raw) or PyBytes_GET_SIZE(raw) not in (4, 16):
         return False
-    size[0] = PyBytes_GET_SIZE(raw)
-    if size[0] != 4 and size[0] != 16:
-        return False
-    address[0] = <const uint8_t *>PyBytes_AS_STRING(raw)
-    return number_32(<object>PyTuple_GET_ITEM(value, 1), port)
+    address.at = <const uint8_t *>PyBytes_AS_STRING(raw)
+    address.size = PyBytes_GET_SIZE(raw)
+    return number_32(<object>PyTuple_GET_ITEM(value, 1), &address.port)
 
 
 cdef bint number_64(object value, int64_t *number) except -1:
@@ -295,44 +303,29 @@ cdef bint number_32(object value, int32_t *number) except -1:
     return True
 
 
-cdef bint entry_sizes(
-    const uint8_t *entry, Py_ssize_t room, Py_ssize_t *body, Py_ssize_t *stored
-) noexcept nogil:
-    """Sizes of an entry's body and properties; False if it does not lie within room bytes."""
-    cdef int32_t body_size
-    cdef int16_t properties_size
-    if room < ENTRY_OVERHEAD:
-        return False
-    body_size = <int32_t>tidemark_get_32(entry + ENTRY_BODY_SIZE_AT)
-    if body_size < 0 or body_size > room - ENTRY_OVERHEAD:
-        return False
-    properties_size = <int16_t>tidemark_get_16(entry + ENTRY_HEAD + body_size)
-    if properties_size < 0 or properties_size > room - ENTRY_OVERHEAD - body_size:
-        return False
-    body[0] = body_size
-    stored[0] = properties_size
-    return True
-
-
 cdef bint measure(Plan *plan, bint record_crc) noexcept nogil:
     """Fill in size and strips; False if an entry is damaged or too large, or the count wrong."""
-    cdef Py_ssize_t at = 0, found = 0, body = 0, stored = 0
+    cdef const uint8_t *at = plan.entries
+    cdef const uint8_t *end = at + plan.entries_size
+    cdef Entry entry
+    cdef Py_ssize_t found = 0, stored
     cdef int64_t record, total = 0, fixed = (
-        72 + plan.born_address_size + plan.store_address_size + 8
+        72 + plan.born.size + plan.store.size + 8
         + (2 if plan.topic_size > TOPIC_SIZE_V1_MAX else 1) + plan.topic_size + 2
     )
     cdef bint strips = False, ends_pair
-    while at < plan.entries_size:
-        if not entry_sizes(plan.entries + at, plan.entries_size - at, &body, &stored):
+    while at < end:
+        if not tidemark_read_entry(at, end - at, &entry):
             return False
-        at += ENTRY_OVERHEAD + body + stored
-        ends_pair = stored > 0 and plan.entries[at - 1] == PAIR_END
-        if holds_crc(plan.entries + at - stored, stored):
+        at = entry.end
+        stored = entry.properties_size
+        ends_pair = stored > 0 and entry.properties[stored - 1] == PAIR_END
+        if holds_crc(entry.properties, stored):
             strips = True
-            stored = without_crc(NULL, plan.entries + at - stored, stored, &ends_pair)
+            stored = without_crc(NULL, entry.properties, stored, &ends_pair)
         if record_crc:
             stored += CRC_SLOT_SIZE + (stored > 0 and not ends_pair)
-        record = fixed + body + stored
+        record = fixed + <int64_t>entry.body_size + stored
         if stored > PROPERTIES_SIZE_MAX or record > INT32_MAX:
             return False
         total += record
@@ -411,23 +404,31 @@ cdef void write_runs(
     cdef Py_ssize_t number, index
     cdef int64_t written = 0
     cdef uint32_t record
-    cdef const uint8_t *entry
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+    cdef const uint8_t *flag
+    cdef Entry entry
     cdef uint8_t[HEAD_SIZE_MAX] head
     cdef Py_ssize_t head_size
     for number in range(run_count):
         head_size = make_head(head, &plans[number], stored_ms)
-        entry = plans[number].entries
+        at = plans[number].entries
+        end = at + plans[number].entries_size
         for index in range(plans[number].count):
-            entry = write_record(
+            if not tidemark_read_entry(at, end - at, &entry):
+                return  # cannot be: ``measure`` has read them all
+            flag = at + TIDEMARK_ENTRY_FLAG_AT
+            at = entry.end
+            record = write_record(
                 out + written,
-                entry,
+                flag,
+                &entry,
                 &plans[number],
                 head,
                 head_size,
                 plans[number].first + index,
                 physical_offset + written,
                 record_crc,
-                &record,
             )
             memcpy(sizes, &record, 4)
             sizes += 4
@@ -436,57 +437,54 @@ cdef void write_runs(
 
 cdef Py_ssize_t make_head(uint8_t *head, const Plan *plan, int64_t stored_ms) noexcept nogil:
     """What the records of a run have in common up to their bodies; return its size."""
-    cdef Py_ssize_t born = plan.born_address_size, store = plan.store_address_size, at
+    cdef Py_ssize_t born = plan.born.size, store = plan.store.size, at
     cdef uint32_t sys_flag = <uint32_t>plan.sys_flag & ~<uint32_t>0x30
     sys_flag |= (0x10 if born == 16 else 0) | (0x20 if store == 16 else 0)
     tidemark_put_32(head + 4, MAGIC_V2 if plan.topic_size > TOPIC_SIZE_V1_MAX else MAGIC_V1)
     tidemark_put_32(head + 12, <uint32_t>plan.queue_id)
     tidemark_put_32(head + 36, sys_flag)
     tidemark_put_64(head + 40, <uint64_t>plan.born_timestamp_ms)
-    memcpy(head + 48, plan.born_address, born)
-    tidemark_put_32(head + 48 + born, <uint32_t>plan.born_port)
+    memcpy(head + 48, plan.born.at, born)
+    tidemark_put_32(head + 48 + born, <uint32_t>plan.born.port)
     at = 52 + born
     tidemark_put_64(head + at, <uint64_t>stored_ms)
-    memcpy(head + at + 8, plan.store_address, store)
+    memcpy(head + at + 8, plan.store.at, store)
     at += 8 + store
-    tidemark_put_32(head + at, <uint32_t>plan.store_port)
+    tidemark_put_32(head + at, <uint32_t>plan.store.port)
     tidemark_put_32(head + at + 4, <uint32_t>plan.reconsume_times)
     tidemark_put_64(head + at + 8, <uint64_t>plan.prepared_transaction_offset)
     return at + 20
 
 
-cdef const uint8_t *write_record(
+cdef uint32_t write_record(
     uint8_t *out,
-    const uint8_t *entry,
+    const uint8_t *flag,
+    const Entry *entry,
     const Plan *plan,
     const uint8_t *head,
     Py_ssize_t head_size,
     int64_t queue_offset,
     int64_t physical_offset,
     bint record_crc,
-    uint32_t *record_size,
 ) noexcept nogil:
-    """Write one record, as ``measure`` found it to be; return where the next entry starts."""
-    cdef uint32_t body_size = tidemark_get_32(entry + ENTRY_BODY_SIZE_AT), crc
-    cdef const uint8_t *body = entry + ENTRY_HEAD
-    cdef const uint8_t *raw = body + body_size + 2
-    cdef Py_ssize_t raw_size = tidemark_get_16(raw - 2)
-    cdef const uint8_t *next_entry = raw + raw_size
+    """Write one record, as large as ``measure`` found it to be; return its size."""
+    cdef size_t raw_size = entry.properties_size
     cdef uint8_t *at
     cdef uint8_t *size_at
-    cdef bint ends_pair = raw_size > 0 and raw[raw_size - 1] == PAIR_END
+    cdef uint32_t size
+    cdef bint ends_pair = raw_size > 0 and entry.properties[raw_size - 1] == PAIR_END
     if head_size == HEAD_SIZE_V4:
         memcpy(out, head, HEAD_SIZE_V4)  # of a known size: a few moves
     else:
         memcpy(out, head, head_size)
-    tidemark_put_32(out + 8, tidemark_crc32(0, body, body_size) & MASK_31)
-    memcpy(out + 16, entry + ENTRY_FLAG_AT, 4)
+    tidemark_put_32(out + 8, tidemark_crc32(0, entry.body, entry.body_size) & MASK_31)
+    memcpy(out + 16, flag, 4)
     tidemark_put_64(out + 20, <uint64_t>queue_offset)
     tidemark_put_64(out + 28, <uint64_t>physical_offset)
     at = out + head_size
-    tidemark_put_32(at - 4, body_size)
-    memcpy(at, body, body_size)
-    at += body_size
+    tidemark_put_32(at - 4, <uint32_t>entry.body_size)
+    memcpy(at, entry.body, entry.body_size)
+    at += entry.body_size
     if plan.topic_size > TOPIC_SIZE_V1_MAX:
         tidemark_put_16(at, <uint16_t>plan.topic_size)
         at += 2
@@ -496,23 +494,23 @@ cdef const uint8_t *write_record(
     memcpy(at, plan.topic, plan.topic_size)
     size_at = at + plan.topic_size
     at = size_at + 2
-    if plan.strips and holds_crc(raw, raw_size):
-        raw_size = without_crc(at, raw, raw_size, &ends_pair)
+    if plan.strips and holds_crc(entry.properties, raw_size):
+        raw_size = without_crc(at, entry.properties, raw_size, &ends_pair)
     else:
-        memcpy(at, raw, raw_size)
+        memcpy(at, entry.properties, raw_size)
     at += raw_size
     if record_crc:
         if raw_size and not ends_pair:
             at[0] = PAIR_END
             at += 1
         at += CRC_SLOT_SIZE
-    record_size[0] = <uint32_t>(at - out)
-    tidemark_put_32(out, record_size[0])
+    size = <uint32_t>(at - out)
+    tidemark_put_32(out, size)
     tidemark_put_16(size_at, <uint16_t>(at - size_at - 2))
     if record_crc:
         at -= CRC_SLOT_SIZE
         put_crc_slot(at, tidemark_crc32(0, out, at - out) & MASK_31)
-    return next_entry
+    return size
 
 
 cdef void put_crc_slot(uint8_t *at, uint32_t crc) noexcept nogil:
