@@ -14,7 +14,6 @@ import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import asdict
 from typing import IO, Any, Final, ParamSpec, TypeVar
 
 import click
@@ -182,7 +181,7 @@ def say(text: str) -> None:
 
 def message_facts(message: Message) -> dict[str, object]:
     """A message with the API's names; the body as text where it is UTF-8, else base64."""
-    facts: dict[str, object] = asdict(message)
+    facts: dict[str, object] = message._asdict()
     facts["keys"] = list(message.keys)
     del facts["body"]
     return facts | body_facts(message.body)

@@ -9,8 +9,17 @@ from tidemark.client.admin import Admin
 from tidemark.client.batching import Limits
 from tidemark.client.connection import Connection
 from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX, Consumer
-from tidemark.client.messages import Message, NewMessage, PullResult, RawPull, SendResult, Topic
-from tidemark.client.producer import SEND_TIMEOUT_MS, Producer, as_new_messages
+from tidemark.client.messages import (
+    Message,
+    NewMessage,
+    PullResult,
+    RawPull,
+    SendResult,
+    Topic,
+    check,
+    outgoing,
+)
+from tidemark.client.producer import SEND_TIMEOUT_MS, Producer, as_outgoing
 
 DEFAULT_URL = "http://localhost:8080"
 
@@ -77,11 +86,12 @@ class Client:
         message is stored but the level was not reached in ``timeout_ms``, Unreachable when there
         was no answer: then it may be stored, and it is not sent again by itself.
         """
-        message = NewMessage(
+        check(body, keys)
+        message = outgoing(
             body,
             tags=tags,
             keys=keys,
-            properties=properties or {},
+            properties=properties,
             queue=queue,
             sharding_key=sharding_key,
             flag=flag,
@@ -103,7 +113,7 @@ class Client:
         a later one fails, the error's fact ``results`` holds what was stored before it.
         """
         return await self.producer.send_many(
-            topic, as_new_messages(messages, queue), ack=ack, timeout_ms=timeout_ms
+            topic, as_outgoing(messages, queue), ack=ack, timeout_ms=timeout_ms
         )
 
     async def pull(

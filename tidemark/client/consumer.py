@@ -1,17 +1,21 @@
 """Reads messages: pull by queue offset, follow a queue, offset by time, query by id and key.
 
 Reads are idempotent, so they are repeated through a broker's restart (``retries``). An empty pull
-is an empty list, always; only a missing topic or queue is an error.
+is an empty list, always; only a missing topic or queue is an error. Who reads a queue through gets
+its messages while the next pull is already under way, one ahead and no more.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any, Final
 
 from tidemark import errors
 from tidemark.client.connection import RECORDS, Answer, Connection, path
-from tidemark.client.messages import Message, PullResult, RawPull, decode_records
+from tidemark.client.messages import Message, PullResult, RawPull
+from tidemark.formats import twins
 from tidemark.formats.record import UndecodableRecord
 
 PULL_COUNT_MAX: Final = 1024
@@ -73,7 +77,7 @@ class Consumer:
             topic, queue, offset, max=max, max_bytes=max_bytes, tags=tags, wait_ms=wait_ms
         )
         try:
-            messages = decode_records(raw.records)
+            messages = twins.decode_messages(raw.records)
         except UndecodableRecord as error:
             raise errors.BrokenAnswer(f"{topic} queue {queue} at {offset}: {error}") from error
         if tags is not None and tags.strip() != "*":
@@ -97,18 +101,56 @@ class Consumer:
         end: None takes the queue's end as of the first pull; follow: never ends, waits for more.
         Expired offsets are skipped: the first message may have a larger offset than asked for.
         """
-        while follow or end is None or offset < end:
-            pulled = await self.pull(
-                topic, queue, offset, tags=tags, wait_ms=FOLLOW_WAIT_MS if follow else 0
-            )
-            if end is None and not follow:
-                end = pulled.max_offset
-            for message in pulled.messages:
-                if end is None or message.queue_offset < end:
+        batches = self.batches(topic, queue, offset, end=end, follow=follow, tags=tags)
+        async with aclosing(batches):
+            async for messages in batches:
+                for message in messages:
                     yield message
-            if not follow and pulled.next_offset <= offset:
-                return  # at the end, or beyond it: nothing more will come from here
-            offset = pulled.next_offset
+
+    async def batches(
+        self,
+        topic: str,
+        queue: int,
+        offset: int = 0,
+        *,
+        end: int | None = None,
+        follow: bool = False,
+        tags: str | None = None,
+    ) -> AsyncGenerator[list[Message], None]:
+        """As ``read``, but what each pull brought at once, none of it empty.
+
+        The next pull runs while the caller works on what the last one brought. What goes wrong with
+        it is raised when its turn comes; it is cancelled when the caller stops.
+        """
+
+        def pull(at: int) -> asyncio.Task[PullResult]:
+            wait_ms = FOLLOW_WAIT_MS if follow else 0
+            return asyncio.create_task(self.pull(topic, queue, at, tags=tags, wait_ms=wait_ms))
+
+        if end is not None and offset >= end and not follow:
+            return
+        ahead = pull(offset)
+        try:
+            while True:
+                pulled = await ahead
+                messages, is_last = pulled.messages, False
+                if not follow:
+                    end = pulled.max_offset if end is None else end
+                    # At the end, or beyond it: nothing more will come from here.
+                    is_last = pulled.next_offset <= offset or pulled.next_offset >= end
+                if end is not None and messages and messages[-1].queue_offset >= end:
+                    messages = [each for each in messages if each.queue_offset < end]
+                offset = pulled.next_offset
+                if not is_last:
+                    ahead = pull(offset)
+                    await asyncio.sleep(0)  # so that its request leaves before the caller works
+                if messages:
+                    yield messages
+                if is_last:
+                    return
+        finally:
+            ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)
 
     async def offset_by_time(
         self, topic: str, queue: int, timestamp_ms: int, *, boundary: str = "lower"

@@ -1,19 +1,33 @@
 """What a program gives and gets: messages to send, messages read, results. Values only.
 
-A message read comes from one of two forms: raw commit log records (what ``pull`` asks for, decoded
-with the codec of docs/formats.md, section 2) or the map of the API (what queries answer).
+A message read, ``Message``, comes from one of two forms: raw commit log records (what ``pull`` asks
+for) or the map of the API (what queries answer). Both are ``formats.message``.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from tidemark.client.batching import MESSAGE_OVERHEAD
-from tidemark.formats import hashing, ids, properties, record
-from tidemark.formats.record import Record
+from tidemark.formats import ids
+from tidemark.formats.message import Message, iterate_records
+
+__all__ = [
+    "Message",
+    "NewMessage",
+    "Outgoing",
+    "PullResult",
+    "QueueRange",
+    "RawPull",
+    "SendResult",
+    "Topic",
+    "check",
+    "is_offset_id",
+    "iterate_records",
+    "outgoing",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,43 +51,78 @@ class NewMessage:
 
     def __post_init__(self) -> None:
         """Refuse what would be sent as something else than was meant."""
-        if not isinstance(self.body, bytes | bytearray | memoryview):
-            raise TypeError(f"body must be bytes, not {type(self.body).__name__}; encode it first")
-        if isinstance(self.keys, str):
-            raise TypeError('keys must be a list of strings: keys=["order-1"]')
+        check(self.body, self.keys)
 
-    @property
-    def weight(self) -> int:
-        """Roughly the bytes that it adds to a request; what batches are bounded by."""
-        size = len(self.body) + MESSAGE_OVERHEAD
-        if self.keys:
-            size += sum(map(len, self.keys))
-        if self.properties:
-            size += sum(len(name) + len(value) for name, value in self.properties.items())
-        return size
+    def outgoing(self, queue: int | None = None) -> Outgoing:
+        """What goes over the wire; queue: for a message that says nothing of one."""
+        return outgoing(
+            self.body,
+            tags=self.tags,
+            keys=self.keys,
+            properties=self.properties,
+            queue=queue if self.queue is None and self.sharding_key is None else self.queue,
+            sharding_key=self.sharding_key,
+            flag=self.flag,
+            delay_level=self.delay_level,
+            delay_ms=self.delay_ms,
+            deliver_at_ms=self.deliver_at_ms,
+        )
 
-    def to_wire(self) -> dict[str, object]:
-        """The map of the API; what was not given is left out."""
-        wire: dict[str, object] = {"body": self.body}
-        if self.tags is not None:
-            wire["tags"] = self.tags
-        if self.keys:
-            wire["keys"] = list(self.keys)
-        if self.properties:
-            wire["properties"] = dict(self.properties)
-        if self.queue is not None:
-            wire["queue"] = self.queue
-        if self.sharding_key is not None:
-            wire["sharding_key"] = self.sharding_key
-        if self.flag:
-            wire["flag"] = self.flag
-        if self.delay_level is not None:
-            wire["delay_level"] = self.delay_level
-        if self.delay_ms is not None:
-            wire["delay_ms"] = self.delay_ms
-        if self.deliver_at_ms is not None:
-            wire["deliver_at_ms"] = self.deliver_at_ms
-        return wire
+
+class Outgoing(NamedTuple):
+    """A message as the API takes it."""
+
+    wire: dict[str, object]
+    """The map of the API; what was not given is left out."""
+    weight: int
+    """Roughly the bytes that it adds to a request; what batches are bounded by."""
+
+
+def check(body: object, keys: object) -> None:
+    """Raise TypeError for what would be sent as something else than was meant."""
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise TypeError(f"body must be bytes, not {type(body).__name__}; encode it first")
+    if isinstance(keys, str):
+        raise TypeError('keys must be a list of strings: keys=["order-1"]')
+
+
+def outgoing(
+    body: bytes,
+    *,
+    tags: str | None = None,
+    keys: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+    queue: int | None = None,
+    sharding_key: str | None = None,
+    flag: int = 0,
+    delay_level: int | None = None,
+    delay_ms: int | None = None,
+    deliver_at_ms: int | None = None,
+) -> Outgoing:
+    """The message as it goes over the wire. Its parts have been checked."""
+    wire: dict[str, object] = {"body": body}
+    weight = len(body) + MESSAGE_OVERHEAD
+    if tags is not None:
+        wire["tags"] = tags
+    if keys:
+        wire["keys"] = list(keys)
+        weight += sum(map(len, keys))
+    if properties:
+        wire["properties"] = dict(properties)
+        weight += sum(len(name) + len(value) for name, value in properties.items())
+    if queue is not None:
+        wire["queue"] = queue
+    if sharding_key is not None:
+        wire["sharding_key"] = sharding_key
+    if flag:
+        wire["flag"] = flag
+    if delay_level is not None:
+        wire["delay_level"] = delay_level
+    if delay_ms is not None:
+        wire["delay_ms"] = delay_ms
+    if deliver_at_ms is not None:
+        wire["deliver_at_ms"] = deliver_at_ms
+    return Outgoing(wire, weight)
 
 
 class SendResult(NamedTuple):
@@ -89,75 +138,6 @@ class SendResult(NamedTuple):
     store_timestamp_ms: int
     level: str
     copies: int
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One stored message. Every field is as the broker stored it; the body is a copy of its own."""
-
-    topic: str
-    queue: int
-    queue_offset: int
-    body: bytes
-    message_id: str
-    unique_id: str | None
-    physical_offset: int
-    size: int
-    tags: str | None
-    keys: tuple[str, ...]
-    properties: dict[str, str]
-    born_timestamp_ms: int
-    store_timestamp_ms: int
-    born_host: str
-    store_host: str
-    reconsume_times: int
-    flag: int
-    sys_flag: int
-    body_crc: int
-    tags_code: int | None
-    prepared_transaction_offset: int
-
-    @classmethod
-    def from_record(cls, stored: Record) -> Message:
-        """Take a decoded record. tags_code is None where it is a delivery time (section 3)."""
-        found = stored.property_map
-        tags = found.get(properties.TAGS)
-        keys = found.get(properties.KEYS)
-        delayed = stored.topic == hashing.SCHEDULE_TOPIC and properties.DELAY in found
-        return cls(
-            topic=stored.topic,
-            queue=stored.queue_id,
-            queue_offset=stored.queue_offset,
-            body=bytes(stored.body),
-            message_id=stored.message_id,
-            unique_id=found.get(properties.UNIQ_KEY),
-            physical_offset=stored.physical_offset,
-            size=stored.size,
-            tags=tags,
-            keys=tuple(key for key in keys.split(" ") if key) if keys else (),
-            properties=found,
-            born_timestamp_ms=stored.born_timestamp_ms,
-            store_timestamp_ms=stored.store_timestamp_ms,
-            born_host=stored.born_host.text,
-            store_host=stored.store_host.text,
-            reconsume_times=stored.reconsume_times,
-            flag=stored.flag,
-            sys_flag=stored.sys_flag,
-            body_crc=stored.body_crc,
-            tags_code=None if delayed else hashing.tags_code(tags),
-            prepared_transaction_offset=stored.prepared_transaction_offset,
-        )
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Message:
-        """Take the map of the API (msgpack: the body is bytes)."""
-        fields = {name: wire[name] for name in _SAME_ON_THE_WIRE}
-        return cls(keys=tuple(wire["keys"]), properties=dict(wire["properties"]), **fields)
-
-
-_SAME_ON_THE_WIRE: Final = tuple(
-    name for name in Message.__dataclass_fields__ if name not in ("keys", "properties")
-)
 
 
 class PullResult(NamedTuple):
@@ -209,30 +189,6 @@ class Topic(NamedTuple):
     def system(self) -> bool:
         """Kept by the broker for itself."""
         return self.settings.get("system") is True
-
-
-def decode_records(raw: memoryview) -> list[Message]:
-    """Decode the records of a raw pull, in order; each body is checked against its CRC.
-
-    Raises UndecodableRecord if what came is not what the broker stored.
-    """
-    return [Message.from_record(stored) for stored in iterate_records(raw)]
-
-
-def iterate_records(raw: memoryview) -> Iterator[Record]:
-    """Walk the records of a raw pull; bodies borrow from ``raw``.
-
-    Raises UndecodableRecord at the first that is not whole or whose body does not fit its CRC.
-    """
-    start = 0
-    while start < len(raw):
-        stored = record.decode(raw, start)
-        if stored.body and zlib.crc32(stored.body) & 0x7FFFFFFF != stored.body_crc:
-            raise record.UndecodableRecord(
-                f"the body of the record at byte {start} of the answer does not fit its CRC"
-            )
-        yield stored
-        start += stored.size
 
 
 def is_offset_id(text: str) -> bool:

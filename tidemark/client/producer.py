@@ -1,7 +1,9 @@
 """Sends messages: collects them into batches, keeps order, bounds what waits.
 
 Step 1 of a message's walk; the next is the broker's ``http_api``. ``batching`` decides, this shell
-does. Messages of one lane (topic and ack level) leave in the order in which ``send`` was called.
+does. Messages of one lane (topic, queue if one is named, ack level, time-out) leave in the order
+in which ``send`` was called. What is done per message is little and does not grow with how many
+wait: one future, and one place in a row.
 
 A send is never repeated by itself once the broker may have stored it: ``ack-timeout`` and a lost
 connection raise, and the caller decides (``retries``).
@@ -13,13 +15,12 @@ import asyncio
 import functools
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from tidemark import errors
 from tidemark.client.batching import Limits, Verdict, cut, decide, fits_waiting, take
 from tidemark.client.connection import Answer, Connection, path
-from tidemark.client.messages import NewMessage, SendResult
+from tidemark.client.messages import NewMessage, Outgoing, SendResult, check, outgoing
 
 SEND_TIMEOUT_MS: Final = 3000
 
@@ -27,14 +28,20 @@ _ALONE: Final = frozenset({"bad-request", "bad-property", "too-large", "too-many
 """Refusals of a whole request that may be the fault of one message in it."""
 
 
-_Key = tuple[str, str | None, int]
-"""What messages of one lane have in common: topic, ack level, time-out [ms]."""
+class _Key(NamedTuple):
+    """What messages of one lane have in common."""
+
+    topic: str
+    queue: object
+    """The queue that they name; None if they name none."""
+    ack: str | None
+    timeout_ms: int
 
 
 class _Waiting(NamedTuple):
     """A message that ``send`` has taken and not answered."""
 
-    message: NewMessage
+    wire: dict[str, object]
     weight: int
     taken_at: float
     answered: asyncio.Future[SendResult]
@@ -43,11 +50,16 @@ class _Waiting(NamedTuple):
 class _Lane:
     """Messages that may share a request, in order, and the requests in flight for them."""
 
-    def __init__(self) -> None:
+    __slots__ = ("key", "requests", "size", "timer", "turn_is_due", "waiting")
+
+    def __init__(self, key: _Key) -> None:
+        self.key = key
         self.waiting: deque[_Waiting] = deque()
         self.size = 0
         self.requests: set[asyncio.Task[None]] = set()
         self.timer: asyncio.TimerHandle | None = None
+        self.turn_is_due = False
+        """Whether the lane is looked at in the next turn of the loop."""
 
 
 class Producer:
@@ -58,7 +70,8 @@ class Producer:
         self._limits = limits
         self._lanes: dict[_Key, _Lane] = {}
         self._waiting_size = 0
-        self._room = asyncio.Condition()
+        self._room: deque[tuple[int, asyncio.Future[None]]] = deque()
+        """Senders that wait for room, longest first, with the weight of their message."""
 
     @property
     def unanswered_size(self) -> int:
@@ -66,40 +79,61 @@ class Producer:
         return self._waiting_size
 
     async def send(
-        self, topic: str, message: NewMessage, *, ack: str | None, timeout_ms: int
+        self, topic: str, message: Outgoing, *, ack: str | None, timeout_ms: int
     ) -> SendResult:
         """Store one message; return when the broker has answered for it.
 
         Calls that run at once share requests. Waits at ``waiting_size_max`` unanswered bytes.
         """
-        weight = message.weight
-        async with self._room:
-            await self._room.wait_for(
-                lambda: fits_waiting(
-                    waiting_size=self._waiting_size, size=weight, limits=self._limits
-                )
-            )
-            self._waiting_size += weight
-        loop = asyncio.get_running_loop()
-        key = (topic, ack, timeout_ms)
-        lane = self._lanes.setdefault(key, _Lane())
-        waiting = _Waiting(message, weight, loop.time(), loop.create_future())
-        lane.waiting.append(waiting)
-        lane.size += weight
+        wire, weight = message
+        await self._take_room(weight)
         try:
-            # A turn of the loop first: sends that start together leave together.
-            await asyncio.sleep(0)
-            self._advance(key, lane)
-            return await waiting.answered
+            loop = asyncio.get_running_loop()
+            key = _Key(topic, wire.get("queue"), ack, timeout_ms)
+            lane = self._lanes.get(key)
+            if lane is None:
+                lane = self._lanes[key] = _Lane(key)
+            answered: asyncio.Future[SendResult] = loop.create_future()
+            lane.waiting.append(_Waiting(wire, weight, loop.time(), answered))
+            lane.size += weight
+            if not lane.turn_is_due:
+                # A turn of the loop first: sends that start together leave together.
+                lane.turn_is_due = True
+                loop.call_soon(self._turn, lane)
+            return await answered
         finally:
-            self._waiting_size -= weight
-            async with self._room:
-                self._room.notify_all()
+            self._give_room_back(weight)
+
+    async def _take_room(self, weight: int) -> None:
+        """Count weight as waiting, once there is room; first come, first served."""
+        if not self._room and self._fits(weight):
+            self._waiting_size += weight
+            return
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._room.append((weight, ready))
+        try:
+            await ready  # whoever made room has counted the weight
+        except asyncio.CancelledError:
+            self._give_room_back(0 if ready.cancelled() else weight)
+            raise
+
+    def _give_room_back(self, weight: int) -> None:
+        """Let in those who wait, in their order, as far as there is room: each is woken once."""
+        self._waiting_size -= weight
+        room = self._room
+        while room and (room[0][1].done() or self._fits(room[0][0])):
+            size, ready = room.popleft()
+            if not ready.done():
+                self._waiting_size += size
+                ready.set_result(None)
+
+    def _fits(self, weight: int) -> bool:
+        return fits_waiting(waiting_size=self._waiting_size, size=weight, limits=self._limits)
 
     async def send_many(
         self,
         topic: str,
-        messages: Sequence[NewMessage],
+        messages: Sequence[Outgoing],
         *,
         ack: str | None,
         timeout_ms: int,
@@ -111,7 +145,7 @@ class Producer:
         """
         results: list[SendResult] = []
         for part in cut([message.weight for message in messages], self._limits):
-            wires = [messages[index].to_wire() for index in part]
+            wires = [message.wire for message in messages[part.start : part.stop]]
             try:
                 results += await self._request(topic, wires, ack=ack, timeout_ms=timeout_ms)
             except errors.TidemarkError as error:
@@ -136,8 +170,14 @@ class Producer:
 
     async def close(self) -> None:
         """Wait for what was taken, so that nobody's message is dropped by leaving."""
-        while requests := [task for lane in self._lanes.values() for task in lane.requests]:
-            await asyncio.gather(*requests)
+        self._limits = self._limits._replace(linger_ms=0.0)
+        while self._lanes or self._room:
+            for lane in list(self._lanes.values()):
+                self._advance(lane)
+            if requests := [task for lane in self._lanes.values() for task in lane.requests]:
+                await asyncio.wait(requests)
+            else:
+                await asyncio.sleep(0)  # senders that were let in put their messages down
 
     async def _request(
         self, topic: str, wires: Sequence[Mapping[str, object]], *, ack: str | None, timeout_ms: int
@@ -152,7 +192,11 @@ class Producer:
             raise errors.BrokenAnswer(f"{len(results)} results for {len(wires)} messages")
         return results
 
-    def _advance(self, key: _Key, lane: _Lane) -> None:
+    def _turn(self, lane: _Lane) -> None:
+        lane.turn_is_due = False
+        self._advance(lane)
+
+    def _advance(self, lane: _Lane) -> None:
         """Send what is full or due; else see to it that somebody comes back."""
         loop = asyncio.get_running_loop()
         while True:
@@ -169,25 +213,24 @@ class Producer:
             count = take((waiting.weight for waiting in lane.waiting), self._limits)
             batch = [lane.waiting.popleft() for _ in range(count)]
             lane.size -= sum(waiting.weight for waiting in batch)
-            task = loop.create_task(self._send_batch(key, batch))
+            task = loop.create_task(self._send_batch(lane.key, batch))
             lane.requests.add(task)
-            task.add_done_callback(functools.partial(self._finished, key, lane, batch))
-        if decision.verdict is Verdict.WAIT_FOR_TIME and lane.timer is None:
-            lane.timer = loop.call_later(decision.wait_ms / 1000, self._due, key, lane)
-        elif decision.verdict is Verdict.EMPTY and not lane.requests:
-            self._lanes.pop(key, None)
+            task.add_done_callback(functools.partial(self._finished, lane, batch))
+        if decision.verdict is Verdict.WAIT_FOR_TIME:
+            if lane.timer is None:
+                lane.timer = loop.call_later(decision.wait_ms / 1000, self._due, lane)
+        elif lane.timer is not None:
+            lane.timer.cancel()
+            lane.timer = None
+        is_over = decision.verdict is Verdict.EMPTY and not lane.requests
+        if is_over and self._lanes.get(lane.key) is lane:
+            del self._lanes[lane.key]
 
-    def _due(self, key: _Key, lane: _Lane) -> None:
+    def _due(self, lane: _Lane) -> None:
         lane.timer = None
-        self._advance(key, lane)
+        self._advance(lane)
 
-    def _finished(
-        self,
-        key: _Key,
-        lane: _Lane,
-        batch: Sequence[_Waiting],
-        done: asyncio.Task[None],
-    ) -> None:
+    def _finished(self, lane: _Lane, batch: Sequence[_Waiting], done: asyncio.Task[None]) -> None:
         lane.requests.discard(done)
         error = None if done.cancelled() else done.exception()
         for waiting in batch:
@@ -198,16 +241,15 @@ class Producer:
                     waiting.answered.cancel()
                 else:
                     waiting.answered.set_exception(error)
-        self._advance(key, lane)
+        self._advance(lane)
 
     async def _send_batch(self, key: _Key, batch: Sequence[_Waiting]) -> None:
-        topic, ack, timeout_ms = key
         live = [waiting for waiting in batch if not waiting.answered.done()]
         if not live:
             return
-        wires = [waiting.message.to_wire() for waiting in live]
+        wires = [waiting.wire for waiting in live]
         try:
-            results = await self._request(topic, wires, ack=ack, timeout_ms=timeout_ms)
+            results = await self._request(key.topic, wires, ack=key.ack, timeout_ms=key.timeout_ms)
         except errors.TidemarkError as error:
             if len(live) > 1 and error.code in _ALONE:
                 # Refused whole, nothing stored: senders who do not know each other shared this
@@ -220,8 +262,8 @@ class Producer:
                     waiting.answered.set_exception(error)
             return
         for waiting, result in zip(live, results, strict=True):
-            # The sender may have been cancelled while the request was on its way.
-            with suppress(asyncio.InvalidStateError):
+            # Done: its sender was cancelled while the request was on its way.
+            if not waiting.answered.done():
                 waiting.answered.set_result(result)
 
 
@@ -237,24 +279,13 @@ def _result(stored: Mapping[str, Any], level: str, copies: int) -> SendResult:
     )
 
 
-def as_new_messages(messages: Iterable[NewMessage | bytes], queue: int | None) -> list[NewMessage]:
-    """Messages to send, plain bodies made into messages; ``queue`` for those that name none."""
-    made: list[NewMessage] = []
+def as_outgoing(messages: Iterable[NewMessage | bytes], queue: int | None) -> list[Outgoing]:
+    """Messages to send, plain bodies among them; ``queue`` for those that name none."""
+    made: list[Outgoing] = []
     for message in messages:
-        if not isinstance(message, NewMessage):
-            message = NewMessage(message, queue=queue)
-        elif queue is not None and message.queue is None and message.sharding_key is None:
-            message = NewMessage(
-                message.body,
-                message.tags,
-                message.keys,
-                message.properties,
-                queue,
-                None,
-                message.flag,
-                message.delay_level,
-                message.delay_ms,
-                message.deliver_at_ms,
-            )
-        made.append(message)
+        if isinstance(message, NewMessage):
+            made.append(message.outgoing(queue))
+        else:
+            check(message, ())
+            made.append(outgoing(message, queue=queue))
     return made

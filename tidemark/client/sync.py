@@ -135,17 +135,19 @@ class SyncClient:
         tags: str | None = None,
     ) -> Iterator[Message]:
         """All messages of one queue, in order."""
-        messages = self._client.read(topic, queue, offset, end=end, follow=follow, tags=tags)
+        batches = self._client.consumer.batches(
+            topic, queue, offset, end=end, follow=follow, tags=tags
+        )
 
-        async def following() -> Message | None:
-            return await anext(messages, None)
+        async def following() -> list[Message] | None:
+            return await anext(batches, None)
 
         try:
-            while (message := self._run(following())) is not None:
-                yield message
+            while (messages := self._run(following())) is not None:
+                yield from messages
         finally:
             if self._loop is not None:
-                self._run(messages.aclose())
+                self._run(batches.aclose())
 
     def offset_by_time(
         self, topic: str, queue: int, timestamp_ms: int, *, boundary: str = "lower"

@@ -49,15 +49,25 @@ class FakeBroker:
     """Each answers one produce or pull request in place of the broker, oldest first."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     """Bodies of produce requests, as they came."""
+    pulls: int = 0
+    """Pull requests that have come."""
     auto_create: int | None = None
     in_flight: int = 0
     in_flight_most: int = 0
     physical_offset: int = 0
     hold: asyncio.Event = field(default_factory=asyncio.Event)
+    came: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by every request."""
     url: str = ""
 
     def __post_init__(self) -> None:
         self.hold.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait for requests until something holds."""
+        while not holds():
+            self.came.clear()
+            await self.came.wait()
 
     def add(self, topic: str, queue: int, wire: dict[str, Any]) -> dict[str, Any]:
         pairs = dict(wire.get("properties", {}))
@@ -89,6 +99,7 @@ class FakeBroker:
         body = msgpack.unpackb(await request.read())
         self.requests.append(body)
         self.in_flight += 1
+        self.came.set()
         self.in_flight_most = max(self.in_flight, self.in_flight_most)
         try:
             await self.hold.wait()
@@ -110,8 +121,14 @@ class FakeBroker:
         )
 
     async def pull(self, request: web.Request) -> web.StreamResponse:
+        self.pulls += 1
+        self.came.set()
         if self.faults:
             return await self.faults.pop(0)(request)
+        return await self.found(request)
+
+    async def found(self, request: web.Request) -> web.StreamResponse:
+        """The answer to a pull."""
         topic = request.match_info["topic"]
         if topic not in self.queues:
             return error(404, "unknown-topic")

@@ -6,54 +6,20 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark import errors
 from tidemark.client.admin import _topic
 from tidemark.client.connection import Answer, error_of, path
 from tidemark.client.consumer import _message
-from tidemark.client.messages import Message, NewMessage, decode_records, is_offset_id
-from tidemark.formats import properties, record
-from tidemark.formats.hosts import Host
-from tidemark.formats.record import UndecodableRecord
+from tidemark.client.messages import NewMessage, is_offset_id
 
-HOST = Host(b"\x0a\x00\x00\x01", 10911)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.binary(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=10,
 )
-
-
-def stored(topic: str = "orders", **pairs: str) -> bytes:
-    return record.encode(
-        record.Message(topic, 3, b"body", HOST, HOST, properties.encode(pairs)),
-        queue_offset=7,
-        physical_offset=91,
-        store_timestamp_ms=5,
-        record_crc=True,
-    )
-
-
-@given(st.binary(max_size=300))
-@example(stored()[:-1])
-@example(stored() + b"\x00")
-def test_any_bytes_are_records_or_undecodable(data: bytes) -> None:
-    try:
-        messages = decode_records(memoryview(data))
-    except UndecodableRecord:
-        return
-    assert all(isinstance(message, Message) for message in messages)
-
-
-@given(st.data())
-def test_a_flipped_bit_in_a_body_is_never_handed_out(data: st.DataObject) -> None:
-    damaged = bytearray(stored())
-    at = damaged.index(b"body") * 8 + data.draw(st.integers(0, 31))
-    damaged[at // 8] ^= 1 << at % 8
-    with pytest.raises(UndecodableRecord, match="CRC"):
-        decode_records(memoryview(damaged))
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"json", b"msgpack"]), st.integers(400, 599))
@@ -88,23 +54,6 @@ def test_what_is_no_number_in_a_header_is_a_broken_answer() -> None:
             Answer(headers, b"").number("Tidemark-Next-Offset")
 
 
-def test_a_record_becomes_a_message_with_its_ids_and_keys() -> None:
-    (message,) = decode_records(
-        memoryview(stored(KEYS="a  b", TAGS="TagA", UNIQ_KEY="U1", color="red"))
-    )
-    assert message.message_id == "0A00000100002A9F000000000000005B"
-    assert message.keys == ("a", "b")
-    assert (message.tags, message.tags_code) == ("TagA", 2598919)
-    assert message.unique_id == "U1"
-    assert message.properties["color"] == "red"
-    assert (message.queue, message.queue_offset, message.physical_offset) == (3, 7, 91)
-
-
-def test_the_tags_code_of_a_delayed_record_is_not_guessed() -> None:
-    (message,) = decode_records(memoryview(stored("SCHEDULE_TOPIC_XXXX", DELAY="3", TAGS="a")))
-    assert message.tags_code is None
-
-
 @given(st.text(min_size=1))
 def test_a_path_keeps_its_segments_apart(topic: str) -> None:
     if topic in (".", ".."):
@@ -121,12 +70,12 @@ def test_what_cannot_stand_in_a_path_is_refused_before_anything_is_sent(name: st
 
 
 def test_only_what_was_given_goes_over_the_wire() -> None:
-    assert NewMessage(b"x").to_wire() == {"body": b"x"}
+    assert NewMessage(b"x").outgoing().wire == {"body": b"x"}
     full = NewMessage(
         b"x", "t", ["k"], {"p": "v"}, queue=1, sharding_key="s", flag=2, delay_level=3,
         delay_ms=4, deliver_at_ms=5,
     )  # fmt: skip
-    assert full.to_wire() == {
+    assert full.outgoing().wire == {
         "body": b"x", "tags": "t", "keys": ["k"], "properties": {"p": "v"}, "queue": 1,
         "sharding_key": "s", "flag": 2, "delay_level": 3, "delay_ms": 4, "deliver_at_ms": 5,
     }  # fmt: skip

@@ -244,6 +244,53 @@ async def test_a_cancelled_sender_leaves_the_others_alone(broker: FakeBroker) ->
     assert not isinstance(outcomes[2], BaseException)
 
 
+async def test_senders_wait_for_room_in_their_order_and_one_that_gives_up_is_passed(
+    broker: FakeBroker,
+) -> None:
+    broker.hold.clear()
+    limits = Limits(waiting_size_max=2 * 1100)
+    async with tidemark.connect(broker.url, limits=limits) as mq:
+        sends = [
+            asyncio.create_task(mq.send("orders", b"%d" % number + bytes(1000), queue=0))
+            for number in range(6)
+        ]
+        await broker.until(lambda: len(broker.requests) == 1)
+        sends[2].cancel()  # it waits for room
+        sends[0].cancel()  # it is on its way, and makes room
+        await asyncio.wait([sends[0], sends[2]])
+        assert mq.producer.unanswered_size <= limits.waiting_size_max
+        broker.hold.set()
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+        assert mq.producer.unanswered_size == 0
+    given_up = [isinstance(outcome, asyncio.CancelledError) for outcome in outcomes]
+    assert given_up == [True, False, True, False, False, False]
+    bodies = [wire["body"][:1] for request in broker.requests for wire in request["messages"]]
+    assert bodies == [b"0", b"1", b"3", b"4", b"5"]
+
+
+async def test_messages_for_different_queues_do_not_wait_for_each_other(
+    broker: FakeBroker,
+) -> None:
+    broker.hold.clear()
+    async with tidemark.connect(broker.url) as mq:
+        sends = [
+            asyncio.create_task(mq.send("orders", b"%d" % number, queue=number % 2))
+            for number in range(6)
+        ]
+        await broker.until(lambda: broker.in_flight == 2)
+        broker.hold.set()
+        await asyncio.gather(*sends)
+    queues = [{wire["queue"] for wire in request["messages"]} for request in broker.requests]
+    assert sorted(queues, key=min) == [{0}, {1}]
+
+
+async def test_leaving_sends_what_still_lingers(broker: FakeBroker) -> None:
+    async with tidemark.connect(broker.url, linger_ms=3_600_000) as mq:
+        sending = asyncio.create_task(mq.send("orders", b"1"))
+        await asyncio.sleep(0)
+    assert (await sending).queue_offset == 0
+
+
 async def test_linger_collects_messages_that_come_one_after_another(broker: FakeBroker) -> None:
     async with tidemark.connect(broker.url, linger_ms=200) as mq:
         first = asyncio.create_task(mq.send("orders", b"1"))
@@ -315,6 +362,72 @@ async def test_reading_a_queue_yields_all_its_messages_in_order(broker: FakeBrok
         some = [message.body async for message in mq.read("orders", 0, 10, end=12)]
     assert bodies == [b"%d" % n for n in range(2500)]
     assert some == [b"10", b"11"]
+
+
+async def test_while_messages_are_worked_on_the_next_pull_is_under_way_and_no_other(
+    broker: FakeBroker,
+) -> None:
+    async with tidemark.connect(broker.url) as mq:
+        await mq.send_many("orders", [b"%d" % n for n in range(5000)], queue=0)
+        reading = mq.read("orders", 0)
+        assert (await anext(reading)).body == b"0"
+        await broker.until(lambda: broker.pulls == 2)
+        await asyncio.sleep(0.05)
+        assert broker.pulls == 2
+        await reading.aclose()
+
+
+async def test_what_goes_wrong_ahead_is_told_behind_what_came_before(broker: FakeBroker) -> None:
+    async def gone(_request: web.Request) -> web.Response:
+        return error(404, "unknown-topic")
+
+    async with tidemark.connect(broker.url) as mq:
+        await mq.send_many("orders", [b"%d" % n for n in range(3000)], queue=0)
+        reading = mq.read("orders", 0)
+        await anext(reading)
+        await broker.until(lambda: broker.pulls == 2)
+        bodies = [b"0"]
+
+        async def read_on() -> None:
+            async for message in reading:
+                bodies.append(message.body)
+
+        # The second pull has been answered; what was asked for ahead of the third goes wrong.
+        broker.faults = [gone]
+        with pytest.raises(errors.UnknownTopic):
+            await read_on()
+    assert bodies == [b"%d" % n for n in range(2048)]
+
+
+async def test_a_reader_that_is_cancelled_takes_its_pull_along(broker: FakeBroker) -> None:
+    async with tidemark.connect(broker.url) as mq:
+        held = asyncio.Event()
+
+        async def hold(_request: web.Request) -> web.Response:
+            held.set()
+            await asyncio.sleep(3600)
+            return web.Response()
+
+        async def read() -> None:
+            async for _ in mq.read("orders", 0, follow=True):
+                pass
+
+        broker.faults = [hold]
+        reading = asyncio.create_task(read())
+        await held.wait()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+
+
+async def test_following_yields_what_comes_and_stays_below_a_given_end(broker: FakeBroker) -> None:
+    async with tidemark.connect(broker.url) as mq:
+        await mq.send_many("orders", [b"0", b"1"], queue=0)
+        reading = mq.read("orders", 0, follow=True)
+        assert [(await anext(reading)).body for _ in range(2)] == [b"0", b"1"]
+        await mq.send("orders", b"2", queue=0)
+        assert (await anext(reading)).body == b"2"
+        await reading.aclose()
 
 
 async def test_topics_are_made_listed_shown_and_deleted(broker: FakeBroker) -> None:

@@ -1,0 +1,4 @@
+from tidemark.formats.message import Message
+from tidemark.formats.record_layout import Buffer
+
+def decode_messages(raw: Buffer) -> list[Message]: ...
