@@ -70,14 +70,19 @@ class _Queue:
 
     __slots__ = (
         "directory",
+        "file",
         "first",
+        "goes_on",
         "has_units",
         "key",
+        "made",
         "named",
         "next",
+        "path",
         "reserved",
         "seen",
         "skip_until",
+        "start",
     )
 
     def __init__(self, key: QueueKey, directory: Path) -> None:
@@ -92,8 +97,18 @@ class _Queue:
         """Units of records that end at or below are there already."""
         self.seen = False
         """A record of this queue was met since the rebuild began."""
+        self.goes_on = False
+        """Its numbering is settled: a run that begins at ``next`` is simply what comes next."""
         self.named = False
         """The names of its files and directories are synced with the next sync, or were."""
+        self.start = -1
+        """Start of the file that was stored to last; −1 before the first."""
+        self.path = directory
+        """Path of that file."""
+        self.file: File | None = None
+        """That file, while it is open."""
+        self.made = -1
+        """Start of the file that was made last, by this process: nothing else is in it."""
         self.reserved = NOTHING_RESERVED
 
 
@@ -106,8 +121,8 @@ class QueueWriter:
         self._file_size = store.config.consume_queue_file_size
         self._open_max = max(1, store.config.queue_files_mapped_max)
         self._queues: dict[QueueKey, _Queue] = {}
-        self._open: OrderedDict[QueueKey, tuple[int, File]] = OrderedDict()
-        """Of each queue the file that was written last, and its start."""
+        self._open: OrderedDict[_Queue, None] = OrderedDict()
+        """Queues with an open file, the one stored to longest ago first."""
         self._touched: set[Path] = set()
         self._new_names: set[Path] = set()
         self._rebuilding = False
@@ -258,11 +273,33 @@ class QueueWriter:
         Raises QueueGap with nothing stored. Raises DiskFull, ReadOnlyDisk or OSError if a file
         cannot be made or grown: call again with the same run, what was stored is passed over.
         """
-        key = (run.topic, run.queue)
+        key = run[:2]
         queue = self._queues.get(key)
         if queue is None:
             directory = self._store.consume_queue_dir(*key)
             queue = self._queues[key] = _Queue(key, directory)
+        first, units = run.first, run.units
+        if (
+            queue.goes_on
+            and first == queue.next
+            and queue.file is not None
+            and (not self.compare or queue.made == queue.start)
+        ):
+            # Nearly every run: it goes on where the last one ended, in a file that is open, into
+            # blocks that are reserved.
+            position = first * UNIT_SIZE - queue.start
+            size = len(units)
+            reserved = queue.reserved
+            if reserved.start == queue.start and reserved.low <= position <= reserved.high - size:
+                self._touched.add(queue.path)
+                self._open.move_to_end(queue)
+                queue.file.pwrite(units, position)
+                self._count(queue, size // UNIT_SIZE)
+                self.stored_count += size // UNIT_SIZE
+                return
+        self._append_slowly(queue, run)
+
+    def _append_slowly(self, queue: _Queue, run: QueueRun) -> None:
         first, units = run.first, run.units
         if not queue.has_units:
             self._begin(queue, first)
@@ -283,6 +320,7 @@ class QueueWriter:
             units = units[(queue.next - first) * UNIT_SIZE :]
         if units:
             self._store_units(queue, units)
+        queue.goes_on = not queue.skip_until
 
     def _begin(self, queue: _Queue, first: int) -> None:
         """Make the first file of a queue: the one that holds first, pre-blank below it (4.4)."""
@@ -303,7 +341,7 @@ class QueueWriter:
         old = look_at(self._disk, queue.key, queue.directory, self._file_size)
         for other in (*old.starts, *old.behind_gap):
             if other < start:
-                self._close_file(queue.key)
+                self._close_file(queue)
                 self._disk.unlink(queue.directory / offset_name(other))
                 self._new_names.add(queue.directory)
         has = queue.next * UNIT_SIZE - start
@@ -328,20 +366,23 @@ class QueueWriter:
             size = min(len(units) - at, self._file_size - position)
             self._put(queue, start, position, units[at : at + size] if size < len(units) else units)
             at += size
-            queue.next += size // UNIT_SIZE
-            self._units += size // UNIT_SIZE
+            self._count(queue, size // UNIT_SIZE)
+
+    def _count(self, queue: _Queue, units: int) -> None:
+        queue.next += units
+        self._units += units
 
     def _put(self, queue: _Queue, start: int, position: int, units: bytes) -> None:
         """Write units at position of the file at start, unless they are there."""
         file = self._file(queue, start)
         end = position + len(units)
         # Touched in any case: they may be there in the page cache only.
-        self._touched.add(file.path)
-        if self.compare:
+        self._touched.add(queue.path)
+        if self.compare and start != queue.made:
             present = file.pread(len(units), position)
             if present == units:
                 return
-            if any(present):
+            if present != bytes(len(present)):
                 self.repaired_count += _differing(present, units)
         reserved = queue.reserved
         if start != reserved.start or position < reserved.low or end > reserved.high:
@@ -353,32 +394,37 @@ class QueueWriter:
 
     def _file(self, queue: _Queue, start: int) -> File:
         """The queue's file at start, open for writing; made if it is missing."""
-        opened = self._open.get(queue.key)
-        if opened is not None:
-            if opened[0] == start:
-                self._open.move_to_end(queue.key)
-                return opened[1]
-            self._close_file(queue.key)
-        path = queue.directory / offset_name(start)
+        if queue.start == start:
+            if queue.file is not None:
+                self._open.move_to_end(queue)
+                return queue.file
+        else:
+            self._close_file(queue)
+            queue.start, queue.path = start, queue.directory / offset_name(start)
         if not queue.named:
             # Made by a process that was killed before it could sync the names?
             self._touch_names(queue.directory)
             queue.named = True
         try:
-            file = self._disk.open(path, writable=True)
+            file = self._disk.open(queue.path, writable=True)
         except FileNotFoundError:
-            self._disk.make_directory(queue.directory)
-            file = self._disk.create(path, self._file_size, reserve=False)
+            # Not durable here: the next sync knows of all names, and thousands of queues would each
+            # wait for the disk.
+            self._disk.make_directory(queue.directory, durable=False)
+            file = self._disk.create(queue.path, self._file_size, reserve=False)
             self._new_names.add(queue.directory)
-        self._open[queue.key] = start, file
+            queue.made = start
+        queue.file = file
+        self._open[queue] = None
         if len(self._open) > self._open_max:
             self._close_file(next(iter(self._open)))
         return file
 
-    def _close_file(self, key: QueueKey) -> None:
-        opened = self._open.pop(key, None)
-        if opened is not None:
-            opened[1].close()
+    def _close_file(self, queue: _Queue) -> None:
+        if queue.file is not None:
+            queue.file.close()
+            queue.file = None
+            del self._open[queue]
 
     def _reserve(self, queue: _Queue, file: File, start: int, position: int, end: int) -> None:
         """Reserve the blocks under [position, end), in whole steps. Raises DiskFull.
@@ -413,13 +459,19 @@ class QueueWriter:
 
 
 def _without_known(skip_until: int, first: QueueOffset, units: bytes) -> tuple[QueueOffset, bytes]:
-    """Drop the leading units of records that an adopted queue covers already (4.3 step 1)."""
-    known = 0
-    for offset, size, _ in UNIT.iter_unpack(units):
+    """Drop the leading units of records that an adopted queue covers already (4.3 step 1).
+
+    Records of a run rise in physical offset: how many end at or below is a search.
+    """
+    low, high = 0, len(units) // UNIT_SIZE
+    while low < high:
+        middle = (low + high) // 2
+        offset, size, _ = UNIT.unpack_from(units, middle * UNIT_SIZE)
         if offset + size > skip_until:
-            break
-        known += 1
-    return QueueOffset(first + known), units[known * UNIT_SIZE :]
+            high = middle
+        else:
+            low = middle + 1
+    return QueueOffset(first + low), units[low * UNIT_SIZE :]
 
 
 def _differing(present: bytes, units: bytes) -> int:

@@ -141,8 +141,11 @@ class Disk(Protocol):
         """Names in the directory, sorted; empty if the directory is missing."""
         ...
 
-    def make_directory(self, path: Path) -> None:
-        """Make it and missing parents, each new name synced into its parent; fine if it exists."""
+    def make_directory(self, path: Path, *, durable: bool = True) -> None:
+        """Make it and missing parents; fine if it exists.
+
+        durable: each new name is synced into its parent at once. False leaves that to the caller.
+        """
         ...
 
     def rename(self, old: Path, new: Path) -> None:

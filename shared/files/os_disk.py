@@ -303,15 +303,16 @@ class OsDisk:
         except FileNotFoundError:
             return []
 
-    def make_directory(self, path: Path) -> None:
-        """Make it and missing parents, each new name synced into its parent."""
+    def make_directory(self, path: Path, *, durable: bool = True) -> None:
+        """Make it and missing parents; durable: each new name is synced into its parent."""
         if os.path.isdir(path):
             return
         if path.parent != path:
-            self.make_directory(path.parent)
+            self.make_directory(path.parent, durable=durable)
         with _naming(path), contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o755)
-        self.sync_directory(path.parent)
+        if durable:
+            self.sync_directory(path.parent)
 
     def rename(self, old: Path, new: Path) -> None:
         """Rename, replacing."""

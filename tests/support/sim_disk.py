@@ -131,8 +131,8 @@ class SimDisk:
             for name, child in sorted(node.names.items())
         ]
 
-    def make_directory(self, path: Path) -> None:
-        """Make it and its missing parents, each new name (and no other) durable at once."""
+    def make_directory(self, path: Path, *, durable: bool = True) -> None:
+        """Make it and its missing parents; durable: each new name, and no other, at once."""
         node: Directory = self._root
         for depth, part in enumerate(path.parts[1:], start=2):
             child = node.names.get(part)
@@ -141,7 +141,11 @@ class SimDisk:
                 self._operation("make_directory", here)
                 self._refuse_if_read_only(here)
                 child = Directory(self._number())
-                node.names[part] = node.durable[part] = child
+                node.names[part] = child
+                if durable:
+                    node.durable[part] = child
+                else:
+                    self._pending.append(NameChange(None, (node, part, child)))
             if isinstance(child, Inode):
                 raise NotADirectoryError(errno.ENOTDIR, "is a file", str(path))
             node = child

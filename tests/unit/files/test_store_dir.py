@@ -52,10 +52,10 @@ class ReadOnly(OsDisk):
             self._refuse(path)
         return super().open(path, writable=writable)
 
-    def make_directory(self, path: Path) -> None:
+    def make_directory(self, path: Path, *, durable: bool = True) -> None:
         if not path.is_dir():
             self._refuse(path)
-        super().make_directory(path)
+        super().make_directory(path, durable=durable)
 
     def lock(self, path: Path, *, byte: int) -> OsRecordLock | None:
         self._refuse(path)

@@ -187,6 +187,19 @@ def test_a_directory_made_is_durable_and_its_siblings_are_not() -> None:
     assert after.stat(HOME / "a" / "b") is not None
 
 
+def test_a_directory_made_without_that_is_durable_once_its_parent_is_synced() -> None:
+    disk = fresh()
+    disk.make_directory(HOME / "a" / "b", durable=False)
+    disk.create(HOME / "a" / "b" / "c", 0, reserve=False)
+    assert disk.power_cut(loss=LOSE_ALL).list_directory(HOME) == []
+    disk.sync_directory(HOME)
+    assert disk.power_cut(loss=LOSE_ALL).list_directory(HOME / "a") == []
+    disk.sync_directory(HOME / "a")
+    disk.sync_directory(HOME / "a" / "b")
+    after = disk.power_cut(loss=LOSE_ALL)
+    assert [entry.name for entry in after.list_directory(HOME / "a" / "b")] == ["c"]
+
+
 def test_a_crash_stops_every_later_operation_and_keeps_the_moment() -> None:
     disk = settled()
     file = disk.open(FILE, writable=True)
