@@ -2,23 +2,51 @@
 
 A pull is held at the end of its queue. The broker numbers every message itself, so it knows which
 queues got messages that are not dispatched yet, and up to which physical end; only the pulls of
-those queues are looked at when ``dispatched`` passes that end, not all of them at every move.
+those queues are looked at when ``dispatched`` passes that end, all of a queue in one go, and no
+other ones. A held pull that nothing happens to costs nothing but its place here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from enum import Enum
 
 from services.broker.queue_offsets import Queue
 from tidemark.offsets import PhysicalOffset
+
+
+class Wake(Enum):
+    """Why a held pull goes on."""
+
+    MESSAGE = "its queue has something to look at"
+    TIME = "it has waited as long as it was to"
+    GONE = "its client has closed the connection"
+    CLOSE = "the node stops"
+
+
+class HeldPull:
+    """One pull that waits. Give it back with ``HeldPulls.let_go``."""
+
+    __slots__ = ("is_gone", "queue", "woken")
+
+    def __init__(self, queue: Queue, is_gone: Callable[[], bool]) -> None:
+        self.queue = queue
+        self.is_gone = is_gone
+        self.woken: asyncio.Future[Wake] = asyncio.get_running_loop().create_future()
+        """Done when it is to go on."""
+
+    def wake(self, why: Wake) -> None:
+        """Let it go on; nothing if it was woken before."""
+        if not self.woken.done():
+            self.woken.set_result(why)
 
 
 class HeldPulls:
     """Held pulls by queue."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Queue, set[asyncio.Future[None]]] = {}
+        self._waiting: dict[Queue, set[HeldPull]] = {}
         # Queue → end of the log when its first undispatched message was appended. Ends only grow,
         # so insertion order is their order.
         self._expected: dict[Queue, PhysicalOffset] = {}
@@ -40,29 +68,31 @@ class HeldPulls:
                 expected = True
         return expected
 
-    def hold(self, queue: Queue, *, appended_to: PhysicalOffset | None) -> asyncio.Future[None]:
-        """Hold one pull; the future is done when it is worth looking again.
+    def hold(
+        self, queue: Queue, *, appended_to: PhysicalOffset | None, is_gone: Callable[[], bool]
+    ) -> HeldPull:
+        """Hold one pull until it is worth looking again.
 
         appended_to: end of the log if the queue already has a message that the pull has not seen,
-        else None. Give the future back with ``let_go``.
+        else None. is_gone: whether the pull's client is; asked by ``let_go_of_gone``.
         """
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        held = HeldPull(queue, is_gone)
         if self._closed:
-            future.set_result(None)
-            return future
-        self._waiting.setdefault(queue, set()).add(future)
+            held.wake(Wake.CLOSE)
+            return held
+        self._waiting.setdefault(queue, set()).add(held)
         if appended_to is not None:
             self._expected.setdefault(queue, appended_to)
-        return future
+        return held
 
-    def let_go(self, queue: Queue, future: asyncio.Future[None]) -> None:
+    def let_go(self, held: HeldPull) -> None:
         """The pull is not held any more, for whatever reason."""
-        waiting = self._waiting.get(queue)
+        waiting = self._waiting.get(held.queue)
         if waiting is not None:
-            waiting.discard(future)
+            waiting.discard(held)
             if not waiting:
-                del self._waiting[queue]
-                self._expected.pop(queue, None)
+                del self._waiting[held.queue]
+                self._expected.pop(held.queue, None)
 
     def dispatched_to(self, dispatched: PhysicalOffset) -> None:
         """Wake the pulls whose messages can be seen now."""
@@ -72,7 +102,14 @@ class HeldPulls:
             if expected[queue] > dispatched:
                 return
             del expected[queue]
-            self._wake(queue)
+            self._wake(queue, Wake.MESSAGE)
+
+    def let_go_of_gone(self) -> None:
+        """Wake the pulls that nobody waits for any more."""
+        for waiting in self._waiting.values():
+            for held in waiting:
+                if held.is_gone():
+                    held.wake(Wake.GONE)
 
     @property
     def is_closed(self) -> bool:
@@ -83,10 +120,9 @@ class HeldPulls:
         """Wake everybody, and hold nobody any more."""
         self._closed = True
         self._expected.clear()
-        for queue in list(self._waiting):
-            self._wake(queue)
+        for queue in self._waiting:
+            self._wake(queue, Wake.CLOSE)
 
-    def _wake(self, queue: Queue) -> None:
-        for future in self._waiting.get(queue, ()):
-            if not future.done():
-                future.set_result(None)
+    def _wake(self, queue: Queue, why: Wake) -> None:
+        for held in self._waiting.get(queue, ()):
+            held.wake(why)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from services.broker.fields import shown
-from services.broker.held_pulls import HeldPulls
+from services.broker.held_pulls import HeldPulls, Wake
 from services.broker.limits import Budget
 from services.broker.metrics import BrokerMetrics
 from services.broker.queue_offsets import QueueOffsets
@@ -32,10 +32,17 @@ TAGS_MAX: Final = 128
 POLL_BUSY_S: Final = 0.001
 POLL_IDLE_S: Final = 0.1
 LOOK_AFTER_CLIENT_S: Final = 1.0
-"""A held pull whose client has gone away is noticed within this time."""
+"""How often held pulls are asked whether their client has gone away: all in one go."""
 
 _AGAIN: Final = frozenset({PullStatus.NO_MATCHED_MESSAGE, PullStatus.MESSAGE_WAS_REMOVING})
 _END: Final = frozenset({PullStatus.OFFSET_OVERFLOW_ONE, PullStatus.NO_MESSAGE_IN_QUEUE})
+_REASONS: Final = {
+    Wake.MESSAGE: "message",
+    Wake.TIME: "timeout",
+    Wake.GONE: "timeout",
+    Wake.CLOSE: "close",
+}
+"""What the metric of ended waits calls them."""
 
 
 def parse_tags(expression: str | None) -> Wanted | None:
@@ -158,44 +165,51 @@ class Puller:
         started_at = request.offset
         while True:
             left_s = deadline - self._clock.monotonic()
-            if left_s <= 0 or is_gone():
-                self._metrics.long_poll_wakeups.labels("timeout").inc()
-                break
-            if self.held.is_closed:
+            wake = Wake.MESSAGE
+            if left_s <= 0:
+                wake = Wake.TIME
+            elif is_gone():
+                wake = Wake.GONE
+            elif self.held.is_closed:
                 # Nothing is held any more: to go on would turn in a circle, and never yield.
-                self._metrics.long_poll_wakeups.labels("close").inc()
-                break
-            if result.status in _AGAIN:
+                wake = Wake.CLOSE
+            elif result.status in _AGAIN:
                 await asyncio.sleep(0)  # a long run of filtered messages must not hold the loop
-            elif not await self._held(request, min(left_s, LOOK_AFTER_CLIENT_S)):
-                continue
+            else:
+                wake = await self._held(request, left_s, is_gone)
+            if wake is not Wake.MESSAGE:
+                self._metrics.long_poll_wakeups.labels(_REASONS[wake]).inc()
+                break
             request = request._replace(offset=result.next_offset)
             result = self.look(request)
             if not _wants_more(result, request.offset):
-                self._metrics.long_poll_wakeups.labels("message").inc()
+                self._metrics.long_poll_wakeups.labels(_REASONS[wake]).inc()
                 return result
         if result.status in _END and request.offset != started_at:
             # It went on behind filtered messages: tell where, or they are scanned every time.
             return result._replace(status=PullStatus.NO_MATCHED_MESSAGE)
         return result
 
-    async def _held(self, request: PullRequest, timeout_s: float) -> bool:
-        """Wait for a message in the queue; False if none came in time."""
+    async def _held(
+        self, request: PullRequest, timeout_s: float, is_gone: Callable[[], bool]
+    ) -> Wake:
+        """Wait for a message in the queue, at most timeout_s; tell why the wait has ended."""
         queue = (request.topic, request.queue)
         waits = self._queue_offsets.next_of(queue) > request.offset
-        future = self.held.hold(queue, appended_to=self._written() if waits else None)
+        held = self.held.hold(
+            queue, appended_to=self._written() if waits else None, is_gone=is_gone
+        )
+        timer = asyncio.get_running_loop().call_later(timeout_s, held.wake, Wake.TIME)
         try:
-            async with asyncio.timeout(timeout_s):
-                await future
-        except TimeoutError:
-            return False
+            return await held.woken
         finally:
-            self.held.let_go(queue, future)
-        return True
+            timer.cancel()
+            self.held.let_go(held)
 
     async def run(self, stop: asyncio.Event, doorbell: Doorbell) -> None:
         """Wake held pulls as ``dispatched`` moves, until stop; then let all of them go."""
         seen = PhysicalOffset(-1)
+        looked_at = self._clock.monotonic()
         stopper = asyncio.create_task(_wake_on(stop, doorbell))
         try:
             while not stop.is_set():
@@ -203,6 +217,9 @@ class Puller:
                 if dispatched != seen:
                     seen = dispatched
                     self.held.dispatched_to(dispatched)
+                if (now := self._clock.monotonic()) - looked_at >= LOOK_AFTER_CLIENT_S:
+                    looked_at = now
+                    self.held.let_go_of_gone()
                 await doorbell.wait(POLL_BUSY_S if self.held.expects else POLL_IDLE_S)
         finally:
             stopper.cancel()

@@ -98,3 +98,22 @@ async def test_a_held_pull_ends_when_the_node_stops() -> None:
     assert result.status.value == "OFFSET_OVERFLOW_ONE"
     ended = "tidemark_broker_long_poll_wakeups_total"
     assert registry.get_sample_value(ended, {"reason": "close"}) == 1
+
+
+async def ended(puller: Puller, request: PullRequest, *, gone: bool = False) -> str:
+    held = asyncio.create_task(puller.pull(request, lambda: gone))
+    await asyncio.sleep(0)
+    puller.held.let_go_of_gone()
+    return (await held).status.value
+
+
+async def test_a_held_pull_ends_after_its_time_or_when_its_client_is_gone() -> None:
+    registry = CollectorRegistry()
+    puller = puller_of(Store(0, 5), registry=registry)
+    request = PullRequest("t", 0, 5, 32, None, None, 1, bulk=False)
+    assert await ended(puller, request) == "OFFSET_OVERFLOW_ONE"
+    later = request._replace(wait_ms=3_600_000)
+    assert await ended(puller, later, gone=True) == "OFFSET_OVERFLOW_ONE"
+    name = "tidemark_broker_long_poll_wakeups_total"
+    assert registry.get_sample_value(name, {"reason": "timeout"}) == 2
+    assert registry.get_sample_value("tidemark_broker_long_polls") == 0
