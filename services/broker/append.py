@@ -1,21 +1,22 @@
-"""Number, encode, write, publish: from checked drafts to bytes in the log.
+"""Number, encode, write, publish: from checked runs to bytes in the log.
 
 All of a request happens in one step without an await, so the append lock is never held across one
 and requests never interleave: numbers are taken, the records are put as one contiguous batch (those
 of one queue adjacent), and only after that do the queue offsets move. A request that is refused
 leaves no trace. When the next commit log file is not there yet the request waits for it *outside*
-that step. Before: ``messages`` and ``queue_offsets`` (walk step 3). After: ``flusher``.
+that step. Nothing here is done per message: what a request costs does not depend on how many it
+holds. Before: ``messages`` and ``queue_offsets`` (walk step 3). After: ``flusher``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from services.broker.files_ahead import FilesAhead
 from services.broker.metrics import BrokerMetrics
 from services.broker.queue_offsets import Numbered, Queue, QueueOffsets
-from shared.files.commit_log_appender import NewFileHook
+from shared.files.commit_log_appender import NewFileHook, Placed
 from shared.files.mapped_file_queue import MappedFileQueue
 from tidemark.clock import Clock
 from tidemark.errors import (
@@ -28,7 +29,7 @@ from tidemark.errors import (
     WriteFailed,
 )
 from tidemark.formats import record
-from tidemark.formats.record import Message
+from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 FILE_TRIES: Final = 3
@@ -39,8 +40,8 @@ class LogAppender(Protocol):
     """What this module needs of the commit log's appender."""
 
     @property
-    def written(self) -> PhysicalOffset:
-        """End of what was appended."""
+    def appended(self) -> PhysicalOffset:
+        """End of what was appended, written to the file or not."""
         ...
 
     @property
@@ -49,6 +50,10 @@ class LogAppender(Protocol):
         ...
 
     on_new_file: NewFileHook | None
+
+    def size_of(self, runs: Sequence[Run]) -> int:
+        """Bytes that the runs' records take."""
+        ...
 
     def room(self, total_size: int) -> bool:
         """Whether that many bytes fit into the current file, 8 bytes behind them included."""
@@ -59,31 +64,23 @@ class LogAppender(Protocol):
         """Bytes that can still be appended if no further file can be made."""
         ...
 
-    def append(
-        self,
-        messages: Sequence[Message],
-        queue_offsets: Sequence[int],
-        store_timestamp_ms: int,
-    ) -> Sequence[tuple[PhysicalOffset, int]]:
-        """Put all as one batch; publish ``written``; (physical offset, size) of each."""
+    def append(self, runs: Sequence[Run], firsts: Sequence[int], store_timestamp_ms: int) -> Placed:
+        """Put all as one batch; publish it, unless the log is pooled; say where they are."""
         ...
 
 
-class Place(NamedTuple):
-    """Where one message is."""
-
-    queue: int
-    queue_offset: QueueOffset
-    physical_offset: PhysicalOffset
-    size: int
-
-
 class Appended(NamedTuple):
-    """One request's messages, in the request's order."""
+    """Where one request's messages are: adjacent records, in the order of its runs."""
 
-    places: list[Place]
+    firsts: list[QueueOffset]
+    """Queue offset of each run's first message."""
+    start: PhysicalOffset
+    """Of the first record."""
+    sizes: bytes
+    """Bytes of each record: native unsigned 32-bit numbers, one behind the other."""
     store_timestamp_ms: int
     end: PhysicalOffset
+    """Behind the last record: what has to be committed, or flushed, before they are promised."""
 
 
 def store_time(clock_ms: int, last_ms: int, step_max_ms: int) -> tuple[int, bool]:
@@ -99,19 +96,6 @@ def store_time(clock_ms: int, last_ms: int, step_max_ms: int) -> tuple[int, bool
     return clock_ms, True
 
 
-def contiguous(queues: Sequence[Queue]) -> list[int] | None:
-    """Indexes of a request's messages so that those of one queue are adjacent, else in order.
-
-    None if they are already: the common case, one queue.
-    """
-    first: dict[Queue, int] = {}
-    for queue in queues:
-        first.setdefault(queue, len(first))
-    if len(first) == 1:
-        return None
-    return sorted(range(len(queues)), key=lambda index: first[queues[index]])
-
-
 class Append:
     """The one who appends on this node."""
 
@@ -124,18 +108,17 @@ class Append:
         metrics: BrokerMetrics,
         *,
         file_size: int,
-        record_crc: bool,
         reserve: int,
         clock_step_max_ms: int,
         last_store_time_ms: int,
-        snapshot: Callable[[], list[Message]],
+        snapshot: Callable[[], Sequence[Run]],
         undispatched: Callable[[], int],
         dispatch_lag_max: int,
-        on_appended: Callable[[Sequence[Queue], PhysicalOffset], None],
+        on_appended: Callable[[Iterable[Queue], PhysicalOffset], None],
         on_clock_step: Callable[[int], None],
         on_fault: Callable[[StoreError], None],
     ) -> None:
-        """snapshot: the messages that a new file begins with. undispatched: bytes that reput has
+        """snapshot: the runs that a new file begins with. undispatched: bytes that reput has
         not dispatched. on_appended: called with the queues that got messages and the end of the
         log. on_clock_step: called with the size [ms] of a step back. on_fault: called when writing
         has failed in a way after which nothing more can be appended.
@@ -144,9 +127,8 @@ class Append:
         self._queue_offsets = queue_offsets
         self._files = files
         self._clock = clock
-        self._metrics = metrics
+        self._append_duration = metrics.append_duration
         self._file_size = file_size
-        self._record_crc = record_crc
         self._reserve = reserve
         self._clock_step_max_ms = clock_step_max_ms
         self._last_store_time_ms = last_store_time_ms
@@ -156,7 +138,8 @@ class Append:
         self._on_clock_step = on_clock_step
         self._on_fault = on_fault
         self._snapshot = snapshot
-        self._first: tuple[Sequence[Message], Sequence[int]] = ((), ())
+        self._records_size_max = file_size - record.BLANK_SIZE
+        self._first: tuple[Sequence[Run], Sequence[int]] = ((), ())
         self._closed = False
         appender.on_new_file = self._begin_file
 
@@ -164,109 +147,103 @@ class Append:
         """Refuse all further appends: the node stops, or is no master any more."""
         self._closed = True
 
-    async def append(self, messages: Sequence[Message], *, own: bool = False) -> Appended:
-        """Store all of messages or none.
+    async def append(self, runs: Sequence[Run], *, own: bool = False) -> Appended:
+        """Store all of the runs' messages or none; wait for a file to be made, if it takes one.
 
-        own: a record of the broker itself (state): goes on while sends are refused because the
-        disk is full or dispatch is behind. Raises NotServing, DispatchBehind, DiskFull,
-        ReadOnlyDisk, FileNotReady, MessageTooLarge; nothing was stored then.
+        Raises what ``append_now`` raises; FileNotReady only if the file takes too long.
         """
-        total = self._total_size(messages)
         for tries_left in range(FILE_TRIES, 0, -1):
             try:
-                return self._append_now(messages, total, own=own)
+                return self.append_now(runs, own=own)
             except FileNotReady:
                 if tries_left == 1:
                     raise
                 await self._files.wait()
         raise AssertionError("the loop returns or raises")
 
-    def _append_now(self, messages: Sequence[Message], total: int, *, own: bool) -> Appended:
-        """The critical section: no await from numbering to the advance of the queue offsets."""
+    def append_now(self, runs: Sequence[Run], *, own: bool = False) -> Appended:
+        """Store all of the runs' messages or none: the critical section, which awaits nothing.
+
+        runs: at least one; those of one queue adjacent. own: records of the broker itself (state):
+        they go on while sends are refused because the disk is full or dispatch is behind. Raises
+        FileNotReady (``append`` waits for the file), NotServing, DispatchBehind, DiskFull,
+        ReadOnlyDisk, MessageTooLarge; nothing was stored then.
+        """
         if self._closed:
             raise NotServing("the node is stopping. Nothing was stored.", "Try again.")
-        self._check_room(total, own=own)
+        total = self._appender.size_of(runs)
+        if total > self._records_size_max:
+            raise self._too_large(total)
+        self._files.check_may_append()
+        if not own:
+            self._check_room(total)
         started = self._clock.monotonic()
-        order = contiguous([(message.topic, message.queue_id) for message in messages])
-        if order is not None:
-            messages = [messages[index] for index in order]
         time_ms = self._store_time()
-        numbered, written = self._write(messages, total, time_ms)
+        numbered, placed = self._write(runs, total, time_ms)
         self._last_store_time_ms = time_ms
-        places = [
-            Place(message.queue_id, number, offset, size)
-            for message, number, (offset, size) in zip(
-                messages, numbered.queue_offsets[-len(messages) :], written, strict=True
-            )
-        ]
-        end = self._appender.written
-        self._metrics.append_duration.observe(self._clock.monotonic() - started)
+        end = self._appender.appended
+        self._append_duration.observe(self._clock.monotonic() - started)
         self._files.look()
-        self._on_appended(list(numbered.after), end)
-        if order is not None:
-            in_order: list[Place] = [places[0]] * len(places)
-            for place, index in zip(places, order, strict=True):
-                in_order[index] = place
-            places = in_order
-        return Appended(places, time_ms, end)
+        self._on_appended(numbered.after, end)
+        return Appended(numbered.firsts[-len(runs) :], *placed, time_ms, end)
 
-    def _write(
-        self, messages: Sequence[Message], total: int, time_ms: int
-    ) -> tuple[Numbered, Sequence[tuple[PhysicalOffset, int]]]:
-        """Put the messages, behind a snapshot if they open a new file; number all of them."""
-        first = self._snapshot() if self._opens_file(total) else []
+    def _write(self, runs: Sequence[Run], total: int, time_ms: int) -> tuple[Numbered, Placed]:
+        """Put the runs, behind a snapshot if they open a new file; number all of them."""
+        first: Sequence[Run] = self._snapshot() if self._opens_file(total) else ()
         while True:
-            numbered = self._queue_offsets.number(
-                (message.topic, message.queue_id) for message in (*first, *messages)
-            )
-            count = len(first)
-            self._first = (first, numbered.queue_offsets[:count])
+            numbered = self._queue_offsets.number([*first, *runs] if first else runs)
+            firsts, count = numbered.firsts, len(first)
+            if count:
+                self._first, firsts = (first, firsts[:count]), firsts[count:]
             try:
-                written = self._appender.append(messages, numbered.queue_offsets[count:], time_ms)
+                placed = self._appender.append(runs, firsts, time_ms)
             except MessageTooLarge:
-                if not first:
+                if not count:
                     raise
                 # It fits into a file, but not behind the snapshot: the file goes without one.
-                first = []
+                first = ()
                 continue
             except (WriteFailed, FlushFailed) as fault:
                 self._closed = True
                 self._on_fault(fault)
                 raise
             finally:
-                self._first = ((), ())
+                if count:
+                    self._first = ((), ())
             self._queue_offsets.commit(numbered)
-            return numbered, written
+            return numbered, placed
 
     def _opens_file(self, total: int) -> bool:
-        """Whether an append of so many bytes goes to the start of a new file."""
-        if self._appender.room(total):
-            return False
-        written, size = self._appender.written, self._file_size
-        last = self._appender.files.last()
-        return written % size == 0 or last == written - written % size
+        """Whether an append of so many bytes goes to the start of a new file, which is there.
 
-    def _begin_file(self, start: PhysicalOffset) -> tuple[Sequence[Message], Sequence[int]]:
+        Raises why it is not there: a snapshot must be asked for only if it goes out now. Otherwise:
+        1. the snapshot is taken; 2. the append finds no file and waits for it; 3. the second try
+        gets no snapshot, for the first is counted as the one of this file.
+        """
+        appender = self._appender
+        if appender.room(total):
+            return False
+        end, size, files = appender.appended, self._file_size, appender.files
+        if end % size and files.last() != end - end % size:
+            return False  # an empty log begins inside its first file
+        if not files.next_ready:
+            raise files.not_ready(files.next_start)
+        return True
+
+    def _begin_file(self, start: PhysicalOffset) -> tuple[Sequence[Run], Sequence[int]]:
         """What the appender asks for when it moves into the file at start."""
         return self._first
 
-    def _total_size(self, messages: Sequence[Message]) -> int:
-        record_crc = self._record_crc
-        total = sum(record.encoded_size(message, record_crc=record_crc) for message in messages)
-        limit = self._file_size - record.BLANK_SIZE
-        if total > limit:
-            raise MessageTooLarge(
-                f"the request's records take {total} bytes, {limit} fit into a commit log file. "
-                "Nothing was stored.",
-                "Send fewer messages per request, or larger commit_log_file_size.",
-                limit=limit,
-            )
-        return total
+    def _too_large(self, total: int) -> MessageTooLarge:
+        limit = self._records_size_max
+        return MessageTooLarge(
+            f"the request's records take {total} bytes, {limit} fit into a commit log file. "
+            "Nothing was stored.",
+            "Send fewer messages per request, or larger commit_log_file_size.",
+            limit=limit,
+        )
 
-    def _check_room(self, total: int, *, own: bool) -> None:
-        self._files.check_may_append()
-        if own:
-            return
+    def _check_room(self, total: int) -> None:
         behind = self._undispatched()
         if behind > self._dispatch_lag_max:
             raise DispatchBehind(
@@ -283,7 +260,10 @@ class Append:
 
     def _store_time(self) -> int:
         clock_ms = self._clock.wall_ms()
-        time_ms, stepped = store_time(clock_ms, self._last_store_time_ms, self._clock_step_max_ms)
+        last_ms = self._last_store_time_ms
+        if clock_ms >= last_ms:
+            return clock_ms
+        time_ms, stepped = store_time(clock_ms, last_ms, self._clock_step_max_ms)
         if stepped:
-            self._on_clock_step(self._last_store_time_ms - clock_ms)
+            self._on_clock_step(last_ms - clock_ms)
         return time_ms

@@ -1,33 +1,40 @@
-"""One fdatasync in flight, in a worker thread; everybody who waits is answered by the next one.
+"""One fdatasync in flight, in a thread of its own; everybody who waits is answered by the next one.
 
 While bytes are unflushed a flush is in flight or due within ``flush_interval_ms``, at once when a
-sender waits. With ``visible_after = "written"`` bytes that nobody waits for follow RocketMQ's
-intervals instead (store layout 9.2). A failed flush is never repeated: what the page cache holds
-may never reach the disk, so ``FlushFailed`` ends the part, and with it the process. Before:
-``append`` put the bytes. After: ``group_commit`` releases the senders (walk steps 6 and 9).
+sender waits. Appends go on while it runs; the next one starts when it ends, if somebody waits.
+"At once" means when the loop has no more senders to take in: they all share the flush then, instead
+of each waiting for that of the one before. With ``visible_after = "written"`` bytes that nobody
+waits for follow RocketMQ's intervals instead (store layout 9.2). A failed flush is never repeated:
+what the page cache holds may never reach the disk, so ``FlushFailed`` ends the part, and with it
+the process. Before: ``append`` put the bytes. After: ``waiting`` releases the senders (walk steps 6
+and 7).
 """
 
 from __future__ import annotations
 
 import asyncio
+import queue
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple, Protocol
 
-from services.broker.group_commit import GroupCommit
+from services.broker.group_commit import NO_DEADLINE
 from services.broker.metrics import BrokerMetrics
+from services.broker.waiting import Waiting
 from tidemark.clock import Clock
-from tidemark.errors import NotServing, StoreError
+from tidemark.errors import StoreError
 from tidemark.offsets import PhysicalOffset
 
 PAGE_SIZE: Final = 4096
+GATHER_MAX_S: Final = 0.001
+"""A flush that somebody waits for is not held back longer, however many senders keep coming."""
 
 
 class FlushedLog(Protocol):
     """What the flusher needs of the commit log's appender."""
 
     @property
-    def written(self) -> PhysicalOffset:
+    def appended(self) -> PhysicalOffset:
         """End of what was appended."""
         ...
 
@@ -37,7 +44,7 @@ class FlushedLog(Protocol):
         ...
 
     def flush(self) -> PhysicalOffset:
-        """Make everything written durable, publish it, return its end. Blocks."""
+        """Make everything appended durable, publish it, return its end. Blocks."""
         ...
 
 
@@ -72,7 +79,11 @@ def due_in_s(
 
 
 class Flusher:
-    """Owns the flush thread and the line of senders that wait for it."""
+    """Owns the flush thread and the line of senders that wait for it.
+
+    Everything but the flush itself happens on the loop, in callbacks: a task would add a turn of
+    the loop to every flush.
+    """
 
     def __init__(
         self,
@@ -86,105 +97,170 @@ class Flusher:
         self._log = log
         self._pace = pace
         self._clock = clock
-        self._metrics = metrics
+        self._flush_duration = metrics.flush_duration
+        self._group_commit_size = metrics.group_commit_size
         self._on_flushed = on_flushed
-        self._line: GroupCommit[asyncio.Future[None]] = GroupCommit(log.flushed)
-        self._wake = asyncio.Event()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="flush")
+        self._waiting = Waiting(log.flushed, clock)
+        self._orders: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_is_due = False
+        self._in_flight = False
+        self._stopping = False
         self._first_at: float | None = None
         self._flushed_at = clock.monotonic()
-        self._open = True
+        self._gathers_from: float | None = None
+        self._seen_in_line = 0
         self._fault: StoreError | None = None
 
     def fail(self, fault: StoreError) -> None:
         """Writing failed: end the part, and with it the process, as a failed flush does."""
         self._fault = fault
-        self._wake.set()
+        self._end(fault)
 
     def appended(self) -> None:
         """Note that there are new bytes. Cheap: called for every append."""
         if self._first_at is None:
             self._first_at = self._clock.monotonic()
-            self._wake.set()
+            self._look_soon()
 
-    def durable(self, end: PhysicalOffset) -> asyncio.Future[None]:
-        """A future that is done when bytes below end are on disk; call ``appended`` first."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if not self._open:
-            future.set_exception(_stopping())
-        elif self._line.join(end, future):
-            self._wake.set()
-        else:
-            future.set_result(None)
+    def durable(self, end: PhysicalOffset, deadline: float = NO_DEADLINE) -> asyncio.Future[bool]:
+        """A future: True once bytes below end are on disk, False if the deadline came first.
+
+        Call ``appended`` first. deadline: on the monotonic clock. The future raises NotServing if
+        the part ends before.
+        """
+        future = self._waiting.wait(end, deadline)
+        if not self._look_is_due:
+            self._look_soon()
         return future
 
     async def run(self, stop: asyncio.Event) -> None:
         """Flush until stop is set and all is on disk. Raises FlushFailed, WriteFailed."""
-        loop = asyncio.get_running_loop()
-        stopper = asyncio.create_task(self._wake_on(stop))
+        self._loop = asyncio.get_running_loop()
+        self._ended = self._loop.create_future()
+        thread = threading.Thread(target=self._work, args=(self._loop,), name="flush", daemon=True)
+        thread.start()
+        stopper = asyncio.create_task(self._stop_on(stop))
+        if self._fault is not None:
+            self._end(self._fault)
+        self._look_soon()
         try:
-            while True:
-                if self._fault is not None:
-                    raise self._fault
-                unflushed = self._log.written - self._log.flushed
-                if unflushed <= 0 and stop.is_set():
-                    return
-                delay_s = self._delay_s(unflushed, stopping=stop.is_set())
-                if delay_s != 0.0:
-                    await self._sleep(delay_s)
-                    continue
-                # Bytes appended from here on may miss this flush: their time starts anew.
-                self._first_at = None
-                started = self._clock.monotonic()
-                flushed = await loop.run_in_executor(self._executor, self._log.flush)
-                self._flushed_at = self._clock.monotonic()
-                self._metrics.flush_duration.observe(self._flushed_at - started)
-                self._release(flushed)
-                if self._log.written > flushed and self._first_at is None:
-                    self._first_at = started
+            await self._ended
         finally:
-            self._open = False
+            self._loop = None
             stopper.cancel()
-            for future in self._line.dissolve():
-                if not future.done():
-                    future.set_exception(_stopping())
-            self._executor.shutdown(wait=True)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._waiting.close()
+            self._orders.put(False)
+            thread.join()  # at most as long as the flush in flight takes
 
-    def _delay_s(self, unflushed: int, *, stopping: bool) -> float | None:
+    # -- when -----------------------------------------------------------------------------------
+
+    def _look_soon(self) -> None:
+        """Look when the loop has run what is ready now: whoever is about to append has, then."""
+        if self._loop is not None and not self._look_is_due and not self._in_flight:
+            self._look_is_due = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        """Start a flush, or set the timer to when one is due."""
+        self._look_is_due = False
+        if self._loop is None or self._in_flight:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        unflushed = self._log.appended - self._log.flushed
+        if self._stopping and unflushed <= 0:
+            self._end(None)
+            return
+        in_line = len(self._waiting)
         now = self._clock.monotonic()
-        return due_in_s(
+        if in_line and self._gathers(in_line, now):
+            self._look_soon()
+            return
+        due_s = due_in_s(
             self._pace,
             unflushed=unflushed,
-            waiting=stopping or len(self._line) > 0,
+            waiting=self._stopping or in_line > 0,
             since_first_s=0.0 if self._first_at is None else now - self._first_at,
             since_flush_s=now - self._flushed_at,
         )
+        if due_s == 0.0:
+            self._start()
+        elif due_s is not None:
+            self._timer = self._loop.call_later(due_s, self._look)
 
-    def _release(self, flushed: PhysicalOffset) -> None:
-        released = self._line.advance(flushed)
+    def _gathers(self, in_line: int, now: float) -> bool:
+        """Whether more senders joined during the last turn of the loop: the flush waits for more.
+
+        Without it the first of 64 senders that are woken together would have a flush of its own,
+        and the other 63 would wait for two.
+        """
+        if self._gathers_from is None:
+            self._gathers_from = now
+        if in_line > self._seen_in_line and now - self._gathers_from < GATHER_MAX_S:
+            self._seen_in_line = in_line
+            return True
+        return False
+
+    # -- the flush ------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._in_flight = True
+        self._gathers_from, self._seen_in_line = None, 0
+        # Bytes appended from here on may miss this flush: their time starts anew.
+        self._first_at = None
+        self._orders.put(True)
+
+    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In the thread: flush when told, tell the loop; until told to leave.
+
+        Plain hand-over, no executor: a future for each flush, and one more to bring it to the loop,
+        would cost a fifth of the flush.
+        """
+        clock, log, orders = self._clock, self._log, self._orders
+        while orders.get():
+            started = clock.monotonic()
+            try:
+                end = log.flush()
+            except Exception as error:  # noqa: BLE001 - whatever it is ends the part
+                loop.call_soon_threadsafe(self._end, error)
+            else:
+                took_s = clock.monotonic() - started
+                loop.call_soon_threadsafe(self._flushed, end, started, took_s)
+
+    def _flushed(self, end: PhysicalOffset, started: float, took_s: float) -> None:
+        """On the loop: bytes below end are on disk."""
+        if self._loop is None:
+            return  # the part has ended meanwhile, and nobody waits any more
+        self._in_flight = False
+        self._flushed_at = started + took_s
+        self._flush_duration.observe(took_s)
+        if self._first_at is None and self._log.appended > end:
+            self._first_at = started
+        released = self._waiting.reach(end)
         if released:
-            self._metrics.group_commit_size.observe(len(released))
+            self._group_commit_size.observe(released)
         self._on_flushed()
-        for future in released:
-            if not future.done():  # the sender may have run out of time, or gone away
-                future.set_result(None)
+        if self._stopping or self._first_at is not None or len(self._waiting):
+            self._look_soon()
 
-    async def _sleep(self, delay_s: float | None) -> None:
-        """Until woken, or delay_s are over."""
-        self._wake.clear()
-        try:
-            async with asyncio.timeout(delay_s):
-                await self._wake.wait()
-        except TimeoutError:
+    # -- the end --------------------------------------------------------------------------------
+
+    def _end(self, fault: Exception | None) -> None:
+        """End the part: with fault, or because all is on disk."""
+        if self._ended is None or self._ended.done():
             return
+        if fault is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(fault)
 
-    async def _wake_on(self, stop: asyncio.Event) -> None:
+    async def _stop_on(self, stop: asyncio.Event) -> None:
         await stop.wait()
-        self._wake.set()
-
-
-def _stopping() -> NotServing:
-    return NotServing(
-        "the node is stopping: the messages are appended and may not be on disk yet.",
-        "Look for them by key before sending them again.",
-    )
+        self._stopping = True
+        self._look_soon()

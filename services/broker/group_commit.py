@@ -1,43 +1,52 @@
-"""Which waiting sends does a flushed offset release. Pure.
+"""Which waiting sends does an offset release, and which have run out of time. Pure.
 
 One ``fdatasync`` answers for everybody whose bytes lie below it: senders append, stand in line with
 the end of their bytes, and the flusher's result moves past them. Appends come in physical order, so
-the line is sorted by itself and releasing is popping from its front. Before: ``flusher``. After:
-``http_api`` answers the sender (walk step 9).
+the line is sorted by itself and releasing is popping from its front. The same line serves the
+commit of a pooled log. Before: ``flusher``, ``committer``. After: ``waiting`` wakes the senders
+(walk step 7).
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from tidemark.offsets import PhysicalOffset
 
+NO_DEADLINE: Final = math.inf
 Waiter = TypeVar("Waiter")
 
 
 class GroupCommit(Generic[Waiter]):
     """The line of sends that wait for their bytes to be durable."""
 
-    __slots__ = ("_line", "durable")
+    __slots__ = ("_line", "durable", "next_deadline")
 
     def __init__(self, durable: PhysicalOffset) -> None:
         self.durable = durable
         """Everything below is on disk."""
-        self._line: deque[tuple[PhysicalOffset, Waiter]] = deque()
+        self.next_deadline = NO_DEADLINE
+        """Nobody in line runs out of time before."""
+        self._line: deque[tuple[PhysicalOffset, float, Waiter]] = deque()
 
     def __len__(self) -> int:
         return len(self._line)
 
-    def join(self, end: PhysicalOffset, waiter: Waiter) -> bool:
+    def join(self, end: PhysicalOffset, waiter: Waiter, deadline: float = NO_DEADLINE) -> bool:
         """Stand in line until bytes below end are durable; False if they are already.
 
-        end: end of the waiter's bytes, not below that of any who joined before.
+        end: end of the waiter's bytes, not below that of any who joined before. deadline: on the
+        clock of ``expire``.
         """
         if end <= self.durable:
             return False
-        assert not self._line or end >= self._line[-1][0], "appends come in physical order"
-        self._line.append((end, waiter))
+        line = self._line
+        assert not line or end >= line[-1][0], "appends come in physical order"
+        line.append((end, deadline, waiter))
+        if deadline < self.next_deadline:
+            self.next_deadline = deadline
         return True
 
     def advance(self, durable: PhysicalOffset) -> list[Waiter]:
@@ -51,11 +60,20 @@ class GroupCommit(Generic[Waiter]):
         released: list[Waiter] = []
         line = self._line
         while line and line[0][0] <= durable:
-            released.append(line.popleft()[1])
+            released.append(line.popleft()[2])
         return released
+
+    def expire(self, now: float) -> list[Waiter]:
+        """Take those out of the line whose deadline has come; oldest first."""
+        expired = [waiter for _, deadline, waiter in self._line if deadline <= now]
+        if expired:
+            self._line = deque(place for place in self._line if place[1] > now)
+        self.next_deadline = min((place[1] for place in self._line), default=NO_DEADLINE)
+        return expired
 
     def dissolve(self) -> list[Waiter]:
         """Empty the line (the process stops, or appends no longer): nobody in it was released."""
-        waiters = [waiter for _, waiter in self._line]
+        waiters = [waiter for _, _, waiter in self._line]
         self._line.clear()
+        self.next_deadline = NO_DEADLINE
         return waiters

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from services.broker.bulk_histogram import BulkHistogram
 from shared.runtime.metrics import SECONDS_BUCKETS
 
 TOPICS_MAX: Final = 1000
@@ -57,20 +58,20 @@ class BrokerMetrics:
             ["result"],
             registry=registry,
         )
-        self.append_duration = Histogram(
+        self.append_duration = BulkHistogram(
             "tidemark_broker_append_duration_seconds",
             "Time from numbering a request to its bytes in the log.",
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )
-        self.put_duration = Histogram(
+        self.put_duration = BulkHistogram(
             "tidemark_broker_put_duration_seconds",
             "Put request until its answer, by ack level.",
             ["ack"],
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )
-        self.request_duration = Histogram(
+        self.request_duration = BulkHistogram(
             "tidemark_broker_request_duration_seconds",
             "Service time per kind of call; held pulls include the time they were held.",
             ["request"],
@@ -100,19 +101,19 @@ class BrokerMetrics:
             ["reason"],
             registry=registry,
         )
-        self.message_size = Histogram(
+        self.message_size = BulkHistogram(
             "tidemark_broker_message_size_bytes",
             "Body size of accepted messages.",
             buckets=SIZE_BUCKETS,
             registry=registry,
         )
-        self.flush_duration = Histogram(
+        self.flush_duration = BulkHistogram(
             "tidemark_log_flush_duration_seconds",
             "One flush of the log to disk.",
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )
-        self.group_commit_size = Histogram(
+        self.group_commit_size = BulkHistogram(
             "tidemark_log_group_commit_requests",
             "Requests released by one flush; flushes that nobody waited for are not counted.",
             buckets=GROUP_BUCKETS,

@@ -1,52 +1,121 @@
-"""A send from checked drafts to an answer that tells the truth about where they are.
+"""A send from a checked request to an answer that tells the truth about where its messages are.
 
-Picks the queues, makes records of the drafts, appends them in one step, and waits for the level the
+Picks the queue, makes runs of the request, appends them in one step, and waits for the level the
 sender asked for. What cannot be promised is refused before anything is appended; what was appended
-and not confirmed in time is answered as an error that says so. Before: ``messages`` (walk step 2).
-After: ``append``, then ``flusher`` (steps 3 to 6), then the answer (step 9).
+and not confirmed in time is answered as an error that says so. Nothing is done per message unless
+the messages name different queues. Before: ``messages`` (walk step 2). After: ``append``, then
+``flusher`` (steps 3 to 6), then the answer (step 7).
 """
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any, Final, NamedTuple
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, cast
 
+import msgpack
+
+from services.broker import queue_choice
 from services.broker.append import Append, Appended
+from services.broker.committer import Committer
 from services.broker.flusher import Flusher
-from services.broker.messages import AckLevel, Draft, ProduceRequest
-from services.broker.metrics import BrokerMetrics
+from services.broker.messages import AckLevel, Pick, ProduceRequest
+from services.broker.metrics import SIZE_BUCKETS, BrokerMetrics
 from services.broker.topics import Topics
 from tidemark.clock import Clock
 from tidemark.errors import (
     AckTimeout,
+    FileNotReady,
     NotEnoughReplicas,
     NotServing,
     RequestError,
     StoreError,
     TidemarkError,
-    UnknownQueue,
 )
-from tidemark.formats import hashing, ids
+from tidemark.formats import batch, hosts, ids, properties, twins
 from tidemark.formats.hosts import Host
-from tidemark.formats.record import Message
+from tidemark.formats.runs import Run
 
 COPIES: Final = 1
 """Of a node alone."""
+_UNIQUE_ID: Final = properties.UNIQ_KEY.encode("ascii")
 
 
-class Sent(NamedTuple):
-    """An answered send."""
+class Sent:
+    """An answered send: what was stored where, shown only when it is asked for."""
 
-    level: AckLevel
-    results: list[dict[str, Any]]
+    __slots__ = ("_appended", "_entries", "_positions", "_runs", "level")
+
+    def __init__(
+        self,
+        level: AckLevel,
+        entries: bytes,
+        runs: Sequence[Run],
+        appended: Appended,
+        positions: Sequence[int] | None = None,
+    ) -> None:
+        """entries: of all messages, in the request's order. positions: of each of them, its place
+        among the messages of the runs; None: the same.
+        """
+        self.level = level
+        self._entries = entries
+        self._runs = runs
+        self._appended = appended
+        self._positions = positions
+
+    def packed(self) -> bytes:
+        """The body of the answer in msgpack."""
+        runs, appended = self._runs, self._appended
+        if len(runs) > 1:
+            return cast(bytes, msgpack.packb(self.as_dict()))
+        run = runs[0]
+        return twins.pack_answer(
+            run.entries,
+            appended.sizes,
+            level=self.level.value,
+            copies=COPIES,
+            host=hosts.encode(run.store_host),
+            queue=run.queue_id,
+            first_queue_offset=appended.firsts[0],
+            first_physical_offset=appended.start,
+            store_timestamp_ms=appended.store_timestamp_ms,
+        )
 
     def as_dict(self) -> dict[str, Any]:
-        """The body of the answer."""
+        """The body of the answer as a value."""
         return {
             "status": "PUT_OK",
             "ack": {"level": self.level.value, "copies": COPIES},
-            "results": self.results,
+            "results": self.results(),
         }
+
+    def results(self) -> list[dict[str, Any]]:
+        """Where each message is, in the request's order."""
+        runs, (firsts, start, sizes, time_ms, _) = self._runs, self._appended
+        numbers = [
+            (run.queue_id, number)
+            for run, first in zip(runs, firsts, strict=True)
+            for number in range(first, first + run.message_count)
+        ]
+        offsets = list(itertools.accumulate(memoryview(sizes).cast("I"), initial=int(start)))
+        positions = range(len(numbers)) if self._positions is None else self._positions
+        host = runs[0].store_host
+        return [
+            {
+                "message_id": ids.offset_id(host, offsets[position]),
+                "unique_id": _unique_id(entry.properties),
+                "queue": numbers[position][0],
+                "queue_offset": numbers[position][1],
+                "physical_offset": offsets[position],
+                "store_timestamp_ms": time_ms,
+            }
+            for entry, position in zip(batch.iterate(self._entries), positions, strict=True)
+        ]
+
+
+def _unique_id(raw: bytes | memoryview) -> str | None:
+    found = properties.find(bytes(raw), _UNIQUE_ID)
+    return None if found is None else properties.text(found)
 
 
 def result_of(error: TidemarkError) -> str:
@@ -66,6 +135,13 @@ def result_of(error: TidemarkError) -> str:
             return "failed"
 
 
+class _TopicCounters(NamedTuple):
+    """What is counted for a topic's sends."""
+
+    messages: Callable[[float], None]
+    received_bytes: Callable[[float], None]
+
+
 class Sends:
     """Stores what senders send."""
 
@@ -77,14 +153,22 @@ class Sends:
         clock: Clock,
         metrics: BrokerMetrics,
         store_host: Host,
+        committer: Committer | None = None,
     ) -> None:
+        """committer: of a pooled log; without one, what is appended is in the file at once."""
         self._append = append
         self._flusher = flusher
+        self._committer = committer
         self._topics = topics
         self._clock = clock
         self._metrics = metrics
         self._store_host = store_host
         self._turns: dict[str, int] = {}
+        # Every series is looked up once: by its labels it costs more than the counting itself.
+        self._counters: dict[str, _TopicCounters] = {}
+        self._message_size = metrics.message_size
+        self._put_duration = {level: metrics.put_duration.labels(level.value) for level in AckLevel}
+        self._put_ok = metrics.put_results.labels("ok").inc
 
     async def send(self, topic: str, request: ProduceRequest, born_host: Host) -> Sent:
         """Store all messages of the request or none; wait for its level.
@@ -92,96 +176,80 @@ class Sends:
         Raises NotEnoughReplicas before anything is stored, AckTimeout after everything is.
         """
         started = self._clock.monotonic()
-        if request.ack is AckLevel.REPLICATED:
+        entries, message_count, picks, level, timeout_ms = request
+        if level is AckLevel.REPLICATED:
             raise NotEnoughReplicas(
                 "ack=replicated needs a second copy, and this node is alone. Nothing was stored.",
                 "Ask for ack=disk, or run a group with slaves.",
             )
-        count = (await self._topics.for_sending(topic)).queues
-        queues = self._pick(topic, count, request.drafts)
+        queue_count = (await self._topics.for_sending(topic)).queues
         born_ms = self._clock.wall_ms()
-        appended = await self._append.append(
-            [
-                Message(
-                    topic,
-                    queue,
-                    draft.body,
-                    born_host,
-                    self._store_host,
-                    draft.properties,
-                    draft.flag,
-                    born_timestamp_ms=born_ms,
-                )
-                for draft, queue in zip(request.drafts, queues, strict=True)
-            ]
-        )
+        positions = None
+        if isinstance(picks, list):
+            shares, positions = self._cut(topic, queue_count, request.entries, picks)
+        else:
+            if picks is None:
+                picks = self._turn(topic, queue_count)
+            else:
+                queue_choice.check_queue(topic, picks, queue_count)
+            shares = [queue_choice.Share(picks, entries, message_count)]
+        runs = [
+            Run(topic, queue, part, count, born_host, self._store_host, born_ms)
+            for queue, part, count in shares
+        ]
+        try:
+            appended = self._append.append_now(runs)
+        except FileNotReady:
+            appended = await self._append.append(runs)
         self._count(topic, request, appended)
-        sent = Sent(request.ack, self._results(request.drafts, appended))
-        if request.ack is AckLevel.DISK:
-            left_s = started + request.timeout_ms / 1000 - self._clock.monotonic()
-            try:
-                async with asyncio.timeout(left_s):
-                    await self._flusher.durable(appended.end)
-            except TimeoutError:
-                raise _ack_timeout(request.timeout_ms, sent) from None
-        self._metrics.put_duration.labels(request.ack.value).observe(
-            self._clock.monotonic() - started
-        )
-        self._metrics.put_results.labels("ok").inc()
+        sent = Sent(level, entries, runs, appended, positions)
+        if level is AckLevel.DISK:
+            deadline = started + timeout_ms / 1000
+            if not await self._flusher.durable(appended.end, deadline):
+                raise await self._out_of_time(timeout_ms, sent, appended)
+        elif self._committer is not None:
+            await self._committer.committed(appended.end)
+        self._put_duration[level].observe(self._clock.monotonic() - started)
+        self._put_ok()
         return sent
 
-    def _pick(self, topic: str, count: int, drafts: list[Draft]) -> list[int]:
-        """The queue of every draft; those that name none share the next one in turn."""
-        shared: int | None = None
-        queues: list[int] = []
-        for index, draft in enumerate(drafts):
-            if draft.queue is not None:
-                if draft.queue >= count:
-                    raise UnknownQueue(
-                        f"messages[{index}].queue is {draft.queue}; topic {topic} has {count} "
-                        f"queues, 0 to {count - 1}. Nothing was stored.",
-                        field=f"messages[{index}].queue",
-                        queues=count,
-                    )
-                queues.append(draft.queue)
-            elif draft.sharding_key is not None:
-                queues.append(abs(hashing.string_hash(draft.sharding_key)) % count)
-            else:
-                if shared is None:
-                    shared = self._turns.get(topic, 0) % count
-                    self._turns[topic] = shared + 1
-                queues.append(shared)
-        return queues
+    def _turn(self, topic: str, queue_count: int) -> int:
+        """The queue whose turn it is among those of the topic."""
+        queue = self._turns.get(topic, 0) % queue_count
+        self._turns[topic] = queue + 1
+        return queue
 
-    def _results(self, drafts: list[Draft], appended: Appended) -> list[dict[str, Any]]:
-        host, time_ms = self._store_host, appended.store_timestamp_ms
-        return [
-            {
-                "message_id": ids.offset_id(host, place.physical_offset),
-                "unique_id": draft.unique_id,
-                "queue": place.queue,
-                "queue_offset": place.queue_offset,
-                "physical_offset": place.physical_offset,
-                "store_timestamp_ms": time_ms,
-            }
-            for draft, place in zip(drafts, appended.places, strict=True)
-        ]
+    def _cut(
+        self, topic: str, queue_count: int, entries: bytes, picks: list[Pick]
+    ) -> queue_choice.Shares:
+        turn = self._turn(topic, queue_count) if None in picks else 0
+        return queue_choice.cut(entries, queue_choice.choose(topic, queue_count, picks, turn))
 
     def _count(self, topic: str, request: ProduceRequest, appended: Appended) -> None:
         label = self._metrics.topic_label(topic)
-        self._metrics.messages_in.labels(label, "normal").inc(len(request.drafts))
-        self._metrics.received_bytes.labels(label).inc(sum(place.size for place in appended.places))
-        for draft in request.drafts:
-            self._metrics.message_size.observe(len(draft.body))
+        counters = self._counters.get(label)
+        if counters is None:
+            counters = self._counters[label] = _TopicCounters(
+                self._metrics.messages_in.labels(label, "normal").inc,
+                self._metrics.received_bytes.labels(label).inc,
+            )
+        counters.messages(request.message_count)
+        counters.received_bytes(appended.end - appended.start)
+        counts = twins.body_size_counts(request.entries, SIZE_BUCKETS)
+        total = counts.pop()
+        self._message_size.observe_counts(counts, total)
 
-
-def _ack_timeout(timeout_ms: int, sent: Sent) -> AckTimeout:
-    return AckTimeout(
-        f"{len(sent.results)} messages are stored, level memory is reached, and {sent.level.value} "
-        f"was not within {timeout_ms} ms. The outcome is unknown: they may yet be durable, or be "
-        "lost with the node.",
-        "Do not send them again without looking for them; see the results.",
-        ack={"level": AckLevel.MEMORY.value, "copies": COPIES},
-        results=sent.results,
-        timeout_ms=timeout_ms,
-    )
+    async def _out_of_time(self, timeout_ms: int, sent: Sent, appended: Appended) -> AckTimeout:
+        """What a sender is told whose messages are not durable in time."""
+        if self._committer is not None:
+            await self._committer.committed(appended.end)  # before level memory is claimed
+        results = sent.results()
+        return AckTimeout(
+            f"{len(results)} messages are stored, level memory is reached, and {sent.level.value} "
+            f"was not within {timeout_ms} ms. The outcome is unknown: they may yet be durable, or "
+            "be lost with the node.",
+            "Do not send them again without looking for them; see the results.",
+            ack={"level": AckLevel.MEMORY.value, "copies": COPIES},
+            results=results,
+            timeout_ms=timeout_ms,
+        )

@@ -9,13 +9,17 @@ a queue are dense, ascending and never used twice (promise P5). Before: ``messag
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
+from tidemark.formats.runs import Run
 from tidemark.offsets import QueueOffset
 
 Queue = tuple[str, int]
 """(topic, queue)."""
+
+
+FIRST: Final = QueueOffset(0)
 
 
 class QueueBehind(Exception):
@@ -25,8 +29,8 @@ class QueueBehind(Exception):
 class Numbered(NamedTuple):
     """Numbers for one append, not yet in force."""
 
-    queue_offsets: list[QueueOffset]
-    """One per message, in the order of the request's messages."""
+    firsts: list[QueueOffset]
+    """Of each run's first message; those behind it follow without a gap."""
     after: dict[Queue, QueueOffset]
     """What the table says once the append succeeded."""
 
@@ -44,31 +48,32 @@ class QueueOffsets:
 
     def next_of(self, queue: Queue) -> QueueOffset:
         """The number that the next message of this queue gets."""
-        return self._next.get(queue, QueueOffset(0))
+        return self._next.get(queue, FIRST)
 
-    def number(self, queues: Iterable[Queue]) -> Numbered:
-        """Number messages, one per named queue; those of one queue get adjacent numbers."""
+    def number(self, runs: Sequence[Run]) -> Numbered:
+        """Number the runs, one after the other: a later one of the same queue goes on behind."""
         after: dict[Queue, QueueOffset] = {}
-        numbers: list[QueueOffset] = []
-        for queue in queues:
-            number = after.get(queue)
-            if number is None:
-                number = self._next.get(queue, QueueOffset(0))
-            numbers.append(number)
-            after[queue] = QueueOffset(number + 1)
-        return Numbered(numbers, after)
+        firsts: list[QueueOffset] = []
+        for run in runs:
+            queue = (run.topic, run.queue_id)
+            first = after.get(queue)
+            if first is None:
+                first = self._next.get(queue, FIRST)
+            firsts.append(first)
+            after[queue] = QueueOffset(first + run.message_count)
+        return Numbered(firsts, after)
 
     def commit(self, numbered: Numbered) -> None:
         """The append succeeded: these numbers are given out."""
         for queue, offset in numbered.after.items():
-            known = self._next.get(queue, QueueOffset(0))
+            known = self._next.get(queue, FIRST)
             if offset <= known:
                 raise QueueBehind(f"{queue}: next is {known}, the append would make it {offset}")
         self._next.update(numbered.after)
 
     def raise_to(self, queue: Queue, offset: QueueOffset) -> None:
         """Learn of offsets given out by somebody else; never lowers."""
-        if offset > self._next.get(queue, QueueOffset(0)):
+        if offset > self._next.get(queue, FIRST):
             self._next[queue] = offset
 
     def items(self) -> Iterator[tuple[Queue, QueueOffset]]:

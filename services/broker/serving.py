@@ -11,10 +11,11 @@ import asyncio
 import gc
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import NamedTuple
 
 from services.broker.append import Append
+from services.broker.committer import Committer
 from services.broker.config import BrokerConfig
 from services.broker.connections import BoundedServer
 from services.broker.files_ahead import FilesAhead
@@ -23,6 +24,7 @@ from services.broker.gate import Gate
 from services.broker.http_api import Api, Parts
 from services.broker.metrics import BrokerMetrics
 from services.broker.open_store import OpenStore
+from services.broker.paced_bell import PacedBell
 from services.broker.produce import Sends
 from services.broker.pull import Puller
 from services.broker.query import Queries
@@ -36,6 +38,7 @@ from shared.files.commit_log import CommitLogReader
 from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.index import IndexReader
+from shared.files.write_pool import CommitPace
 from shared.runtime.clock import SystemClock
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
@@ -49,8 +52,25 @@ log = logging.getLogger(__name__)
 REPUT = "reput"
 CATCH_UP_POLL_S = 0.02
 PAGE_SIZE = 4096
+COLLECTOR_THRESHOLDS = (50_000, 20, 50)
+"""Objects until the first generation is collected (a few MiB of cycles at most), and how many
+collections of one generation until the next."""
 ALONE_EPOCH = 1
 """What a node alone says it appends under: 0 would mean that it does not append."""
+
+
+def settle_collector() -> None:
+    """Keep the garbage collector out of the way of requests.
+
+    What was made until now lives as long as the process: it is frozen, so that no collection walks
+    it. And the first generation is collected after many more objects than the usual 700, for a
+    request of 256 messages in JSON makes more than that, all of them alive when they are counted:
+    each such request would pay for a collection that finds nothing. Nearly everything here goes by
+    its reference count; what does not, cycles of exceptions and tasks, is rare and small.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECTOR_THRESHOLDS)
 
 
 class Built(NamedTuple):
@@ -94,18 +114,22 @@ class Serving:
         self._positions = store.positions
         self._reader = CommitLogReader(store.directory, store.positions)
         self._queues = ConsumeQueues(store.directory, self._reader)
-        self._appender = CommitLogAppender(store.directory, store.positions)
+        self._appender = CommitLogAppender(
+            store.directory, store.positions, pool_size=config.write_buffer_pool_size
+        )
         self._files = FilesAhead(
             self._prepare,
-            lambda: self._appender.written,
+            lambda: self._appender.appended,
             file_size=config.store.commit_log_file_size,
             wait_s=config.prepare_wait_s,
             on_change=self._writes_changed,
         )
-        self._rings_at_append = config.store.visible_after == "written"
+        self._bell = PacedBell(doorbell, REPUT, clock)
+        self._shows_written = config.store.visible_after == "written"
         self._flusher = Flusher(
             self._appender, self._pace(), clock, metrics, on_flushed=self._flushed
         )
+        self._committer = self._make_committer() if self._appender.pooled else None
 
     def _pace(self) -> Pace:
         config = self._config
@@ -116,6 +140,15 @@ class Serving:
             config.interval_flush_pages * PAGE_SIZE,
             config.interval_flush_thorough_ms / 1000,
         )
+
+    def _make_committer(self) -> Committer:
+        config = self._config
+        pace = CommitPace(
+            config.commit_interval_ms / 1000,
+            config.commit_least_pages * PAGE_SIZE,
+            config.commit_thorough_ms / 1000,
+        )
+        return Committer(self._appender, pace, self._clock, on_committed=self._written)
 
     def start_appender(self) -> None:
         """Go on where recovery found the end. Blocks."""
@@ -140,8 +173,15 @@ class Serving:
             self._health.add_reason(failure.code, f"{failure.detail} {failure.advice}")
 
     def _flushed(self) -> None:
-        if not self._rings_at_append:
-            self._doorbell.ring(REPUT)
+        if self._committer is not None:
+            self._committer.flushed()
+        if self._committer is not None or not self._shows_written:
+            self._bell.ring()
+
+    def _written(self) -> None:
+        """More of the log is in its file."""
+        if self._shows_written:
+            self._bell.ring()
 
     def _dispatched(self) -> PhysicalOffset:
         return self._store.dispatched
@@ -175,9 +215,7 @@ class Serving:
                 self._health.state = "serving"
                 self._positions.publish(Slot.SERVING_EPOCH, ALONE_EPOCH)
                 self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
-                # What was made so far lives as long as the process: not the collector's business.
-                gc.collect()
-                gc.freeze()
+                settle_collector()
                 log.info("serving", extra={"event": "ready"})
                 await stop.wait()
                 gate.shut()
@@ -193,6 +231,7 @@ class Serving:
                 stop,
                 {
                     "flusher": lambda: self._flusher.run(flush_stop),
+                    **self._committer_part(flush_stop),
                     "files-ahead": lambda: self._files.run(stop),
                     "pulls": lambda: built.parts.puller.run(stop, self._doorbell),
                     "snapshots": lambda: built.state_log.run(stop),
@@ -206,6 +245,13 @@ class Serving:
             raise
         self._positions.publish(Slot.SERVING_EPOCH, 0)
         await asyncio.to_thread(self._close_clean)
+
+    def _committer_part(
+        self, stop: asyncio.Event
+    ) -> Mapping[str, Callable[[], Coroutine[None, None, None]]]:
+        """The committer, if there is one, as a part to run."""
+        committer = self._committer
+        return {} if committer is None else {"committer": lambda: committer.run(stop)}
 
     async def _build(self) -> Built:
         """Replay the state and make the parts that serve with it."""
@@ -246,7 +292,7 @@ class Serving:
             self._metrics,
             floor=views.floor,
             dispatched=self._dispatched,
-            written=lambda: self._appender.written,
+            written=lambda: self._appender.appended,
             held_max=config.held_pulls_max,
         )
         append = Append(
@@ -256,7 +302,6 @@ class Serving:
             self._clock,
             self._metrics,
             file_size=config.store.commit_log_file_size,
-            record_crc=config.store.record_crc,
             reserve=config.reserve,
             clock_step_max_ms=config.clock_step_max_ms,
             last_store_time_ms=store.recovered.last_store_timestamp_ms,
@@ -275,7 +320,15 @@ class Serving:
             self._dispatched,
             views.is_shown,
         )
-        sends = Sends(append, self._flusher, topics, self._clock, self._metrics, self._host)
+        sends = Sends(
+            append,
+            self._flusher,
+            topics,
+            self._clock,
+            self._metrics,
+            self._host,
+            self._committer,
+        )
         parts = Parts(sends, puller, queries, views)
         return Built(parts, append, state_log, topic_file, state.is_known)
 
@@ -317,12 +370,14 @@ class Serving:
         self._appender.close(clean=True)
         self._store.stopped_clean()
 
-    def _appended(self, puller: Puller, queues: Sequence[Queue], end: PhysicalOffset) -> None:
+    def _appended(self, puller: Puller, queues: Iterable[Queue], end: PhysicalOffset) -> None:
         self._flusher.appended()
         if puller.held.appended(queues, end):
             self._doorbell.wake()  # to poll often until it is dispatched
-        if self._rings_at_append:
-            self._doorbell.ring(REPUT)
+        if self._committer is not None:
+            self._committer.appended()
+        else:
+            self._written()
 
     def _clock_stepped(self, step_ms: int) -> None:
         self._metrics.clock_steps.inc()

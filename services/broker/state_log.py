@@ -32,9 +32,10 @@ from shared.state.records import (
 from shared.state.state import BrokerState
 from tidemark.clock import Clock
 from tidemark.errors import DamagedFile, NotServing, StoreError, UnreadableState
-from tidemark.formats import record
+from tidemark.formats import batch, record
+from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import Host
-from tidemark.formats.record import Message
+from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 log = logging.getLogger(__name__)
@@ -84,14 +85,14 @@ class StateLog:
         """
         assert self._append is not None, "connected before anything is served"
         assert self._flusher is not None
-        appended = await self._append.append([self._message(body)], own=True)
+        appended = await self._append.append([self._run([body])], own=True)
         # Still the same step of the loop as the append: no other record can come in between.
         self._appended.apply(records.decode(body))
         await self._flusher.durable(appended.end)
         return appended.end
 
-    def snapshot(self) -> list[Message]:
-        """The messages that a new commit log file begins with; called inside the append step."""
+    def snapshot(self) -> list[Run]:
+        """The runs that a new commit log file begins with; called inside the append step."""
         if self._slices:
             return []  # the last snapshot is still going out
         if self._files_to_skip:
@@ -112,7 +113,7 @@ class StateLog:
             self._slices.extend(bodies[1:])
             self._more.set()
             del bodies[1:]
-        return [self._message(body) for body in bodies]
+        return [self._run(bodies)]
 
     async def run(self, stop: asyncio.Event) -> None:
         """Append the slices of large snapshots one by one, so that sends go on between them."""
@@ -129,7 +130,7 @@ class StateLog:
     async def _append_slice(self) -> None:
         assert self._append is not None
         try:
-            await self._append.append([self._message(self._slices[0])], own=True)
+            await self._append.append([self._run([self._slices[0]])], own=True)
         except NotServing:
             self._slices.clear()  # the node stops; a snapshot without its end does not count
         except StoreError as error:
@@ -145,14 +146,16 @@ class StateLog:
         await stop.wait()
         self._more.set()
 
-    def _message(self, body: bytes) -> Message:
-        return Message(
+    def _run(self, bodies: Sequence[bytes]) -> Run:
+        """State records, adjacent and in order."""
+        return Run(
             STATE_TOPIC,
             STATE_QUEUE,
-            body,
+            batch.encode(map(WireMessage, bodies)),
+            len(bodies),
             self._host,
             self._host,
-            born_timestamp_ms=self._clock.wall_ms(),
+            self._clock.wall_ms(),
         )
 
 

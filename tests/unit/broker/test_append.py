@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from services.broker.append import Append, contiguous, store_time
+from services.broker.append import Append, Appended, store_time
 from services.broker.files_ahead import FilesAhead
 from services.broker.metrics import BrokerMetrics
 from services.broker.queue_offsets import Queue, QueueOffsets
@@ -26,6 +24,7 @@ from shared.files.positions import Positions
 from shared.files.store_config import StoreConfig
 from shared.files.store_dir import StoreDir
 from shared.runtime.clock import SystemClock
+from tests.support.runs import runs_of
 from tidemark.errors import (
     DiskFull,
     DispatchBehind,
@@ -37,7 +36,8 @@ from tidemark.errors import (
 )
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Message
-from tidemark.offsets import PhysicalOffset
+from tidemark.formats.runs import Run
+from tidemark.offsets import PhysicalOffset, QueueOffset
 
 HOST = Host(b"\x7f\x00\x00\x01", 10911)
 FILE_SIZE = 1 << 16
@@ -66,7 +66,15 @@ class Parts:
     steps: list[int] = field(default_factory=list)
     faults: list[StoreError] = field(default_factory=list)
     appended: list[tuple[list[Queue], int]] = field(default_factory=list)
+    snapshots_taken: int = 0
     prepare: Callable[[], None] = lambda: None
+
+    def take_snapshot(self) -> list[Run]:
+        self.snapshots_taken += 1
+        return runs_of(self.snapshot)
+
+    async def store(self, *messages: Message, own: bool = False) -> Appended:
+        return await self.append.append(runs_of(messages), own=own)
 
 
 @asynccontextmanager
@@ -82,7 +90,7 @@ async def parts_in(directory: Path, *, wait_s: float = 5.0) -> AsyncIterator[Par
     parts: Parts
     files = FilesAhead(
         lambda: parts.prepare(),
-        lambda: appender.written,
+        lambda: appender.appended,
         file_size=FILE_SIZE,
         wait_s=wait_s,
         on_change=lambda failure: None,
@@ -94,11 +102,10 @@ async def parts_in(directory: Path, *, wait_s: float = 5.0) -> AsyncIterator[Par
         clock,
         metrics,
         file_size=FILE_SIZE,
-        record_crc=True,
         reserve=FILE_SIZE // 4,
         clock_step_max_ms=10_000,
         last_store_time_ms=0,
-        snapshot=lambda: list(parts.snapshot),
+        snapshot=lambda: parts.take_snapshot(),
         undispatched=lambda: parts.undispatched,
         dispatch_lag_max=1000,
         on_appended=lambda queues, end: parts.appended.append((list(queues), end)),
@@ -124,17 +131,22 @@ def message(queue: int = 0, body: bytes = b"x", topic: str = "t") -> Message:
     return Message(topic, queue, body, HOST, HOST)
 
 
-def read(parts: Parts, offset: PhysicalOffset) -> tuple[str, int, int, bytes]:
-    found = parts.reader.record(offset, parts.appender.written)
+def read(parts: Parts, offset: int) -> tuple[str, int, int, bytes]:
+    found = parts.reader.record(PhysicalOffset(offset), parts.appender.written)
     assert found is not None
     return found.topic, found.queue_id, found.queue_offset, bytes(found.body)
+
+
+def offsets_of(stored: Appended) -> list[int]:
+    """Physical offset of each record, and the end."""
+    return list(itertools.accumulate(memoryview(stored.sizes).cast("I"), initial=stored.start))
 
 
 async def fill(parts: Parts, size: int) -> tuple[int, StoreError]:
     """Append until it is refused: how many were stored, and the refusal."""
     for stored in itertools.count():
         try:
-            await parts.append.append([message(body=bytes(size))])
+            await parts.store(message(body=bytes(size)))
         except StoreError as refusal:
             return stored, refusal
     raise AssertionError("unreachable")
@@ -159,63 +171,64 @@ def test_store_times_stand_still_for_a_small_step_and_follow_a_large_one(
     assert store_time(clock_ms, last_ms, 10_000) == found
 
 
-@given(st.lists(st.integers(0, 3), min_size=1))
-def test_messages_are_grouped_by_queue_and_keep_their_order_within(queues: list[int]) -> None:
-    order = contiguous([("t", queue) for queue in queues])
-    indexes = list(range(len(queues))) if order is None else order
-    assert sorted(indexes) == list(range(len(queues)))
-    grouped = [queues[index] for index in indexes]
-    seen = list(dict.fromkeys(grouped))
-    assert grouped == [queue for queue in seen for _ in range(grouped.count(queue))]
-    for queue in seen:
-        own = [index for index in indexes if queues[index] == queue]
-        assert own == sorted(own)
-
-
 # -- over a real log -------------------------------------------------------------------------------
 
 
-async def test_a_request_over_several_queues_is_answered_in_its_own_order(tmp_path: Path) -> None:
+async def test_the_runs_of_a_request_lie_one_behind_the_other(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
-        queues = [1, 0, 1, 2, 0]
-        sent = [message(queue, b"%d" % index) for index, queue in enumerate(queues)]
-        stored = await parts.append.append(sent)
-        assert [place.queue for place in stored.places] == queues
-        assert [place.queue_offset for place in stored.places] == [0, 0, 1, 0, 1]
-        for index, place in enumerate(stored.places):
-            expected = ("t", place.queue, place.queue_offset, b"%d" % index)
-            assert read(parts, place.physical_offset) == expected
-        by_place = sorted(stored.places, key=lambda place: place.physical_offset)
-        assert [place.queue for place in by_place] == [1, 1, 0, 0, 2], "adjacent per queue"
-        assert stored.end == by_place[-1].physical_offset + by_place[-1].size
-        assert parts.appended == [([("t", 1), ("t", 0), ("t", 2)], stored.end)]
+        await parts.store(message(0))
+        sent = [(1, b"a"), (1, b"bb"), (0, b"ccc"), (2, b"d")]
+        stored = await parts.store(*(message(queue, body) for queue, body in sent))
+        assert stored.firsts == [0, 1, 0]
+        *starts, end = offsets_of(stored)
+        numbers = [0, 1, 1, 0]
+        for offset, (queue, body), number in zip(starts, sent, numbers, strict=True):
+            assert read(parts, offset) == ("t", queue, number, body)
+        assert stored.end == end == parts.appender.appended
+        assert parts.appended[-1] == ([("t", 1), ("t", 0), ("t", 2)], stored.end)
+
+
+async def test_a_run_of_many_messages_is_numbered_as_one(tmp_path: Path) -> None:
+    async with parts_in(tmp_path) as parts:
+        first = await parts.store(*(message(body=b"%d" % number) for number in range(300)))
+        second = await parts.store(*(message(body=b"%d" % number) for number in range(300, 310)))
+        assert (first.firsts, second.firsts) == ([0], [300])
+        assert second.start == first.end
+        for number, offset in enumerate([*offsets_of(first)[:-1], *offsets_of(second)[:-1]]):
+            assert read(parts, offset) == ("t", 0, number, b"%d" % number)
 
 
 async def test_what_is_refused_takes_no_number(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
-        await parts.append.append([message()])
+        await parts.store(message())
         with pytest.raises(MessageTooLarge) as caught:
-            await parts.append.append([message(body=bytes(FILE_SIZE))])
+            await parts.store(message(body=bytes(FILE_SIZE)))
         assert caught.value.facts["limit"] == FILE_SIZE - 8
         parts.undispatched = 1001
         with pytest.raises(DispatchBehind):
-            await parts.append.append([message()])
-        await parts.append.append([message()], own=True)
+            await parts.store(message())
+        await parts.store(message(), own=True)
         parts.undispatched = 0
-        stored = await parts.append.append([message()])
-        assert stored.places[0].queue_offset == 2
+        assert (await parts.store(message())).firsts == [2]
+
+
+async def test_a_run_that_lies_about_its_messages_is_refused_whole(tmp_path: Path) -> None:
+    async with parts_in(tmp_path) as parts:
+        (honest,) = runs_of([message(), message()])
+        for count in (1, 3):
+            with pytest.raises(ValueError, match="2 entries"):
+                await parts.append.append([honest, honest._replace(message_count=count)])
+        assert parts.appender.appended == 0
+        assert (await parts.append.append([honest])).firsts == [0]
 
 
 async def test_requests_roll_into_the_next_file_and_wait_for_it(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
-        offsets = []
-        for _ in range(40):
-            stored = await parts.append.append([message(body=bytes(10_000))])
-            offsets.append(stored.places[0])
-        assert [place.queue_offset for place in offsets] == list(range(40))
+        stored = [await parts.store(message(body=bytes(10_000))) for _ in range(40)]
+        assert [each.firsts for each in stored] == [[number] for number in range(40)]
         assert parts.appender.written > 6 * FILE_SIZE
-        for place in offsets:
-            assert read(parts, place.physical_offset)[2] == place.queue_offset
+        for number, each in enumerate(stored):
+            assert read(parts, each.start)[2] == number
 
 
 async def test_a_new_file_begins_with_the_snapshot_and_both_are_numbered_densely(
@@ -224,24 +237,55 @@ async def test_a_new_file_begins_with_the_snapshot_and_both_are_numbered_densely
     async with parts_in(tmp_path) as parts:
         state = [message(0, b"part 0", "state"), message(0, b"part 1", "state")]
         parts.snapshot = state
-        await parts.append.append([message(body=b"first")])
-        assert read(parts, PhysicalOffset(0)) == ("state", 0, 0, b"part 0")
+        first = await parts.store(message(body=b"first"))
+        assert first.firsts == [0]
+        assert read(parts, 0) == ("state", 0, 0, b"part 0")
+        assert read(parts, first.start) == ("t", 0, 0, b"first")
         # A state record that itself moves the log into the next file stands behind the snapshot.
         while parts.appender.room(10_500):
-            await parts.append.append([message(body=bytes(10_000))])
-        own = await parts.append.append([message(0, bytes(10_000), "state")], own=True)
+            await parts.store(message(body=bytes(10_000)))
+        own = await parts.store(message(0, bytes(10_000), "state"), own=True)
         start = parts.reader.next_file(PhysicalOffset(0))
         assert read(parts, start) == ("state", 0, 2, b"part 0")
-        assert own.places[0].queue_offset == 4
+        assert own.firsts == [4]
+        assert read(parts, own.start)[:3] == ("state", 0, 4)
+        assert len(own.sizes) == 4, "of the request's own record only"
         assert parts.offsets.next_of(("state", 0)) == 5
+
+
+async def test_a_snapshot_is_asked_for_only_when_it_goes_out(tmp_path: Path) -> None:
+    # Taken before the file was there it was dropped, and counted as gone out: the file that came
+    # began without one.
+    async with parts_in(tmp_path) as parts:
+        parts.snapshot = [message(0, b"part", "state")]
+        hold = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        prepare = parts.prepare
+
+        def slow() -> None:
+            asyncio.run_coroutine_threadsafe(hold.wait(), loop).result()
+            prepare()
+
+        parts.prepare = slow
+        # The broker's own records: sends would stop before the last file is full.
+        while parts.appender.room(20_500) or parts.appender.files.next_ready:
+            await parts.store(message(body=bytes(20_000)), own=True)
+        taken = parts.snapshots_taken
+        waits = asyncio.create_task(parts.store(message(body=bytes(20_000)), own=True))
+        await asyncio.sleep(0)
+        assert parts.snapshots_taken == taken
+        hold.set()
+        stored = await waits
+        assert parts.snapshots_taken == taken + 1
+        assert read(parts, stored.start - stored.start % FILE_SIZE)[3] == b"part"
 
 
 async def test_a_message_that_fits_only_without_the_snapshot_goes_without(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
         parts.snapshot = [message(0, bytes(5000), "state")]
         body = bytes(FILE_SIZE - 500)
-        stored = await parts.append.append([message(body=body)])
-        assert stored.places[0].physical_offset == 0
+        stored = await parts.store(message(body=body))
+        assert stored.start == 0
         assert parts.offsets.next_of(("state", 0)) == 0
 
 
@@ -257,17 +301,17 @@ async def test_a_full_disk_stops_sends_before_the_log_is_full_and_leaves_room_fo
         stored, refusal = await fill(parts, 5000)
         assert isinstance(refusal, DiskFull)
         assert parts.appender.reserved_bytes >= FILE_SIZE // 4
-        own = await parts.append.append([message(0, bytes(5000), "state")], own=True)
-        assert own.places[0].queue_offset == 0
+        own = await parts.store(message(0, bytes(5000), "state"), own=True)
+        assert own.firsts == [0]
         parts.prepare = parts.appender.prepare_next
         async with asyncio.timeout(10):
             while True:
                 try:
-                    again = await parts.append.append([message(body=bytes(5000))])
+                    again = await parts.store(message(body=bytes(5000)))
                     break
                 except DiskFull:
                     await asyncio.sleep(0.02)
-        assert again.places[0].queue_offset == stored
+        assert again.firsts == [QueueOffset(stored)]
 
 
 async def test_a_slow_disk_is_an_error_that_says_so_and_stores_nothing(tmp_path: Path) -> None:
@@ -289,13 +333,13 @@ async def test_a_slow_disk_is_an_error_that_says_so_and_stores_nothing(tmp_path:
 
 async def test_store_times_hide_a_small_step_back_and_report_a_large_one(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
-        first = await parts.append.append([message()])
+        first = await parts.store(message())
         parts.clock.now_ms -= 5000
-        second = await parts.append.append([message()])
+        second = await parts.store(message())
         assert second.store_timestamp_ms == first.store_timestamp_ms
         assert parts.steps == []
         parts.clock.now_ms -= 60_000
-        third = await parts.append.append([message()])
+        third = await parts.store(message())
         assert third.store_timestamp_ms == parts.clock.now_ms
         assert parts.steps == [65_000]
 
@@ -304,22 +348,22 @@ async def test_a_closed_log_refuses(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
         parts.append.close()
         with pytest.raises(NotServing, match="stopping"):
-            await parts.append.append([message()])
+            await parts.store(message())
 
 
 async def test_a_failed_write_ends_appending_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with parts_in(tmp_path) as parts:
-        await parts.append.append([message()])
+        await parts.store(message())
         file = next(iter(parts.appender._open.values()))
         monkeypatch.setattr(type(file), "pwrite", _fails)
         with pytest.raises(WriteFailed):
-            await parts.append.append([message()])
+            await parts.store(message())
         monkeypatch.undo()
         assert [type(fault) for fault in parts.faults] == [WriteFailed]
         with pytest.raises(NotServing):
-            await parts.append.append([message()])
+            await parts.store(message())
         assert parts.offsets.next_of(("t", 0)) == 1
 
 

@@ -24,7 +24,7 @@ class Log:
     """A log whose flush can be held, so that a test decides when the disk answers."""
 
     def __init__(self) -> None:
-        self.written = PhysicalOffset(0)
+        self.appended = PhysicalOffset(0)
         self.flushed = PhysicalOffset(0)
         self.flushes: list[int] = []
         self.may_go_on = threading.Event()
@@ -34,7 +34,7 @@ class Log:
 
     def flush(self) -> PhysicalOffset:
         self.began.set()
-        end = self.written
+        end = self.appended
         self.may_go_on.wait()
         if self.fails:
             raise FlushFailed("planted")
@@ -59,9 +59,9 @@ async def flusher_of(log: Log, pace: Pace = CONTINUOUS) -> AsyncIterator[Flusher
 
 
 def append(log: Log, flusher: Flusher, size: int) -> PhysicalOffset:
-    log.written = PhysicalOffset(log.written + size)
+    log.appended = PhysicalOffset(log.appended + size)
     flusher.appended()
-    return log.written
+    return log.appended
 
 
 @pytest.mark.parametrize(
@@ -118,10 +118,66 @@ async def test_who_arrives_while_a_flush_runs_shares_the_next_one() -> None:
         first = flusher.durable(append(log, flusher, 10))
         await asyncio.to_thread(log.began.wait)
         later = [flusher.durable(append(log, flusher, 10)) for _ in range(20)]
+        assert log.flushes == [], "appends go on meanwhile"
         log.may_go_on.set()
         await asyncio.gather(first, *later)
-        assert len(log.flushes) <= 3
-        assert log.flushed == 210
+        assert log.flushes == [10, 210]
+
+
+async def test_senders_that_are_woken_together_share_a_flush() -> None:
+    # The first of them once started a flush of its own, and the other 63 waited for two.
+    log = Log()
+    released: list[int] = []
+
+    async def sender(number: int, flusher: Flusher) -> None:
+        for turn in range(3):
+            await flusher.durable(append(log, flusher, 1))
+            released.append(64 * turn + number)
+
+    async with flusher_of(log) as flusher:
+        await asyncio.gather(*(sender(number, flusher) for number in range(64)))
+        assert log.flushes == [64, 128, 192]
+        assert released == list(range(192)), "in the order of their bytes"
+
+
+async def test_senders_that_keep_coming_do_not_hold_a_flush_back() -> None:
+    log = Log()
+    stop = asyncio.Event()
+
+    async def one_more_each_turn(flusher: Flusher) -> None:
+        while not stop.is_set():
+            flusher.durable(append(log, flusher, 1))
+            await asyncio.sleep(0)
+
+    async with flusher_of(log) as flusher:
+        coming = asyncio.create_task(one_more_each_turn(flusher))
+        await flusher.durable(append(log, flusher, 1))
+        stop.set()
+        await coming
+
+
+async def test_the_next_flush_starts_without_a_new_append_if_somebody_waits() -> None:
+    log = Log()
+    async with flusher_of(log, Pace(interval_s=3600.0)) as flusher:
+        log.may_go_on.clear()
+        first = flusher.durable(append(log, flusher, 10))
+        await asyncio.to_thread(log.began.wait)
+        second = flusher.durable(append(log, flusher, 10))
+        log.may_go_on.set()
+        assert (await first, await second) == (True, True)
+
+
+async def test_who_is_out_of_time_is_told_so_while_the_disk_hangs() -> None:
+    log = Log()
+    async with flusher_of(log) as flusher:
+        log.may_go_on.clear()
+        now = SystemClock().monotonic()
+        patient = flusher.durable(append(log, flusher, 10), now + 3600)
+        hurried = [flusher.durable(append(log, flusher, 10), now + 0.01) for _ in range(3)]
+        assert await asyncio.gather(*hurried) == [False] * 3
+        assert not patient.done()
+        log.may_go_on.set()
+        assert await patient
 
 
 async def test_bytes_that_nobody_waits_for_are_flushed_soon_all_the_same() -> None:
@@ -136,7 +192,7 @@ async def test_what_is_flushed_already_is_not_waited_for() -> None:
     log = Log()
     async with flusher_of(log) as flusher:
         await flusher.durable(append(log, flusher, 10))
-        assert flusher.durable(PhysicalOffset(10)).done()
+        assert flusher.durable(PhysicalOffset(10)).result() is True
 
 
 async def test_a_sender_that_has_gone_away_disturbs_nobody() -> None:
@@ -147,7 +203,25 @@ async def test_a_sender_that_has_gone_away_disturbs_nobody() -> None:
         gone.cancel()
         stays = flusher.durable(append(log, flusher, 10))
         log.may_go_on.set()
-        await stays
+        assert await stays
+
+
+async def test_a_cancelled_sender_leaves_its_task_and_its_bytes_are_flushed() -> None:
+    log = Log()
+    async with flusher_of(log) as flusher:
+        log.may_go_on.clear()
+
+        async def send() -> None:
+            await flusher.durable(append(log, flusher, 10))
+
+        task = asyncio.create_task(send())
+        await asyncio.to_thread(log.began.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        log.may_go_on.set()
+        assert await flusher.durable(append(log, flusher, 10))
+        assert log.flushed == 20
 
 
 async def test_a_failed_flush_ends_the_part_and_promises_nobody_anything() -> None:
@@ -164,6 +238,39 @@ async def test_a_failed_flush_ends_the_part_and_promises_nobody_anything() -> No
         await task
     with pytest.raises(NotServing):
         await flusher.durable(PhysicalOffset(99))
+
+
+async def test_an_error_of_our_own_in_the_flush_ends_the_part_too() -> None:
+    log = Log()
+
+    def broken() -> PhysicalOffset:
+        raise KeyError("planted")
+
+    log.flush = broken  # type: ignore[method-assign]
+    flusher = Flusher(
+        log, CONTINUOUS, SystemClock(), BrokerMetrics(CollectorRegistry()), on_flushed=lambda: None
+    )
+    append(log, flusher, 10)
+    with pytest.raises(KeyError):
+        await flusher.run(asyncio.Event())
+
+
+async def test_nobody_is_released_when_the_part_is_cancelled_in_a_flush() -> None:
+    log = Log()
+    flusher = Flusher(
+        log, CONTINUOUS, SystemClock(), BrokerMetrics(CollectorRegistry()), on_flushed=lambda: None
+    )
+    task = asyncio.create_task(flusher.run(asyncio.Event()))
+    log.may_go_on.clear()
+    waiter = flusher.durable(append(log, flusher, 10))
+    await asyncio.to_thread(log.began.wait)
+    task.cancel()
+    release = threading.Timer(0.02, log.may_go_on.set)  # the part waits for the flush in flight
+    release.start()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(NotServing):
+        await waiter
 
 
 async def test_stopping_flushes_what_is_left() -> None:
@@ -193,3 +300,16 @@ async def test_a_failed_write_ends_the_part_although_there_is_nothing_to_flush()
     flusher.fail(WriteFailed("planted"))
     with pytest.raises(WriteFailed):
         await task
+
+
+async def test_a_write_that_failed_before_the_part_ran_ends_it_at_once() -> None:
+    flusher = Flusher(
+        Log(),
+        CONTINUOUS,
+        SystemClock(),
+        BrokerMetrics(CollectorRegistry()),
+        on_flushed=lambda: None,
+    )
+    flusher.fail(WriteFailed("planted"))
+    with pytest.raises(WriteFailed):
+        await flusher.run(asyncio.Event())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.group_commit import GroupCommit
+from services.broker.group_commit import NO_DEADLINE, GroupCommit
 from tidemark.offsets import PhysicalOffset
 
 
@@ -31,6 +31,20 @@ def test_two_flushes_that_report_out_of_order_do_not_step_back() -> None:
     assert line.durable == 200
 
 
+def test_who_runs_out_of_time_leaves_the_line_and_the_others_stay_in_order() -> None:
+    line: GroupCommit[str] = GroupCommit(PhysicalOffset(0))
+    assert line.next_deadline == NO_DEADLINE
+    for end, name, deadline in ((100, "a", 9.0), (200, "b", 2.0), (300, "c", NO_DEADLINE)):
+        line.join(PhysicalOffset(end), name, deadline)
+    assert line.next_deadline == 2.0
+    assert line.expire(1.9) == []
+    assert line.expire(2.0) == ["b"]
+    assert line.next_deadline == 9.0
+    assert line.advance(PhysicalOffset(300)) == ["a", "c"]
+    assert line.expire(99.0) == []
+    assert line.next_deadline == NO_DEADLINE
+
+
 def test_a_dissolved_line_released_nobody() -> None:
     line: GroupCommit[str] = GroupCommit(PhysicalOffset(0))
     line.join(PhysicalOffset(10), "a")
@@ -38,24 +52,40 @@ def test_a_dissolved_line_released_nobody() -> None:
     assert line.advance(PhysicalOffset(10)) == []
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 50)), max_size=60))
-def test_nobody_is_released_early_forgotten_or_twice(steps: list[tuple[bool, int]]) -> None:
-    """Each step appends some bytes, or flushes some of what is there."""
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["append", "flush", "time"]), st.integers(0, 50)), max_size=60
+)
+
+
+@given(STEPS)
+def test_nobody_is_released_early_forgotten_or_twice(steps: list[tuple[str, int]]) -> None:
+    """Each step appends some bytes, or flushes some of what is there, or lets time pass."""
     line: GroupCommit[int] = GroupCommit(PhysicalOffset(0))
     end = durable = 0
-    released: list[int] = []
-    joined: list[int] = []
-    for appends, amount in steps:
-        if appends:
-            end += amount
-            if line.join(PhysicalOffset(end), end):
-                joined.append(end)
-            else:
-                assert end <= durable
-        else:
-            durable = min(end, durable + amount)
-            got = line.advance(PhysicalOffset(durable))
-            assert all(each <= durable for each in got)
-            released += got
-    released += line.advance(PhysicalOffset(end))
-    assert released == joined
+    now = 0.0
+    left: list[int] = []
+    joined: dict[int, float] = {}
+    for step, amount in steps:
+        match step:
+            case "append":
+                end += amount
+                deadline = now + amount if amount % 2 else NO_DEADLINE
+                if line.join(PhysicalOffset(end), end, deadline):
+                    joined[end] = min(deadline, joined.get(end, NO_DEADLINE))
+                    left.append(end)
+                else:
+                    assert end <= durable
+            case "flush":
+                durable = min(end, durable + amount)
+                got = line.advance(PhysicalOffset(durable))
+                assert got == [each for each in left if each <= durable]
+                left = [each for each in left if each > durable]
+            case _:
+                now += amount
+                late = line.expire(now)
+                assert line.next_deadline > now
+                for each in late:
+                    left.remove(each)
+                assert all(joined[each] <= now for each in late)
+    assert len(line) == len(left)
+    assert line.advance(PhysicalOffset(end)) == left

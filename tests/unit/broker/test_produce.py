@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import cast
 
+import msgpack
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.broker.append import Append, Appended, Place
+from services.broker.append import Append, Appended
+from services.broker.committer import Committer
 from services.broker.flusher import Flusher
-from services.broker.messages import AckLevel, Draft, ProduceRequest
+from services.broker.messages import AckLevel, Pick, ProduceRequest
 from services.broker.metrics import BrokerMetrics
-from services.broker.produce import Sends, result_of
+from services.broker.produce import Sends, Sent, result_of
+from services.broker.queue_offsets import QueueOffsets
 from services.broker.topics import Topics
 from shared.runtime.clock import SystemClock
 from shared.state.records import TopicConfig
@@ -20,41 +24,64 @@ from tidemark.errors import (
     AckTimeout,
     BadRequest,
     DiskFull,
+    FileNotReady,
     NotEnoughReplicas,
     NotServing,
     Overloaded,
     TidemarkError,
     UnknownQueue,
 )
-from tidemark.formats import hashing
+from tidemark.formats import batch, hashing, properties, runs
+from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import Host
-from tidemark.formats.record import Message
-from tidemark.offsets import PhysicalOffset, QueueOffset
+from tidemark.formats.runs import Run
+from tidemark.offsets import PhysicalOffset
 
 HOST = Host(b"\x7f\x00\x00\x01", 10911)
+BORN = Host(b"\x0a\x00\x00\x07", 4711)
 QUEUES = 4
 
 
 class Log:
-    """Takes everything; durable when told so."""
+    """Takes everything, at real sizes; durable, or in its file, when told so."""
 
     def __init__(self) -> None:
-        self.batches: list[list[Message]] = []
+        self.requests: list[Sequence[Run]] = []
+        self.end = PhysicalOffset(0)
         self.is_durable = True
+        self.lacks_file = False
+        self.committed_to = 0
+        self._offsets = QueueOffsets({})
 
-    async def append(self, messages: list[Message], *, own: bool = False) -> Appended:
-        self.batches.append(messages)
-        places = [
-            Place(each.queue_id, QueueOffset(index), PhysicalOffset(100 * index), 100)
-            for index, each in enumerate(messages)
-        ]
-        return Appended(places, 5, PhysicalOffset(100 * len(messages)))
+    def append_now(self, made: Sequence[Run], *, own: bool = False) -> Appended:
+        if self.lacks_file:
+            raise FileNotReady("planted")
+        self.requests.append(made)
+        numbered = self._offsets.number(made)
+        start, size = self.end, runs.runs_size(made, record_crc=True)
+        sizes = runs.encode_runs(
+            bytearray(size),
+            made,
+            firsts=numbered.firsts,
+            physical_offset=start,
+            store_timestamp_ms=5,
+            record_crc=True,
+        )
+        self._offsets.commit(numbered)
+        self.end = PhysicalOffset(start + size)
+        return Appended(numbered.firsts, start, sizes, 5, self.end)
 
-    def durable(self, end: PhysicalOffset) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self.is_durable:
-            future.set_result(None)
-        return future
+    async def append(self, made: Sequence[Run], *, own: bool = False) -> Appended:
+        self.lacks_file = False
+        return self.append_now(made, own=own)
+
+    async def durable(self, end: PhysicalOffset, deadline: float) -> bool:
+        return self.is_durable
+
+    async def committed(self, end: PhysicalOffset) -> bool:
+        await asyncio.sleep(0)
+        self.committed_to = end
+        return True
 
 
 class OneTopic:
@@ -64,90 +91,187 @@ class OneTopic:
         return TopicConfig(name, QUEUES, QUEUES)
 
 
-def sends_to(log: Log) -> Sends:
+def sends_to(log: Log, metrics: BrokerMetrics | None = None, *, pooled: bool = False) -> Sends:
     return Sends(
         cast(Append, log),
         cast(Flusher, log),
         cast(Topics, OneTopic()),
         SystemClock(),
-        BrokerMetrics(CollectorRegistry()),
+        metrics or BrokerMetrics(CollectorRegistry()),
         HOST,
+        cast(Committer, log) if pooled else None,
     )
 
 
-def draft(queue: int | None = None, sharding_key: str | None = None) -> Draft:
-    return Draft(b"x", b"", 0, queue, sharding_key, "ID")
+def request(
+    *bodies: bytes,
+    picks: int | list[Pick] | None = None,
+    ack: AckLevel = AckLevel.DISK,
+    timeout_ms: int = 3000,
+) -> ProduceRequest:
+    """One message per body; every other one with a unique id made of its body."""
+    entries = [
+        WireMessage(body, properties.encode({"UNIQ_KEY": body.hex()} if body and n % 2 else {}))
+        for n, body in enumerate(bodies)
+    ]
+    return ProduceRequest(batch.encode(entries), len(bodies), picks, ack, timeout_ms)
 
 
-def request(*drafts: Draft, ack: AckLevel = AckLevel.DISK, timeout_ms: int = 3000) -> Any:
-    return ProduceRequest(list(drafts), ack, timeout_ms)
+def stored(log: Log) -> list[tuple[int, list[bytes]]]:
+    """The last request as it was appended: queue and bodies of each run."""
+    return [
+        (run.queue_id, [bytes(entry.body) for entry in batch.iterate(run.entries)])
+        for run in log.requests[-1]
+    ]
 
 
-async def queues_of(sends: Sends, log: Log, *drafts: Draft, topic: str = "t") -> list[int]:
-    await sends.send(topic, request(*drafts), HOST)
-    return [message.queue_id for message in log.batches[-1]]
+async def queues_of(sends: Sends, log: Log, *picks: Pick, topic: str = "t") -> list[int]:
+    """Where the messages of a request with these picks go, as the answer says and the log has."""
+    bodies = [b"%d" % number for number in range(len(picks))]
+    sent = await sends.send(topic, request(*bodies, picks=list(picks)), BORN)
+    queues = [result["queue"] for result in sent.as_dict()["results"]]
+    kept = {body: queue for queue, bodies in stored(log) for body in bodies}
+    assert [kept[body] for body in bodies] == queues
+    return queues
 
 
 async def test_a_request_without_queues_goes_to_one_queue_and_the_next_to_the_next() -> None:
     log = Log()
     sends = sends_to(log)
     for turn in range(2 * QUEUES):
-        assert await queues_of(sends, log, draft(), draft(), draft()) == [turn % QUEUES] * 3
-    assert await queues_of(sends, log, draft(), topic="other") == [0], "turns are per topic"
+        await sends.send("t", request(b"a", b"b", b"c"), BORN)
+        assert stored(log) == [(turn % QUEUES, [b"a", b"b", b"c"])]
+    await sends.send("other", request(b"a"), BORN)
+    assert stored(log) == [(0, [b"a"])], "turns are per topic"
+
+
+async def test_a_request_for_one_queue_is_one_run_as_it_stands() -> None:
+    log = Log()
+    sent = request(b"a", b"b", picks=3)
+    await sends_to(log).send("t", sent, BORN)
+    (run,) = log.requests[-1]
+    assert run.entries is sent.entries
+    assert (run.topic, run.queue_id, run.message_count) == ("t", 3, 2)
+    assert (run.born_host, run.store_host) == (BORN, HOST)
 
 
 async def test_equal_sharding_keys_share_a_queue_and_it_is_the_javas_choice() -> None:
     log = Log()
     keys = ["a", "user-7", "polygenelubricants", "größe", ""]
-    found = await queues_of(sends_to(log), log, *(draft(sharding_key=key) for key in keys))
+    found = await queues_of(sends_to(log), log, *keys)
     assert found == [abs(hashing.string_hash(key)) % QUEUES for key in keys]
 
 
 async def test_named_queues_are_kept_and_do_not_take_a_turn() -> None:
     log = Log()
     sends = sends_to(log)
-    assert await queues_of(sends, log, draft(3), draft(), draft(1), draft()) == [3, 0, 1, 0]
-    await queues_of(sends, log, draft(2))
-    assert await queues_of(sends, log, draft()) == [1]
+    assert await queues_of(sends, log, 3, None, 1, None) == [3, 0, 1, 0]
+    await queues_of(sends, log, 2, "key")
+    assert await queues_of(sends, log, None) == [1]
 
 
-async def test_a_queue_out_of_range_stores_nothing() -> None:
+@pytest.mark.parametrize("picks", [[0, QUEUES], QUEUES])
+async def test_a_queue_out_of_range_stores_nothing(picks: int | list[Pick]) -> None:
     log = Log()
-    with pytest.raises(UnknownQueue, match=r"messages\[1\].queue is 4"):
-        await sends_to(log).send("t", request(draft(0), draft(QUEUES)), HOST)
-    assert log.batches == []
+    with pytest.raises(UnknownQueue, match=r"messages\[.\].queue is 4"):
+        await sends_to(log).send("t", request(b"a", b"b", picks=picks), BORN)
+    assert log.requests == []
 
 
 async def test_replicated_is_refused_before_anything_is_stored() -> None:
     log = Log()
     with pytest.raises(NotEnoughReplicas, match="Nothing was stored"):
-        await sends_to(log).send("t", request(draft(), ack=AckLevel.REPLICATED), HOST)
-    assert log.batches == []
+        await sends_to(log).send("t", request(b"a", ack=AckLevel.REPLICATED), BORN)
+    assert log.requests == []
 
 
 async def test_memory_does_not_wait_for_the_disk_and_says_so() -> None:
     log = Log()
     log.is_durable = False
-    sent = await sends_to(log).send("t", request(draft(), ack=AckLevel.MEMORY), HOST)
+    sent = await sends_to(log).send("t", request(b"a", ack=AckLevel.MEMORY), BORN)
     assert sent.as_dict()["ack"] == {"level": "memory", "copies": 1}
 
 
+async def test_memory_of_a_pooled_log_is_answered_after_the_commit() -> None:
+    log = Log()
+    sent = await sends_to(log, pooled=True).send("t", request(b"a", ack=AckLevel.MEMORY), BORN)
+    assert log.committed_to == log.end
+    assert sent.level is AckLevel.MEMORY
+
+
 async def test_disk_is_answered_once_the_bytes_are_there() -> None:
-    answer = (await sends_to(Log()).send("t", request(draft(), draft()), HOST)).as_dict()
+    log = Log()
+    sends = sends_to(log)
+    await sends.send("t", request(b"before", picks=2), BORN)
+    before = log.end
+    answer = (await sends.send("t", request(b"a", b"bc", picks=2), BORN)).as_dict()
     assert answer["status"] == "PUT_OK"
     assert answer["ack"] == {"level": "disk", "copies": 1}
-    assert [result["queue_offset"] for result in answer["results"]] == [0, 1]
-    assert answer["results"][1]["message_id"] == "7F00000100002A9F" + f"{100:016X}"
+    first, second = answer["results"]
+    assert first == {
+        "message_id": "7F00000100002A9F" + f"{before:016X}",
+        "unique_id": None,
+        "queue": 2,
+        "queue_offset": 1,
+        "physical_offset": before,
+        "store_timestamp_ms": 5,
+    }
+    assert (second["unique_id"], second["queue_offset"]) == (b"bc".hex(), 2)
+    assert before < second["physical_offset"] < log.end
 
 
-async def test_out_of_time_is_an_error_that_tells_where_the_messages_are() -> None:
+@pytest.mark.parametrize("picks", [None, 1, [1, 0, 1, None, "key", 0]])
+async def test_the_packed_answer_is_the_answer(picks: int | list[Pick] | None) -> None:
+    log = Log()
+    sends = sends_to(log)
+    await sends.send("t", request(b"before"), BORN)
+    bodies = [b"", b"a", b"\xff" * 300, b"c", b"d" * 70_000, b"e"]
+    sent = await sends.send("t", request(*bodies, picks=picks), BORN)
+    assert sent.packed() == msgpack.packb(sent.as_dict())
+    assert msgpack.unpackb(sent.packed()) == sent.as_dict()
+
+
+async def test_a_send_that_meets_no_file_waits_for_it() -> None:
+    log = Log()
+    log.lacks_file = True
+    sent = await sends_to(log).send("t", request(b"a"), BORN)
+    assert isinstance(sent, Sent)
+    assert len(log.requests) == 1
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+async def test_out_of_time_is_an_error_that_tells_where_the_messages_are(pooled: bool) -> None:
     log = Log()
     log.is_durable = False
-    with pytest.raises(AckTimeout, match="outcome is unknown") as caught:
-        await sends_to(log).send("t", request(draft(), timeout_ms=1), HOST)
+    with pytest.raises(
+        AckTimeout, match=r"2 messages are stored.*1 ms. The outcome is unk"
+    ) as caught:
+        await sends_to(log, pooled=pooled).send("t", request(b"a", b"b", timeout_ms=1), BORN)
     facts = caught.value.facts
     assert facts["ack"] == {"level": "memory", "copies": 1}
     assert facts["results"][0]["physical_offset"] == 0
+    assert len(facts["results"]) == 2
+    assert log.committed_to == (log.end if pooled else 0), "memory is not claimed before it is true"
+
+
+async def test_messages_bytes_and_sizes_are_counted() -> None:
+    log, registry = Log(), CollectorRegistry()
+    sends = sends_to(log, BrokerMetrics(registry))
+    await sends.send("t", request(b"a" * 100, b"b", picks=[0, 1]), BORN)
+    await sends.send("t", request(b"c" * 300, ack=AckLevel.MEMORY), BORN)
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"tidemark_broker_{name}", labels)
+
+    assert value("messages_in_total", topic="t", kind="normal") == 3
+    assert value("received_bytes_total", topic="t") == log.end
+    assert value("message_size_bytes_sum") == 401
+    assert value("message_size_bytes_bucket", le="64.0") == 1
+    assert value("message_size_bytes_bucket", le="256.0") == 2
+    assert value("message_size_bytes_count") == 3
+    assert value("put_results_total", result="ok") == 2
+    assert value("put_duration_seconds_count", ack="disk") == 1
+    assert value("put_duration_seconds_count", ack="memory") == 1
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,11 @@ from shared.state import records
 from shared.state.records import NextOffset, TopicConfig, TopicRecord
 from shared.state.state import BrokerState
 from tidemark.errors import DamagedFile
-from tidemark.formats import record
+from tidemark.formats import batch, record
 from tidemark.formats.hosts import Host
 from tidemark.formats.queue_unit import Unit
 from tidemark.formats.record import Message
+from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 HOST = Host(b"\x7f\x00\x00\x01", 10911)
@@ -172,13 +173,21 @@ class Sink:
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
 
-    async def append(self, messages: Sequence[Message], *, own: bool = False) -> Appended:
+    async def append(self, runs: Sequence[Run], *, own: bool = False) -> Appended:
         assert own
-        self.bodies += [bytes(message.body) for message in messages]
-        return Appended([], 1, PhysicalOffset(len(self.bodies)))
+        start = PhysicalOffset(len(self.bodies))
+        self.bodies += bodies_of(runs)
+        return Appended([], start, b"", 1, PhysicalOffset(len(self.bodies)))
 
-    async def durable(self, end: PhysicalOffset) -> None:
-        return None
+    async def durable(self, end: PhysicalOffset) -> bool:
+        return True
+
+
+def bodies_of(runs: Sequence[Run]) -> list[bytes]:
+    """The messages' bodies, which are as many as the runs say."""
+    found = [bytes(entry.body) for run in runs for entry in batch.iterate(run.entries)]
+    assert len(found) == sum(run.message_count for run in runs)
+    return found
 
 
 def state_log(sink: Sink, *, file_size: int, offsets: QueueOffsets | None = None) -> StateLog:
@@ -198,7 +207,7 @@ async def test_a_snapshot_says_what_was_appended_flushed_or_not() -> None:
     sink = Sink()
     log = state_log(sink, file_size=1 << 20, offsets=QueueOffsets({("orders", 0): QueueOffset(5)}))
     await log.append_state(topic("orders", 2))
-    snapshot = [bytes(message.body) for message in log.snapshot()]
+    snapshot = bodies_of(log.snapshot())
     state = applied(snapshot)
     assert state.topics["orders"].queues == 2
     assert state.next_queue_offsets == {("orders", 0): 5}
@@ -211,7 +220,7 @@ async def test_a_large_snapshot_goes_out_in_slices_and_not_at_every_file() -> No
     for number in range(60):
         await log.append_state(topic(f"topic-{number}", 1))
     before = len(sink.bodies)
-    first = [bytes(message.body) for message in log.snapshot()]
+    first = bodies_of(log.snapshot())
     assert len(first) == 1
     assert log.snapshot() == [], "the rest is still going out"
     while log._slices:
