@@ -74,6 +74,15 @@ def test_the_counter_wraps_after_65536_ids() -> None:
     assert made[-1] == made[0]
 
 
+def test_numbers_set_aside_are_not_made_again() -> None:
+    maker = UniqueIdMaker(bytes([127, 0, 0, 1]), pid=0x10001, salt=0x18B4AAC2)
+    assert maker.head == b"7F000001000118B4AAC2"
+    assert maker.make(5).endswith("0000")
+    assert maker.take(0) == 1
+    assert maker.take(3) == 1
+    assert maker.make(5) == maker.head.decode() + "000000050004"
+
+
 def test_an_address_of_neither_family_is_refused() -> None:
     with pytest.raises(ValueError, match="4 or 16 bytes"):
         UniqueIdMaker(b"12345", pid=1, salt=1)
