@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 from services.reput.dispatcher import Dispatcher
 from shared.files.commit_log import CommitLogAppender
+from tests.simulation.machine import Machine
 from tests.support.sim_disk import SimDisk, SimFile
 from tidemark.formats.checkpoint import Slot
 from tidemark.offsets import PhysicalOffset
@@ -29,6 +30,27 @@ def flush_published_early() -> Iterator[None]:
         return flush(self)
 
     with patch.object(CommitLogAppender, "flush", early):
+        yield
+
+
+@contextmanager
+def written_published_early() -> Iterator[None]:
+    """WRITTEN moves before what waits in the pool was put into the file."""
+    commit = CommitLogAppender.commit
+
+    def early(self: CommitLogAppender) -> PhysicalOffset:
+        if self.appended > self.written:
+            self._positions.publish(Slot.WRITTEN, self.appended)
+        return commit(self)
+
+    with patch.object(CommitLogAppender, "commit", early):
+        yield
+
+
+@contextmanager
+def memory_acked_early() -> Iterator[None]:
+    """A sender at ``memory`` is answered when its records are in the pool."""
+    with patch.object(Machine, "in_memory", property(lambda self: self.appender.appended)):
         yield
 
 
@@ -75,6 +97,8 @@ def no_zeroing_after_cut() -> Iterator[None]:
 
 FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "flush-published-early": flush_published_early,
+    "written-published-early": written_published_early,
+    "memory-acked-early": memory_acked_early,
     "no-directory-sync": no_directory_sync,
     "durable-mark-before-queue-sync": durable_mark_before_queue_sync,
     "no-zeroing-after-cut": no_zeroing_after_cut,
@@ -82,6 +106,8 @@ FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
 
 SYMPTOMS: Final = {
     "flush-published-early": r"called flushed and is not on the disk|published flushed offset",
+    "written-published-early": r"the offset written in this boot of the machine is \d+",
+    "memory-acked-early": r"log ends at \d+, but no power cut took \d+ away",
     "no-directory-sync": r"the log's files end here; the published|the acked record at \d+ is gone",
     "durable-mark-before-queue-sync": r"dispatched_durable is \d+, but the unit of .* was not on",
     "no-zeroing-after-cut": r"the log ends at \d+; in the \w+ byte \d+ is not zero",

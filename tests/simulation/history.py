@@ -28,7 +28,7 @@ class Sent(NamedTuple):
     start: int
     size: int
     raw: bytes
-    """The record's bytes, as the page cache held them right after the append."""
+    """The record's bytes, encoded here."""
     tags: str
     keys: tuple[str, ...]
     """Every key that finds the message: its unique id and the KEYS."""
@@ -76,6 +76,7 @@ class History:
 
     def __init__(self) -> None:
         self.sent: list[Sent] = []
+        """What the appender told the place of; above ``written_end`` it may be in memory only."""
         self.in_flight: list[Flying] = []
         """May be found after a crash, a prefix of them, as if they had been sent."""
         self.acked_end = 0
@@ -84,10 +85,9 @@ class History:
         """Every message that ends at or below survives the death of processes (``memory``)."""
         self.lost_count = 0
 
-    def append(self, sent: Sent) -> None:
-        """The appender told where this message is."""
-        self.sent.append(sent)
-        self.written_end = sent.end
+    def stored(self, written: int) -> None:
+        """The appender published this end: senders below it that asked for no more are answered."""
+        self.written_end = max(self.written_end, written)
 
     def ack(self, flushed: int) -> None:
         """The flusher published this end: every sender below it has its answer."""

@@ -18,7 +18,7 @@ from shared.files.index import IndexReader
 from shared.files.positions import Positions
 from shared.files.recovery import Recovered, recover
 from shared.files.store_dir import StoreConfig, StoreDir
-from tests.simulation.history import Flying, History, Queue, Sent
+from tests.simulation.history import Flying, History, Queue, Sent, Violation
 from tests.support.runs import runs_of
 from tests.support.sim_disk import SimDisk
 from tidemark.errors import DiskFull, FileNotReady
@@ -26,7 +26,7 @@ from tidemark.formats import properties
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hosts import Host
 from tidemark.formats.queue_unit import Unit
-from tidemark.formats.record import Message
+from tidemark.formats.record import Message, encode
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 ROOT: Final = Path("/store")
@@ -42,6 +42,14 @@ class NewOne(NamedTuple):
     tags: str
     keys: tuple[str, ...]
     unique_id: str
+
+
+class Log(NamedTuple):
+    """How the commit log is written."""
+
+    pool_size: int = 0
+    warm_up: bool = False
+    lock_memory: bool = False
 
 
 class SimClock:
@@ -66,9 +74,12 @@ class SimClock:
 class Machine:
     """The processes of one start. Thrown away, without closing anything, when they are killed."""
 
-    def __init__(self, disk: SimDisk, config: StoreConfig, history: History, boot: int) -> None:
+    def __init__(
+        self, disk: SimDisk, config: StoreConfig, log: Log, history: History, boot: int
+    ) -> None:
         """boot: which boot of the machine; a power cut begins another."""
         self.disk = disk
+        self.log = log
         self.history = history
         self.boot_id = (boot, boot)
         self.config = config
@@ -88,7 +99,9 @@ class Machine:
             self.store, self.positions, boot_id=self.boot_id, now=disk.now_ms
         )
         self.next_queue_offsets: dict[Queue, int] = dict(self.recovered.next_queue_offsets)
-        self.appender = CommitLogAppender(self.store, self.positions)
+        self.appender = CommitLogAppender(
+            self.store, self.positions, background=False, **self.log._asdict()
+        )
         self.appender.start_at(self.recovered.end)
 
     def restart_broker(self) -> int:
@@ -136,17 +149,50 @@ class Machine:
         except (FileNotReady, DiskFull):
             self.appender.prepare_next()
             placed = self.appender.append(runs, firsts, self.disk.now_ms)
+        start = placed.start
+        sizes = memoryview(placed.sizes).cast("I")
+        done: list[Sent] = []
+        for told, message, size in zip(flying, messages, sizes, strict=True):
+            raw = encode(
+                message,
+                queue_offset=told.queue_offset,
+                physical_offset=start,
+                store_timestamp_ms=self.disk.now_ms,
+                record_crc=self.config.record_crc,
+            )
+            if len(raw) != size:
+                raise Violation(f"the record at {start} takes {len(raw)} bytes, not {size}")
+            done.append(Sent(*told[:3], start, size, raw, told.tags, told.keys))
+            start = PhysicalOffset(start + size)
         self.next_queue_offsets = offsets
         self.history.in_flight = []
-        start = placed.start
-        for told, size in zip(flying, memoryview(placed.sizes).cast("I"), strict=True):
-            raw = self._cached(start, size)
-            self.history.append(Sent(*told[:3], start, size, raw, told.tags, told.keys))
-            start = PhysicalOffset(start + size)
+        self.history.sent += done
+        self._answer_memory()
+
+    def commit(self) -> None:
+        """What waits in the pool goes into the file; senders at ``memory`` are answered."""
+        self.appender.commit()
+        self._answer_memory()
 
     def flush(self) -> None:
         """One group commit: every waiting sender below its end is answered."""
-        self.history.ack(self.appender.flush())
+        flushed = self.appender.flush()
+        self._answer_memory()
+        self.history.ack(flushed)
+
+    @property
+    def in_memory(self) -> PhysicalOffset:
+        """Senders at ``memory`` whose records end at or below have their answer."""
+        return self.appender.written
+
+    def _answer_memory(self) -> None:
+        before, written = self.history.written_end, self.appender.written
+        self.history.stored(self.in_memory)
+        for sent in reversed(self.history.sent):
+            if sent.end <= before:
+                break
+            if sent.end <= written and self._cached(sent.start, sent.size) != sent.raw:
+                raise Violation(f"the record at {sent.start} is called written and is not there")
 
     def prepare_next(self) -> None:
         """What the thread that makes files ahead does."""

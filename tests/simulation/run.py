@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from shared.files.disk import write_atomically
 from tests.simulation import checks
-from tests.simulation.history import History, Violation
-from tests.simulation.machine import ROOT, Machine
+from tests.simulation.history import History, Queue, Violation
+from tests.simulation.machine import ROOT, Log, Machine
 from tests.simulation.schedule import (
     Ending,
     Step,
@@ -73,6 +73,11 @@ class _Printed(list[str]):
 
     def append(self, line: str) -> None:
         print(line)
+
+
+def numbers(machine: Machine) -> dict[Queue, int]:
+    """The next queue offset of each queue that has messages: an empty one may be known or not."""
+    return {queue: offset for queue, offset in machine.next_queue_offsets.items() if offset}
 
 
 class Run:
@@ -135,7 +140,7 @@ class Run:
         self.starts += 1
         self.doing = "recovering"
         history, disk = self.history, self.disk
-        machine = Machine(disk, self.scale.config, history, self.boot)
+        machine = Machine(disk, self.scale.config, self.scale.log, history, self.boot)
         end = machine.recovered.end
         self.doing = "checking the recovered log"
         history.restarted(end, checks.walk_log(disk, ROOT, end))
@@ -172,15 +177,16 @@ class Run:
             self._compare_with_rebuilt(machine, found)
 
     def _check_numbers(self, machine: Machine) -> None:
-        found = {queue: offset for queue, offset in machine.next_queue_offsets.items() if offset}
-        expected = self.history.next_queue_offsets()
+        found, expected = numbers(machine), self.history.next_queue_offsets()
         if found != expected:
             raise Violation(f"next queue offsets {found} are not {expected}")
 
     def _check_reput(self, machine: Machine, *, exact: bool) -> None:
-        flushed = checks.slot(self.disk, ROOT, checks.FLUSHED_AT)
-        if machine.dispatched > flushed:
-            raise Violation(f"dispatched {machine.dispatched} is beyond flushed {flushed}")
+        visible_after = self.scale.config.visible_after
+        at = checks.FLUSHED_AT if visible_after == "flushed" else checks.WRITTEN_AT
+        visible = checks.slot(self.disk, ROOT, at)
+        if machine.dispatched > visible:
+            raise Violation(f"dispatched {machine.dispatched} is beyond {visible_after} {visible}")
         checks.check_units(self.disk, ROOT, self.history, machine.dispatched, exact=exact)
         if self.disk.unreserved_stores:
             raise Violation(f"stored without blocks: {self.disk.unreserved_stores[:3]}")
@@ -193,14 +199,14 @@ class Run:
         disk.crash_at, disk.capacity_bytes, disk.write_back_chance = None, None, 0.0
         for name in ("consumequeue", "index", "checkpoint"):
             disk.remove_tree(ROOT / name)
-        other = Machine(disk, self.scale.config, History(), self.boot)
+        other = Machine(disk, self.scale.config, Log(), History(), self.boot)
         other.start_reput()
         other.dispatch_all()
         mine, anew = checks.queue_images(self.disk, ROOT), checks.queue_images(disk, ROOT)
         if mine != anew:
             differing = sorted(set(mine.items()) ^ set(anew.items()))[0][0]
             raise Violation(f"{differing} differs from a full rebuild")
-        if other.next_queue_offsets != machine.next_queue_offsets:
+        if numbers(other) != numbers(machine):
             raise Violation("a full rebuild numbers queues differently")
         if other.lookups(lookups) != lookups:
             raise Violation("keys find something else in a rebuilt index")
@@ -236,15 +242,19 @@ class Run:
             case Step.SEND:
                 self.serial += 1
                 machine.send(draw_batch(self.random, self.scale, self.serial))
+            case Step.COMMIT:
+                machine.commit()
             case Step.FLUSH:
                 # The flusher has a thread of its own: appends go on while it waits for the disk.
                 if self.random.random() < 0.3:
-                    self.disk.after_sync = lambda: self._meanwhile(machine, Step.SEND)
+                    meanwhile = self.random.choice((Step.SEND, Step.SEND, Step.COMMIT))
+                    self.disk.after_sync = lambda: self._meanwhile(machine, meanwhile)
                 machine.flush()
                 self.disk.after_sync = None  # there may have been nothing to sync
             case Step.DISPATCH:
                 machine.dispatch(self.random.choice((200, 2000, 1 << 20)))
-                self.history.ack(machine.dispatched)
+                if self.scale.config.visible_after == "flushed":
+                    self.history.ack(machine.dispatched)
             case Step.SYNC:
                 if self.random.random() < 0.3:
                     self.disk.after_sync = lambda: self._meanwhile(machine, Step.DISPATCH)

@@ -12,7 +12,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from shared.files.store_dir import StoreConfig
-from tests.simulation.machine import NewOne
+from tests.simulation.machine import Log, NewOne
 
 TOPICS: Final = ("orders", "payments-with-a-longer-name", "%RETRY%billing", "t" * 127)
 WORDS: Final = ("red", "green", "blue", "Aa", "BB")  # the last two have equal hashes
@@ -33,6 +33,7 @@ class Step(Enum):
     """One thing that the processes, or the world, do."""
 
     SEND = "send"
+    COMMIT = "commit"
     FLUSH = "flush"
     DISPATCH = "dispatch"
     SYNC = "sync"
@@ -70,6 +71,7 @@ class Scale(NamedTuple):
     """The shape of one run."""
 
     config: StoreConfig
+    log: Log
     rounds: int
     steps_max: int
     topics: tuple[str, ...]
@@ -94,6 +96,11 @@ def draw_scale(random: Random) -> Scale:
             mapped_files_max=random.choice((1, 3, 64)),
             queue_files_mapped_max=random.choice((2, 512)),
         ),
+        log=Log(
+            pool_size=random.choice((0, 4096, 16384, 1 << 20)),
+            warm_up=random.random() < 0.2,
+            lock_memory=random.random() < 0.2,
+        ),
         rounds=random.randint(2, 4),
         steps_max=random.choice((12, 30, 60)),
         topics=TOPICS[: random.randint(1, len(TOPICS))],
@@ -109,6 +116,8 @@ def draw_step(random: Random, scale: Scale) -> Step:
     """Pick what happens next."""
     if scale.fills_disk and random.random() < 0.1:
         return random.choice((Step.FILL_DISK, Step.FREE_DISK))
+    if scale.log.pool_size and random.random() < 0.15:
+        return Step.COMMIT
     return random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
 
 

@@ -53,6 +53,7 @@ class Damaged:
         run.history.ack(machine.appender.flushed)
         while len(run.history.sent) - len(self.acked(run.history)) < unflushed:
             run.apply(machine, Step.SEND)
+        machine.commit()
         self.history = run.history
         self.history.power_cut()
         self.image = run.disk.power_cut(self.random, KEEP_ALL)
@@ -70,7 +71,7 @@ class Damaged:
 
     def start(self) -> Machine:
         """Start on the damaged image and catch up."""
-        machine = Machine(self.image, self.scale.config, self.history, boot=2)
+        machine = Machine(self.image, self.scale.config, self.scale.log, self.history, boot=2)
         machine.start_reput()
         machine.dispatch_all()
         return machine

@@ -7,7 +7,7 @@ from random import Random
 from shared.files.store_config import StoreConfig
 from tests.simulation import checks
 from tests.simulation.history import History
-from tests.simulation.machine import ROOT, Machine, NewOne
+from tests.simulation.machine import ROOT, Log, Machine, NewOne
 from tests.support.sim_disk import PAGE, SimDisk
 
 UNITS = 300
@@ -30,7 +30,7 @@ def test_a_unit_whose_tags_code_was_torn_off_is_made_again_from_the_log() -> Non
     disk = SimDisk(Random(1))
     disk.make_directory(ROOT)
     history = History()
-    machine = Machine(disk, CONFIG, history, boot=1)
+    machine = Machine(disk, CONFIG, Log(), history, boot=1)
     machine.start_reput()
     for number in range(UNITS):
         machine.send([NewOne("orders", 0, b"%d" % number, f"Tag{number}", (), f"U{number}")])
@@ -47,7 +47,7 @@ def test_a_unit_whose_tags_code_was_torn_off_is_made_again_from_the_log() -> Non
     file.pwrite(bytes(CONFIG.consume_queue_file_size - PAGE), PAGE)
     file.close()
     after.remove_tree(ROOT / "checkpoint")
-    again = Machine(after, CONFIG, history, boot=2)
+    again = Machine(after, CONFIG, Log(), history, boot=2)
     again.start_reput()
     again.dispatch_all()
 
@@ -63,7 +63,7 @@ def test_a_record_that_lost_its_properties_is_cut_without_a_checkpoint_too() -> 
     disk = SimDisk(Random(1))
     disk.make_directory(ROOT)
     history = History()
-    machine = Machine(disk, CONFIG, history, boot=1)
+    machine = Machine(disk, CONFIG, Log(), history, boot=1)
     machine.send([NewOne("orders", 0, b"first", "", (), "U1")])
     machine.flush()
     first = history.sent[0]
@@ -77,7 +77,7 @@ def test_a_record_that_lost_its_properties_is_cut_without_a_checkpoint_too() -> 
     file.pwrite(bytes(PAGE), PAGE)
     file.close()
     after.remove_tree(ROOT / "checkpoint")
-    again = Machine(after, CONFIG, history, boot=2)
+    again = Machine(after, CONFIG, Log(), history, boot=2)
 
     assert torn.start < PAGE < torn.end
     assert again.recovered.end == first.end == torn.start
