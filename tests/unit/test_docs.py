@@ -87,6 +87,7 @@ _KINDS = {
     "Counter": "counter",
     "Gauge": "gauge",
     "Histogram": "histogram",
+    "BulkHistogram": "histogram",
     "GaugeMetricFamily": "gauge",
     "CounterMetricFamily": "counter",
     "read": "gauge",  # the services' metrics objects: a gauge that is read when asked
