@@ -108,7 +108,8 @@ SYMPTOMS: Final = {
     "flush-published-early": r"called flushed and is not on the disk|published flushed offset",
     "written-published-early": r"the offset written in this boot of the machine is \d+",
     "memory-acked-early": r"log ends at \d+, but no power cut took \d+ away",
-    "no-directory-sync": r"the log's files end here; the published|the acked record at \d+ is gone",
+    "no-directory-sync": r"the log's files end here; the published|the acked record at \d+ is gone"
+    r"|everything below \d+ was acked",
     "durable-mark-before-queue-sync": r"dispatched_durable is \d+, but the unit of .* was not on",
     "no-zeroing-after-cut": r"the log ends at \d+; in the \w+ byte \d+ is not zero",
 }

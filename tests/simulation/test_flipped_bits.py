@@ -25,8 +25,8 @@ from tidemark.offsets import PhysicalOffset
 
 SEEDS = max(1, int(os.environ.get("TIDEMARK_SIM_SEEDS", "400")) // 4)
 FIRST_SEED = int(os.environ.get("TIDEMARK_SIM_FIRST_SEED", "0"))
-CHUNK = max(25, SEEDS // 10)
-MANY = 20
+CHUNK = max(100, SEEDS // 10)
+MANY = 100
 STEPS = (Step.SEND, Step.SEND, Step.SEND, Step.FLUSH, Step.DISPATCH, Step.SYNC)
 
 
