@@ -1,0 +1,293 @@
+"""Figure 6: pulls. Raw records over HTTP at 256 B and 1 KiB; the client's ``async for``."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Final, NamedTuple
+
+import tidemark
+from bench.harness import Figure, Series, interleave, options, report
+from bench.load import Shape, produce
+from bench.servers import Compared, Node, pin_to_load_core
+from tidemark.formats import twins
+
+CONNECTIONS: Final = 4
+"""Each reads one queue; with one alone, the server would wait while the answer is read."""
+QUEUES: Final = 4
+MESSAGES_MAX: Final = 1024
+"""Per pull: the largest ``max`` that the broker takes."""
+SECONDS: Final = 3.0
+SECONDS_QUICK: Final = 1.0
+SIZES: Final = (16, 256, 1024, 4096, 16384)
+STORED_BYTES: Final = 192 << 20
+"""Bodies of each size in the log: more than any cache of the processor holds."""
+STORED_MESSAGES_MAX: Final = 400_000
+BATCH: Final = 256
+FILL_S: Final = 0.5
+_COUNT: Final = re.compile(rb"\r\nTidemark-Count: (\d+)\r\n")
+_NEXT: Final = re.compile(rb"\r\nTidemark-Next-Offset: (\d+)\r\n")
+_END: Final = re.compile(rb"\r\nTidemark-Max-Offset: (\d+)\r\n")
+_LENGTH: Final = re.compile(rb"\r\nContent-Length: (\d+)\r\n")
+_HEAD_SIZE_MAX: Final = 1024
+_BUFFER_SIZE: Final = 1 << 20
+
+
+class Canned(Compared):
+    """One answer of the broker, sent again and again by ``canned``."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__("canned")
+        self._answer = answer
+
+    def command(self) -> list[str]:
+        """The module, in our own interpreter."""
+        path = self.directory / "answer"
+        path.write_bytes(self._answer)
+        return [sys.executable, "-m", "bench.canned", str(self.port), str(path)]
+
+
+class Puller:
+    """One connection that reads one queue round and round, barely looking at what comes."""
+
+    def __init__(
+        self, address: tuple[str, int], topic: str, queue: int, buffer: memoryview
+    ) -> None:
+        """buffer: where answers go to; nobody looks at it later, so all connections share one."""
+        self.socket = socket.create_connection(address)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._request = (
+            f"GET /v1/topics/{topic}/queues/{queue}/messages?max={MESSAGES_MAX}&offset=%d "
+            f"HTTP/1.1\r\nHost: bench\r\nAccept: application/vnd.tidemark.records\r\n\r\n"
+        ).encode()
+        self._buffer = buffer
+        self._head = b""
+        self._left = -1
+        """Bytes of the answer that have not come yet; -1 while its head has not."""
+        self._next = 0
+        self.messages = 0
+        self.size = 0
+        """Bytes of records."""
+
+    def ask(self) -> None:
+        """Send the next pull."""
+        self.socket.sendall(self._request % self._next)
+
+    def read(self) -> bool:
+        """Take what is there; whether that ends an answer. Raises ValueError, ConnectionError."""
+        taken = self.socket.recv_into(self._buffer)
+        if not taken:
+            raise ConnectionError("the server closed the connection")
+        if self._left < 0:
+            self._head += bytes(self._buffer[: min(taken, _HEAD_SIZE_MAX)])
+            end = self._head.find(b"\r\n\r\n")
+            if end < 0:
+                return False
+            self._left = self._begin(self._head[: end + 2]) + end + 4
+            self._head = b""
+        self._left -= taken
+        if self._left:
+            return False
+        self._left = -1
+        return True
+
+    def _begin(self, head: bytes) -> int:
+        """Read an answer's head; bytes of its body."""
+        if not head.startswith(b"HTTP/1.1 200"):
+            raise ValueError(head.decode(errors="replace"))
+        length = _number(_LENGTH, head)
+        self.messages += _number(_COUNT, head)
+        self.size += length
+        self._next = _number(_NEXT, head)
+        if self._next >= _number(_END, head):
+            self._next = 0
+        return length
+
+
+def _number(pattern: re.Pattern[bytes], head: bytes) -> int:
+    found = pattern.search(head)
+    if found is None:
+        raise ValueError(head.decode(errors="replace"))
+    return int(found[1])
+
+
+class Read(NamedTuple):
+    """What came in one run."""
+
+    messages: int
+    size: int
+    seconds: float
+
+
+def pull(address: tuple[str, int], topic: str, seconds: float) -> Read:
+    """Read all queues of topic for so long, each over a connection of its own."""
+    buffer = memoryview(bytearray(_BUFFER_SIZE))
+    pullers = [Puller(address, topic, number % QUEUES, buffer) for number in range(CONNECTIONS)]
+    by_number = {puller.socket.fileno(): puller for puller in pullers}
+    ready = select.epoll()
+    for number, puller in by_number.items():
+        ready.register(number, select.EPOLLIN)
+        puller.ask()
+    began = time.perf_counter()
+    end = began + seconds
+    while (now := time.perf_counter()) < end:
+        for number, _ in ready.poll(1.0):
+            puller = by_number[number]
+            if puller.read():
+                puller.ask()
+    ready.close()
+    for puller in pullers:
+        puller.socket.close()
+    messages, size = (
+        sum(each) for each in zip(*((p.messages, p.size) for p in pullers), strict=True)
+    )
+    return Read(messages, size, now - began)
+
+
+def one_answer(address: tuple[str, int], topic: str) -> bytes:
+    """The first answer as it comes, head and records."""
+    with socket.create_connection(address) as connection:
+        connection.sendall(
+            f"GET /v1/topics/{topic}/queues/0/messages?max={MESSAGES_MAX}&offset=0 HTTP/1.1\r\n"
+            "Host: bench\r\nAccept: application/vnd.tidemark.records\r\n\r\n".encode()
+        )
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += connection.recv(_BUFFER_SIZE)
+        head = answer.index(b"\r\n\r\n") + 4
+        while len(answer) < head + _number(_LENGTH, answer):
+            answer += connection.recv(_BUFFER_SIZE)
+    messages = twins.decode_messages(answer[head:])
+    if [message.queue_offset for message in messages] != list(range(MESSAGES_MAX)):
+        raise ValueError(f"{len(messages)} messages, or others than were asked for")
+    return answer
+
+
+def fill(node: Node, topic: str, body_size: int) -> None:
+    """Make a topic and messages in it, in requests of BATCH messages, until there are enough."""
+    node.make_topic(topic, QUEUES)
+    goal = min(STORED_BYTES // body_size, STORED_MESSAGES_MAX)
+    shape = Shape(messages=BATCH, body_size=body_size, ack="memory")
+    while node.message_count(topic) < goal:
+        produce(node, topic, shape, connections=2, seconds=FILL_S)
+    node.wait_dispatched()
+
+
+async def _read_all(url: str, topic: str, seconds: float) -> float:
+    end = time.perf_counter() + seconds
+    began, count, queue = time.perf_counter(), 0, 0
+    async with tidemark.connect(url) as mq:
+        while True:
+            async for _ in mq.read(topic, queue):
+                count += 1
+                if not count & 1023 and (now := time.perf_counter()) >= end:
+                    return count / (now - began)
+            queue = (queue + 1) % QUEUES
+
+
+def decode_rate(records: bytes, seconds: float) -> float:
+    """Messages per second of the decoder alone."""
+    began = time.perf_counter()
+    end, count = began + seconds, 0
+    while (now := time.perf_counter()) < end:
+        count += len(twins.decode_messages(records))
+    return count / (now - began)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; the exit status."""
+    given = options(__doc__, arguments)
+    seconds = SECONDS_QUICK if given.quick else SECONDS
+    pin_to_load_core()
+    shares: dict[str, str] = {}
+
+    with ExitStack() as running:
+        node = running.enter_context(Node())
+        answers: dict[int, bytes] = {}
+        canned: dict[int, Canned] = {}
+        for size in (256, 1024):
+            fill(node, f"pull-{size}", size)
+            answers[size] = one_answer(node.address, f"pull-{size}")
+            canned[size] = running.enter_context(Canned(answers[size]))
+        records = answers[256][answers[256].index(b"\r\n\r\n") + 4 :]
+
+        def from_broker(size: int) -> Read:
+            server_s, load_s = node.cpu_s(), time.process_time()
+            read = pull(node.address, f"pull-{size}", seconds)
+            shares[f"raw, {size} B"] = (
+                f"server {(node.cpu_s() - server_s) / read.seconds:.0%}, "
+                f"load {(time.process_time() - load_s) / read.seconds:.0%}"
+            )
+            return read
+
+        def messages(read: Read) -> float:
+            return read.messages / read.seconds
+
+        def body_bytes(read: Read, size: int) -> float:
+            return read.messages * size / read.seconds / 1e9
+
+        jobs: dict[str, Callable[[], float]] = {
+            "raw 256": lambda: messages(from_broker(256)),
+            "canned 256": lambda: messages(pull(canned[256].address, "x", seconds)),
+            "raw 1024": lambda: body_bytes(from_broker(1024), 1024),
+            "canned 1024": lambda: body_bytes(pull(canned[1024].address, "x", seconds), 1024),
+            "async for": lambda: asyncio.run(_read_all(node.url, "pull-256", seconds)),
+            "decode": lambda: decode_rate(records, seconds / 3),
+        }
+        rates = interleave(jobs, given.runs)
+        notes = [f"{what}, CPU in the last run: {seen}" for what, seen in shares.items()]
+        series = []
+        if not given.quick:
+            lines: dict[str, list[tuple[float, float]]] = {"broker": [], "loopback TCP": []}
+            for size in SIZES:
+                topic = f"pull-{size}"
+                if size not in answers:
+                    fill(node, topic, size)
+                    answer = one_answer(node.address, topic)
+                    canned[size] = running.enter_context(Canned(answer))
+                lines["broker"].append((size, messages(from_broker(size))))
+                read = pull(canned[size].address, "x", seconds)
+                lines["loopback TCP"].append((size, messages(read)))
+            title = f"Raw pulls of up to {MESSAGES_MAX} messages, {CONNECTIONS} connections"
+            series = [Series("pull", title, "body [bytes]", "messages/s", lines)]
+
+    loopback = "loopback TCP, the same answers"
+    figures = [
+        Figure(
+            "pull, raw, 256 B", "msg/s", rates["raw 256"], 1_500_000, loopback, rates["canned 256"]
+        ),
+        Figure(
+            "pull, raw, 1 KiB, bytes of bodies",
+            "GB/s",
+            rates["raw 1024"],
+            1.0,
+            loopback,
+            rates["canned 1024"],
+        ),
+        Figure(
+            "client, async for over decoded messages, 256 B",
+            "msg/s",
+            rates["async for"],
+            300_000,
+            "decoding alone",
+            rates["decode"],
+        ),
+    ]
+    method = f"""Broker and reput with the default profile on core 0, reader on core 1; records with
+        unique ids, appended in batches of {BATCH}, page cache warm. Raw: {CONNECTIONS} connections,
+        each pulls up to {MESSAGES_MAX} messages of its queue, again and again, the next when it has
+        the last one's answer; of an answer the head is read, of the first all records are checked.
+        The baseline is a process on core 0 that sends the first answer's bytes from a mapped file.
+        async for: the asyncio client on its default loop, one reader, every body checked against
+        its CRC. {seconds:.0f} s per run, {given.runs} runs of each in turn after a warm-up."""
+    return report("pull", figures, method, quick=given.quick, series=series, notes=notes)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
