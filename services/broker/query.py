@@ -56,27 +56,22 @@ class Queries:
         self, topic: str, key: str, *, begin_ms: int, end_ms: int, hits_max: int
     ) -> list[Record]:
         """Messages of topic with this key or unique id, in physical order."""
-        end = self._dispatched()
-        return self._read(
-            self._index.query(
-                topic, key, begin_ms=begin_ms, end_ms=end_ms, hits_max=hits_max, dispatched=end
-            ),
-            end,
+        found = self._index.records(
+            topic,
+            key,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            hits_max=hits_max,
+            dispatched=self._dispatched(),
         )
+        return [message for message in found if self._is_shown(message)]
 
     def by_unique_id(self, topic: str, unique_id: str, *, hits_max: int) -> list[Record]:
         """Messages of topic with this unique id: one, or several if somebody sent it again."""
-        end = self._dispatched()
-        return self._read(
-            self._index.query(
-                topic, unique_id, hits_max=hits_max, dispatched=end, unique_id_only=True
-            ),
-            end,
+        found = self._index.records(
+            topic, unique_id, hits_max=hits_max, dispatched=self._dispatched(), unique_id_only=True
         )
-
-    def _read(self, offsets: list[PhysicalOffset], end: PhysicalOffset) -> list[Record]:
-        found = (self._log.record(offset, end) for offset in offsets)
-        return [message for message in found if message is not None and self._is_shown(message)]
+        return [message for message in found if self._is_shown(message)]
 
     def _is_queued(self, found: Record, end: PhysicalOffset) -> bool:
         queue = self._queues.get(found.topic, found.queue_id)

@@ -20,7 +20,7 @@ from shared.files.mapped_file_queue import MappedFileQueue
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from tidemark.errors import CorruptRecord
-from tidemark.formats import record
+from tidemark.formats import record, twins
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.record import BLANK_SIZE, Checks, Kind, Outcome, Record
 from tidemark.offsets import PhysicalOffset
@@ -128,11 +128,12 @@ class CommitLogReader:
         """
         if checks is None:
             checks = self.checks_at(offset)
+        found = twins.read_record(self.window(offset, end), at=offset, checks=checks)
+        if found is not None:
+            return found
+        # Judged once more: a CPU with weak ordering may show the position before the bytes. Bytes
+        # that are damaged stay so.
         view, outcome = self._judge(offset, end, checks)
-        if outcome.kind not in (Kind.VALID, Kind.BLANK) and view:
-            # A CPU with weak ordering may show the position before the bytes. Once: bytes that
-            # are damaged stay so.
-            view, outcome = self._judge(offset, end, checks)
         if not view or outcome.kind is Kind.BLANK:
             return None
         if outcome.kind is not Kind.VALID:
@@ -143,8 +144,8 @@ class CommitLogReader:
     def find(self, offset: PhysicalOffset, end: PhysicalOffset) -> Record | None:
         """The record at offset, checked; None if no record begins there. offset is
         what somebody typed: only a missing file raises CorruptRecord."""
-        view, outcome = self._judge(offset, end, self.checks_at(offset))
-        return record.decode(view) if outcome.kind is Kind.VALID else None
+        view = self.window(offset, end)
+        return twins.read_record(view, at=offset, checks=self.checks_at(offset))
 
     def _judge(
         self, offset: PhysicalOffset, end: PhysicalOffset, checks: Checks

@@ -36,6 +36,7 @@ from tidemark.formats.index_chains import (
     SLOT_SIZE,
     IndexFileTooShort,
     NoRow,
+    as_signed_64,
     counts_of,
     counts_word,
     first_at,
@@ -148,6 +149,15 @@ class IndexFile:
         """The header now; a next_entry of 0 or less reads as 1 (section 5.1)."""
         header = Header._make(_HEADER.unpack(_NATIVE_HEADER.pack(*self._head.tolist())))
         return header if header.next_entry > 0 else header._replace(next_entry=1)
+
+    @property
+    def times_ms(self) -> tuple[int, int]:
+        """The header's begin and end timestamp."""
+        head = self._head
+        return (
+            as_signed_64(swap_64(head[BEGIN_TIMESTAMP])),
+            as_signed_64(swap_64(head[END_TIMESTAMP])),
+        )
 
     @property
     def entry_count(self) -> int:

@@ -12,7 +12,17 @@ import importlib
 import os
 from typing import Final
 
-MODULES: Final = ("checksum", "decode", "encode", "index", "select", "units", "walk", "wire")
+MODULES: Final = (
+    "checked",
+    "checksum",
+    "decode",
+    "encode",
+    "index",
+    "select",
+    "units",
+    "walk",
+    "wire",
+)
 """The compiled modules: all of them, or none is used."""
 
 
@@ -32,6 +42,7 @@ WHY_PURE: Final = _why_pure()
 COMPILED: Final = not WHY_PURE
 
 if COMPILED:
+    from tidemark.formats.speedups.checked import read_record
     from tidemark.formats.speedups.decode import decode_messages
     from tidemark.formats.speedups.encode import body_size_counts, encode_runs, runs_size
     from tidemark.formats.speedups.index import chains_are_sound, held_rows, look_up, put_rows
@@ -40,6 +51,7 @@ if COMPILED:
     from tidemark.formats.speedups.walk import plan_range, walk
     from tidemark.formats.speedups.wire import pack_answer, read_plain
 else:
+    from tidemark.formats.checked_record import read_record
     from tidemark.formats.index_chains import chains_are_sound, held_rows, look_up, put_rows
     from tidemark.formats.message import decode_messages
     from tidemark.formats.plan import plan_range
@@ -64,6 +76,7 @@ __all__ = [
     "plan_range",
     "put_rows",
     "read_plain",
+    "read_record",
     "runs_size",
     "select",
     "walk",

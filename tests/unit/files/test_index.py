@@ -1,13 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from shared.files.commit_log import CommitLogReader
+from shared.files.disk import DirectoryEntry
 from shared.files.index import MAPPED_MAX, IndexReader
-from tests.support.small_store import FIRST_MS, SmallStore
+from shared.files.os_disk import OsDisk
+from tests.support.small_store import CONFIG, FIRST_MS, SmallStore
 from tidemark.errors import DamagedFile
 from tidemark.formats.hashing import index_hash
 from tidemark.formats.queue_unit import Unit
@@ -173,7 +175,67 @@ def test_strangers_are_passed_over_and_a_short_file_is_named(small: SmallStore) 
     assert index.query("orders", "k", dispatched=small.end) == offsets(units)
     (small.store.index_dir / NAMES[1]).write_bytes(bytes(100))
     with pytest.raises(DamagedFile, match=r"100 bytes.*store rebuild"):
-        index.query("orders", "k", dispatched=small.end)
+        reader(small).query("orders", "k", dispatched=small.end)
+
+
+def test_records_come_whole_and_in_the_order_of_the_log(small: SmallStore) -> None:
+    units = indexed(
+        small, NAMES[0], ("orders", "Aa", 0), ("orders", "BB", 1), ("orders", "Aa Aa", 2)
+    )
+    found = reader(small).records("orders", "Aa", dispatched=small.end)
+    assert [each.physical_offset for each in found] == offsets([units[0], units[2]])
+    assert [each.keys for each in found] == [["Aa"], ["Aa", "Aa"]]
+
+
+def test_one_record_in_two_files_is_found_once(small: SmallStore) -> None:
+    (unit,) = indexed(small, NAMES[0], ("orders", "k", 0))
+    small.index_file(NAMES[1], [row("orders", "k", unit, FIRST_MS)])
+    assert reader(small).query("orders", "k", dispatched=small.end) == offsets([unit])
+
+
+class CountingDisk(OsDisk):
+    """Counts how often a directory is listed."""
+
+    def __init__(self) -> None:
+        self.listed = 0
+
+    def list_directory(self, path: Path) -> Sequence[DirectoryEntry]:
+        self.listed += 1
+        return super().list_directory(path)
+
+
+def test_the_directory_is_listed_again_when_it_may_have_changed(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    small = SmallStore(tmp_path / "store", disk=disk)
+    room = CONFIG.index_entries - 1
+    first = indexed(small, NAMES[0], *[("orders", "k", 0)] * (room - 1))
+    index = reader(small)
+
+    def count() -> tuple[int, int]:
+        """(hits, times that the directory was listed for them)."""
+        before = disk.listed
+        hits = index.query("orders", "k", dispatched=small.end)
+        return len(hits), disk.listed - before
+
+    assert count() == (room - 1, 1)
+    assert count() == (room - 1, 0)
+    last = small.put("orders", keys="k")
+    small.flush()
+    assert count() == (room - 1, 0)
+    small.index_file(NAMES[0], [row("orders", "k", unit, FIRST_MS) for unit in [*first, last]])
+    # Full: from now on there may be a newer one.
+    assert count() == (room, 1)
+    assert count() == (room, 1)
+    indexed(small, NAMES[1], ("orders", "k", 1), ("orders", "k", 2))
+    assert count() == (room + 2, 1)
+    assert count() == (room + 2, 0)
+    # The newest one was made again, with less in it.
+    (small.store.index_dir / NAMES[1]).unlink()
+    indexed(small, NAMES[2], ("orders", "k", 3))
+    assert count() == (room + 1, 1)
+    assert count() == (room + 1, 0)
+    index.close()
+    small.close()
 
 
 def test_a_bounded_number_of_files_is_mapped_and_a_replaced_one_is_seen(

@@ -1,0 +1,223 @@
+"""Figure 8b: messages by key and by unique id, in process, in logs of growing size."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from bench.harness import Figure, Series, interleave, options, report
+from bench.servers import SERVER_CORE, pin_to, settle, work_dir
+from services.broker.query import Queries
+from services.reput.config import ReputConfig
+from services.reput.dispatcher import Dispatcher
+from shared.files.commit_log import CommitLogAppender, CommitLogReader
+from shared.files.consume_queue import ConsumeQueues
+from shared.files.index import HITS_MAX, TIME_MAX, IndexReader
+from shared.files.os_disk import OsDisk
+from shared.files.positions import Positions
+from shared.files.recovery import recover
+from shared.files.store_config import StoreConfig
+from shared.files.store_dir import StoreDir
+from shared.runtime.clock import SystemClock
+from tidemark.formats import batch, properties, twins
+from tidemark.formats.batch import WireMessage
+from tidemark.formats.checkpoint import Slot
+from tidemark.formats.hosts import parse
+from tidemark.formats.record import decode
+from tidemark.formats.runs import Run
+from tidemark.offsets import PhysicalOffset
+
+P50_GOAL_US: Final = 20.0
+LOG_SIZES: Final = (20_000, 200_000, 2_000_000)
+LOG_SIZES_QUICK: Final = (20_000, 200_000)
+ASKED: Final = 5_000
+"""Keys asked for in each run, chosen at random from the whole log."""
+TOPIC: Final = "orders"
+BODY: Final = bytes(range(128))
+MESSAGES_AT_ONCE: Final = 1_000
+BOOT: Final = (1, 1)
+HOST: Final = parse("127.0.0.1:10911")
+BASELINE: Final = "dict of key to offset and pread of the same record, not decoded"
+
+
+def key_of(number: int) -> str:
+    """The key of a message."""
+    return f"order-{number}"
+
+
+def unique_id_of(number: int) -> str:
+    """The unique id of a message."""
+    return f"7F0000010001{number:020X}"
+
+
+class Log:
+    """A dispatched log of messages with one key and one unique id each, as a broker reads it."""
+
+    def __init__(self, root: Path, messages: int) -> None:
+        self.messages = messages
+        self._store = StoreDir(OsDisk(), root, StoreConfig())
+        self._store.open_or_create()
+        self._positions = Positions.open(self._store.disk, self._store.checkpoint_path)
+        self._places: dict[str, tuple[int, int]] = {}
+        """What the baseline looks up: key → physical offset and size."""
+        self._append()
+        self._log = CommitLogReader(self._store, self._positions)
+        self._dispatch()
+        self._index = IndexReader(self._store, self._log)
+        self._queries = Queries(
+            self._log,
+            ConsumeQueues(self._store, self._log),
+            self._index,
+            lambda: PhysicalOffset(self._positions.get(Slot.DISPATCHED)),
+            lambda _: True,
+        )
+        self._random = Random(messages)
+        files = sorted(self._store.commit_log_dir.iterdir())
+        self._file_size = self._store.config.commit_log_file_size
+        self._descriptors = {int(file.name): os.open(file, os.O_RDONLY) for file in files}
+
+    def _append(self) -> None:
+        appender = CommitLogAppender(self._store, self._positions, ahead=1)
+        try:
+            recovered = recover(self._store, self._positions, boot_id=BOOT, now=0)
+            appender.start_at(recovered.end)
+            for first in range(0, self.messages, MESSAGES_AT_ONCE):
+                numbers = range(first, first + MESSAGES_AT_ONCE)
+                entries = batch.encode(
+                    WireMessage(
+                        BODY,
+                        properties.encode({"KEYS": key_of(each), "UNIQ_KEY": unique_id_of(each)}),
+                    )
+                    for each in numbers
+                )
+                run = Run(TOPIC, 0, entries, MESSAGES_AT_ONCE, HOST, HOST)
+                appender.prepare_next()
+                placed = appender.append([run], [first], 1_700_000_000_000 + first)
+                at = int(placed.start)
+                for number, size in zip(numbers, memoryview(placed.sizes).cast("I"), strict=True):
+                    self._places[key_of(number)] = (at, size)
+                    at += size
+            appender.flush()
+        finally:
+            appender.close(clean=True)
+
+    def _dispatch(self) -> None:
+        dispatcher = Dispatcher(
+            self._store, self._positions, self._log, clock=SystemClock(), boot_id=BOOT
+        )
+        with closing(dispatcher):
+            dispatcher.resume()
+            while dispatcher.step(ReputConfig().step_size):
+                pass
+            dispatcher.sync()
+            assert dispatcher.index_entries_count == 2 * self.messages
+
+    def by_key(self) -> list[int]:
+        """Nanoseconds of each of ASKED queries by key."""
+        keys = [key_of(number) for number in self._numbers()]
+        queries, clock, times = self._queries, time.perf_counter_ns, []
+        for key in keys:
+            began = clock()
+            found = queries.by_key(TOPIC, key, begin_ms=0, end_ms=TIME_MAX, hits_max=HITS_MAX)
+            times.append(clock() - began)
+            assert [message.keys for message in found] == [[key]]
+        return times
+
+    def by_unique_id(self) -> list[int]:
+        """Nanoseconds of each of ASKED queries by unique id."""
+        ids = [unique_id_of(number) for number in self._numbers()]
+        queries, clock, times = self._queries, time.perf_counter_ns, []
+        for unique_id in ids:
+            began = clock()
+            found = queries.by_unique_id(TOPIC, unique_id, hits_max=HITS_MAX)
+            times.append(clock() - began)
+            assert [message.unique_id for message in found] == [unique_id]
+        return times
+
+    def by_dict(self) -> list[int]:
+        """Nanoseconds of each of ASKED look-ups of the baseline."""
+        keys = [key_of(number) for number in self._numbers()]
+        places, descriptors, file_size = self._places, self._descriptors, self._file_size
+        clock, times = time.perf_counter_ns, []
+        for key in keys:
+            began = clock()
+            at, size = places[key]
+            inside = at % file_size
+            raw = os.pread(descriptors[at - inside], size, inside)
+            times.append(clock() - began)
+            assert decode(memoryview(raw)).keys == [key]
+        return times
+
+    def _numbers(self) -> list[int]:
+        settle()
+        return [self._random.randrange(self.messages) for _ in range(ASKED)]
+
+    def close(self) -> None:
+        """Unmap and remove it."""
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._index.close()
+        self._log.close()
+        self._positions.close()
+        shutil.rmtree(self._store.root)
+
+
+def median_us(measured_ns: Callable[[], list[int]]) -> Callable[[], float]:
+    """A job that measures many times and gives the p50 in microseconds."""
+    return lambda: statistics.median(measured_ns()) / 1000
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; the exit status."""
+    given = options(__doc__, arguments)
+    sizes = LOG_SIZES_QUICK if given.quick else LOG_SIZES
+    pin_to(SERVER_CORE)
+    jobs: dict[str, Callable[[], float]] = {}
+    with ExitStack() as logs:
+        for size in sizes:
+            log = logs.enter_context(closing(Log(work_dir("query-"), size)))
+            jobs[f"key {size}"] = median_us(log.by_key)
+            jobs[f"dict {size}"] = median_us(log.by_dict)
+            jobs[f"id {size}"] = median_us(log.by_unique_id)
+        found = interleave(jobs, runs=given.runs)
+    figures = [
+        Figure(
+            f"query by {what}, {size:,} messages, p50",
+            "µs",
+            found[f"{name} {size}"],
+            P50_GOAL_US if size == sizes[-1] and name == "key" else None,
+            BASELINE,
+            found[f"dict {size}"],
+            more_is_better=False,
+        )
+        for size in reversed(sizes)
+        for name, what in (("key", "key"), ("id", "unique id"))
+    ]
+    lines = {
+        what: [(size, statistics.median(found[f"{name} {size}"])) for size in sizes]
+        for name, what in (("key", "by key"), ("id", "by unique id"), ("dict", "dict and pread"))
+    }
+    twin = "compiled" if twins.COMPILED else "pure"
+    return report(
+        "query",
+        figures,
+        f"""services.broker.query.Queries in this process, {twin} twins, no HTTP: {ASKED:,} keys of
+        one hit each per run, chosen at random from the whole log; 128 B bodies, one key and one
+        unique id per message, so two index entries; default index geometry; everything in the page
+        cache. A query hashes the key, walks the chain, reads the record, verifies both its CRCs
+        and its key, and decodes it; the baseline decodes nothing.""",
+        quick=given.quick,
+        series=[Series("query", "Query by key", "messages in the log", "p50 [µs]", lines)],
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
