@@ -342,11 +342,15 @@ def test_after_retention_queues_and_index_are_as_the_manifest_says(
         opened.close()
 
 
+@pytest.mark.parametrize("pool_size", [0, 1 << 20], ids=["no pool", "pool"])
 @pytest.mark.parametrize("name", golden.golden_names())
-def test_the_next_message_of_each_queue_gets_the_manifests_place(name: str, tmp_path: Path) -> None:
+def test_the_next_message_of_each_queue_gets_the_manifests_place(
+    name: str, pool_size: int, tmp_path: Path
+) -> None:
     opened = golden_store.open_golden(name, tmp_path)
-    appender = CommitLogAppender(opened.store, opened.positions)
+    appender = CommitLogAppender(opened.store, opened.positions, pool_size=pool_size)
     appender.start_at(opened.recovered.end)
+    placed: dict[PhysicalOffset, bytes] = {}
     try:
         for asked in golden.manifest(name)["nextAppends"]:
             assert asked["status"] == "PUT_OK"
@@ -362,6 +366,12 @@ def test_the_next_message_of_each_queue_gets_the_manifests_place(name: str, tmp_
             assert size == asked["size"] == record.encoded_size(message, record_crc=False)
             assert ids.offset_id(store_host, at) == asked["msgId"]
             opened.recovered.next_queue_offsets[key] = QueueOffset(number + 1)
+            placed[at] = body
+        end = appender.flush()
+        for at, body in placed.items():
+            found = opened.log.record(at, end)
+            assert found is not None
+            assert bytes(found.body) == body
     finally:
         appender.close(clean=True)
         opened.close()

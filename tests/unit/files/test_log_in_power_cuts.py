@@ -23,15 +23,23 @@ HOST = Host(bytes(4), 1)
 ROOT = Path("/store")
 
 
-def run(disk: SimDisk, random: Random) -> list[tuple[PhysicalOffset, bytes]]:
-    """Append and flush until done or the machine is gone; what was on disk by then."""
+def run(
+    disk: SimDisk, random: Random, pool_size: int = 0, *, warm_up: bool = False
+) -> list[tuple[PhysicalOffset, bytes]]:
+    """Append, commit and flush until done or the machine is gone; what was on disk by then."""
     durable: list[tuple[PhysicalOffset, bytes]] = []
     pending: list[tuple[PhysicalOffset, bytes]] = []
     try:
         store = StoreDir(disk, ROOT, CONFIG)
         store.open_or_create()
         store.mark_running(1)
-        appender = CommitLogAppender(store, Positions.open(disk, store.checkpoint_path))
+        appender = CommitLogAppender(
+            store,
+            Positions.open(disk, store.checkpoint_path),
+            pool_size=pool_size,
+            warm_up=warm_up,
+            background=False,
+        )
         appender.start_at(PhysicalOffset(0))
         number = 0
         while number < 40:
@@ -44,8 +52,10 @@ def run(disk: SimDisk, random: Random) -> list[tuple[PhysicalOffset, bytes]]:
                 continue
             number += 1
             pending.append((offset, body))
+            if random.random() < 0.2:
+                assert appender.commit() == appender.written == appender.appended
             if random.random() < 0.4:
-                assert appender.flush() == appender.written
+                assert appender.flush() == appender.appended
                 durable += pending
                 pending = []
         appender.close(clean=True)
@@ -56,13 +66,15 @@ def run(disk: SimDisk, random: Random) -> list[tuple[PhysicalOffset, bytes]]:
     return durable
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_what_was_flushed_is_read_back_after_a_power_cut(seed: int) -> None:
+@pytest.mark.parametrize("pool_size", [0, 4096, 1 << 16], ids=["no pool", "small", "large"])
+@pytest.mark.parametrize("seed", range(100))
+def test_what_was_flushed_is_read_back_after_a_power_cut(seed: int, pool_size: int) -> None:
+    warm_up = seed % 4 == 0
     whole = SimDisk(seed)
-    run(whole, Random(seed))
+    run(whole, Random(seed), pool_size, warm_up=warm_up)
     disk = SimDisk(seed)
     disk.crash_at = Random(seed).randrange(1, whole.operations)
-    durable = run(disk, Random(seed))
+    durable = run(disk, Random(seed), pool_size, warm_up=warm_up)
     after = disk.power_cut(Random(seed), LOSE_ALL if seed % 2 else None)
     store = StoreDir(after, ROOT, CONFIG)
     store.open_or_create()
@@ -82,5 +94,5 @@ def test_what_was_flushed_is_read_back_after_a_power_cut(seed: int) -> None:
 def test_the_page_and_the_files_are_never_stored_to_without_blocks() -> None:
     disk = SimDisk(1)
     disk.check_reserved = True
-    run(disk, Random(1))
+    run(disk, Random(1), 4096)
     assert disk.unreserved_stores == []
