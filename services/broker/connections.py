@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
 from aiohttp import web
@@ -20,6 +20,8 @@ from services.broker.metrics import BrokerMetrics
 from tidemark.errors import BadRequest, Overloaded, TidemarkError
 
 log = logging.getLogger(__name__)
+
+CallHandler = Callable[[BaseRequest], Awaitable[web.StreamResponse]]
 
 SWEEP_S: Final = 1.0
 HEADERS_MAX: Final = 64
@@ -149,7 +151,10 @@ class BoundedServer:
         read_timeout_s: float,
         idle_timeout_s: float,
         write_timeout_s: float,
+        handler: Callable[[CallHandler], CallHandler] = lambda handler: handler,
     ) -> None:
+        """handler: wraps the application's, to answer some requests before it."""
+        self._wrap = handler
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, shutdown_timeout=FINISH_S
         )
@@ -177,7 +182,9 @@ class BoundedServer:
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises OSError if the port is taken."""
         await self._runner.setup()
-        self._manager = self._runner.server
+        manager = self._manager = self._runner.server
+        assert manager is not None
+        manager.request_handler = self._wrap(manager.request_handler)
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
             self._accept, host, port, backlog=1024, reuse_address=True

@@ -8,6 +8,7 @@ damaged input, duplicate keys, NaN, numbers of a million digits and deep nesting
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from enum import Enum
@@ -31,6 +32,7 @@ class Encoding(Enum):
     JSON = JSON
 
 
+@functools.lru_cache(maxsize=256)
 def of_request(content_type: str | None) -> Encoding:
     """The encoding of a request's body; raises UnsupportedMediaType naming ours."""
     if content_type is None or not content_type.strip():
@@ -46,6 +48,7 @@ def of_request(content_type: str | None) -> Encoding:
     )
 
 
+@functools.lru_cache(maxsize=256)
 def of_answer(accept: str | None, content_type: str | None) -> Encoding:
     """The encoding for an answer; never fails, an error has to be told somehow."""
     if accept:
@@ -62,6 +65,7 @@ def of_answer(accept: str | None, content_type: str | None) -> Encoding:
     return Encoding.JSON
 
 
+@functools.lru_cache(maxsize=256)
 def wants_records(accept: str | None) -> bool:
     """Whether raw commit log records are asked for."""
     return accept is not None and RECORDS in accept and RECORDS in _accepted(accept)

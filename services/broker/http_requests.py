@@ -17,7 +17,6 @@ from urllib.parse import unquote_to_bytes
 from aiohttp import hdrs, web
 
 from services.broker import encodings
-from services.broker.encodings import Encoding
 from services.broker.fields import NAME_RULE, check_name, parameter_int, shown
 from services.broker.limits import Budget
 from tidemark.errors import (
@@ -41,19 +40,31 @@ class Bodies:
             "bytes of requests in memory", waiting_max, "Send less at a time, or try again."
         )
 
+    def begin(self, request: web.Request) -> int:
+        """Make room for the request's body; the bytes to give back with ``end`` in any case.
+
+        Raises UnsupportedMediaType, MessageTooLarge, Overloaded.
+        """
+        size = announced_size(request, self._size_max)
+        self._waiting.take(size)
+        return size
+
+    def end(self, size: int) -> None:
+        """The body that ``begin`` made room for is not in memory any more."""
+        self._waiting.give_back(size)
+
     @asynccontextmanager
-    async def read(self, request: web.Request) -> AsyncIterator[tuple[object, Encoding]]:
-        """The decoded body and its encoding; its bytes count as waiting until the block ends.
+    async def read(self, request: web.Request) -> AsyncIterator[object]:
+        """The decoded body; its bytes count as waiting until the block ends.
 
         Raises UnsupportedMediaType, MessageTooLarge, Overloaded, SlowRequest, BadRequest.
         """
         encoding = encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
-        size = announced_size(request, self._size_max)
-        self._waiting.take(size)
+        size = self.begin(request)
         try:
-            yield encodings.decode(await self._whole(request), encoding), encoding
+            yield encodings.decode(await self.whole(request), encoding)
         finally:
-            self._waiting.give_back(size)
+            self.end(size)
 
     def check_announced(self, request: web.Request) -> None:
         """Judge a body that the client only announces, before it sends it."""
@@ -62,8 +73,11 @@ class Bodies:
         encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
         announced_size(request, self._size_max)
 
-    async def _whole(self, request: web.Request) -> bytes:
-        """The whole body, at most size_max bytes, within timeout_s."""
+    async def whole(self, request: web.Request) -> bytes:
+        """The whole body, at most size_max bytes, within timeout_s.
+
+        Raises MessageTooLarge, SlowRequest, BadRequest. Call it between ``begin`` and ``end``.
+        """
         content = request.content
         if content.is_eof():
             return content.read_nowait()  # it came with the head, and within the same bound

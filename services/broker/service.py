@@ -74,6 +74,7 @@ class Broker:
                 read_timeout_s=config.read_timeout_s,
                 idle_timeout_s=config.idle_timeout_s,
                 write_timeout_s=config.write_timeout_s,
+                handler=api.short_way,
             )
             self._metrics.read(
                 "tidemark_broker_connections",

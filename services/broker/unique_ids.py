@@ -26,10 +26,23 @@ class UniqueIds:
 
     def make(self) -> str:
         """An id of 32 (IPv6: 56) hexadecimal digits."""
+        return self._maker.make(self.now_ms())
+
+    @property
+    def head(self) -> bytes:
+        """What all ids of this process begin with."""
+        return self._maker.head
+
+    def now_ms(self) -> int:
+        """Milliseconds since the month began, as an id holds them."""
         now_ms = self._clock.wall_ms()
         if not self._month_start_ms <= now_ms < self._month_end_ms:
             self._anchor(now_ms)
-        return self._maker.make(now_ms - self._month_start_ms)
+        return now_ms - self._month_start_ms
+
+    def take(self, count: int) -> int:
+        """Number of the next id; the following ones begin count later."""
+        return self._maker.take(count)
 
     def _anchor(self, now_ms: int) -> None:
         now = datetime.datetime.fromtimestamp(now_ms / 1000).astimezone()

@@ -1,0 +1,114 @@
+"""The call that stores messages: the one that is worth a short way from its bytes to the log.
+
+A request of the common form (msgpack, one queue, nothing to refuse) is taken from its bytes in one
+pass by ``tidemark.formats.produce_wire``, and answered the same way. Whatever that does not take,
+goes the careful way, decoded and checked field by field, which accepts it or names what is wrong:
+the result is the same request. Before: ``http_api`` or ``connections`` has the head of the request.
+After: ``produce`` (walk step 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from aiohttp import hdrs, web
+
+from services.broker import encodings
+from services.broker.encodings import Encoding
+from services.broker.gate import Gate
+from services.broker.http_requests import Bodies, born_host
+from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
+from services.broker.messages import (
+    ACK_TIMEOUT_MS_DEFAULT,
+    AckLevel,
+    ProduceRequest,
+    Rules,
+    parse_produce,
+)
+from services.broker.metrics import BrokerMetrics
+from services.broker.produce import Sends, result_of
+from services.broker.unique_ids import UniqueIds
+from tidemark.errors import TidemarkError
+from tidemark.formats import twins
+
+LEVELS: Final = {level.value: level for level in AckLevel}
+
+
+class SendCall:
+    """POST /v1/topics/{topic}/messages, from the request's head to its answer."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        rules: Rules,
+        bodies: Bodies,
+        unique_ids: UniqueIds,
+        metrics: BrokerMetrics,
+        sends: Callable[[], Sends],
+    ) -> None:
+        """sends: who stores; asked for once the gate is open."""
+        self._gate = gate
+        self._rules = rules
+        self._properties_size_max = rules.properties_size_max
+        self._bodies = bodies
+        self._unique_ids = unique_ids
+        self._metrics = metrics
+        self._sends = sends
+
+    async def answer(self, request: web.Request, topic: str) -> web.StreamResponse:
+        """Store what the request holds. Raises TidemarkError, counted by its result."""
+        try:
+            self._gate.check_sends()
+            headers = request.headers
+            content_type = headers.get(hdrs.CONTENT_TYPE)
+            encoding = encodings.of_request(content_type)
+            size = self._bodies.begin(request)
+            try:
+                content = request.content
+                # With the head in one piece, as nearly all are: nothing to wait for.
+                body = (
+                    content.read_nowait() if content.is_eof() else await self._bodies.whole(request)
+                )
+                produce = self._parse(body, encoding)
+                sent = await self._sends().send(topic, produce, born_host(request))
+            finally:
+                self._bodies.end(size)
+        except TidemarkError as error:
+            self._metrics.put_results.labels(result_of(error)).inc()
+            raise
+        accepted = encodings.of_answer(headers.get(hdrs.ACCEPT), content_type)
+        if accepted is Encoding.MSGPACK:
+            return web.Response(body=sent.packed(), content_type=encodings.MSGPACK)
+        return web.Response(
+            body=encodings.encode(sent.as_dict(), accepted), content_type=accepted.value
+        )
+
+    def _parse(self, body: bytes, encoding: Encoding) -> ProduceRequest:
+        rules, unique_ids = self._rules, self._unique_ids
+        if encoding is Encoding.MSGPACK:
+            plain = twins.read_plain(
+                body,
+                message_size_max=rules.message_size_max,
+                properties_size_max=self._properties_size_max,
+                messages_max=MESSAGES_MAX,
+                timeout_ms_max=ACK_TIMEOUT_MS_MAX,
+                id_head=unique_ids.head,
+                id_ms=unique_ids.now_ms(),
+                id_count=unique_ids.take(0),
+            )
+            if plain is not None:
+                unique_ids.take(plain.made_ids)
+                return ProduceRequest(
+                    plain.entries,
+                    plain.message_count,
+                    plain.queue,
+                    rules.ack_default if plain.ack is None else LEVELS[plain.ack],
+                    ACK_TIMEOUT_MS_DEFAULT if plain.timeout_ms is None else plain.timeout_ms,
+                )
+        return parse_produce(
+            encodings.decode(body, encoding),
+            rules=rules,
+            json_body=encoding is Encoding.JSON,
+            make_unique_id=unique_ids.make,
+        )

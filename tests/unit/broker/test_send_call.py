@@ -1,0 +1,246 @@
+"""The short way of a send: the same request and the same answers as the careful one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import aiohttp
+import msgpack
+import pytest
+from prometheus_client import CollectorRegistry
+from yarl import URL
+
+from services.broker.connections import BoundedServer
+from services.broker.gate import Gate
+from services.broker.http_api import Api, Parts
+from services.broker.messages import AckLevel, ProduceRequest, Rules, parse_produce
+from services.broker.metrics import BrokerMetrics
+from services.broker.unique_ids import UniqueIds
+from shared.runtime.clock import SystemClock
+from shared.runtime.health import Health
+from tidemark.errors import UnknownTopic
+from tidemark.formats import batch, properties
+from tidemark.formats.hosts import Host
+
+HOST = Host(b"\x7f\x00\x00\x01", 10911)
+RULES = Rules(message_size_max=1000, record_crc=True)
+MSGPACK = {"Content-Type": "application/msgpack"}
+
+
+class Answered:
+    def packed(self) -> bytes:
+        return cast(bytes, msgpack.packb({"status": "PUT_OK"}))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"status": "PUT_OK"}
+
+
+class Sends:
+    """Remembers what it is given to store."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, ProduceRequest, Host]] = []
+
+    async def send(self, topic: str, request: ProduceRequest, born_host: Host) -> Answered:
+        if topic == "missing":
+            raise UnknownTopic("there is no topic missing. Nothing was stored.", "Make it.")
+        self.sent.append((topic, request, born_host))
+        return Answered()
+
+
+class Served:
+    def __init__(self, url: URL, sends: Sends, metrics: BrokerMetrics) -> None:
+        self.url, self.sends, self.metrics = url, sends, metrics
+
+    @property
+    def last(self) -> ProduceRequest:
+        return self.sends.sent[-1][1]
+
+    async def post(self, path: str, body: bytes, **headers: str) -> tuple[int, Any]:
+        async with aiohttp.ClientSession(headers=MSGPACK | headers) as session:
+            url = URL(f"{self.url}{path}", encoded=True)
+            async with session.post(url, data=body) as answer:
+                raw = await answer.read()
+                return answer.status, msgpack.unpackb(raw) if raw else None
+
+
+@asynccontextmanager
+async def served(*, sends_open: bool = True) -> AsyncIterator[Served]:
+    clock = SystemClock()
+    gate, metrics, sends = Gate(Health(clock)), BrokerMetrics(CollectorRegistry()), Sends()
+    gate.sends_open = sends_open
+    api = Api(
+        gate,
+        RULES,
+        clock,
+        metrics,
+        UniqueIds(clock, HOST),
+        request_size_max=100_000,
+        waiting_bytes_max=1 << 20,
+        read_timeout_s=5,
+        delay_levels_ms=(),
+        version="test",
+    )
+    api.parts = Parts(cast(Any, sends), cast(Any, None), cast(Any, None), cast(Any, None))
+    server = BoundedServer(
+        api.app,
+        metrics,
+        connections_max=10,
+        read_timeout_s=5,
+        idle_timeout_s=5,
+        write_timeout_s=5,
+        handler=api.short_way,
+    )
+    await server.start("127.0.0.1", 0)
+    try:
+        yield Served(URL(f"http://127.0.0.1:{server.port}"), sends, metrics)
+    finally:
+        await server.close()
+
+
+PLAIN: list[dict[str, Any]] = [
+    {"messages": [{"body": b"x", "unique_id": "A"}]},
+    {
+        "messages": [
+            {"body": b"x", "unique_id": "A", "queue": 3},
+            {"body": b"", "unique_id": "B", "queue": 3},
+        ]
+    },
+    {
+        "messages": [{"body_text": "größe", "unique_id": "A", "tags": "t", "keys": ["k", "l"]}],
+        "ack": "memory",
+    },
+    {
+        "messages": [{"body": b"x", "properties": {"b": "1", "a": "ü"}, "unique_id": "A"}],
+        "timeout_ms": 9,
+    },
+    {"messages": [{"body": b"x", "flag": -7, "queue": None}], "make_unique_ids": False},
+]
+
+
+@pytest.mark.parametrize("value", PLAIN)
+async def test_what_is_read_in_one_pass_is_what_the_careful_way_makes_of_it(
+    value: dict[str, Any],
+) -> None:
+    async with served() as node:
+        status, answer = await node.post("/v1/topics/orders/messages", msgpack.packb(value))
+        assert (status, answer) == (200, {"status": "PUT_OK"})
+        careful = parse_produce(value, rules=RULES, json_body=False, make_unique_id=lambda: "?")
+        topic, request, born = node.sends.sent[-1]
+        assert (topic, request, born.address) == ("orders", careful, b"\x7f\x00\x00\x01")
+
+
+async def test_ids_are_made_one_after_another_whichever_way_a_request_takes() -> None:
+    async with served() as node:
+        path = "/v1/topics/orders/messages"
+        ids: list[str] = []
+        for messages in (
+            [{"body": b"x"}, {"body": b"x"}],
+            [{"body": b"x", "sharding_key": "s"}],  # not of the common form
+            [{"body": b"x"}],
+        ):
+            await node.post(path, msgpack.packb({"messages": messages}))
+            for entry in batch.iterate(node.last.entries):
+                found = properties.parse(bytes(entry.properties))[properties.UNIQ_KEY]
+                ids.append(found)
+    assert len(set(ids)) == 4
+    assert [int(made[-4:], 16) for made in ids] == [0, 1, 2, 3]
+
+
+async def test_a_body_in_several_pieces_is_the_same() -> None:
+    async with served() as node:
+        body = msgpack.packb({"messages": [{"body": bytes(900), "unique_id": "A"}] * 90})
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for at in range(0, len(body), 10_000):
+                yield body[at : at + 10_000]
+                await asyncio.sleep(0)
+
+        async with (
+            aiohttp.ClientSession(headers=MSGPACK) as session,
+            session.post(f"{node.url}/v1/topics/orders/messages", data=pieces()) as answer,
+        ):
+            assert answer.status == 200
+        assert node.last.message_count == 90
+
+
+@pytest.mark.parametrize(
+    ("path", "topic"),
+    [
+        ("/v1/topics/%6Frders/messages", "orders"),
+        ("/v1/topics/%25RETRY%25g/messages", "%RETRY%g"),
+    ],
+)
+async def test_a_name_with_escapes_takes_the_long_way_to_the_same_topic(
+    path: str, topic: str
+) -> None:
+    async with served() as node:
+        status, _ = await node.post(path, msgpack.packb({"messages": [{"body": b"x"}]}))
+        assert (status, node.sends.sent[-1][0]) == (200, topic)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code"),
+    [
+        ("/v1/topics/missing/messages", {"messages": [{"body": b"x"}]}, 404, "unknown-topic"),
+        ("/v1/topics/a%20b/messages", {"messages": [{"body": b"x"}]}, 400, "bad-name"),
+        ("/v1/topics/a$b/messages", {"messages": [{"body": b"x"}]}, 400, "bad-name"),
+        ("/v1/topics/a/b/messages", {"messages": [{"body": b"x"}]}, 404, "unknown-call"),
+        ("/v1/topics/orders/messages?x=1", {"messages": [{"body": b"x"}]}, 400, "bad-request"),
+        ("/v1/topics/orders/messages", {"messages": []}, 400, "bad-request"),
+        ("/v1/topics/orders/messages", {"messages": [{"body": bytes(1001)}]}, 413, "too-large"),
+        ("/v1/topics/orders/messages", [1], 400, "bad-request"),
+    ],
+)
+async def test_what_is_wrong_is_named_on_either_way(
+    path: str, body: object, status: int, code: str
+) -> None:
+    async with served() as node:
+        found, answer = await node.post(path, msgpack.packb(body))
+        assert (found, answer["code"]) == (status, code)
+        assert not node.sends.sent
+        again, _ = await node.post("/v1/topics/orders/messages", msgpack.packb(PLAIN[0]))
+        assert again == 200
+
+
+async def test_a_shut_gate_refuses_before_the_body_is_read() -> None:
+    async with served(sends_open=False) as node:
+        status, answer = await node.post("/v1/topics/orders/messages", msgpack.packb(PLAIN[0]))
+        assert (status, answer["code"]) == (503, "not-serving")
+
+
+async def test_an_announced_body_is_judged_before_it_is_sent() -> None:
+    async with served() as node:
+        status, _ = await node.post(
+            "/v1/topics/orders/messages", msgpack.packb(PLAIN[0]), Expect="100-continue"
+        )
+        assert status == 200
+        status, answer = await node.post(
+            "/v1/topics/orders/messages", bytes(200_000), Expect="100-continue"
+        )
+        assert (status, answer["code"]) == (413, "too-large")
+
+
+async def test_levels_and_defaults_are_those_of_the_rules() -> None:
+    async with served() as node:
+        path = "/v1/topics/orders/messages"
+        await node.post(path, msgpack.packb({"messages": [{"body": b"x"}]}))
+        assert (node.last.ack, node.last.timeout_ms) == (AckLevel.DISK, 3000)
+        await node.post(path, msgpack.packb({"messages": [{"body": b"x"}], "ack": "replicated"}))
+        assert node.last.ack is AckLevel.REPLICATED
+
+
+async def test_the_answer_is_in_the_encoding_that_was_asked_for() -> None:
+    async with (
+        served() as node,
+        aiohttp.ClientSession() as session,
+        session.post(
+            f"{node.url}/v1/topics/orders/messages",
+            data=msgpack.packb(PLAIN[0]),
+            headers=MSGPACK | {"Accept": "application/json"},
+        ) as answer,
+    ):
+        assert await answer.json() == {"status": "PUT_OK"}
