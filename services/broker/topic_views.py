@@ -5,19 +5,22 @@ Joins what ``topics`` says (which there are) with what the store holds (how far 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from services.broker.fields import known_fields, table, whole_number
 from services.broker.topics import QUEUES_MAX, Topics, is_reserved
 from shared.files.commit_log import CommitLogReader
-from shared.files.consume_queue import ConsumeQueues
+from shared.files.consume_queue import ConsumeQueueReader, ConsumeQueues
 from shared.files.queue_math import Boundary
 from shared.state.records import STATE_TOPIC, TopicConfig
 from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
-PERM_MAX = 7
+PERM_MAX: Final = 7
+QUEUES_AT_ONCE: Final = 64
+"""Queues looked at between two turns of the loop: some milliseconds."""
 
 
 class TopicViews:
@@ -55,14 +58,34 @@ class TopicViews:
         ]
 
     def one(self, name: str) -> dict[str, Any]:
-        """One topic with the range of every queue. Raises UnknownTopic."""
+        """One topic with the range of every queue. Raises UnknownTopic.
+
+        A topic may have more queues than are listed: ``queue_count`` says how many count from 0 on.
+        """
         topic = self._topics.get(name)
+        return self._described(
+            topic, [self._range(topic, queue) for queue in self._topics.queue_numbers(topic)]
+        )
+
+    async def one_in_turns(self, name: str) -> dict[str, Any]:
+        """As ``one``, with other requests in between: a topic may have thousands of queues."""
+        topic = self._topics.get(name)
+        numbers, ranges = self._topics.queue_numbers(topic), []
+        for first in range(0, len(numbers), QUEUES_AT_ONCE):
+            if first:
+                await asyncio.sleep(0)
+            some = numbers[first : first + QUEUES_AT_ONCE]
+            ranges += [self._range(topic, queue) for queue in some]
+        return self._described(topic, ranges)
+
+    def _described(self, topic: TopicConfig, ranges: list[dict[str, int]]) -> dict[str, Any]:
         return {
-            "topic": name,
-            "queues": [self._range(topic, queue) for queue in self._readable(topic)],
+            "topic": topic.name,
+            "queues": ranges,
+            "queue_count": self._topics.queue_count(topic),
             "perm": topic.perm,
             "write_queues": topic.queues,
-            "system": is_reserved(name),
+            "system": is_reserved(topic.name),
         }
 
     async def put(self, name: str, value: object) -> None:
@@ -116,22 +139,18 @@ class TopicViews:
         self, name: str, queue: int, timestamp_ms: int, boundary: Boundary
     ) -> dict[str, int]:
         """The queue offset for a time, within what is shown."""
-        first, end = self._bounds(name, queue)
-        found = self._queues.get(name, queue).offset_by_time(
-            timestamp_ms, boundary, dispatched=self._dispatched()
-        )
+        reader = self._queues.get(name, queue)
+        first, end = self._bounds_of(reader)
+        found = reader.offset_by_time(timestamp_ms, boundary, dispatched=self._dispatched())
         return {"offset": min(max(found, first), end), "min_offset": first, "max_offset": end}
 
-    def _readable(self, topic: TopicConfig) -> range:
-        return range(self._topics.queue_count(topic))
-
     def _range(self, topic: TopicConfig, queue: int) -> dict[str, int]:
-        first, end = self._bounds(topic.name, queue)
+        with self._queues.glance(topic.name, queue) as reader:
+            first, end = self._bounds_of(reader)
         return {"queue": queue, "min_offset": first, "max_offset": end}
 
-    def _bounds(self, name: str, queue: int) -> tuple[int, int]:
-        reader = self._queues.get(name, queue)
-        floor = self._topics.min_offset(name, queue)
+    def _bounds_of(self, reader: ConsumeQueueReader) -> tuple[int, int]:
+        floor = self._topics.min_offset(reader.topic, reader.queue)
         # The minimum first: see shared.files.pull.get_message.
         first = max(reader.min_offset(self._log.min_offset), floor)
         return first, max(reader.max_offset(self._dispatched()), first)

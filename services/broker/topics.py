@@ -2,7 +2,9 @@
 
 A topic is a state record in the log; what is served is what the log has durably said. Besides those
 there are topics that only have queues in the store (RocketMQ serves such ones as well): they count
-as many queues as their highest queue number needs, until somebody creates them.
+as many queues as their highest queue number needs, until somebody creates them. A queue directory
+with a number that no topic is made with (``QUEUES_MAX``) does not count for the others: it can be
+read by its number, and is named in the log at the start.
 
 Deleting a topic keeps its next queue offsets as its min offsets: a topic of the same name made
 later goes on with them, and shows nothing of what was before (no queue offset is used twice,
@@ -13,7 +15,10 @@ promise P5). Before: ``messages``, a send or a pull asks for its topic (walk ste
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+import heapq
+import itertools
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from services.broker.fields import check_name
@@ -24,8 +29,12 @@ from tidemark.errors import BadName, BadRequest, NotPermitted, UnknownQueue, Unk
 from tidemark.formats.metadata_json import PERM_INHERIT, PERM_READ, PERM_WRITE
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
+log = logging.getLogger(__name__)
+
 QUEUES_MAX: Final = 4096
 """Every queue is a directory with files and an entry in every table."""
+QUEUES_LISTED_MAX: Final = 16_384
+"""Of one topic in one answer: RocketMQ's files, or a directory made by hand, may say 2**31."""
 SNAPSHOT_PART_BYTES_MAX: Final = 1 << 20
 NAMES_SHOWN_MAX: Final = 20
 _PERM_MAX: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
@@ -131,8 +140,32 @@ class Topics:
         self._changing = asyncio.Lock()
         self._running: set[asyncio.Task[object]] = set()
         self._queues_in_store: dict[str, int] = {}
-        for name, queue in queues_in_store:
-            self._queues_in_store[name] = max(queue + 1, self._queues_in_store.get(name, 0))
+        """Topic → queues that the numbers below QUEUES_MAX need."""
+        self._beyond: dict[str, list[int]] = {}
+        """Topic → numbers from there on, ascending; of most topics there are none."""
+        for name, queue in sorted(queues_in_store):
+            if queue < QUEUES_MAX:
+                self._queues_in_store[name] = queue + 1
+            else:
+                self._queues_in_store.setdefault(name, 1)
+                self._beyond.setdefault(name, []).append(queue)
+        self._name_beyond()
+
+    def _name_beyond(self) -> None:
+        for name, numbers in self._beyond.items():
+            topic = self._state.topics.get(name)
+            strays = [queue for queue in numbers if topic is None or queue >= topic.queue_count]
+            if strays:
+                log.warning(
+                    "a topic has queues with numbers that no topic is made with; they can be read",
+                    extra={
+                        "event": "queue-numbers",
+                        "topic": name,
+                        "queues": strays[:NAMES_SHOWN_MAX],
+                        "count": len(strays),
+                        "limit": QUEUES_MAX,
+                    },
+                )
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -160,8 +193,15 @@ class Topics:
         return [topic for topic in found if topic is not None]
 
     def queue_count(self, topic: TopicConfig) -> int:
-        """Queues that can be read: those the store holds count, even if no longer configured."""
+        """Queues from 0 on that can be read: those the store holds count, even if no longer
+        configured, but none with a number from QUEUES_MAX on."""
         return max(topic.queue_count, self._queues_in_store.get(topic.name, 0))
+
+    def queue_numbers(self, topic: TopicConfig) -> Sequence[int]:
+        """The queues that can be read, ascending; at most QUEUES_LISTED_MAX of them."""
+        count = self.queue_count(topic)
+        beyond = (queue for queue in self._beyond.get(topic.name, ()) if queue >= count)
+        return tuple(itertools.islice(itertools.chain(range(count), beyond), QUEUES_LISTED_MAX))
 
     def min_offset(self, name: str, queue: int) -> QueueOffset:
         """Queue offsets below are from before the topic was deleted and must not be shown."""
@@ -177,7 +217,7 @@ class Topics:
         if not topic.is_readable:
             raise _not_permitted(topic, "cannot be read", "4 (read)")
         count = self.queue_count(topic)
-        if not 0 <= queue < count:
+        if not 0 <= queue < count and queue not in self._beyond.get(name, ()):
             raise _unknown_queue(topic, queue, count)
         return topic
 
@@ -327,22 +367,27 @@ class Topics:
     def _offsets_now(self, topic: TopicConfig) -> Mapping[int, int]:
         """Queue -> where a later topic of this name goes on; queues that had nothing left out."""
         known = dict(topic.min_offsets)
-        for queue in range(self.queue_count(topic)):
-            offset = self._next_offsets.next_of((topic.name, queue))
-            if offset:
+        # Of those that had messages: how many are configured, or named by a stray directory, may
+        # be any number.
+        for (name, queue), offset in self._next_offsets.items():
+            if name == topic.name and offset:
                 known[queue] = offset
         return known
 
     def _unknown(self, name: str) -> UnknownTopic:
-        existing = [topic.name for topic in self.list()]
-        shown = ", ".join(existing[:NAMES_SHOWN_MAX]) or "none"
-        more = f" and {len(existing) - NAMES_SHOWN_MAX} more" * (len(existing) > NAMES_SHOWN_MAX)
+        names = {*self._state.topics, *self._queues_in_store} - self._state.deleted.keys()
+        count = len(names) - sum(map(is_reserved, names))
+        existing = heapq.nsmallest(
+            NAMES_SHOWN_MAX, (each for each in names if not is_reserved(each))
+        )
+        shown = ", ".join(existing) or "none"
+        more = f" and {count - NAMES_SHOWN_MAX} more" * (count > NAMES_SHOWN_MAX)
         return UnknownTopic(
             f"there is no topic {name!r}; topics: {shown}{more}.",
             f"Create it: PUT /v1/topics/{name} with a number of queues, "
             f"or `tidemark topic create {name}`.",
             topic=name,
-            topics=existing[:NAMES_SHOWN_MAX],
+            topics=existing,
         )
 
 

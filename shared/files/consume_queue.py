@@ -16,11 +16,13 @@ record (walk step 11).
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Protocol
 
-from shared.files.queue_files import MAPPED_PER_QUEUE, QueueFiles
+from shared.files.queue_files import COPIED_MAX, MAPPED_PER_QUEUE, QueueFiles
 from shared.files.queue_math import (
     EVERYTHING,
     Boundary,
@@ -54,13 +56,21 @@ class LogTimes(Protocol):
 class ConsumeQueueReader:
     """One (topic, queue), read-only. Not for use by two threads at once."""
 
-    def __init__(self, store: StoreDir, topic: str, queue: int, log: LogTimes) -> None:
+    def __init__(
+        self, store: StoreDir, topic: str, queue: int, log: LogTimes, *, copied_max: int = 0
+    ) -> None:
+        """copied_max: see ``QueueFiles``."""
         self.topic = topic
         self.queue = queue
         self.file_size = store.config.consume_queue_file_size
         self.units_per_file = self.file_size // UNIT_SIZE
         self._log = log
-        self._files = QueueFiles(store.disk, store.consume_queue_dir(topic, queue), self.file_size)
+        self._files = QueueFiles(
+            store.disk,
+            store.consume_queue_dir(topic, queue),
+            self.file_size,
+            copied_max=copied_max,
+        )
         self._min = QueueOffset(0)
         self._min_for = -1
         self._max = QueueOffset(0)
@@ -264,6 +274,22 @@ class ConsumeQueues:
         else:
             self._readers.move_to_end(key)
         return reader
+
+    @contextlib.contextmanager
+    def glance(self, topic: str, queue: int) -> Iterator[ConsumeQueueReader]:
+        """The queue's reader for one look: one that is not kept is made and closed again.
+
+        Whoever looks at every queue would otherwise push out those that are being read.
+        """
+        kept = self._readers.get((topic, queue))
+        if kept is not None:
+            yield kept
+            return
+        reader = ConsumeQueueReader(self._store, topic, queue, self._log, copied_max=COPIED_MAX)
+        try:
+            yield reader
+        finally:
+            reader.close()
 
     def forget(self) -> None:
         """Close all readers; the next ``get`` looks at the files anew."""

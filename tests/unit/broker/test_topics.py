@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from services.broker import topics as topics_module
 from services.broker.queue_offsets import QueueOffsets
-from services.broker.topics import Put, Topics
+from services.broker.topics import QUEUES_LISTED_MAX, Put, Topics
 from shared.state import records
 from shared.state.records import TopicConfig
 from shared.state.state import BrokerState
@@ -432,3 +432,46 @@ def test_every_refusal_is_an_error_of_ours() -> None:
     for error in (BadName, BadRequest, NotPermitted, UnknownQueue, UnknownTopic):
         assert issubclass(error, TidemarkError)
         assert 400 <= error.status < 500
+
+
+# -- queue numbers that no topic is made with ------------------------------------------------------
+
+LARGEST = 2**31 - 1
+
+
+async def test_a_directory_made_by_hand_does_not_make_a_topic_of_two_billion_queues(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # `mkdir consumequeue/orders/2147483647` made GET of the topic list 2**31 queues.
+    broker = Broker([("orders", LARGEST), ("orders", 2), ("orders", 4096), ("lone", LARGEST)])
+    topics = broker.topics
+    orders, lone = topics.get("orders"), topics.get("lone")
+    assert (orders.queues, lone.queues) == (3, 1)
+    assert topics.queue_numbers(orders) == (0, 1, 2, 4096, LARGEST)
+    assert topics.queue_numbers(lone) == (0, LARGEST)
+    topics.for_reading("orders", LARGEST)
+    with pytest.raises(UnknownQueue):
+        topics.for_reading("orders", 3)
+    assert await topics.queues_for_send("lone") == 1
+    facts = [vars(each) for each in caplog.records]
+    named = [each for each in facts if each["event"] == "queue-numbers"]
+    assert [(each["topic"], each["queues"]) for each in named] == [
+        ("lone", [LARGEST]),
+        ("orders", [4096, LARGEST]),
+    ]
+
+
+async def test_no_answer_lists_more_queues_than_the_limit() -> None:
+    # What RocketMQ's topics.json says is taken as it is; it may be any number.
+    broker = Broker()
+    await broker.topics.take_over([TopicConfig("wide", LARGEST, LARGEST)])
+    topic = broker.topics.get("wide")
+    assert broker.topics.queue_count(topic) == LARGEST
+    assert broker.topics.queue_numbers(topic) == tuple(range(QUEUES_LISTED_MAX))
+
+
+async def test_deleting_a_topic_of_two_billion_queues_takes_no_time() -> None:
+    broker = Broker([("wide", LARGEST)], next_offsets={("wide", 7): 3, ("other", 7): 9})
+    await broker.topics.take_over([TopicConfig("wide", LARGEST, LARGEST)])
+    gone = await broker.topics.delete("wide")
+    assert gone.min_offsets == {7: 3}
