@@ -1,0 +1,260 @@
+"""Write buffer pool, warm-up and memory lock of log files: what each does to appends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+from typing import Final, NamedTuple
+
+from bench.harness import Figure, interleave, options, report
+from bench.servers import SERVER_CORE, pin_to, settle, work_dir
+from shared.files.commit_log import CommitLogAppender
+from shared.files.os_disk import OsDisk
+from shared.files.positions import Positions
+from shared.files.store_config import StoreConfig
+from shared.files.store_dir import StoreDir
+from tidemark.errors import FileNotReady
+from tidemark.formats import batch, properties, twins
+from tidemark.formats.batch import WireMessage
+from tidemark.formats.hosts import parse
+from tidemark.formats.runs import Run
+from tidemark.offsets import PhysicalOffset
+
+FILE_SIZE: Final = 64 << 20
+POOL_SIZE: Final = 16 << 20
+GROUP: Final = 64
+"""Senders that share one commit, or one flush."""
+FLUSH_SIZE: Final = 1 << 20
+"""Bytes per flush while whole files are filled."""
+FILLED_FILES: Final = 6
+QUICK: Final = 10
+"""A quick run takes so many times fewer steps."""
+HOST: Final = parse("127.0.0.1:10911")
+
+
+class Way(NamedTuple):
+    """How the log is written."""
+
+    pool_size: int = 0
+    warm_up: bool = False
+    lock_memory: bool = False
+
+
+PLAIN: Final = "neither"
+WAYS: Final = {
+    PLAIN: Way(),
+    "pool": Way(pool_size=POOL_SIZE),
+    "warm-up": Way(warm_up=True),
+    "lock": Way(lock_memory=True),
+    "pool, warm-up and lock": Way(POOL_SIZE, warm_up=True, lock_memory=True),
+}
+
+
+class Trial:
+    """A new store, written in one way. ``close`` removes it."""
+
+    def __init__(self, way: Way, *, background: bool = False) -> None:
+        """background: files ahead are made by a thread, as in a broker; else all before."""
+        self._root = work_dir("write-pool")
+        store = StoreDir(OsDisk(), self._root, StoreConfig(commit_log_file_size=FILE_SIZE))
+        store.open_or_create()
+        self._positions = Positions.open(store.disk, store.checkpoint_path)
+        self.appender = CommitLogAppender(
+            store,
+            self._positions,
+            ahead=2 if background else 1,
+            background=background,
+            **way._asdict(),
+        )
+        self.appender.start_at(PhysicalOffset(0))
+        self._number = 0
+        self.append(one_message())
+        self.appender.flush()
+        locked = self.appender.files.locked
+        if locked is not None and not background:
+            locked.lock(0)
+            if locked.refused is not None:
+                raise locked.refused
+
+    def append(self, run: Run) -> None:
+        """Append it, behind a wait for the next file if it takes one."""
+        try:
+            self.appender.append([run], [self._number], 1_700_000_000_000)
+        except FileNotReady:
+            self.appender.ensure_next()
+            self.appender.append([run], [self._number], 1_700_000_000_000)
+        self._number += run.message_count
+
+    def drop_cache(self) -> None:
+        """Let the kernel drop the first file's pages, as it does when memory is short."""
+        descriptor = os.open(self.appender.files.path(0), os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Close and remove it."""
+        self.appender.close(clean=True)
+        self._positions.close()
+        shutil.rmtree(self._root)
+
+
+def one_message() -> Run:
+    """128 bytes with tags, one key and a unique id."""
+    pairs = {"TAGS": "new", "KEYS": "order-1", "UNIQ_KEY": "7F0000010001" + "0" * 20}
+    entry = WireMessage(bytes(128), properties.encode(pairs))
+    return Run("orders", 0, batch.encode([entry]), 1, HOST, HOST)
+
+
+def one_batch() -> Run:
+    """256 messages of 256 bytes with unique ids."""
+    encoded = properties.encode({"UNIQ_KEY": "7F0000010001" + "0" * 20})
+    entries = batch.encode([WireMessage(bytes(256), encoded)] * 256)
+    return Run("orders", 0, entries, 256, HOST, HOST)
+
+
+class Load(NamedTuple):
+    """What is done again and again."""
+
+    steps: int
+    messages: int
+    """Of one step."""
+    step: Callable[[Trial], None]
+    before: Callable[[Trial], None] | None = None
+    """Before each step, not timed."""
+
+
+def _singles(count: int, after: Callable[[CommitLogAppender], object]) -> Callable[[Trial], None]:
+    run = one_message()
+
+    def step(trial: Trial) -> None:
+        for _ in range(count):
+            trial.append(run)
+        after(trial.appender)
+
+    return step
+
+
+def _batches(after: Callable[[CommitLogAppender], object]) -> Callable[[Trial], None]:
+    run = one_batch()
+
+    def step(trial: Trial) -> None:
+        trial.append(run)
+        after(trial.appender)
+
+    return step
+
+
+def _flush_and_drop(trial: Trial) -> None:
+    trial.appender.flush()
+    trial.drop_cache()
+
+
+COMMIT: Final = CommitLogAppender.commit
+FLUSH: Final = CommitLogAppender.flush
+LOADS: Final = {
+    f"{GROUP} × 128 B, then a commit": Load(1500, GROUP, _singles(GROUP, COMMIT)),
+    "batch of 256 × 256 B, then a commit": Load(400, 256, _batches(COMMIT)),
+    "128 B, then a flush": Load(3000, 1, _singles(1, FLUSH)),
+    f"{GROUP} × 128 B, then a flush": Load(700, GROUP, _singles(GROUP, FLUSH)),
+    "batch of 256 × 256 B, then a flush": Load(400, 256, _batches(FLUSH)),
+    "128 B with the log's end out of the cache": Load(
+        200, 1, _singles(1, COMMIT), before=_flush_and_drop
+    ),
+}
+FILLING: Final = "whole files of 64 MiB, a flush per MiB"
+FILLED_WAYS: Final = (PLAIN, "warm-up")
+
+
+def run_load(way: Way, load: Load, steps: int) -> tuple[float, float]:
+    """Messages per second, and the p99 of a step in microseconds."""
+    settle()
+    clock, times = time.perf_counter_ns, []
+    with closing(Trial(way)) as trial:
+        for _ in range(steps):
+            if load.before is not None:
+                load.before(trial)
+            began = clock()
+            load.step(trial)
+            times.append(clock() - began)
+    times.sort()
+    rate = steps * load.messages / (sum(times) / 1e9)
+    return rate, times[len(times) * 99 // 100] / 1000
+
+
+def fill_files(way: Way, files: int) -> float:
+    """Bytes per second [MB/s] while files are made, warmed up, filled and flushed."""
+    settle()
+    with closing(Trial(way, background=True)) as trial:
+        run, appender = one_batch(), trial.appender
+        began = time.perf_counter()
+        while appender.appended < files * FILE_SIZE:
+            trial.append(run)
+            if appender.appended - appender.flushed >= FLUSH_SIZE:
+                appender.flush()
+            appender.prepare_next()
+        return appender.flush() / (time.perf_counter() - began) / 1e6
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; the exit status."""
+    given = options(__doc__, arguments)
+    pin_to(SERVER_CORE)
+    slowest: dict[str, list[float]] = defaultdict(list)
+    jobs: dict[str, Callable[[], float]] = {}
+
+    def job(name: str, way: Way, load: Load) -> Callable[[], float]:
+        def measure() -> float:
+            steps = load.steps // QUICK if given.quick else load.steps
+            rate, p99 = run_load(way, load, steps)
+            slowest[name].append(p99)
+            return rate
+
+        return measure
+
+    for what, load in LOADS.items():
+        for name, way in WAYS.items():
+            jobs[f"{what}: {name}"] = job(f"{what}: {name}", way, load)
+    files = 2 if given.quick else FILLED_FILES
+    for name in FILLED_WAYS:
+        jobs[f"{FILLING}: {name}"] = partial(fill_files, WAYS[name], files)
+    found = interleave(jobs, runs=given.runs)
+    p99 = {name: values[-given.runs :] for name, values in slowest.items()}
+    figures = []
+    for what in LOADS:
+        for name in WAYS:
+            if name == PLAIN:
+                continue
+            key, plain = f"{what}: {name}", f"{what}: {PLAIN}"
+            figures += [
+                Figure(key, "msg/s", found[key], None, PLAIN, found[plain]),
+                Figure(
+                    f"{key}, p99", "µs", p99[key], None, PLAIN, p99[plain], more_is_better=False
+                ),
+            ]
+    for name in FILLED_WAYS[1:]:
+        key, plain = f"{FILLING}: {name}", f"{FILLING}: {PLAIN}"
+        figures.append(Figure(key, "MB/s", found[key], None, PLAIN, found[plain]))
+    twin = "compiled" if twins.COMPILED else "pure"
+    return report(
+        "write_pool",
+        figures,
+        f"""CommitLogAppender in this process, one thread, {twin} twins, no HTTP; every run in a new
+        store of 64 MiB log files, reserved and, where it says so, warmed up and locked before the
+        clock starts; pool of 16 MiB. 128 B messages carry tags, one key and a unique id (300 B
+        records), batches unique ids. p99: of one step, that is of all its appends and the commit
+        or flush behind them. Out of the cache: all pages of the file are dropped before each
+        append. Whole files: as a broker does it, files ahead made by a thread on the same core.""",
+        quick=given.quick,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
