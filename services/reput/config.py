@@ -31,7 +31,7 @@ class ReputConfig:
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     step_size: int = setting(
-        1 << 20,
+        4 << 20,
         unit="bytes",
         minimum=4096,
         maximum=64 << 20,

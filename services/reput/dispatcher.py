@@ -18,7 +18,7 @@ answers the pulls it holds.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -50,7 +50,7 @@ from tidemark.formats.plan import Plan
 from tidemark.offsets import PhysicalOffset
 
 STEP_SIZE: Final = 1 << 20
-"""Bytes of log per step, by default: some ten milliseconds of work."""
+"""Bytes of log per step, by default: about a millisecond of work."""
 
 
 @dataclass(slots=True)
@@ -218,9 +218,9 @@ class Dispatcher:
         """Cut queues and index; return where the index wants the log from."""
         start, log_min = decision.start, marks.log_min
         self._pass_end = self._compare_until = keep
+        cache_is_whole = marks.boot_is_ours or marks.generation_is_ours
         match decision.queue_mode:
             case QueueMode.CONTINUE:
-                cache_is_whole = marks.boot_is_ours or marks.generation_is_ours
                 self._queues.continue_from(
                     found, start=start, keep=keep, thorough=not cache_is_whole
                 )
@@ -233,6 +233,7 @@ class Dispatcher:
                 self._withdraw_durable(log_min)
                 self._queues.rebuild(found, log_min=log_min, keep=keep)
         self._queues.compare = True
+        self._queues.believes_cache = cache_is_whole
         return self._index.resume(
             decision.index_mode,
             start=start,
@@ -455,24 +456,26 @@ class Dispatcher:
         try:
             job.run()
         except FlushFailed as failed:
-            self.distrust_cache(failed.path)
+            self.distrust_cache(failed.paths)
             raise
         self.finish_sync(job)
 
-    def distrust_cache(self, path: Path) -> None:
-        """The sync of path failed: the page cache may hold what the disk never got.
+    def distrust_cache(self, paths: Iterable[Path]) -> None:
+        """The sync of paths failed: the page cache may hold what the disk never got.
 
         The kernel calls such pages clean, so a later sync would succeed without them. The next
-        start therefore has to believe the last durable mark and nothing else, as after a power cut;
-        and what it finds equal to the log it leaves alone, so the file is written over itself now:
-        its pages are dirty again, and the next sync tells the truth. Call it between
-        steps: nobody may be storing into the file meanwhile.
+        start therefore has to believe the last durable mark and nothing else, as after a power cut,
+        and stores everything behind it anew, equal or not. What it believes unseen, of a store that
+        was never synced, must tell the truth at its next sync: the files are written over
+        themselves now, and their pages are dirty again. Call it between steps: nobody may be
+        storing into the files meanwhile.
         """
-        with contextlib.suppress(OSError, StoreError):  # the process ends by the first failure
-            self._write_over_itself(path)
         self._positions.publish(Slot.REPUT_GENERATION, 0)
         self._positions.publish(Slot.REPUT_BOOT_ID_HIGH, 0)
         self._positions.publish(Slot.REPUT_BOOT_ID_LOW, 0)
+        for path in paths:
+            with contextlib.suppress(OSError, StoreError):  # the process ends by the first failure
+                self._write_over_itself(path)
 
     def _write_over_itself(self, path: Path) -> None:
         file = self._store.disk.open(path, writable=True)

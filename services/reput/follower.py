@@ -19,19 +19,21 @@ from typing import Final, TypeVar
 from services.reput.config import ReputConfig
 from services.reput.metrics import ReputMetrics
 from services.reput.open_store import OpenStore
+from services.reput.pace import Pace
 from services.reput.resume import QueueMode
 from services.reput.sync_job import SyncJob
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from tidemark.errors import FlushFailed, ReplacedPositions, StoreError
 from tidemark.formats.checkpoint import Slot
+from tidemark.formats.twins import COMPILED
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BROKER: Final = "broker"
-INLINE_SIZE: Final = 64 * 1024
-"""Bytes of log dispatched on the loop: about a millisecond. A thread would add as much."""
+INLINE_SIZE: Final = 1 << 20 if COMPILED else 64 * 1024
+"""Bytes of log dispatched on the loop: about a millisecond. A thread would add a part of that."""
 SYNC_THREADS: Final = 4
 SYNC_ALONE_MAX: Final = 4
 """More touched files than that are synced by several threads."""
@@ -69,6 +71,7 @@ class Follower:
         self._generation = 0
         self._begin_at = self._begin_end = 0
         self._blocked: str | None = None
+        self._pace = Pace()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Wait for the log, resume, follow; after stop dispatch the rest, sync, return.
@@ -158,9 +161,14 @@ class Follower:
             now = self._clock.monotonic()
             if done:
                 busy_until = now + BUSY_FOR_S
+            waiting = self._dispatcher.end - self._dispatcher.position if done else 0
+            rest_s = self._pace.rest_s(now)
+            if waiting > INLINE_SIZE or (waiting > 0 and not rest_s):
                 await asyncio.sleep(0)  # probes are answered between two steps
-                continue
-            await self._doorbell.wait(self._pause_s(now < busy_until))
+            elif rest_s:
+                await self._doorbell.rest(rest_s)
+            else:
+                await self._doorbell.wait(self._pause_s(now < busy_until))
 
     def _pause_s(self, is_busy: bool) -> float:
         config = self._config
@@ -179,6 +187,7 @@ class Follower:
         if waiting <= 0 and not dispatcher.is_catching_up:
             return 0
         before, started = dispatcher.dispatched, self._clock.monotonic()
+        records = dispatcher.records_count
         try:
             if 0 < waiting <= INLINE_SIZE and not dispatcher.is_catching_up:
                 done = dispatcher.step(INLINE_SIZE)
@@ -194,6 +203,7 @@ class Follower:
         self._note_free()
         if done:
             self._metrics.step_duration.observe(self._clock.monotonic() - started)
+            self._pace.stepped(started, dispatcher.records_count - records)
         if dispatcher.dispatched != before:
             self._doorbell.ring(BROKER)
         return done
@@ -273,7 +283,7 @@ class Follower:
             await sync
         except FlushFailed as failed:
             self._metrics.errors.labels(FlushFailed.code).inc()
-            self._dispatcher.distrust_cache(failed.path)
+            self._dispatcher.distrust_cache(failed.paths)
             raise
         self._dispatcher.finish_sync(job)
 

@@ -16,7 +16,15 @@ from services.reput.queue_writer import Totals
 from shared.files.disk import Disk
 from tidemark.errors import FlushFailed
 
-Each = Callable[[Callable[[Path], None], Iterable[Path]], Iterable[None]]
+
+class Failed(NamedTuple):
+    """A file or directory whose sync failed, and how."""
+
+    path: Path
+    error: OSError
+
+
+Each = Callable[[Callable[[Path], Failed | None], Iterable[Path]], Iterable[Failed | None]]
 """As ``map``: call with each path, in any order or at the same time."""
 
 
@@ -46,44 +54,54 @@ class SyncJob:
     is_publishable: bool
 
     def run(self, each: Each = map) -> None:
-        """Make it durable: files, then the directories that name them. Raises FlushFailed.
+        """Make it durable: files, then the directories that name them.
 
         each: as ``map``, or that of an executor: files synced at the same time share the commits
         of the file system's journal.
+        Raises FlushFailed, with all that failed as its ``paths``: every file is tried, since the
+        pages of each that fails count as clean from then on.
         """
-        for _ in each(self._sync_file, sorted(self.files)):
-            pass
-        for _ in each(self._sync_directory, sorted(self.directories)):
-            pass
+        for sync, paths in (
+            (self._sync_file, self.files),
+            (self._sync_directory, self.directories),
+        ):
+            failed = [one for one in each(sync, sorted(paths)) if one is not None]
+            if failed:
+                first, error = failed[0]
+                raise _flush_failed(first, error, [path for path, _ in failed]) from error
 
-    def _sync_file(self, path: Path) -> None:
+    def _sync_file(self, path: Path) -> Failed | None:
         try:
             # fdatasync needs no right to write: nothing here depends on the disk's mood.
             file = self.disk.open(path, writable=False)
         except FileNotFoundError:
-            return  # removed since: an index file that is made again
+            return None  # removed since: an index file that is made again
         try:
             file.sync()
         except OSError as error:
-            raise _flush_failed(path, error) from error
+            return Failed(path, error)
         finally:
             file.close()
+        return None
 
-    def _sync_directory(self, path: Path) -> None:
+    def _sync_directory(self, path: Path) -> Failed | None:
         try:
             self.disk.sync_directory(path)
         except FileNotFoundError:
-            return  # removed since, with all that was in it
+            return None  # removed since, with all that was in it
         except NotADirectoryError:
-            return  # a stranger's file is in the way: dispatch waits for it, and says so
+            return None  # a stranger's file is in the way: dispatch waits for it, and says so
         except OSError as error:
-            raise _flush_failed(path, error) from error
+            return Failed(path, error)
+        return None
 
 
-def _flush_failed(path: Path, error: Exception) -> FlushFailed:
+def _flush_failed(path: Path, error: OSError, paths: list[Path]) -> FlushFailed:
+    others = f" ({len(paths) - 1} others failed as well)" if len(paths) > 1 else ""
     return FlushFailed(
-        f"fdatasync of {path} failed: {error}. Records are not in doubt; what was dispatched "
-        "since the last sync is.",
+        f"fdatasync of {path} failed: {error}{others}. Records are not in doubt; what was "
+        "dispatched since the last sync is.",
         "Look at the kernel's log for the disk's errors. The next start dispatches it once more.",
         path=path,
+        paths=paths,
     )

@@ -82,6 +82,15 @@ class Doorbell:
             timer.cancel()
             self._waiter = None
 
+    async def rest(self, seconds: float) -> None:
+        """Hear nothing for so long: rings do not even wake the loop. They count for the next wait,
+        and so does a ``wake`` of this process."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            loop.remove_reader(self._socket)
+            self._loop = None
+        await asyncio.sleep(seconds)
+
     def wake(self) -> None:
         """End a wait of this process, as a ring would. From the loop's thread only."""
         self._rung = True

@@ -11,6 +11,7 @@ from services.reput.dispatcher import Dispatcher
 from services.reput.resume import IndexMode, QueueMode
 from shared.files.commit_log import CommitLogReader
 from shared.files.index import IndexReader
+from tests.support.sim_disk import LOSE_ALL, SimDisk
 from tests.support.small_store import BOOT, CONFIG, SmallStore
 from tidemark.errors import CorruptRecord, FlushFailed, QueueGap, StrayFile
 from tidemark.formats.checkpoint import Slot
@@ -483,6 +484,49 @@ def test_after_a_failed_sync_the_next_start_believes_the_disk_only(
     dispatch_all(again)
     assert units(small) == expected_units(small)
     again.close()
+
+
+@pytest.mark.parametrize(
+    ("synced_before", "killed_at_once"),
+    # Not so if it was never synced and killed at once: it is believed as RocketMQ believes it.
+    [(False, False), (True, False), (True, True)],
+)
+def test_all_files_of_a_failed_sync_tell_the_truth_at_the_next(
+    synced_before: bool, killed_at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. The sync of several files fails, and the kernel calls their pages clean; 2. only the first
+    of them was written over itself, or the process was killed before; 3. the next start found equal
+    units and left them alone; 4. its sync succeeded, and was believed; 5. power cut."""
+    disk = SimDisk(3)
+    disk.write_back_chance = 0
+    small = SmallStore(Path("/store"), replace(CONFIG, index_enabled=False), disk=disk)
+    dispatcher = dispatcher_of(small)
+    if synced_before:
+        for queue in range(3):
+            small.put("orders", queue)
+        small.flush()
+        dispatch_all(dispatcher)
+        dispatcher.sync()
+    for number in range(12):
+        small.put("orders", number % 3)
+    small.flush()
+    dispatch_all(dispatcher)
+    disk.failing_sync = lambda path: "consumequeue" in path.parts
+    if killed_at_once:
+        monkeypatch.setattr(Dispatcher, "_write_over_itself", lambda *_: None)
+    with pytest.raises(FlushFailed, match="2 others failed as well") as caught:
+        dispatcher.sync()
+    assert caught.value.paths == [small.queue_file("orders", queue, 0) for queue in range(3)]
+    disk.failing_sync = lambda path: False
+
+    again = dispatcher_of(small)
+    dispatch_all(again)
+    again.sync()
+    assert small.positions.get(Slot.DISPATCHED_DURABLE) == small.end
+    files = dict(disk.power_cut(loss=LOSE_ALL).files())
+    for topic, queue, number, unit in small.units:
+        stored = files[small.queue_file(topic, queue, number * 20 // 200 * 200)]
+        assert stored[number * 20 % 200 :][:20] == encode(unit)
 
 
 def test_where_rocketmq_wrote_a_record_crc_that_came_along_is_not_judged(

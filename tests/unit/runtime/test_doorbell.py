@@ -36,6 +36,24 @@ async def test_a_ring_before_the_wait_is_not_lost(bells: tuple[Doorbell, Doorbel
     assert not await reput.wait(0.001), "three rings are one reason to look"
 
 
+async def test_a_ring_during_a_rest_wakes_nobody_and_counts_for_the_next_wait(
+    bells: tuple[Doorbell, Doorbell],
+) -> None:
+    broker, reput = bells
+    assert not await reput.wait(0.001)
+    resting = asyncio.create_task(reput.rest(0.05))
+    await asyncio.sleep(0)
+    assert broker.ring("reput")
+    began = asyncio.get_running_loop().time()
+    await resting
+    assert asyncio.get_running_loop().time() - began > 0.04
+    assert await reput.wait(5)
+    waiting = asyncio.create_task(reput.wait(5))
+    await asyncio.sleep(0)
+    broker.ring("reput")
+    assert await waiting
+
+
 async def test_nobody_listening_and_a_full_socket_are_no_errors(
     bells: tuple[Doorbell, Doorbell],
 ) -> None:

@@ -1,0 +1,247 @@
+"""Figure 3: dispatch of an existing log by reput's own code: queue units, units and index keys."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import statistics
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from bench.harness import Figure, Series, interleave, options, report
+from bench.servers import SERVER_CORE, pin_to, settle, work_dir
+from services.reput.config import ReputConfig
+from services.reput.dispatcher import Dispatcher
+from services.reput.follower import SYNC_THREADS
+from shared.files.commit_log import CommitLogAppender, CommitLogReader
+from shared.files.os_disk import OsDisk
+from shared.files.positions import Positions
+from shared.files.recovery import recover
+from shared.files.store_config import StoreConfig
+from shared.files.store_dir import StoreDir
+from shared.runtime.clock import SystemClock
+from tidemark.formats import batch, properties, twins
+from tidemark.formats.batch import WireMessage
+from tidemark.formats.checkpoint import Slot
+from tidemark.formats.hosts import parse
+from tidemark.formats.runs import Run
+
+UNITS_GOAL: Final = 5e6
+KEYS_GOAL: Final = 1.5e6
+BYTES: Final = 512 << 20
+"""Of log in each measured run, about."""
+BYTES_QUICK: Final = 64 << 20
+BYTES_PLOT: Final = 128 << 20
+BODY_SIZES: Final = (128, 256, 1024)
+QUEUES: Final = (1, 48, 1000)
+TOPICS: Final = ("orders", "payments", "shipments")
+MESSAGES_AT_ONCE: Final = 4096
+BOOT: Final = (1, 1)
+CHUNK_SIZE: Final = 1 << 20
+HOST: Final = parse("127.0.0.1:10911")
+BASELINE: Final = "memcpy + zlib CRC-32 of the same log"
+REPUT_SLOTS: Final = (
+    Slot.DISPATCHED,
+    Slot.DISPATCHED_DURABLE,
+    Slot.REPUT_GENERATION,
+    Slot.REPUT_BOOT_ID_HIGH,
+    Slot.REPUT_BOOT_ID_LOW,
+    Slot.RESUME_UNITS,
+    Slot.RESUME_FIRSTS,
+    Slot.RESUME_INDEX_ENTRIES,
+    Slot.RESUME_CHECK,
+)
+
+
+class Shape(NamedTuple):
+    """What a log is made of: records of the queues in turn, one of each."""
+
+    body_size: int = 128
+    queues: int = 48
+    keys: bool = False
+    """A unique id and one key: two index rows for each message. Else there is no index."""
+
+
+class Log:
+    """A log on disk and in the page cache, to be dispatched as often as wanted."""
+
+    def __init__(self, root: Path, shape: Shape, size: int) -> None:
+        self.shape = shape
+        config = StoreConfig(index_enabled=shape.keys)
+        self._store = StoreDir(OsDisk(), root, config)
+        self._store.open_or_create()
+        self._positions = Positions.open(self._store.disk, self._store.checkpoint_path)
+        appender = CommitLogAppender(self._store, self._positions, ahead=1)
+        recovered = recover(self._store, self._positions, boot_id=BOOT, now=0)
+        appender.start_at(recovered.end)
+        self._sync_helpers = ThreadPoolExecutor(SYNC_THREADS)
+        self.records = 0
+        while appender.written < size:
+            runs, firsts = _batch(shape, self.records)
+            appender.prepare_next()
+            appender.append(runs, firsts, 1_700_000_000_000 + self.records)
+            self.records += len(runs)
+        appender.flush()
+        self.size = int(appender.written)
+        appender.close(clean=True)
+
+    def dispatch(self, step_size: int, *, unmeasured: int = 0) -> float:
+        """Dispatch it from its beginning to its end and sync; records/s.
+
+        unmeasured: bytes at the beginning that do not count, nor what making their queues costs.
+        """
+        for directory in (self._store.consume_queues_dir, self._store.index_dir):
+            shutil.rmtree(directory)
+            directory.mkdir()
+        for slot in REPUT_SLOTS:
+            self._positions.publish(slot, 0)
+        settle()
+        with closing(CommitLogReader(self._store, self._positions)) as log:
+            dispatcher = Dispatcher(
+                self._store, self._positions, log, clock=SystemClock(), boot_id=BOOT
+            )
+            with closing(dispatcher):
+                dispatcher.resume()
+                while dispatcher.position < unmeasured:
+                    dispatcher.step(unmeasured)
+                dispatcher.sync()
+                first = dispatcher.units_count
+                began = time.perf_counter()
+                while dispatcher.step(step_size):
+                    pass
+                self._sync(dispatcher)
+                seconds = time.perf_counter() - began
+                rows = dispatcher.index_entries_count
+                done = dispatcher.units_count, self._positions.get(Slot.DISPATCHED_DURABLE), rows
+        assert done == (self.records, self.size, 2 * self.records * self.shape.keys), done
+        return (self.records - first) / seconds
+
+    def _sync(self, dispatcher: Dispatcher) -> None:
+        """As the follower does it: several files at a time."""
+        job = dispatcher.begin_sync()
+        assert job is not None
+        job.run(self._sync_helpers.map)
+        dispatcher.finish_sync(job)
+
+    def read(self) -> float:
+        """Copy its bytes out of the mapping and compute their CRC-32; records/s."""
+        settle()
+        crc = 0
+        with closing(CommitLogReader(self._store, self._positions)) as log:
+            began = time.perf_counter()
+            at = log.min_offset
+            while at < self.size:
+                view = log.window(at, log.next_file(at))[: min(CHUNK_SIZE, self.size - at)]
+                crc = zlib.crc32(bytes(view), crc)
+                at = type(at)(at + len(view))
+            seconds = time.perf_counter() - began
+        return self.records / seconds
+
+    def close(self) -> None:
+        """Unmap and remove it."""
+        self._sync_helpers.shutdown()
+        self._positions.close()
+        shutil.rmtree(self._store.root)
+
+
+def _batch(shape: Shape, done: int) -> tuple[list[Run], list[int]]:
+    """The next messages, a run each, and their queue offsets."""
+    body = bytes(range(256)) * (shape.body_size // 256 + 1)
+    runs, firsts = [], []
+    for number in range(done, done + MESSAGES_AT_ONCE):
+        queue = number % shape.queues
+        pairs = {"TAGS": "new"}
+        if shape.keys:
+            pairs |= {"KEYS": f"order-{number}", "UNIQ_KEY": f"7F0000010001{number:020X}"}
+        message = WireMessage(body[: shape.body_size], properties.encode(pairs))
+        topic = TOPICS[queue % len(TOPICS)]
+        entries = batch.encode([message])
+        runs.append(Run(topic, queue // len(TOPICS), entries, 1, HOST, HOST))
+        firsts.append(number // shape.queues)
+    return runs, firsts
+
+
+@contextmanager
+def log_of(shape: Shape, size: int) -> Iterator[Log]:
+    """A log in a directory of its own, removed afterwards."""
+    with closing(Log(work_dir("dispatch-"), shape, size)) as log:
+        yield log
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; the exit status."""
+    given = options(__doc__, arguments)
+    size = BYTES_QUICK if given.quick else BYTES
+    pin_to(SERVER_CORE)
+    step_size = ReputConfig().step_size
+    jobs: dict[str, Callable[[], float]] = {}
+    with ExitStack() as logs:
+        for name, keys in (("units", False), ("keys", True)):
+            log = logs.enter_context(log_of(Shape(keys=keys), size))
+            jobs[name] = functools.partial(log.dispatch, step_size)
+            jobs[f"{name}-bytes"] = log.read
+        found = interleave(jobs, runs=given.runs)
+    figures = [
+        Figure(
+            "dispatch, queue units only, 128 B bodies, 3 topics x 16 queues",
+            "records/s",
+            found["units"],
+            UNITS_GOAL,
+            BASELINE,
+            found["units-bytes"],
+        ),
+        Figure(
+            "dispatch, queue units and two index keys per message, same bodies and queues",
+            "records/s",
+            found["keys"],
+            KEYS_GOAL,
+            BASELINE,
+            found["keys-bytes"],
+        ),
+    ]
+    series = [] if given.quick else _series(step_size)
+    twin = "compiled" if twins.COMPILED else "pure"
+    return report(
+        "dispatch",
+        figures,
+        f"""services.reput.dispatcher.Dispatcher.step ({step_size:,} bytes at a time, {twin} twins)
+        from the first byte of a log of {size >> 20} MiB in the page cache to its end, then its sync
+        of all files; one process on one core, time on the clock, sync included. Neighbouring
+        records belong to different queues; record CRC on, both CRCs of every record verified.""",
+        quick=given.quick,
+        series=series,
+    )
+
+
+def _series(step_size: int) -> list[Series]:
+    """How the rates move with body size and with the number of queues."""
+    plain: dict[str, list[tuple[float, float]]] = {"units": [], "units and two keys": []}
+    by_queues = {name: list(points) for name, points in plain.items()}
+    for name, keys in zip(plain, (False, True), strict=True):
+        for body_size in BODY_SIZES:
+            shape = Shape(body_size=body_size, keys=keys)
+            plain[name].append((body_size, _once(shape, step_size)))
+        for queues in QUEUES:
+            shape = Shape(queues=queues, keys=keys)
+            by_queues[name].append((queues, _once(shape, step_size)))
+    return [
+        Series("dispatch_sizes", "Dispatch by body size", "body [B]", "records/s", plain),
+        Series("dispatch_queues", "Dispatch by queues", "queues", "records/s", by_queues),
+    ]
+
+
+def _once(shape: Shape, step_size: int) -> float:
+    """Median of three runs behind a warm-up, of all but the log's first eighth."""
+    with log_of(shape, BYTES_PLOT) as log:
+        job = functools.partial(log.dispatch, step_size, unmeasured=log.size // 8)
+        return statistics.median(interleave({"": job}, runs=3)[""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
