@@ -218,9 +218,9 @@ class Dispatcher:
         """Cut queues and index; return where the index wants the log from."""
         start, log_min = decision.start, marks.log_min
         self._pass_end = self._compare_until = keep
-        cache_is_whole = marks.boot_is_ours or marks.generation_is_ours
         match decision.queue_mode:
             case QueueMode.CONTINUE:
+                cache_is_whole = marks.boot_is_ours or marks.generation_is_ours
                 self._queues.continue_from(
                     found, start=start, keep=keep, thorough=not cache_is_whole
                 )
@@ -233,7 +233,6 @@ class Dispatcher:
                 self._withdraw_durable(log_min)
                 self._queues.rebuild(found, log_min=log_min, keep=keep)
         self._queues.compare = True
-        self._queues.believes_cache = cache_is_whole
         return self._index.resume(
             decision.index_mode,
             start=start,
@@ -464,11 +463,11 @@ class Dispatcher:
         """The sync of paths failed: the page cache may hold what the disk never got.
 
         The kernel calls such pages clean, so a later sync would succeed without them. The next
-        start therefore has to believe the last durable mark and nothing else, as after a power cut,
-        and stores everything behind it anew, equal or not. What it believes unseen, of a store that
-        was never synced, must tell the truth at its next sync: the files are written over
-        themselves now, and their pages are dirty again. Call it between steps: nobody may be
-        storing into the files meanwhile.
+        start therefore has to believe the last durable mark and nothing else, as after a power cut:
+        it cuts what lies behind. Where it was never synced, or rebuilt, it leaves alone what it
+        finds equal to the log, so the files are written over themselves now: their pages are dirty
+        again, and the next sync tells the truth. Call it between steps: nobody may be storing into
+        the files meanwhile.
         """
         self._positions.publish(Slot.REPUT_GENERATION, 0)
         self._positions.publish(Slot.REPUT_BOOT_ID_HIGH, 0)

@@ -130,9 +130,6 @@ class QueueWriter:
         self._firsts = 0
         self.compare = False
         """What is to be stored may be there already: look before storing."""
-        self.believes_cache = True
-        """What is there and equal is left alone: it is on disk, or will be with the next sync. Not
-        so after a failed sync: its pages count as clean and never reach the disk."""
         self.stored_count = 0
         """Units stored since the start of the process."""
         self.repaired_count = 0
@@ -383,9 +380,9 @@ class QueueWriter:
         self._touched.add(queue.path)
         if self.compare and start != queue.made:
             present = file.pread(len(units), position)
-            if present == units and self.believes_cache:
+            if present == units:
                 return
-            if present not in (units, bytes(len(present))):
+            if present != bytes(len(present)):
                 self.repaired_count += _differing(present, units)
         reserved = queue.reserved
         if start != reserved.start or position < reserved.low or end > reserved.high:
