@@ -385,6 +385,18 @@ def test_no_ids_are_made_if_none_are_wanted(twin: ModuleType, before: bool) -> N
     assert plain.made_ids == 0
 
 
+def test_a_message_that_has_no_room_for_an_id_fits_if_none_is_wanted(twin: ModuleType) -> None:
+    # The word that none is wanted stood behind the messages: found by fuzz_twins.
+    made = {"messages": [{"body": b"", "properties": {"n": "v" * 32_740}}]}
+    assert read(twin, msgpack.packb(made)) is None
+    assert read(twin, msgpack.packb({**made, "make_unique_ids": True})) is None
+    for order in ({**made, "make_unique_ids": False}, {"make_unique_ids": False, **made}):
+        body = msgpack.packb(order)
+        plain = read(twin, body)
+        assert plain is not None
+        assert_same(plain, careful(body))
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -215,7 +215,7 @@ cdef object request(object body, Rules *rules, int64_t messages_max, int64_t tim
     cdef Entries entries
     cdef uint64_t field_count, number, message_count = 0
     cdef int64_t timeout_ms = 0
-    cdef bint has_ids = False, has_ack = False
+    cdef bint has_ids = False, has_ack = False, wants_none = False
     cdef PyObject *made = NULL
     cursor.at = <const uint8_t *>PyBytes_AS_STRING(body)
     cursor.end = cursor.at + PyBytes_GET_SIZE(body)
@@ -240,7 +240,15 @@ cdef object request(object body, Rules *rules, int64_t messages_max, int64_t tim
                 )
                 begin(&entries, made)
                 if not read_messages(&cursor, message_count, rules, &entries):
-                    return None
+                    if has_ids or not rules.makes_ids:
+                        return None
+                    # Perhaps only with a made id too large, and none is wanted: that may follow.
+                    cursor = messages
+                    rules.makes_ids = False
+                    begin(&entries, made)
+                    if not read_messages(&cursor, message_count, rules, &entries):
+                        return None
+                    wants_none = True
             elif tidemark_is(&key, b"ack", 3):
                 if has_ack:
                     return None
@@ -262,13 +270,13 @@ cdef object request(object body, Rules *rules, int64_t messages_max, int64_t tim
                     return None
                 has_ids = True
                 if tidemark_peek(&cursor) == TIDEMARK_FALSE:
-                    rules.makes_ids = False
+                    rules.makes_ids = wants_none = False
                 elif tidemark_peek(&cursor) not in (TIDEMARK_TRUE, TIDEMARK_NIL):
                     return None
                 cursor.at += 1
             else:
                 return None
-        if made == NULL or cursor.at != cursor.end:
+        if made == NULL or cursor.at != cursor.end or wants_none:
             return None
         if entries.made_ids and not rules.makes_ids:
             # The word that none should be made stood behind the messages.
