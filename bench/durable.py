@@ -1,0 +1,316 @@
+"""Figure 8: durable appends of 128 B in process, without HTTP; messages per fdatasync."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import uvloop
+from prometheus_client import CollectorRegistry
+
+from bench.harness import Figure, Series, interleave, options, report
+from bench.servers import SERVER_CORE, pin_to, settle, work_dir
+from services.broker.append import Append
+from services.broker.config import BrokerConfig
+from services.broker.files_ahead import FilesAhead
+from services.broker.flusher import Flusher, Pace
+from services.broker.metrics import BrokerMetrics
+from services.broker.queue_offsets import QueueOffsets
+from services.broker.serving import settle_collector
+from shared.files.commit_log_appender import CommitLogAppender
+from shared.files.os_disk import OsDisk
+from shared.files.positions import Positions
+from shared.files.store_dir import StoreDir
+from shared.runtime.clock import SystemClock
+from tidemark.formats import batch, properties, twins
+from tidemark.formats.batch import WireMessage
+from tidemark.formats.hosts import parse
+from tidemark.formats.runs import Run
+from tidemark.offsets import PhysicalOffset
+
+SECONDS: Final = 3.0
+SECONDS_QUICK: Final = 0.5
+LONG_SECONDS: Final = 60.0
+LONG_SECONDS_QUICK: Final = 3.0
+WINDOWS: Final = 6
+"""Of the long run: the first and the last are compared."""
+WAITERS: Final = (1, 16, 64)
+GOALS: Final = {1: 5_000.0, 16: 30_000.0, 64: 80_000.0}
+THREAD_GOAL: Final = 7_000.0
+PER_FLUSH_GOAL: Final = 16.0
+STEADY_GOAL: Final = 0.95
+"""Last window over first; what a disk of a virtual machine varies by itself is allowed."""
+BODY_SIZE: Final = 128
+TIMEOUT_S: Final = 60.0
+SIZES: Final = (16, 128, 1024, 4096)
+HOST: Final = parse("127.0.0.1:10911")
+TOPIC: Final = "orders"
+
+
+def entry(body_size: int) -> bytes:
+    """One message with tags, a key and a unique id, as a produce request brings it."""
+    named = {"TAGS": "new", "KEYS": "order-1", "UNIQ_KEY": "7F" * 16}
+    return batch.encode([WireMessage(bytes(body_size), properties.encode(named))])
+
+
+class Rate(NamedTuple):
+    """What one run on the loop did."""
+
+    per_second: float
+    per_flush: float
+    """Messages released by one fdatasync."""
+    windows: list[float]
+    """The rate in each of WINDOWS equal parts of the run."""
+
+
+class Log:
+    """An empty store on the disk that is measured, appended to as the broker does."""
+
+    def __init__(self, root: Path) -> None:
+        self._config = BrokerConfig(store_dir=root / "store")
+        store = StoreDir(OsDisk(), self._config.store_dir, self._config.store)
+        store.open_or_create()
+        self._positions = Positions.open(store.disk, store.checkpoint_path)
+        self.appender = CommitLogAppender(store, self._positions)
+        self.appender.start_at(PhysicalOffset(0))
+        self.appender.prepare_next()
+        self._clock = SystemClock()
+
+    def close(self) -> None:
+        """Give files and mappings back."""
+        self.appender.close(clean=True)
+        self._positions.close()
+
+    def run_of(self, raw: bytes) -> Run:
+        """One message's run."""
+        return Run(TOPIC, 0, raw, 1, HOST, HOST, self._clock.wall_ms())
+
+    def from_thread(self, raw: bytes, seconds: float) -> float:
+        """Append and flush in turn, no loop; durable appends per second."""
+        appender, clock = self.appender, self._clock
+        done, began = 0, time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            appender.append([self.run_of(raw)], [done], clock.wall_ms())
+            appender.flush()
+            done += 1
+        rate = done / (time.perf_counter() - began)
+        appender.prepare_next()
+        return rate
+
+    def on_loop(self, raw: bytes, waiters: int, seconds: float) -> Rate:
+        """So many tasks append and wait for the disk, each one message at a time."""
+        return uvloop.run(self._on_loop(raw, waiters, seconds))
+
+    async def _on_loop(self, raw: bytes, waiters: int, seconds: float) -> Rate:
+        metrics = BrokerMetrics(registry := CollectorRegistry())
+        config, appender, clock = self._config, self.appender, self._clock
+        file_size = config.store.commit_log_file_size
+        flusher = Flusher(
+            appender,
+            Pace(config.flush_interval_ms / 1000),
+            clock,
+            metrics,
+            on_flushed=lambda: None,
+        )
+        files = FilesAhead(
+            appender.prepare_next,
+            lambda: appender.appended,
+            file_size=file_size,
+            wait_s=config.prepare_wait_s,
+            on_change=lambda failure: None,
+        )
+        append = Append(
+            appender,
+            QueueOffsets({}),
+            files,
+            clock,
+            metrics,
+            file_size=file_size,
+            reserve=config.reserve,
+            clock_step_max_ms=config.clock_step_max_ms,
+            last_store_time_ms=0,
+            snapshot=list,
+            undispatched=lambda: 0,
+            dispatch_lag_max=config.dispatch_lag_max,
+            on_appended=lambda queues, end: flusher.appended(),
+            on_clock_step=lambda step_ms: None,
+            on_fault=flusher.fail,
+        )
+        stop = asyncio.Event()
+        parts = [asyncio.create_task(part.run(stop)) for part in (flusher, files)]
+        await files.wait()
+        settle_collector()
+        counts = [0] * WINDOWS
+        began = clock.monotonic()
+
+        async def sender() -> None:
+            while (now := clock.monotonic()) < began + seconds:
+                appended = await append.append([self.run_of(raw)])
+                if not await flusher.durable(appended.end, now + TIMEOUT_S):
+                    raise TimeoutError(f"{TIMEOUT_S} s without an answer of the disk")
+                window = int((now - began) / seconds * WINDOWS)
+                counts[window] += 1
+
+        await asyncio.gather(*(sender() for _ in range(waiters)))
+        took_s = clock.monotonic() - began
+        flushes = registry.get_sample_value("tidemark_log_group_commit_requests_count")
+        stop.set()
+        await asyncio.gather(*parts)
+        gc.unfreeze()
+        done = sum(counts)
+        return Rate(done / took_s, done / (flushes or 1), [n * WINDOWS / seconds for n in counts])
+
+
+class Bare:
+    """A file of the log's size, blocks reserved as the log's are: pwrite and fdatasync, no more."""
+
+    def __init__(self, path: Path) -> None:
+        self._size = BrokerConfig().store.commit_log_file_size
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+        os.posix_fallocate(self._descriptor, 0, self._size)
+        self._at = 0
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+    def rate(self, data: bytes, messages: int, seconds: float) -> float:
+        """Messages per second if each step writes data, which are so many, and syncs."""
+        done, began = 0, time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            if self._at + len(data) > self._size:
+                self._at = 0
+            os.pwrite(self._descriptor, data, self._at)
+            os.fdatasync(self._descriptor)
+            self._at += len(data)
+            done += messages
+        return done / (time.perf_counter() - began)
+
+
+@contextmanager
+def directory() -> Iterator[Path]:
+    """An empty directory on the disk that is measured, removed at the end."""
+    root = work_dir("durable")
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; the exit status."""
+    given = options(__doc__, arguments)
+    seconds = SECONDS_QUICK if given.quick else SECONDS
+    pin_to(SERVER_CORE)
+    with ExitStack() as opened:
+        root = opened.enter_context(directory())
+        log = opened.enter_context(closing(Log(root)))
+        bare = opened.enter_context(closing(Bare(root / "bare")))
+        raw = entry(BODY_SIZE)
+        record = bytes(twins.runs_size([log.run_of(raw)], record_crc=True))
+        seen: dict[int, list[Rate]] = {waiters: [] for waiters in WAITERS}
+
+        def on_loop(waiters: int) -> float:
+            settle()
+            rate = log.on_loop(raw, waiters, seconds)
+            seen[waiters].append(rate)
+            return rate.per_second
+
+        def beneath(waiters: int) -> float:
+            return bare.rate(record * waiters, waiters, seconds)
+
+        jobs: dict[str, Callable[[], float]] = {
+            "thread": lambda: log.from_thread(raw, seconds),
+            **{f"loop {waiters}": partial(on_loop, waiters) for waiters in WAITERS},
+            **{f"bare {waiters}": partial(beneath, waiters) for waiters in WAITERS},
+        }
+        found = interleave(jobs, given.runs)
+        long_seconds = LONG_SECONDS_QUICK if given.quick else LONG_SECONDS
+        long = log.on_loop(raw, WAITERS[-1], long_seconds)
+        series = []
+        if not given.quick:
+            lines = {
+                f"{waiters} waiting": [
+                    (size, log.on_loop(entry(size), waiters, seconds).per_second) for size in SIZES
+                ]
+                for waiters in WAITERS
+            }
+            series = [
+                Series(
+                    "durable",
+                    "Durable appends in process, by senders waiting at a time",
+                    "bytes of body",
+                    "messages/s",
+                    lines,
+                )
+            ]
+
+    def baseline(count: int) -> str:
+        return f"bare pwrite + fdatasync, {count} records at a time"
+
+    first, last = long.windows[0], long.windows[-1]
+    window_s = long_seconds / WINDOWS
+    figures = [
+        Figure(
+            f"durable appends of {BODY_SIZE} B, one waiter, from a thread",
+            "messages/s",
+            found["thread"],
+            THREAD_GOAL,
+            baseline(1),
+            found["bare 1"],
+        ),
+        *(
+            Figure(
+                f"durable appends of {BODY_SIZE} B, {waiters} waiting on the loop",
+                "messages/s",
+                found[f"loop {waiters}"],
+                GOALS[waiters],
+                baseline(waiters),
+                found[f"bare {waiters}"],
+            )
+            for waiters in WAITERS
+        ),
+        Figure(
+            f"messages per fdatasync, {WAITERS[-1]} waiting",
+            "messages",
+            [rate.per_flush for rate in seen[WAITERS[-1]][-given.runs :]],
+            PER_FLUSH_GOAL,
+        ),
+        Figure(
+            f"{WAITERS[-1]} waiting for {long_seconds:.0f} s, in each {window_s:.3g} s",
+            "messages/s",
+            long.windows,
+            GOALS[WAITERS[-1]],
+        ),
+        Figure(
+            f"{WAITERS[-1]} waiting for {long_seconds:.0f} s, last {window_s:.3g} s against first",
+            "×",
+            [last / first],
+            STEADY_GOAL,
+        ),
+    ]
+    notes = [
+        f"{WAITERS[-1]} waiting for {long_seconds:.0f} s: {first:,.0f} messages/s in the first "
+        f"{window_s:.3g} s, {last:,.0f} in the last"
+    ]
+    method = f"""
+        The broker's own Append and Flusher, or from a thread the appender alone, on one core and a
+        real file system; records of {len(record)} B (body of {BODY_SIZE} B, tags, one key, a unique
+        id, record CRC) in log files of {BrokerConfig().store.commit_log_file_size >> 20} MiB whose
+        blocks are reserved. Every waiter sends its next message when the last one is on disk. Runs
+        of {seconds:g} s, jobs interleaved with bare pwrite + fdatasync of the same bytes, as many
+        records at a time as senders wait."""
+    return report("durable", figures, method, quick=given.quick, series=series, notes=notes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
