@@ -28,10 +28,10 @@ from tidemark.cli.produce import NO_NEWLINE
 from tidemark.cli.times import TIMESTAMP
 from tidemark.client.client import Client
 from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX
-from tidemark.client.messages import Message, RawPull, iterate_records
+from tidemark.client.messages import Message, RawPull
 from tidemark.errors import BrokenAnswer, UnknownQueue, UnknownTopic
-from tidemark.formats import properties
-from tidemark.formats.record import Record, UndecodableRecord
+from tidemark.formats import twins
+from tidemark.formats.record import UndecodableRecord
 
 FOLLOW_WAIT_MS: Final = 15_000
 TOPIC_POLL_S: Final = 0.5
@@ -140,33 +140,32 @@ class Writer:
     def write(self, pulled: RawPull, end: int | None) -> None:
         """Write a pull's messages with queue offsets below ``end``. Raises BrokenAnswer."""
         try:
-            records = list(iterate_records(pulled.records))
+            messages = twins.decode_messages(pulled.records)
         except UndecodableRecord as error:
             raise BrokenAnswer(str(error)) from error
         if self._tags is not None:
-            records = [stored for stored in records if stored.tags in self._tags]
-        if end is not None and records and records[-1].queue_offset >= end:
-            records = [stored for stored in records if stored.queue_offset < end]
+            messages = [message for message in messages if message.tags in self._tags]
+        if end is not None and messages and messages[-1].queue_offset >= end:
+            messages = [message for message in messages if message.queue_offset < end]
         if self._left is not None:
-            records = records[: self._left]
-            self._left -= len(records)
-        if not records:
+            messages = messages[: self._left]
+            self._left -= len(messages)
+        if not messages:
             return
         if self._newline_due:
             self._out.write(b"\n")
         if self._as_json:
-            self._out.write(_json(records))
+            self._out.write(_json(messages))
         else:
-            last = records[-1].properties
-            self._newline_due = properties.find(last, NO_NEWLINE.encode()) is not None
-            self._out.write(b"\n".join([stored.body for stored in records]))
+            self._newline_due = NO_NEWLINE in messages[-1].properties
+            self._out.write(b"\n".join([message.body for message in messages]))
             if not self._newline_due:
                 self._out.write(b"\n")
         self._out.flush()
 
 
-def _json(records: list[Record]) -> bytes:
-    lines = [to_json(message_facts(Message.from_record(stored))) for stored in records]
+def _json(messages: list[Message]) -> bytes:
+    lines = [to_json(message_facts(message)) for message in messages]
     return ("\n".join(lines) + "\n").encode()
 
 

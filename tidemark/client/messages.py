@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tidemark.client.batching import MESSAGE_OVERHEAD
 from tidemark.formats import ids
-from tidemark.formats.message import Message, iterate_records
+from tidemark.formats.message import Message
 
 __all__ = [
     "Message",
@@ -25,7 +25,6 @@ __all__ = [
     "Topic",
     "check",
     "is_offset_id",
-    "iterate_records",
     "outgoing",
 ]
 
