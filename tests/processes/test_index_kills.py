@@ -1,4 +1,7 @@
-"""SIGKILL inside index insertion: between any two lines, key look-ups come out as if rebuilt."""
+"""SIGKILL inside index insertion: key look-ups come out as if rebuilt.
+
+Between any two lines of the pure twin, and between any two machine instructions of the compiled.
+"""
 
 from __future__ import annotations
 
@@ -15,32 +18,40 @@ import tidemark
 from tests.support import offline
 from tests.support.node import SMALL_STORE, Node, wait_until
 from tidemark.client.messages import NewMessage
+from tidemark.formats import twins
 
 KILLS = max(6, int(os.environ.get("TIDEMARK_CRASH_CYCLES", "8")) // 4)
 SEED = int(os.environ.get("TIDEMARK_CRASH_SEED", str(time.time_ns() % 1_000_000)))
-STEP_MAX = 2000
+STEP_MAX = {"lines": 2000, "instructions": 20_000}
+"""Within so many the insertions of one round are over."""
 MESSAGES = 60
 SMALL_INDEX = {"index_slots": 50, "index_entries": 300}
 
 
 class KilledReputNode(Node):
-    """A node whose reput may end itself before a given line of the index code."""
+    """A node whose reput may end itself inside the index code: see ``killed_reput``."""
 
-    kill_at: int | None = None
+    kill_at: str | None = None
 
     def command(self, role: str) -> list[str]:
         command = super().command(role)
         if role == "reput" and self.kill_at is not None:
             at = command.index("services.reput")
-            command[at : at + 1] = ["tests.support.killed_reput", str(self.kill_at)]
+            command[at : at + 1] = ["tests.support.killed_reput", self.kill_at]
         return command
 
 
 @pytest.mark.timeout(120 + 10 * KILLS)
-async def test_a_kill_inside_an_insertion_loses_and_doubles_no_key(tmp_path: Path) -> None:
+@pytest.mark.parametrize("between", ["lines", "instructions"])
+async def test_a_kill_inside_an_insertion_loses_and_doubles_no_key(
+    tmp_path: Path, between: str
+) -> None:
+    if between == "instructions" and not twins.COMPILED:
+        pytest.skip(twins.WHY_PURE)
     print(f"seed {SEED}, {KILLS} kills; again: TIDEMARK_CRASH_SEED={SEED} make crash")
     random, sent, hits = Random(SEED), 0, 0
-    node = KilledReputNode(tmp_path, store=SMALL_INDEX)
+    pure = {"TIDEMARK_PURE": "1"} if between == "lines" else {}
+    node = KilledReputNode(tmp_path, store=SMALL_INDEX, environment=pure)
     with node:
         node.start()
         node.wait_ready()
@@ -54,7 +65,8 @@ async def test_a_kill_inside_an_insertion_loses_and_doubles_no_key(tmp_path: Pat
                 ]
                 await mq.send_many("keyed", messages)
                 sent += MESSAGES
-                node.kill_at = random.randint(1, STEP_MAX)
+                step = random.randint(1, STEP_MAX[between])
+                node.kill_at = str(step) if between == "lines" else f"{between}:{step}"
                 await asyncio.to_thread(node.start, "reput")
                 await asyncio.to_thread(wait_until, lambda: is_done(node), "a kill, or all keys")
                 hits += not node.is_alive("reput")
