@@ -115,7 +115,11 @@ class Serving:
         self._reader = CommitLogReader(store.directory, store.positions)
         self._queues = ConsumeQueues(store.directory, self._reader)
         self._appender = CommitLogAppender(
-            store.directory, store.positions, pool_size=config.write_buffer_pool_size
+            store.directory,
+            store.positions,
+            pool_size=config.write_buffer_pool_size,
+            warm_up=config.warm_up_files,
+            lock_memory=config.lock_files_memory,
         )
         self._files = FilesAhead(
             self._prepare,
