@@ -335,8 +335,7 @@ def fuzz_pack_answer(rng: Random, same: Same, rounds: int) -> None:
     for _ in range(15 * rounds):
         count = rng.choice((0, 1, 2, 5, 20))
         entries = batch.encode(
-            WireMessage(rng.randbytes(rng.randrange(40)), raw_properties(rng))
-            for _ in range(count)
+            WireMessage(rng.randbytes(rng.randrange(40)), raw_properties(rng)) for _ in range(count)
         )
         for raw in damaged(rng, entries, 150):
             sizes = struct.pack("=I", rng.choice((91, 300, 0xFFFFFFFF))) * count
