@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from services.reput import index_writer
 from services.reput.index_writer import IndexIncomplete, IndexWriter
 from services.reput.resume import IndexMode
 from shared.files.store_dir import StoreConfig, StoreDir
@@ -287,3 +288,52 @@ def test_a_damaged_file_is_found_although_its_entries_can_be_counted(
     }[place]
     disk.open(DIRECTORY / names(disk)[1], writable=True).pwrite(raw, at)
     assert writer_on(disk).survey(1 << 40) != 18
+
+
+def test_one_batch_may_begin_below_and_end_above_what_is_there(disk: SimDisk) -> None:
+    some = rows(1, 20, keys=2)
+    put_all(writer_on(disk), some[:21])  # killed after the first key of record 11
+    writer, begin = resumed(disk, IndexMode.CONTINUE, start=500, keep=1200)
+    assert begin == 500
+    put_all(writer, some)
+    assert content(disk) == put_by_the_format(some)
+    assert writer.put_count == 19
+
+
+def test_a_record_with_more_keys_than_a_file_takes_is_compared_over_all_of_them(
+    disk: SimDisk,
+) -> None:
+    some = rows(1, 2, keys=20)
+    put_all(writer_on(disk), some[:33])
+    writer, _ = resumed(disk, IndexMode.CONTINUE, start=0, keep=500)
+    put_all(writer, some)
+    assert content(disk) == put_by_the_format(some)
+
+
+@pytest.mark.parametrize("mode", [IndexMode.CONTINUE, IndexMode.COMPARE])
+def test_entries_that_no_chain_reaches_are_made_again(disk: SimDisk, mode: IndexMode) -> None:
+    """A comparison goes along the entries: that chains lead to them is looked at before."""
+    some = rows(1, 12, keys=2)
+    put_all(writer_on(disk), some)
+    before = content(disk)
+    slot = GEOMETRY.slot_offset(some[20][0] % GEOMETRY.slots)
+    disk.open(DIRECTORY / names(disk)[2], writable=True).pwrite(bytes(4), slot)
+    writer, begin = resumed(disk, mode, start=800, keep=1300, log_min=100)
+    assert begin == 100
+    assert content(disk) == []
+    put_all(writer, some)
+    assert content(disk) == before
+
+
+def test_a_start_looks_at_the_newest_entries_and_believes_the_others(
+    disk: SimDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_all(writer_on(disk), rows(1, 9, keys=2))
+    monkeypatch.setattr(index_writer, "LOOKED_AT_MAX", 6)  # all of the last file, two before it
+    for number, is_found in ((5, False), (6, True)):
+        damaged = disk.open(DIRECTORY / names(disk)[1], writable=True)
+        at = GEOMETRY.entry_offset(number) + 12
+        kept = damaged.pread(4, at)
+        damaged.pwrite(b"\xff" * 4, at)
+        assert (writer_on(disk).survey(1 << 40) == index_writer.DAMAGED) == is_found
+        damaged.pwrite(kept, at)
