@@ -16,7 +16,10 @@ from typing import Final
 
 from shared.files.disk import File
 
-STEP_SIZE: Final = 1 << 20
+STEP_SIZE: Final = 64 << 10
+"""The page cache keeps what one write brought in as one piece, and a small write into a piece costs
+by its size (ext4, Linux 6.18, 300 bytes: 0.8 µs behind steps of 4 to 64 KiB, 1.4 µs behind 1 MiB).
+"""
 SYNC_SIZE: Final = 16 << 20
 """RocketMQ's flushLeastPagesWhenWarmMapedFile, 4096 pages: what a flush of the log waits behind."""
 ZEROS: Final = bytes(STEP_SIZE)
