@@ -1,6 +1,6 @@
 """SIGKILL on broker and reput at random instants, under load from four producers.
 
-``make crash`` runs 200 cycles, ``make test`` a few. What a cycle leaves behind is the next one's
+``make crash`` runs 200 cycles, ``make test`` a few, with and without the write buffer pool. What a cycle leaves behind is the next one's
 start. The instants and the load come from a seed (TIDEMARK_CRASH_SEED), printed with the counts;
 processes are not deterministic, so a seed repeats the plan and not every interleaving.
 """
@@ -27,13 +27,24 @@ LOOKUPS = 500
 """Keys that are looked up as a client would; of all others the index's chains are compared."""
 
 
+PLAIN: dict[str, object] = {}
+POOLED: dict[str, object] = {
+    "write_buffer_pool_size": 64 << 10,
+    "warm_up_files": True,
+    "lock_files_memory": True,
+}
+
+
 @pytest.mark.timeout(120 + 20 * CYCLES)
-async def test_no_kill_loses_reuses_or_repeats_anything(tmp_path: Path) -> None:
+@pytest.mark.parametrize("broker", [PLAIN, POOLED], ids=["plain", "pooled"])
+async def test_no_kill_loses_reuses_or_repeats_anything(
+    tmp_path: Path, broker: dict[str, object]
+) -> None:
     replay = f"TIDEMARK_CRASH_SEED={SEED} TIDEMARK_CRASH_CYCLES={CYCLES} make crash"
     print(f"seed {SEED}, {CYCLES} cycles; again: {replay}")
     random, ledger = Random(SEED), Ledger()
     kills = dict.fromkeys(ROLES, 0)
-    with Node(tmp_path) as node:
+    with Node(tmp_path, broker=broker) as node:
         node.start()
         node.wait_ready()
         for topic in TOPICS:
