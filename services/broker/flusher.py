@@ -240,7 +240,9 @@ class Flusher:
         self._in_flight = False
         self._flushed_at = started + took_s
         self._flush_duration.observe(took_s)
-        if self._first_at is None and self._log.appended > end:
+        if self._log.appended <= end:
+            self._first_at = None  # what came while it ran was in time for it
+        elif self._first_at is None:
             self._first_at = started
         released = self._waiting.reach(end)
         if released:

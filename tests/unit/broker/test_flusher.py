@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from random import Random
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -30,12 +31,16 @@ class Log:
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.fails = False
+        self.looks_late = False
+        """Whether a flush that is held takes in what is appended meanwhile."""
         self.began = threading.Event()
 
     def flush(self) -> PhysicalOffset:
         self.began.set()
         end = self.appended
         self.may_go_on.wait()
+        if self.looks_late:
+            end = self.appended
         if self.fails:
             raise FlushFailed("planted")
         self.flushes.append(end)
@@ -188,6 +193,25 @@ async def test_bytes_that_nobody_waits_for_are_flushed_soon_all_the_same() -> No
     assert log.flushed == 10
 
 
+async def test_bytes_that_a_running_flush_took_along_do_not_hide_later_ones() -> None:
+    # They counted as not flushed yet, with nothing left to flush: no timer was set, and none for
+    # the bytes after them either. Consumers saw nothing until somebody asked for ack=disk.
+    log = Log()
+    log.looks_late = True
+    async with flusher_of(log) as flusher:
+        log.may_go_on.clear()
+        append(log, flusher, 10)
+        await asyncio.to_thread(log.began.wait)
+        append(log, flusher, 10)
+        first = flusher.durable(PhysicalOffset(20))
+        log.may_go_on.set()
+        await first
+        await asyncio.sleep(0)
+        log.began.clear()
+        append(log, flusher, 10)
+        assert await asyncio.to_thread(log.began.wait, 5), "nobody waits, and yet"
+
+
 async def test_what_is_flushed_already_is_not_waited_for() -> None:
     log = Log()
     async with flusher_of(log) as flusher:
@@ -313,3 +337,33 @@ async def test_a_write_that_failed_before_the_part_ran_ends_it_at_once() -> None
     flusher.fail(WriteFailed("planted"))
     with pytest.raises(WriteFailed):
         await flusher.run(asyncio.Event())
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_whatever_happens_all_bytes_are_flushed_and_nobody_waits_for_ever(seed: int) -> None:
+    random = Random(seed)
+    log = Log()
+    log.looks_late = random.random() < 0.5
+    waiting: list[asyncio.Future[bool]] = []
+    async with flusher_of(log, Pace(interval_s=0.001)) as flusher:
+        for _ in range(200):
+            match random.randrange(5):
+                case 0:
+                    log.may_go_on.clear()
+                case 1:
+                    log.may_go_on.set()
+                case 2:
+                    waiting.append(flusher.durable(append(log, flusher, 1)))
+                case 3:
+                    append(log, flusher, 1)
+                case _:
+                    await asyncio.sleep(random.choice([0, 0, 0.0005]))
+            if waiting and random.random() < 0.05:
+                waiting.pop().cancel()
+        log.may_go_on.set()
+        assert all(await asyncio.wait_for(asyncio.gather(*waiting), 10))
+        flushed = asyncio.Event()
+        flusher._on_flushed = flushed.set
+        while log.flushed < log.appended:
+            await asyncio.wait_for(flushed.wait(), 10)
+            flushed.clear()
