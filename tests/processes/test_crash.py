@@ -1,8 +1,9 @@
 """SIGKILL on broker and reput at random instants, under load from four producers.
 
-``make crash`` runs 200 cycles, ``make test`` a few, with and without the write buffer pool. What a cycle leaves behind is the next one's
-start. The instants and the load come from a seed (TIDEMARK_CRASH_SEED), printed with the counts;
-processes are not deterministic, so a seed repeats the plan and not every interleaving.
+``make crash`` runs 200 cycles, ``make test`` a few, without and with the write buffer pool. What a
+cycle leaves behind is the next one's start. The instants and the load come from a seed
+(TIDEMARK_CRASH_SEED), printed with the counts; processes are not deterministic, so a seed repeats
+the plan and not every interleaving.
 """
 
 from __future__ import annotations
