@@ -25,6 +25,22 @@ PROJECT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = PROJECT / "bench" / "results"
 WORK_DIR: Final = Path(os.environ.get("TIDEMARK_BENCH_DIR") or PROJECT / "build" / "bench")
 """Where stores and the data of other servers go: it must be on a real disk."""
+NAMES: Final = (
+    "encode",
+    "dispatch",
+    "http_single",
+    "http_batch",
+    "pull",
+    "latency",
+    "durable",
+    "query",
+    "restart",
+    "many_queues",
+    "idle",
+    "write_pool",
+    "growth",
+)
+"""All benchmarks, in the order of the figures, the longest last."""
 RUNS: Final = 5
 """Measured runs of each job, besides the warm-up."""
 QUICK_RUNS: Final = 2
@@ -196,6 +212,9 @@ def report(
             "method": method,
             "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
+        missed = [figure.what for figure in figures if not figure.met]
+        if missed:
+            content["missed"] = missed
         if notes:
             content["notes"] = list(notes)
         if series:

@@ -1,0 +1,87 @@
+"""The tables of bench/README.md, from bench/results: ``python -m bench.table`` writes them.
+
+What stands between the two marks is made here and nowhere else; a unit test compares.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from bench.harness import NAMES, PROJECT, RESULTS, shown
+
+README: Final = PROJECT / "bench" / "README.md"
+BEGIN: Final = "<!-- made by python -m bench.table: begin -->"
+END: Final = "<!-- end -->"
+Result = Mapping[str, Any]
+"""One file of bench/results."""
+
+
+def results() -> dict[str, Result]:
+    """All results there are, in the order of the figures."""
+    return {
+        name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        for name in NAMES
+        if (RESULTS / f"{name}.json").exists()
+    }
+
+
+def made(found: Mapping[str, Result]) -> str:
+    """The Markdown between the marks: a section, a table and the plots of each result."""
+    return "\n".join(_section(name, result) for name, result in found.items())
+
+
+def _section(name: str, result: Result) -> str:
+    lines = [
+        f"### {name}",
+        "",
+        f"{result['machine']}; {result['when'][:10]}. {result['method']}",
+        "",
+        "| What | Median | Min to max | Unit | Goal | × baseline |",
+        "|---|--:|--:|---|--:|---|",
+        *(_row(figure, figure["what"] in result.get("missed", ())) for figure in result["figures"]),
+        "",
+    ]
+    if notes := result.get("notes"):
+        lines += [*(f"- {note}" for note in notes), ""]
+    for series in result.get("series", ()):
+        lines += [f"![{series['title']}](plots/{series['name']}.svg)", ""]
+    return "\n".join(lines)
+
+
+def _row(figure: Mapping[str, Any], missed: bool) -> str:
+    goal = "" if figure["goal"] is None else shown(figure["goal"])
+    if missed:
+        goal += " **missed**"
+    against = ""
+    if figure["ratio"] is not None:
+        against = f"{shown(figure['ratio'])} × {figure['baseline']}"
+    cells = (
+        figure["what"],
+        shown(figure["median"]),
+        f"{shown(figure['min'])} to {shown(figure['max'])}",
+        figure["unit"],
+        goal,
+        against,
+    )
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def replaced(text: str, block: str) -> str:
+    """The README with another block between the marks. Raises ValueError if they are not there."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{README} lacks {BEGIN} or {END}")
+    return f"{before}{BEGIN}\n\n{block}\n{END}{after}"
+
+
+def main() -> None:
+    """Write the block anew."""
+    text = README.read_text(encoding="utf-8")
+    README.write_text(replaced(text, made(results())), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench import plots, table
+from bench.harness import NAMES
+
+
+def test_the_readme_shows_the_results_that_are_there() -> None:
+    text = table.README.read_text(encoding="utf-8")
+    assert text == table.replaced(text, table.made(table.results())), (
+        "bench/README.md is stale: python -m bench.table && python -m bench.plots"
+    )
+
+
+def test_every_series_has_its_plot_and_every_plot_its_series() -> None:
+    series = [each for result in table.results().values() for each in result.get("series", ())]
+    drawn = {path.stem for path in plots.PLOTS.glob("*.svg")}
+    assert drawn == {each["name"] for each in series}
+    assert len(drawn) == len(series), "two series of one name"
+
+
+def test_every_benchmark_is_in_the_readme() -> None:
+    text = table.README.read_text(encoding="utf-8")
+    for name in NAMES:
+        assert f"\n| {name} |" in text
+
+
+def test_a_row_says_what_was_missed_and_against_what() -> None:
+    figure = {
+        "what": "a | b",
+        "median": 1234.5,
+        "min": 1000,
+        "max": 2000,
+        "unit": "msg/s",
+        "goal": 2000,
+        "baseline": "bare (2,469 /s)",
+        "ratio": 0.5,
+    }
+    plain = {**figure, "what": "c", "goal": None, "ratio": None}
+    result = {
+        "machine": "M",
+        "when": "2026-01-02T03:04:05+00:00",
+        "method": "How.",
+        "figures": [figure, plain],
+        "missed": ["a | b"],
+        "notes": ["seen"],
+        "series": [{"name": "plot", "title": "T"}],
+    }
+    assert table.made({"x": result}).splitlines() == [
+        "### x",
+        "",
+        "M; 2026-01-02. How.",
+        "",
+        "| What | Median | Min to max | Unit | Goal | × baseline |",
+        "|---|--:|--:|---|--:|---|",
+        "| a \\| b | 1,234 | 1,000 to 2,000 | msg/s | 2,000 **missed** | 0.5 × bare (2,469 /s) |",
+        "| c | 1,234 | 1,000 to 2,000 | msg/s |  |  |",
+        "",
+        "- seen",
+        "",
+        "![T](plots/plot.svg)",
+    ]
+
+
+def test_a_readme_without_the_marks_is_not_touched() -> None:
+    with pytest.raises(ValueError, match="lacks"):
+        table.replaced("no marks", "block")
+
+
+def test_a_plot_is_small_its_letters_text_and_the_same_every_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plots, "PLOTS", tmp_path)
+    series = {
+        "name": "p",
+        "title": "Title of it",
+        "x": "body [bytes]",
+        "y": "messages/s",
+        "lines": {"one line": [[16, 1.0], [4096, 2.0]], "another": [[16, 3.0], [4096, 1.0]]},
+    }
+    plots.draw(series)
+    first = (tmp_path / "p.svg").read_bytes()
+    plots.draw(series)
+    assert (tmp_path / "p.svg").read_bytes() == first
+    assert len(first) < 40_000
+    for text in (b"Title of it", b"body [bytes]", b"one line", b"4,096"):
+        assert text in first
