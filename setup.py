@@ -23,20 +23,20 @@ extensions = [
         extra_compile_args=[*FLAGS, "-fno-strict-aliasing", "-Wno-unused-function"],
         extra_link_args=[flag for flag in FLAGS if flag.startswith("-fsanitize")],
         depends=[str(header) for header in Path("tidemark/formats/speedups").glob("*.h")],
-        optional=True,
     )
     for path in SOURCES
 ]
-setup(
-    ext_modules=cythonize(
-        extensions,
-        build_dir="build/cython",
-        language_level=3,
-        compiler_directives={
-            "boundscheck": False,  # every bound is checked by the code itself, once, before a loop
-            "wraparound": False,
-            "cdivision": True,
-            "initializedcheck": False,
-        },
-    )
+modules = cythonize(
+    extensions,
+    build_dir="build/cython",
+    language_level=3,
+    compiler_directives={
+        "boundscheck": False,  # every bound is checked by the code itself, once, before a loop
+        "wraparound": False,
+        "cdivision": True,
+        "initializedcheck": False,
+    },
 )
+for module in modules:
+    module.optional = True  # only now: cythonize makes new ones without it
+setup(ext_modules=modules)
