@@ -31,8 +31,10 @@ setup: $(STAMP) ## Make the virtual environment .venv and install into it
 run: setup ## Start a node in this terminal (store in STORE=data) and print its URLs
 	exec $(BIN)/tidemark dev --store $(STORE)
 
-test: setup ## Run all tests; those whose tool is missing say how to install it
-	$(BIN)/pytest -n 2 --dist loadgroup
+test: setup ## Run all tests, first the pure twins', then all; missing tools are named
+	@failed=0; \
+	TIDEMARK_PURE=1 $(BIN)/pytest -n 2 --dist loadgroup tests/unit tests/golden tests/simulation || failed=1; \
+	$(BIN)/pytest -n 2 --dist loadgroup && exit $$failed
 
 check: setup format lint types contracts ## Format, lint, types, contracts, unit and property tests
 	$(BIN)/pytest -q -n 2 tests/unit
