@@ -30,7 +30,7 @@ from tidemark.formats.index_file import ENTRY_SIZE, ROW, Header, IndexFile
 
 RESERVE_STEP: Final = 4 << 20
 """Blocks of entries are reserved in such steps: about 200,000 entries."""
-LOOKED_AT_MAX: Final = 1_000_000 if twins.COMPILED else 100_000
+LOOKED_AT_MAX: Final = 2_000_000 if twins.COMPILED else 100_000
 """Entries looked at one by one at a start: at most some tenths of a second."""
 DAMAGED: Final = -1
 READ_MAPPED_MAX: Final = 2
