@@ -10,6 +10,7 @@ record that comes alone never waits: the pause counts from the beginning of the 
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 INTERVAL_S: Final = 0.002
@@ -37,7 +38,9 @@ class Pace:
             self._rate += (records / elapsed - self._rate) * elapsed / SETTLING_S
 
     def rest_s(self, now: float) -> float:
-        """How long not to look, from ``now`` on; 0 for not at all."""
+        """How long not to look, from ``now`` on: whole milliseconds, 0 for not at all."""
         if self._rate < MANY_PER_S:
             return 0.0
-        return max(0.0, self._last_at + INTERVAL_S - now)
+        # uvloop's timers know no other times, and less than half a one is none: that would be a
+        # loop that turns for nothing.
+        return max(0.0, math.ceil((self._last_at + INTERVAL_S - now) * 1000) / 1000)
