@@ -1,0 +1,209 @@
+"""Figures 1 and 2: encode, CRC and copy of messages into a mapping, on one core."""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import statistics
+import sys
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from bench.harness import Figure, Series, interleave, of_ratios, options, report
+from bench.servers import SERVER_CORE, pin_to
+from tidemark.formats import batch, properties, twins
+from tidemark.formats.batch import WireMessage
+from tidemark.formats.hosts import parse
+from tidemark.formats.runs import Run
+
+CRC_OFF_GOAL: Final = 0.6
+CRC_ON_GOAL: Final = 0.45
+RECORDS_GOAL: Final = 4e6
+BYTES: Final = 256 << 20
+"""Of records in each measured run, about."""
+BYTES_QUICK: Final = 32 << 20
+MAPPING_SIZE: Final = 32 << 20
+"""Filled from its beginning again and again; larger than the caches of one core."""
+BATCHES: Final = 64
+"""Different ones, in turn: the next batch's bytes are not in the nearest cache either."""
+BODY_SIZES: Final = (128, 256, 1024, 4096)
+BATCH_SIZES: Final = (1, 16, 256)
+BASELINE: Final = "memcpy + zlib CRC-32 of the same bytes"
+HOST: Final = parse("127.0.0.1:10911")
+NOW_MS: Final = 1_790_000_000_000
+
+T = TypeVar("T")
+
+
+class Encoding:
+    """Batches of messages of one shape, and a mapping to put their records into."""
+
+    def __init__(self, body_size: int, batch_size: int, *, named: bool, record_crc: bool) -> None:
+        """named: with tags, one key and a unique id; else without any property."""
+        self._record_crc = record_crc
+        self._batch_size = batch_size
+        self._runs = [
+            [_run(body_size, batch_size, number * batch_size, named=named)]
+            for number in range(BATCHES)
+        ]
+        self._sizes = [twins.runs_size(runs, record_crc=record_crc) for runs in self._runs]
+        self._mapping = mmap.mmap(-1, max(MAPPING_SIZE, 2 * max(self._sizes)))
+        # Touched once before: what a page fault costs is no matter of encoding.
+        self._mapping.write(bytes(len(self._mapping)))
+        self._made = []
+        for runs, size in zip(self._runs, self._sizes, strict=True):
+            buffer = bytearray(size)
+            self._encode(buffer, runs, 0)
+            self._made.append(bytes(buffer))
+
+    @property
+    def record_size(self) -> float:
+        """Bytes of a record, on average."""
+        return sum(self._sizes) / (BATCHES * self._batch_size)
+
+    def encode(self, size: int) -> float:
+        """Encode about so many bytes; records/s."""
+        return self._fill(size, self._runs, self._encode)
+
+    def copy(self, size: int) -> float:
+        """Copy the same bytes and compute their CRC-32; records/s."""
+        return self._fill(size, self._made, _copy)
+
+    def _fill(
+        self, size: int, pieces: Sequence[T], put: Callable[[memoryview, T, int], object]
+    ) -> float:
+        rounds = max(1, int(size / self.record_size / self._batch_size / BATCHES))
+        jobs = list(zip(pieces, self._sizes, strict=True))
+        with memoryview(self._mapping) as view:
+            at, end = 0, len(view)
+            began = time.perf_counter()
+            for _ in range(rounds):
+                for piece, piece_size in jobs:
+                    if at + piece_size > end:
+                        at = 0
+                    put(view[at : at + piece_size], piece, at)
+                    at += piece_size
+            seconds = time.perf_counter() - began
+        return rounds * BATCHES * self._batch_size / seconds
+
+    def _encode(self, view: memoryview | bytearray, runs: list[Run], at: int) -> None:
+        twins.encode_runs(
+            view,
+            runs,
+            firsts=(7,),
+            physical_offset=at,
+            store_timestamp_ms=NOW_MS,
+            record_crc=self._record_crc,
+        )
+
+
+def _copy(view: memoryview, data: bytes, _: int) -> None:
+    view[:] = data
+    zlib.crc32(view)
+
+
+def _run(body_size: int, count: int, first: int, *, named: bool) -> Run:
+    pattern = bytes(range(256)) * (body_size // 256 + 2)
+    messages = []
+    for number in range(first, first + count):
+        pairs = {
+            "TAGS": "new",
+            "KEYS": f"order-{number}",
+            "UNIQ_KEY": f"7F0000010001{number:020X}",
+        }
+        body = pattern[number % 256 :][:body_size]
+        messages.append(WireMessage(body, properties.encode(pairs if named else {})))
+    return Run("orders", 3, batch.encode(messages), count, HOST, HOST, NOW_MS)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; the exit status."""
+    given = options(__doc__, arguments)
+    size = BYTES_QUICK if given.quick else BYTES
+    pin_to(SERVER_CORE)
+    shapes = {
+        "1 KiB off": Encoding(1024, 256, named=False, record_crc=False),
+        "1 KiB on": Encoding(1024, 256, named=False, record_crc=True),
+        "128 B off": Encoding(128, 256, named=True, record_crc=False),
+        "128 B on": Encoding(128, 256, named=True, record_crc=True),
+    }
+    jobs: dict[str, Callable[[], float]] = {}
+    for name, shape in shapes.items():
+        jobs[name] = functools.partial(shape.encode, size)
+        jobs[f"{name} copy"] = functools.partial(shape.copy, size)
+    found = interleave(jobs, runs=given.runs)
+    figures = [
+        of_ratios(
+            f"encode + CRC + copy, 1 KiB bodies, record CRC {setting}",
+            found[f"1 KiB {setting}"],
+            found[f"1 KiB {setting} copy"],
+            goal,
+            BASELINE,
+        )
+        for setting, goal in (("off", CRC_OFF_GOAL), ("on", CRC_ON_GOAL))
+    ]
+    figures += [
+        Figure(
+            f"encode + CRC + copy, {what}, record CRC {setting}",
+            "records/s",
+            found[f"{body} {setting}"],
+            RECORDS_GOAL if body == "128 B" else None,
+            BASELINE,
+            found[f"{body} {setting} copy"],
+        )
+        for body, what in (
+            ("1 KiB", "1 KiB bodies"),
+            ("128 B", "128 B bodies with tags, one key and a unique id"),
+        )
+        for setting in ("off", "on")
+    ]
+    twin = "compiled" if twins.COMPILED else "pure"
+    return report(
+        "encode",
+        figures,
+        f"""twins.encode_runs ({twin}) of one run of 256 messages at a time into a mapping of
+        {MAPPING_SIZE >> 20} MiB of anonymous memory, filled again and again, {size >> 20} MiB of
+        records per run; {BATCHES} different batches in turn; one core. Each body's CRC is computed,
+        and with record CRC on that of the whole record too. The baseline copies the same records'
+        bytes into the same mapping, a batch at a time, and computes their zlib CRC-32 once.""",
+        quick=given.quick,
+        series=[] if given.quick else _series(size // 4),
+    )
+
+
+def _series(size: int) -> list[Series]:
+    """How the rates move with body size and batch size, record CRC on, tags, key and unique id."""
+    by_batch: dict[str, list[tuple[float, float]]] = {}
+    by_size: dict[str, list[tuple[float, float]]] = {}
+    for body_size in BODY_SIZES:
+        for batch_size in BATCH_SIZES:
+            shape = Encoding(body_size, batch_size, named=True, record_crc=True)
+            jobs = {
+                "encode": functools.partial(shape.encode, size),
+                "copy": functools.partial(shape.copy, size),
+            }
+            found = interleave(jobs, runs=3)
+            rate, base = (statistics.median(found[name]) for name in ("encode", "copy"))
+            by_batch.setdefault(f"bodies of {body_size} B", []).append((batch_size, rate))
+            lines = [(f"batches of {batch_size}", rate)]
+            if batch_size == BATCH_SIZES[-1]:
+                lines.append((BASELINE, base))
+            for name, value in lines:
+                gigabytes = value * shape.record_size / 1e9
+                by_size.setdefault(name, []).append((body_size, gigabytes))
+    return [
+        Series("encode_sizes", "Encode + CRC + copy by body size", "body [B]", "GB/s", by_size),
+        Series(
+            "encode_batches",
+            "Encode + CRC + copy by batch size",
+            "messages in a batch",
+            "records/s",
+            by_batch,
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
