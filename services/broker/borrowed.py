@@ -1,8 +1,8 @@
 """Raw answers: records that are sent from where they lie, in the mapping of the log.
 
-Between the page cache and the socket nothing is copied: the head and the stretches go to the
-transport as they are, and uvloop hands them to the kernel in one ``writev``. What the socket does
-not take at once is held as views, so a slow client costs no memory beyond the mapping that it
+Between the page cache and the socket nothing is copied, unless it is little: the stretches go to
+the transport as they are, and uvloop hands them to the kernel in one ``writev``. What the socket
+does not take at once is held as views, so a slow client costs no memory beyond the mapping that it
 keeps. Step before: ``pull`` chose the stretches (walk step 11). After: the client.
 """
 
@@ -22,6 +22,9 @@ PIECE_MIN: Final = 2048
 """Mean size [bytes] of a stretch below which one copy of all costs less than so many pieces.
 Measured with uvloop: 360 B 0.28 µs a piece joined and 0.44 µs apart, 2 KiB 0.74 and 0.63 µs,
 64 KiB 17 and 13 µs; one ``write`` for each costs 5 µs at any size."""
+COPIED_MAX: Final = 65_536
+"""Answers up to this size [bytes] leave as one piece with their head: the copy costs less than the
+second call into the kernel, and the client is woken once."""
 
 
 class Stretches(Payload):
@@ -47,6 +50,9 @@ class Stretches(Payload):
 
         Raises ConnectionResetError if the client is gone.
         """
+        if self._bytes <= COPIED_MAX:
+            await writer.write(b"".join(self._stretches))
+            return
         assert isinstance(writer, StreamWriter)
         writer.send_headers()
         transport = writer.transport

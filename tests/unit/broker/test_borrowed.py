@@ -16,7 +16,7 @@ import uvloop
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from services.broker.borrowed import PIECE_MIN, Stretches, records_answer
+from services.broker.borrowed import COPIED_MAX, PIECE_MIN, Stretches, records_answer
 from shared.files.pull import PullResult, PullStatus
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
@@ -119,8 +119,8 @@ each_loop = pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize(
     "sizes",
     [
-        [], [1], [100] * 5, [PIECE_MIN] * 3, [200_000], [1 << 20] * 8, [360] * 1500,
-        [1, 9_000_000, 1], [PIECE_MIN + 1] * 3000,
+        [], [1], [100] * 5, [PIECE_MIN] * 3, [COPIED_MAX], [COPIED_MAX + 1],
+        [200_000], [1 << 20] * 8, [360] * 1500, [1, 9_000_000, 1], [PIECE_MIN + 1] * 3000,
     ],
     ids=lambda sizes: f"{len(sizes)} pieces, {sum(sizes)} bytes",
 )  # fmt: skip
