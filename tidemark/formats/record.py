@@ -2,10 +2,8 @@
 
 One record is one message. It never crosses a file's border and at least 8 bytes stay free behind
 it. ``record_layout`` says where its fields stand, ``record_check`` whether bytes are one; their
-names that others need are offered here too. ``scan`` reads many in a row.
-
-In a record's walk: (3) ``append`` numbered the message; this is (4); (5) ``commit_log`` puts the
-bytes.
+names that others need are offered here too. ``runs`` writes many in a row, as an append does, and
+``scan`` reads them.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from __future__ import annotations
 import functools
 import struct
 import zlib
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidemark.formats import hosts, ids, properties
@@ -74,9 +71,7 @@ __all__ = [
     "UndecodableRecord",
     "decode",
     "encode",
-    "encode_batch",
     "encode_blank",
-    "encode_into",
     "encoded_size",
     "peek_size",
     "peek_store_timestamp",
@@ -222,68 +217,6 @@ def encode(
     inset = properties.crc_slot_inset(raw)
     covered = b"".join((head, body, topic_field, raw_size.to_bytes(2, "big"), raw, inset))
     return covered + properties.crc_slot(zlib.crc32(covered) & 0x7FFFFFFF)
-
-
-def encode_into(
-    buffer: bytearray | memoryview,
-    start: int,
-    message: Message,
-    *,
-    queue_offset: int,
-    physical_offset: int,
-    store_timestamp_ms: int,
-    record_crc: bool,
-) -> int:
-    """Write the message's record at buffer[start]; return its size.
-
-    Raises RecordError, then nothing is written: BufferTooSmall, TopicTooLong, PropertiesTooLarge,
-    FieldOutOfRange.
-    """
-    record = encode(
-        message,
-        queue_offset=queue_offset,
-        physical_offset=physical_offset,
-        store_timestamp_ms=store_timestamp_ms,
-        record_crc=record_crc,
-    )
-    _put(buffer, start, record)
-    return len(record)
-
-
-def encode_batch(
-    buffer: bytearray | memoryview,
-    messages: Sequence[Message],
-    *,
-    queue_offsets: Sequence[int],
-    physical_offset: int,
-    store_timestamp_ms: int,
-    record_crc: bool,
-) -> list[int]:
-    """Write the messages' records from buffer[0] on, adjacent, in order; return their sizes.
-
-    physical_offset: of the first; one store time for all. All or none: raises RecordError as
-    encode_into does, and ValueError if there is not one queue offset for each message.
-    """
-    records: list[bytes] = []
-    at = physical_offset
-    for message, queue_offset in zip(messages, queue_offsets, strict=True):
-        record = encode(
-            message,
-            queue_offset=queue_offset,
-            physical_offset=at,
-            store_timestamp_ms=store_timestamp_ms,
-            record_crc=record_crc,
-        )
-        records.append(record)
-        at += len(record)
-    _put(buffer, 0, b"".join(records))
-    return [len(record) for record in records]
-
-
-def _put(buffer: bytearray | memoryview, start: int, data: bytes) -> None:
-    if not 0 <= start <= len(buffer) - len(data):
-        raise BufferTooSmall(f"{len(data)} bytes do not fit at {start} of {len(buffer)}")
-    buffer[start : start + len(data)] = data
 
 
 def encode_blank(room: int) -> bytes:

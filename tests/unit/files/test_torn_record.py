@@ -16,18 +16,9 @@ HOST = Host(b"\x0a\0\0\x01", 8192)  # its last byte is zero, as that of many por
 
 
 def encoded(message: Message, at: int, *, record_crc: bool) -> bytes:
-    size = record.encoded_size(message, record_crc=record_crc)
-    buffer = bytearray(size)
-    record.encode_into(
-        buffer,
-        0,
-        message,
-        queue_offset=0,
-        physical_offset=at,
-        store_timestamp_ms=1,
-        record_crc=record_crc,
+    return record.encode(
+        message, queue_offset=0, physical_offset=at, store_timestamp_ms=1, record_crc=record_crc
     )
-    return bytes(buffer)
 
 
 @given(messages(), st.integers(0, 1 << 40), st.booleans())

@@ -11,7 +11,6 @@ from tidemark.formats import hosts, properties, record
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import (
     SHAPE_ONLY,
-    BufferTooSmall,
     Checks,
     FieldOutOfRange,
     Kind,
@@ -236,34 +235,6 @@ def test_a_crc_property_that_arrives_is_replaced() -> None:
         assert record.encoded_size(made, record_crc=crc) == len(encode(made, record_crc=crc))
 
 
-@given(st.lists(strategies.messages(), max_size=5), st.booleans())
-def test_a_batch_is_its_records_one_behind_the_other(made: list[Message], record_crc: bool) -> None:
-    sizes = [record.encoded_size(one, record_crc=record_crc) for one in made]
-    buffer = bytearray(sum(sizes) + 1)
-    written = record.encode_batch(
-        buffer,
-        made,
-        queue_offsets=range(7, 7 + len(made)),
-        physical_offset=1000,
-        store_timestamp_ms=5,
-        record_crc=record_crc,
-    )
-    assert written == sizes
-    single = bytearray(sum(sizes) + 1)
-    at = 0
-    for number, one in enumerate(made):
-        at += record.encode_into(
-            memoryview(single),
-            at,
-            one,
-            queue_offset=7 + number,
-            physical_offset=1000 + at,
-            store_timestamp_ms=5,
-            record_crc=record_crc,
-        )
-    assert buffer == single
-
-
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
@@ -276,20 +247,11 @@ def test_a_batch_is_its_records_one_behind_the_other(made: list[Message], record
         ({"store_host": Host(b"1234", 1 << 40)}, FieldOutOfRange),
     ],
 )
-def test_a_message_that_no_record_can_hold_is_refused_and_nothing_written(
+def test_a_message_that_no_record_can_hold_is_refused(
     changed: dict[str, object], error: type[Exception]
 ) -> None:
-    buffer = bytearray(40_000)
     with pytest.raises(error):
-        record.encode_batch(
-            buffer,
-            [message(), message(**changed)],
-            queue_offsets=[0, 1],
-            physical_offset=0,
-            store_timestamp_ms=0,
-            record_crc=False,
-        )
-    assert not any(buffer)
+        encode(message(**changed))
 
 
 @pytest.mark.parametrize(("raw_size", "fits"), [(32_746, True), (32_747, False), (32_748, False)])
@@ -303,22 +265,6 @@ def test_the_record_crc_counts_against_the_properties_limit(raw_size: int, fits:
         encode(made, record_crc=True)
     with pytest.raises(PropertiesTooLarge):
         record.encoded_size(made, record_crc=True)
-
-
-@pytest.mark.parametrize(("size", "start"), [(95, 0), (200, 150), (200, -1), (0, 0)])
-def test_a_buffer_that_is_too_small_is_left_alone(size: int, start: int) -> None:
-    buffer = bytearray(size)
-    with pytest.raises(BufferTooSmall):
-        record.encode_into(
-            buffer,
-            start,
-            message(),
-            queue_offset=0,
-            physical_offset=0,
-            store_timestamp_ms=0,
-            record_crc=False,
-        )
-    assert buffer == bytearray(size)
 
 
 # --- damage -------------------------------------------------------------------------------------
