@@ -12,7 +12,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from services.broker.bulk_histogram import BulkHistogram
+from services.broker.bulk_metrics import BulkCounter, BulkHistogram
 from shared.runtime.metrics import SECONDS_BUCKETS
 
 TOPICS_MAX: Final = 1000
@@ -27,13 +27,13 @@ class BrokerMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._topics: set[str] = set()
-        self.messages_in = Counter(
+        self.messages_in = BulkCounter(
             "tidemark_broker_messages_in_total",
             "Messages accepted and appended.",
             ["topic", "kind"],
             registry=registry,
         )
-        self.received_bytes = Counter(
+        self.received_bytes = BulkCounter(
             "tidemark_broker_received_bytes_total",
             "Bytes appended to the log for the topic, record framing included.",
             ["topic"],
@@ -51,7 +51,7 @@ class BrokerMetrics:
             ["topic", "group"],
             registry=registry,
         )
-        self.put_results = Counter(
+        self.put_results = BulkCounter(
             "tidemark_broker_put_results_total",
             "Result of every put: ok, flush_timeout, replica_unavailable, disk_full, busy, "
             "invalid, failed.",

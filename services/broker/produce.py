@@ -138,8 +138,8 @@ def result_of(error: TidemarkError) -> str:
 class _TopicCounters(NamedTuple):
     """What is counted for a topic's sends."""
 
-    messages: Callable[[float], None]
-    received_bytes: Callable[[float], None]
+    messages: Callable[[int], None]
+    received_bytes: Callable[[int], None]
 
 
 class Sends:
@@ -184,24 +184,25 @@ class Sends:
             )
         queue_count = (await self._topics.for_sending(topic)).queues
         born_ms = self._clock.wall_ms()
+        store_host = self._store_host
         positions = None
         if isinstance(picks, list):
-            shares, positions = self._cut(topic, queue_count, request.entries, picks)
+            shares, positions = self._cut(topic, queue_count, entries, picks)
+            runs = [
+                Run(topic, queue, part, count, born_host, store_host, born_ms)
+                for queue, part, count in shares
+            ]
         else:
             if picks is None:
                 picks = self._turn(topic, queue_count)
-            else:
-                queue_choice.check_queue(topic, picks, queue_count)
-            shares = [queue_choice.Share(picks, entries, message_count)]
-        runs = [
-            Run(topic, queue, part, count, born_host, self._store_host, born_ms)
-            for queue, part, count in shares
-        ]
+            elif picks >= queue_count:
+                raise queue_choice.unknown_queue(topic, picks, queue_count)
+            runs = [Run(topic, picks, entries, message_count, born_host, store_host, born_ms)]
         try:
             appended = self._append.append_now(runs)
         except FileNotReady:
             appended = await self._append.append(runs)
-        self._count(topic, request, appended)
+        self._count(topic, entries, message_count, appended)
         sent = Sent(level, entries, runs, appended, positions)
         if level is AckLevel.DISK:
             deadline = started + timeout_ms / 1000
@@ -225,7 +226,7 @@ class Sends:
         turn = self._turn(topic, queue_count) if None in picks else 0
         return queue_choice.cut(entries, queue_choice.choose(topic, queue_count, picks, turn))
 
-    def _count(self, topic: str, request: ProduceRequest, appended: Appended) -> None:
+    def _count(self, topic: str, entries: bytes, message_count: int, appended: Appended) -> None:
         label = self._metrics.topic_label(topic)
         counters = self._counters.get(label)
         if counters is None:
@@ -233,11 +234,14 @@ class Sends:
                 self._metrics.messages_in.labels(label, "normal").inc,
                 self._metrics.received_bytes.labels(label).inc,
             )
-        counters.messages(request.message_count)
+        counters.messages(message_count)
         counters.received_bytes(appended.end - appended.start)
-        counts = twins.body_size_counts(request.entries, SIZE_BUCKETS)
+        counts = twins.body_size_counts(entries, SIZE_BUCKETS)
         total = counts.pop()
-        self._message_size.observe_counts(counts, total)
+        if message_count == 1:
+            self._message_size.observe(total)
+        else:
+            self._message_size.observe_counts(counts, total)
 
     async def _out_of_time(self, timeout_ms: int, sent: Sent, appended: Appended) -> AckTimeout:
         """What a sender is told whose messages are not durable in time."""

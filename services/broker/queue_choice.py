@@ -32,15 +32,14 @@ class Shares(NamedTuple):
     """Of each message of the request: its place among all messages of the shares."""
 
 
-def check_queue(topic: str, queue: int, count: int, index: int = 0) -> None:
-    """Raise UnknownQueue, naming message ``index``, unless queue is one of count."""
-    if queue >= count:
-        raise UnknownQueue(
-            f"messages[{index}].queue is {queue}; topic {topic} has {count} "
-            f"queues, 0 to {count - 1}. Nothing was stored.",
-            field=f"messages[{index}].queue",
-            queues=count,
-        )
+def unknown_queue(topic: str, queue: int, count: int, index: int = 0) -> UnknownQueue:
+    """What the sender of message ``index`` is told whose queue is none of count."""
+    return UnknownQueue(
+        f"messages[{index}].queue is {queue}; topic {topic} has {count} "
+        f"queues, 0 to {count - 1}. Nothing was stored.",
+        field=f"messages[{index}].queue",
+        queues=count,
+    )
 
 
 def choose(topic: str, count: int, picks: Sequence[Pick], turn: int) -> list[int]:
@@ -51,7 +50,8 @@ def choose(topic: str, count: int, picks: Sequence[Pick], turn: int) -> list[int
     queues: list[int] = []
     for index, pick in enumerate(picks):
         if isinstance(pick, int):
-            check_queue(topic, pick, count, index)
+            if pick >= count:
+                raise unknown_queue(topic, pick, count, index)
             queues.append(pick)
         elif pick is not None:
             queues.append(abs(hashing.string_hash(pick)) % count)

@@ -87,6 +87,7 @@ _KINDS = {
     "Counter": "counter",
     "Gauge": "gauge",
     "Histogram": "histogram",
+    "BulkCounter": "counter",
     "BulkHistogram": "histogram",
     "GaugeMetricFamily": "gauge",
     "CounterMetricFamily": "counter",
