@@ -158,7 +158,11 @@ class Client:
         follow: bool = False,
         tags: str | None = None,
     ) -> AsyncGenerator[Message, None]:
-        """All messages of one queue, in order: ``async for message in mq.read("orders", 0)``."""
+        """All messages of one queue, in order: ``async for message in mq.read("orders", 0)``.
+
+        end: None reads up to where the queue ends at the first pull. follow: waits for more, for
+        ever. The next pull runs while you work on what the last one brought.
+        """
         return self.consumer.read(topic, queue, offset, end=end, follow=follow, tags=tags)
 
     async def offset_by_time(
