@@ -52,7 +52,11 @@ class ReputConfig:
         says="dispatched bytes after which a sync comes earlier",
     )
     busy_poll_ms: float = setting(
-        1.0, unit="ms", minimum=0.1, maximum=100, says="looks for new data so often after some"
+        4.0,
+        unit="ms",
+        minimum=0.1,
+        maximum=100,
+        says="looks so often for a while after data came; small: wakes that find nothing",
     )
     idle_poll_ms: int = setting(
         100, unit="ms", minimum=1, maximum=10_000, says="looks so often when a doorbell was lost"

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BROKER: Final = "broker"
-INLINE_SIZE: Final = 1 << 20 if COMPILED else 64 * 1024
+INLINE_SIZE: Final = 2 << 20 if COMPILED else 64 * 1024
 """Bytes of log dispatched on the loop: about a millisecond. A thread would add a part of that."""
 SYNC_THREADS: Final = 4
 SYNC_ALONE_MAX: Final = 4
