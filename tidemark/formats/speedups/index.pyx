@@ -50,15 +50,14 @@ cdef extern from *:
     static inline uint64_t tidemark_load_64(const uint8_t *at) {
         return TIDEMARK_SWAP_64(__atomic_load_n((const uint64_t *)at, __ATOMIC_ACQUIRE));
     }
-    static inline void tidemark_will_store(const uint8_t *at) { __builtin_prefetch(at, 1, 2); }
-    static inline void tidemark_will_load(const void *at) { __builtin_prefetch(at, 1, 2); }
+    /* Fetch what will be read and stored soon; any address does. */
+    static inline void tidemark_fetch(const void *at) { __builtin_prefetch(at, 1, 2); }
     """
     void tidemark_store_32(uint8_t *at, uint32_t value) nogil
     void tidemark_store_64(uint8_t *at, uint64_t value) nogil
     uint32_t tidemark_load_32(const uint8_t *at) nogil
     uint64_t tidemark_load_64(const uint8_t *at) nogil
-    void tidemark_will_store(const uint8_t *at) nogil
-    void tidemark_will_load(const void *at) nogil
+    void tidemark_fetch(const void *at) nogil
 
 cdef enum:
     HEADER_SIZE = 40
@@ -159,7 +158,9 @@ cdef inline int64_t visible_count(const File *file) noexcept nogil:
     return number - 1 if number > 1 else 0
 
 
-cdef inline int64_t newest_visible(const File *file, uint32_t slot_value, int64_t newest) noexcept nogil:
+cdef inline int64_t newest_visible(
+    const File *file, uint32_t slot_value, int64_t newest
+) noexcept nogil:
     """Follow a chain down to the first entry ≤ newest (< entries); 0 if there is none."""
     cdef int64_t number = slot_value
     cdef int32_t previous
@@ -249,7 +250,7 @@ cdef int64_t put_step(const File *file, const uint8_t *rows, int64_t count) noex
         memcpy(&key_hash, rows + ROW_SIZE * index + 16, 8)
         slot = <uint32_t>(key_hash & 0x7FFFFFFF) % file.slots
         slot_of[index] = slot
-        tidemark_will_store(file.slots_at + SLOT_SIZE * <uint64_t>slot)
+        tidemark_fetch(file.slots_at + SLOT_SIZE * <uint64_t>slot)
 
     # Newest entry of each slot of this step: the slots themselves are stored after all entries.
     while places_mask < 2 * count:
@@ -462,7 +463,7 @@ cdef bint sound_from(
         ahead = number + AHEAD
         if ahead <= count:
             slot = tidemark_get_32(file.entries_at + ENTRY_SIZE * ahead) % file.slots
-            tidemark_will_load(newest + slot)
+            tidemark_fetch(newest + slot)
         get_entry(file, number, &entry)
         if entry.key_hash < 0 or entry.seconds < 0 or entry.offset < before:
             return False
