@@ -1,0 +1,89 @@
+"""Figure 11: what a node costs that nobody uses: CPU and anonymous memory of each process."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from bench.harness import Figure, options, report
+from bench.load import Shape, send
+from bench.servers import ROLES, Node, pin_to_load_core
+
+CPU_GOAL_PERCENT: Final = 1.0
+MEMORY_GOAL_MIB: Final = 90.0
+SETTLE_S: Final = 3.0
+"""After the last message: longer than any sync, pause or doorbell of it."""
+WINDOW_S: Final = 10.0
+WINDOW_QUICK_S: Final = 2.0
+SHAPE: Final = Shape(messages=64, body_size=256, ack="memory", ids="given")
+REQUESTS: Final = 200
+MIB: Final = 1 << 20
+
+
+def wake_ups(pid: int) -> int:
+    """How often the threads of a process have slept and been woken so far."""
+    count = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for line in (task / "status").read_text(encoding="utf-8").splitlines():
+            if line.startswith("voluntary_ctxt_switches:"):
+                count += int(line.split()[1])
+    return count
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; the exit status."""
+    given = options(__doc__, arguments)
+    pin_to_load_core()
+    window_s = WINDOW_QUICK_S if given.quick else WINDOW_S
+    cpu: dict[str, list[float]] = defaultdict(list)
+    memory: dict[str, list[float]] = defaultdict(list)
+    woken: dict[str, list[float]] = defaultdict(list)
+    with Node() as node:
+        node.make_topic("idle", 4)
+        send(node.address, [("idle", None)], SHAPE, connections=4, requests=REQUESTS)
+        node.wait_dispatched()
+        time.sleep(SETTLE_S)  # nothing says that a process has become idle: it does nothing
+        for _ in range(given.runs):
+            before = {
+                role: (node.processes[role].cpu_s(), wake_ups(node.pid(role))) for role in ROLES
+            }
+            began = time.perf_counter()
+            time.sleep(window_s)
+            for role in ROLES:
+                process = node.processes[role]
+                cpu_s, count = before[role]
+                seconds = time.perf_counter() - began
+                cpu[role].append((process.cpu_s() - cpu_s) / seconds * 100)
+                woken[role].append((wake_ups(process.pid) - count) / seconds)
+                memory[role].append(process.status("RssAnon") / MIB)
+    figures: list[Figure] = []
+    for role in ROLES:
+        figures += [
+            Figure(
+                f"CPU of {role}", "% of a core", cpu[role], CPU_GOAL_PERCENT, more_is_better=False
+            ),
+            Figure(
+                f"anonymous memory of {role}",
+                "MiB",
+                memory[role],
+                MEMORY_GOAL_MIB,
+                more_is_better=False,
+            ),
+            Figure(f"wake-ups of {role}", "1/s", woken[role], more_is_better=False),
+        ]
+    return report(
+        "idle",
+        figures,
+        f"""A node, default profile, that took {REQUESTS * SHAPE.messages:,} messages over HTTP and
+        then nothing; windows of {window_s:.0f} s. CPU by each process's own clock, RssAnon of
+        /proc/PID/status, voluntary context switches of all threads.""",
+        quick=given.quick,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

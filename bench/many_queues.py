@@ -1,0 +1,138 @@
+"""Figure 10: a node of 10,000 queues: how long it starts, what memory and descriptors it takes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+from bench.harness import Figure, options, report
+from bench.load import Place, Shape, send
+from bench.servers import ROLES, START_TIMEOUT_S, Node, pin_to_load_core, settle, wait_until
+from tidemark.formats.checkpoint import Slot
+
+START_GOAL_S: Final = 5.0
+MEMORY_GOAL_MIB: Final = 300.0
+DESCRIPTORS_GOAL: Final = 2000.0
+QUEUES: Final = 10_000
+QUEUES_QUICK: Final = 1_000
+QUEUES_PER_TOPIC: Final = 50
+FIRST: Final = Shape(messages=8, body_size=256, ack="memory", ids="given")
+LOAD: Final = Shape(messages=64, body_size=256, ack="memory", ids="given")
+CONNECTIONS: Final = 8
+MIB: Final = 1 << 20
+
+
+def topic_name(number: int) -> str:
+    """All have one length, as the load's template wants it."""
+    return f"queues{number:04d}"
+
+
+class Measured:
+    """What was seen, by figure; one value per run."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[float]] = defaultdict(list)
+
+    def processes(self, node: Node, when: str) -> None:
+        """Memory and descriptors of both services now."""
+        for role in ROLES:
+            process = node.processes[role]
+            for field in ("RssAnon", "RssFile"):
+                self.values[f"{field} of {role} {when}"].append(process.status(field) / MIB)
+            self.values[f"descriptors of {role} {when}"].append(process.descriptor_count())
+
+
+def start(node: Node) -> float:
+    """Start both; seconds until both say that they are ready."""
+    settle()
+    began = time.perf_counter()
+    node.start()
+    node.wait_ready()
+    return time.perf_counter() - began
+
+
+def timed_call(node: Node, path: str) -> float:
+    """Milliseconds until the answer is there and decoded."""
+    began = time.perf_counter()
+    node.call("GET", path)
+    return (time.perf_counter() - began) * 1000
+
+
+def run(node: Node, places: Sequence[Place], seen: Measured) -> None:
+    """Load over all queues, kill, start, look."""
+    send(node.address, places, LOAD, connections=CONNECTIONS, requests=len(places))
+    node.wait_dispatched()
+    seen.processes(node, "after load")
+    wait_until(
+        lambda: node.position(Slot.DISPATCHED_DURABLE) == node.position(Slot.WRITTEN),
+        "queues and index to be synced",
+        START_TIMEOUT_S,
+    )
+    node.kill()
+    seen.values["start"].append(start(node))
+    seen.processes(node, "after the start")
+    seen.values["list"].append(timed_call(node, "/v1/topics"))
+    seen.values["topic"].append(timed_call(node, f"/v1/topics/{topic_name(0)}"))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; the exit status."""
+    given = options(__doc__, arguments)
+    pin_to_load_core()
+    count = QUEUES_QUICK if given.quick else QUEUES
+    topics = [topic_name(number) for number in range(count // QUEUES_PER_TOPIC)]
+    places: list[Place] = [(topic, queue) for queue in range(QUEUES_PER_TOPIC) for topic in topics]
+    seen, warm_up = Measured(), Measured()
+    with Node() as node:
+        for topic in topics:
+            node.make_topic(topic, QUEUES_PER_TOPIC)
+        send(node.address, places, FIRST, connections=CONNECTIONS, requests=len(places))
+        node.wait_dispatched()
+        run(node, places, warm_up)
+        for _ in range(given.runs):
+            run(node, places, seen)
+    values = seen.values
+    figures = [
+        Figure(
+            f"broker and reput ready after SIGKILL, {count:,} queues",
+            "s",
+            values["start"],
+            START_GOAL_S,
+            more_is_better=False,
+        )
+    ]
+    for when in ("after the start", "after load"):
+        for role in ROLES:
+            for field, goal in (("RssAnon", MEMORY_GOAL_MIB), ("RssFile", None)):
+                what = f"{field} of {role} {when}"
+                figures.append(Figure(what, "MiB", values[what], goal, more_is_better=False))
+            what = f"descriptors of {role} {when}"
+            figures.append(
+                Figure(what, "descriptors", values[what], DESCRIPTORS_GOAL, more_is_better=False)
+            )
+    figures += [
+        Figure("GET /v1/topics", "ms", values["list"], more_is_better=False),
+        Figure(
+            f"GET of one topic of {QUEUES_PER_TOPIC} queues",
+            "ms",
+            values["topic"],
+            more_is_better=False,
+        ),
+    ]
+    return report(
+        "many_queues",
+        figures,
+        f"""Broker and reput, default profile, on one core; {len(topics)} topics of
+        {QUEUES_PER_TOPIC} queues. Each run sends {LOAD.messages} messages of {LOAD.body_size} B
+        with unique ids to every queue over HTTP, waits until they are dispatched and synced, kills
+        both services and starts them again. Memory as /proc/PID/status says it; RssFile is mapped
+        log, queues and index, which the kernel takes back.""",
+        quick=given.quick,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""Figure 9: from the start of the processes until the node is ready, after they were killed.
+
+The store is filled over HTTP and killed while it is being written to, every time anew: the end of
+the log is not dispatched, queues and index are not synced to it, the page cache holds all of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from bench.exchange import LoadFailed
+from bench.harness import Figure, interleave, options, report
+from bench.load import Place, Shape, send
+from bench.servers import ROLES, START_TIMEOUT_S, Node, pin_to_load_core, settle, wait_until
+from tidemark.formats.checkpoint import Slot
+
+GOAL_S: Final = 2.0
+LOST_GOAL_S: Final = 5.0
+LOG_SIZE: Final = 2 << 30
+LOG_SIZE_QUICK: Final = 256 << 20
+TOPICS: Final = 20
+QUEUES: Final = 50
+"""Of each topic."""
+SHAPE: Final = Shape(messages=64, body_size=1024, ack="memory", ids="given")
+CONNECTIONS: Final = 8
+WRITTEN_BEFORE_KILL: Final = 32 << 20
+"""Bytes sent by the load that is under way when the processes are killed."""
+CHUNK_SIZE: Final = 1 << 22
+
+
+class Restarts:
+    """One node, killed and started again and again."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._places: list[Place] = [
+            (f"restart{topic:02d}", queue) for queue in range(QUEUES) for topic in range(TOPICS)
+        ]
+        self.reput_s: dict[str, list[float]] = defaultdict(list)
+        """Until reput was ready too, by job, the warm-up included."""
+        self.walked: list[int] = []
+        """Bytes between DISPATCHED_DURABLE and the log's end at each kill."""
+
+    def fill(self, size: int) -> None:
+        """Send until the log has so many bytes, to every queue its share."""
+        node = self._node
+        for topic in range(TOPICS):
+            node.make_topic(f"restart{topic:02d}", QUEUES)
+        while node.position(Slot.WRITTEN) < size:
+            self._send(len(self._places))
+            node.wait_dispatched()
+
+    def _send(self, requests: int) -> None:
+        send(self._node.address, self._places, SHAPE, connections=CONNECTIONS, requests=requests)
+
+    def killed(self) -> float:
+        """SIGKILL of both while messages come in; seconds from the start until ready."""
+        self._kill_under_load()
+        return self._start("killed")
+
+    def without_checkpoint(self) -> float:
+        """The same, and the page that says how far everything was is lost: all is walked."""
+        self._kill_under_load()
+        (self._node.store_dir / "checkpoint").unlink()
+        return self._start("without checkpoint")
+
+    def stopped(self) -> float:
+        """After an orderly stop, for comparison."""
+        self._node.stop("broker")
+        self._node.stop("reput")
+        return self._start("stopped")
+
+    def _kill_under_load(self) -> None:
+        node = self._node
+        wait_until(self._is_settled, "queues and index to be synced", START_TIMEOUT_S)
+        goes_on = threading.Thread(target=self._send_until_cut_off)
+        before = node.position(Slot.WRITTEN)
+        goes_on.start()
+        wait_until(
+            lambda: node.position(Slot.WRITTEN) >= before + WRITTEN_BEFORE_KILL,
+            "the load to begin",
+            START_TIMEOUT_S,
+        )
+        node.kill()
+        goes_on.join()
+        self.walked.append(node.position(Slot.WRITTEN) - node.position(Slot.DISPATCHED_DURABLE))
+
+    def _is_settled(self) -> bool:
+        node = self._node
+        return node.position(Slot.DISPATCHED_DURABLE) == node.position(Slot.WRITTEN)
+
+    def _send_until_cut_off(self) -> None:
+        with contextlib.suppress(LoadFailed, OSError, EOFError):
+            self._send(1 << 30)
+
+    def _start(self, job: str) -> float:
+        node = self._node
+        warm(node.store_dir)
+        settle()
+        began = time.perf_counter()
+        node.start()
+        ready: dict[str, float] = {}
+
+        def both() -> bool:
+            for role in ROLES:
+                node.processes[role].check_alive()
+                if role not in ready and node.is_ready(role):
+                    ready[role] = time.perf_counter() - began
+            return len(ready) == len(ROLES)
+
+        wait_until(both, f"the node to be ready ({job})", START_TIMEOUT_S)
+        self.reput_s[job].append(ready["reput"])
+        return ready["broker"]
+
+
+def warm(directory: Path) -> None:
+    """Read every file that a start looks at: the figure is about a warm page cache."""
+    for path in sorted(directory.rglob("*")):
+        if path.is_file() and not path.is_socket():
+            with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
+                while file.read(CHUNK_SIZE):
+                    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; the exit status."""
+    given = options(__doc__, arguments)
+    pin_to_load_core()
+    size = LOG_SIZE_QUICK if given.quick else LOG_SIZE
+    with Node() as node:
+        restarts = Restarts(node)
+        restarts.fill(size)
+        jobs: dict[str, Callable[[], float]] = {
+            "stopped": restarts.stopped,
+            "killed": restarts.killed,
+            "without checkpoint": restarts.without_checkpoint,
+        }
+        found = interleave(jobs, runs=given.runs)
+        end = node.position(Slot.WRITTEN)
+    shape = f"{size >> 30} GiB log" if size >= 1 << 30 else f"{size >> 20} MiB log"
+    shape += f" of {TOPICS * QUEUES:,} queues"
+    figures = [
+        Figure(
+            f"broker ready after SIGKILL under load, {shape}",
+            "s",
+            found["killed"],
+            GOAL_S,
+            "after an orderly stop",
+            found["stopped"],
+            more_is_better=False,
+        ),
+        Figure(
+            "reput ready after the same",
+            "s",
+            restarts.reput_s["killed"][-given.runs :],
+            GOAL_S,
+            more_is_better=False,
+        ),
+        Figure(
+            "broker ready after SIGKILL and the loss of the checkpoint page: the whole log is "
+            "walked, then compared with queues and index",
+            "s",
+            found["without checkpoint"],
+            LOST_GOAL_S,
+            more_is_better=False,
+        ),
+    ]
+    walked = sorted(restarts.walked)
+    return report(
+        "restart",
+        figures,
+        f"""Broker and reput, default profile, on one core; a log filled over HTTP with requests of
+        {SHAPE.messages} messages of {SHAPE.body_size:,} B with unique ids, each for the next queue,
+        record CRC on. Both are killed with SIGKILL under load; all files are read once and the disk
+        is settled; time on the clock from the start of the two processes until /ready says 200.""",
+        quick=given.quick,
+        notes=[
+            f"{walked[0] >> 20} to {walked[-1] >> 20} MiB lay behind the durable mark at the "
+            f"kills; the log ended at {end >> 20:,} MiB"
+        ],
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
