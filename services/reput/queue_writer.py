@@ -282,18 +282,16 @@ class QueueWriter:
         if (
             queue.goes_on
             and first == queue.next
-            and queue.file is not None
             and (not self.compare or queue.made == queue.start)
         ):
-            # Nearly every run: it goes on where the last one ended, in a file that is open, into
-            # blocks that are reserved.
+            # Nearly every run: it goes on where the last one ended, into blocks that are reserved.
             position = first * UNIT_SIZE - queue.start
             size = len(units)
             reserved = queue.reserved
             if reserved.start == queue.start and reserved.low <= position <= reserved.high - size:
+                file = self._file(queue, queue.start)
                 self._touched.add(queue.path)
-                self._open.move_to_end(queue)
-                queue.file.pwrite(units, position)
+                file.pwrite(units, position)
                 self._count(queue, size // UNIT_SIZE)
                 self.stored_count += size // UNIT_SIZE
                 return
