@@ -17,7 +17,7 @@ from services.broker.encodings import Encoding
 from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
 from services.broker.messages import ProduceRequest, Rules, parse_produce
 from tests.support import strategies
-from tests.support.twin_modules import outcome, twins_of
+from tests.support.twins import outcome, twin_modules_of
 from tidemark.errors import RequestError
 from tidemark.formats import batch, hosts, ids, produce_wire, properties
 from tidemark.formats.batch import BadBatch, WireMessage
@@ -25,7 +25,7 @@ from tidemark.formats.hosts import Host
 from tidemark.formats.ids import UniqueIdMaker
 from tidemark.formats.produce_wire import PAIRS_MAX, PlainRequest
 
-pytestmark = pytest.mark.parametrize("twin", twins_of(produce_wire, "wire"))
+pytestmark = pytest.mark.parametrize("twin", twin_modules_of("wire", produce_wire))
 
 RULES = Rules(message_size_max=300, record_crc=True)
 V4, V6 = bytes([10, 9, 8, 7]), bytes(range(16))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support.twin_modules import twins_of
+from tests.support.twins import twin_modules_of
 from tidemark.formats import queue_unit
 from tidemark.formats.queue_unit import PRE_BLANK, Unit
 
@@ -79,7 +79,7 @@ def row_of(*units: tuple[int, int]) -> bytes:
     return b"".join(queue_unit.encode(Unit(offset, size, 7)) for offset, size in units)
 
 
-@pytest.mark.parametrize("twin", twins_of(queue_unit, "units"))
+@pytest.mark.parametrize("twin", twin_modules_of("units", queue_unit))
 @pytest.mark.parametrize(
     ("view", "end", "end_max", "expected"),
     [
@@ -120,7 +120,7 @@ SOME_UNITS = st.lists(
 )
 
 
-@pytest.mark.parametrize("twin", twins_of(queue_unit, "units")[1:])
+@pytest.mark.parametrize("twin", twin_modules_of("units", queue_unit)[1:])
 @given(units=SOME_UNITS, rest=st.binary(max_size=19), end=st.integers(0, 900), more=I64)
 @example(units=[row_of((0, 50))] * 4000, rest=b"", end=0, more=0)
 @example(units=[row_of((n * 50, 50)) for n in range(4000)], rest=b"", end=0, more=END_MAX)

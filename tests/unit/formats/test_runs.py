@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support import strategies
 from tests.support.runs import runs_of
-from tests.support.twin_modules import outcome, twins_of
+from tests.support.twins import outcome, twin_modules_of
 from tidemark.formats import batch, hosts, properties, record, runs
 from tidemark.formats.batch import BadBatch, WireMessage
 from tidemark.formats.hosts import Host
@@ -26,7 +26,7 @@ from tidemark.formats.record import (
 )
 from tidemark.formats.runs import Run
 
-pytestmark = pytest.mark.parametrize("twin", twins_of(runs, "encode"))
+pytestmark = pytest.mark.parametrize("twin", twin_modules_of("encode", runs))
 
 HERE = hosts.parse("127.0.0.1:10911")
 CRC = b"__CRC32#\x011234567890\x02"

@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.fuzz_cases import FUZZERS
-from tests.support.twin_modules import twins_of
 from tests.support.twin_pairs import branches, function_pairs
+from tests.support.twins import twin_modules_of
 from tidemark.formats import twins
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -64,7 +64,7 @@ def test_every_twin_is_fuzzed_under_the_address_sanitizer() -> None:
     assert FUZZERS.keys() == branches()[0].keys()
 
 
-@pytest.mark.parametrize("crc32", twins_of(zlib, "checksum"))
+@pytest.mark.parametrize("crc32", twin_modules_of("checksum", zlib))
 @given(st.binary(max_size=600), st.integers(0, (1 << 32) - 1))
 @example(b"", 0)
 @example(bytes(range(64)), 0)
