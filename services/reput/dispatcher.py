@@ -99,6 +99,8 @@ class Dispatcher:
                 if entry.is_directory
             ),
         )
+        # Before the first write: it tells of every failed one from now on.
+        self._whole_sync = store.disk.whole_sync(store.root)
         self._queues = QueueWriter(store)
         self._index = IndexWriter(store, clock or SystemClock(), utc_offset_s)
         self.position = PhysicalOffset(0)
@@ -428,6 +430,7 @@ class Dispatcher:
             self._unit_timestamp_ms,
             self._index.filled_timestamp_ms,
             publishable,
+            self._whole_sync,
         )
 
     def finish_sync(self, job: SyncJob) -> None:
@@ -487,5 +490,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """Unmap everything; does not sync."""
+        if self._whole_sync is not None:
+            self._whole_sync.close()
         self._queues.close()
         self._index.close()

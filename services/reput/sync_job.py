@@ -2,7 +2,9 @@
 
 ``dispatcher`` makes a job between two steps and publishes what it made durable; ``run`` may go on
 in other threads while dispatch does. Order: files, then the directories that name them, then, by
-the dispatcher, the mark that speaks of both (docs/formats.md, section 6).
+the dispatcher, the mark that speaks of both (docs/formats.md, section 6). Of many files each on its
+own costs more than the dispatch between two syncs: then the whole file system is synced, where it
+can be believed (docs/decisions/0010).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from services.reput.queue_writer import Totals
-from shared.files.disk import Disk
+from shared.files.disk import Disk, WholeSync
 from tidemark.errors import FlushFailed
 
 
@@ -52,6 +54,8 @@ class SyncJob:
     unit_timestamp_ms: int
     index_timestamp_ms: int
     is_publishable: bool
+    whole: WholeSync | None = None
+    """Of the file system that holds them all; None: it has to be one by one."""
 
     def run(self, each: Each = map) -> None:
         """Make it durable: files, then the directories that name them.
@@ -59,16 +63,29 @@ class SyncJob:
         each: as ``map``, or that of an executor: files synced at the same time share the commits
         of the file system's journal.
         Raises FlushFailed, with all that failed as its ``paths``: every file is tried, since the
-        pages of each that fails count as clean from then on.
+        pages of each that fails count as clean from then on. A whole sync does not say which one
+        failed: those are all files of the job.
         """
-        for sync, paths in (
-            (self._sync_file, self.files),
-            (self._sync_directory, self.directories),
-        ):
+        files, directories = self.files, self.directories
+        if self.whole is not None and len(files) >= self.whole.files_min:
+            files, directories = self._sync_whole(self.whole)
+        for sync, paths in ((self._sync_file, files), (self._sync_directory, directories)):
             failed = [one for one in each(sync, sorted(paths)) if one is not None]
             if failed:
                 first, error = failed[0]
                 raise _flush_failed(first, error, [path for path, _ in failed]) from error
+
+    def _sync_whole(self, whole: WholeSync) -> tuple[frozenset[Path], frozenset[Path]]:
+        """Sync the file system; return the files and directories that lie on another one."""
+        covers = whole.covers
+        files = frozenset(path for path in self.files if not covers(path.parent))
+        directories = frozenset(path for path in self.directories if not covers(path))
+        try:
+            whole.run()
+        except OSError as error:
+            failed = sorted(self.files)
+            raise _flush_failed(failed[0], error, failed) from error
+        return files, directories
 
     def _sync_file(self, path: Path) -> Failed | None:
         try:

@@ -118,6 +118,29 @@ class RecordLock(Protocol):
     def release(self) -> None: ...
 
 
+class WholeSync(Protocol):
+    """A file system, to be made durable as a whole. From before the first write to ``close``."""
+
+    @property
+    def files_min(self) -> int:
+        """Of so many files on, it costs less than syncing each."""
+        ...
+
+    def covers(self, directory: Path) -> bool:
+        """Whether the directory, and so the files in it, lie on this file system."""
+        ...
+
+    def run(self) -> None:
+        """All bytes, lengths and names that it holds are durable on return. Blocks.
+
+        Raises OSError if any write to it has failed since this object was made or last ran,
+        whoever saw that already: then nothing is known of any file, as after a failed ``sync``.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
 class Disk(Protocol):
     """A file system, as far as the store needs one. Raises OSError unless told."""
 
@@ -160,6 +183,10 @@ class Disk(Protocol):
 
     def sync_directory(self, path: Path) -> None:
         """fsync the directory: creations, renames and removals of names in it are durable."""
+        ...
+
+    def whole_sync(self, path: Path) -> WholeSync | None:
+        """Of the file system that holds path; None where it does not tell of every failed write."""
         ...
 
     def free_bytes(self, path: Path) -> int:

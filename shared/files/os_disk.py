@@ -26,6 +26,7 @@ from typing import Final
 
 from shared.files.disk import DirectoryEntry, FileStat
 from shared.files.os_page_lock import OsPageLock
+from shared.files.os_whole_sync import OsWholeSync, tells_of_failed_writes
 from tidemark.errors import DiskFull, MemoryLockRefused, ReadOnlyDisk, StoreError, StrayFile
 
 MODE: Final = 0o644
@@ -278,8 +279,13 @@ class OsDisk:
 
     def open(self, path: Path, *, writable: bool) -> OsFile:
         """Open an existing file. Raises FileNotFoundError, ReadOnlyDisk."""
-        with _naming(path) if writable else contextlib.nullcontext():
+        try:
             descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        except OSError as error:  # not _naming: thousands of queues are opened again and again
+            named = _named(error, path, 0) if writable else None
+            if named is None:
+                raise
+            raise named from error
         return OsFile(path, descriptor, os.fstat(descriptor).st_size)
 
     def stat(self, path: Path) -> FileStat | None:
@@ -336,6 +342,10 @@ class OsDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def whole_sync(self, path: Path) -> OsWholeSync | None:
+        """Of the file system that holds path; None where it does not tell of every failed write."""
+        return OsWholeSync(path) if tells_of_failed_writes(path) else None
 
     def free_bytes(self, path: Path) -> int:
         """Bytes that an ordinary user may still take on the file system of path."""

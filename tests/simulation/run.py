@@ -88,6 +88,7 @@ class Run:
         self.scale = draw_scale(self.random)
         self.disk = SimDisk(Random(self.random.getrandbits(64)))
         self.disk.check_reserved = True
+        self.disk.whole_sync_files_min = self.random.choice((1, 3, 1000))
         self.disk.make_directory(ROOT)
         self.history = History()
         self.boot = 1

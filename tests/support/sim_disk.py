@@ -71,6 +71,8 @@ class SimDisk:
         threads did meanwhile."""
         self.unreserved_stores: list[str] = []
         """Pages stored through a mapping without blocks under them: SIGBUS on a full disk."""
+        self.whole_sync_files_min = 1000
+        """From so many files on, whoever may do either syncs the whole disk."""
         self.refuses_page_locks = False
         self.page_locks: list[Path] = []
         """Files that are held in memory, one entry for each holder."""
@@ -202,6 +204,10 @@ class SimDisk:
             else:
                 staying.append(change)
         self._pending = staying
+
+    def whole_sync(self, path: Path) -> SimWholeSync:
+        """All of the simulated disk is one file system."""
+        return SimWholeSync(self)
 
     def free_bytes(self, path: Path) -> int:
         """Blocks that are left."""
@@ -448,6 +454,7 @@ class SimDisk:
         other.read_only, other.now_ms = self.read_only, self.now_ms
         other.write_back_chance, other.check_reserved = self.write_back_chance, self.check_reserved
         other._root, other._pending, other._next_number = root, pending, self._next_number
+        other.whole_sync_files_min = self.whole_sync_files_min
         other.trace = self.trace
         stack = [root]
         while stack:
@@ -458,6 +465,50 @@ class SimDisk:
                     other._inodes[node.number] = node
                     other._used_pages += sum(node.allocated)
         return other
+
+
+class SimWholeSync:
+    """A sync of everything. Killed in the middle, some of it was done."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+
+    @property
+    def files_min(self) -> int:
+        """As the disk says."""
+        return self._disk.whole_sync_files_min
+
+    def covers(self, directory: Path) -> bool:
+        """There is no other file system."""
+        return True
+
+    def run(self) -> None:
+        """Bytes, lengths and names; a file whose sync fails leaves the others synced."""
+        disk = self._disk
+        disk._operation("whole_sync", None, partly=self._partly)
+        failing = [path for path, _ in disk.files() if disk.failing_sync(path)]
+        failed = {disk._file(path).number for path in failing}
+        for inode in disk._inodes.values():
+            if inode.number in failed:
+                inode.fail_sync()
+            else:
+                inode.sync()
+        if failing:
+            raise OSError(errno.EIO, "input/output error", str(failing[0]))
+        for change in disk._pending:
+            change.apply()
+        disk._pending = []
+        meanwhile, disk.after_sync = disk.after_sync, None
+        if meanwhile is not None:
+            meanwhile()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _partly(self) -> None:
+        for inode in self._disk._inodes.values():
+            if self._disk.random.random() < 0.5:
+                inode.sync()
 
 
 class SimFile:

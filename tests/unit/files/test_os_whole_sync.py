@@ -1,0 +1,80 @@
+"""syncfs: believed where it can be, and of one file system only."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from shared.files import os_whole_sync
+from shared.files.os_whole_sync import OsWholeSync, tells_of_failed_writes
+
+
+def mounts_of(directory: Path, *kinds: str) -> Path:
+    """A mountinfo that says of what kind the file system of directory is."""
+    device = directory.stat().st_dev
+    path = directory / "mountinfo"
+    path.write_text(
+        "22 1 0:20 / /proc rw shared:5 - proc proc rw\n"
+        + "".join(
+            f"30 1 {os.major(device)}:{os.minor(device)} / /m{n} rw - {kind} /dev/vda rw\n"
+            for n, kind in enumerate(kinds)
+        )
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("release", "kinds", "believed"),
+    [
+        ("6.1.0-18-amd64", ["ext4"], True),
+        ("5.17.0", ["ext4", "ext4"], True),
+        ("5.16.20", ["ext4"], False),
+        ("4.19.0", ["ext4"], False),
+        ("6.1.0", ["xfs"], False),
+        ("6.1.0", ["overlay"], False),
+        ("6.1.0", [], False),
+        ("unknown", ["ext4"], False),
+    ],
+)
+def test_it_is_believed_where_failed_writes_are_told_of(
+    tmp_path: Path, release: str, kinds: list[str], believed: bool
+) -> None:
+    mounts = mounts_of(tmp_path, *kinds)
+    assert tells_of_failed_writes(tmp_path, release=release, mounts_path=mounts) is believed
+
+
+def test_where_nothing_is_known_of_mounts_it_is_not_believed(tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    assert not tells_of_failed_writes(tmp_path, release="6.1.0", mounts_path=nowhere)
+    assert not tells_of_failed_writes(nowhere, release="6.1.0")
+
+
+def test_it_runs_and_covers_what_lies_on_the_file_system(tmp_path: Path) -> None:
+    whole = OsWholeSync(tmp_path)
+    (tmp_path / "below").mkdir()
+    assert whole.covers(tmp_path / "below")
+    assert not whole.covers(Path("/proc"))
+    assert not whole.covers(tmp_path / "gone")
+    (tmp_path / "linked").symlink_to("/proc")
+    assert not whole.covers(tmp_path / "linked")
+    whole.run()
+    whole.close()
+    whole.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        whole.run()
+
+
+def test_what_the_kernel_says_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing:
+        @staticmethod
+        def syncfs(descriptor: int) -> int:
+            return -1
+
+    whole = OsWholeSync(tmp_path)
+    monkeypatch.setattr(os_whole_sync, "_LIBC", Failing)
+    monkeypatch.setattr("ctypes.get_errno", lambda: 5)
+    with pytest.raises(OSError, match="Input/output error"):
+        whole.run()
+    whole.close()

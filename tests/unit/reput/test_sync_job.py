@@ -1,0 +1,96 @@
+"""One sync of what was touched: one by one or as a whole, nothing is left out or hidden."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.reput.queue_writer import Totals
+from services.reput.sync_job import Settled, SyncJob
+from shared.files.disk import WholeSync
+from tests.support.sim_disk import LOSE_ALL, SimDisk
+from tidemark.errors import FlushFailed
+
+STORE = Path("/store")
+
+
+def touched(disk: SimDisk, names: list[str]) -> tuple[frozenset[Path], frozenset[Path]]:
+    """New files with a byte in each, and their directories."""
+    files = [STORE / name for name in names]
+    for path in files:
+        disk.make_directory(path.parent)
+        file = disk.create(path, 4096, reserve=True)
+        file.pwrite(b"x", 0)
+        file.close()
+    return frozenset(files), frozenset(path.parent for path in files)
+
+
+def job_of(
+    disk: SimDisk,
+    files: frozenset[Path],
+    directories: frozenset[Path],
+    whole: WholeSync | None,
+) -> SyncJob:
+    return SyncJob(disk, files, directories, 1, Settled(0, Totals(0, 0), 0), 0, 0, True, whole)
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    disk = SimDisk(1)
+    disk.write_back_chance = 0
+    return disk
+
+
+@pytest.mark.parametrize("files_min", [1, 3, 4, 1000])
+def test_everything_is_durable_after_it(disk: SimDisk, files_min: int) -> None:
+    disk.whole_sync_files_min = files_min
+    files, directories = touched(disk, ["a/1", "a/2", "b/1"])
+    disk.trace = []
+    job_of(disk, files, directories, disk.whole_sync(STORE)).run()
+    after = dict(disk.power_cut(loss=LOSE_ALL).files())
+    assert {path for path, content in after.items() if content[:1] == b"x"} == files
+    whole = [line for line in disk.trace if "whole_sync" in line]
+    assert len(whole) == (1 if files_min <= 3 else 0)
+    assert len([line for line in disk.trace if " sync " in line]) == (0 if whole else 3)
+
+
+def test_a_whole_sync_that_fails_makes_every_file_doubtful(disk: SimDisk) -> None:
+    disk.whole_sync_files_min = 1
+    files, directories = touched(disk, ["a/1", "a/2", "b/1"])
+    disk.failing_sync = lambda path: path.name == "2"
+    with pytest.raises(FlushFailed) as caught:
+        job_of(disk, files, directories, disk.whole_sync(STORE)).run()
+    assert caught.value.paths == sorted(files)
+
+
+def test_one_by_one_every_file_that_fails_is_named(disk: SimDisk) -> None:
+    files, directories = touched(disk, ["a/1", "a/2", "b/1"])
+    disk.failing_sync = lambda path: path.name == "1"
+    with pytest.raises(FlushFailed, match="1 others failed as well") as caught:
+        job_of(disk, files, directories, None).run()
+    assert caught.value.paths == [STORE / "a/1", STORE / "b/1"]
+    assert disk.durable_bytes(STORE / "a/2")[:1] == b"x"
+
+
+def test_what_lies_on_another_file_system_is_synced_by_itself(disk: SimDisk) -> None:
+    class Other:
+        """A file system that holds one directory; its sync does nothing here."""
+
+        files_min = 1
+        runs = 0
+
+        def covers(self, directory: Path) -> bool:
+            return directory.name == "a"
+
+        def run(self) -> None:
+            self.runs += 1
+
+        def close(self) -> None:
+            raise AssertionError("whoever made it closes it")
+
+    whole = Other()
+    files, directories = touched(disk, ["a/1", "b/1"])
+    job_of(disk, files, directories, whole).run()
+    assert whole.runs == 1
+    assert list(dict(disk.power_cut(loss=LOSE_ALL).files())) == [STORE / "b/1"]
