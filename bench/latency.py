@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import msgpack
 
 from bench.exchange import LoadFailed
-from bench.harness import Figure, interleave, options, report
+from bench.harness import Figure, Series, interleave, options, report
 from bench.servers import Echo, Node, pin_to_load_core, settle, work_dir
 
 RATE: Final = 1000
@@ -30,6 +30,8 @@ SECONDS_QUICK: Final = 3.0
 SETTLE_MESSAGES: Final = 1000
 """Sent first, and not counted: the run's connections, files and caches are new."""
 BODY_SIZE: Final = 256
+BODY_SIZES: Final = (64, 256, 1024, 4096, 16384, 65536)
+SERIES_SECONDS: Final = 3.0
 CONNECTIONS: Final = 16
 """Producers: while one waits for its answer, the next message goes over another."""
 WAIT_MS: Final = 20_000
@@ -102,7 +104,8 @@ class HttpSocket:
 class OpenLoop:
     """One run: producers, one puller, and the times of every message by its number."""
 
-    def __init__(self, node: Node, seconds: float) -> None:
+    def __init__(self, node: Node, seconds: float, body_size: int) -> None:
+        self._body_size = body_size
         self.total = SETTLE_MESSAGES + round(RATE * seconds)
         run = os.urandom(8).hex().encode()
         self._mark = b"<run %s number %%010d>" % run
@@ -161,7 +164,7 @@ class OpenLoop:
 
     def _request(self, producer: HttpSocket, number: int) -> bytes:
         mark = self._mark % number
-        message = {"body": mark + os.urandom(BODY_SIZE - len(mark))}
+        message = {"body": mark + os.urandom(self._body_size - len(mark))}
         body: bytes = msgpack.packb({"ack": "disk", "messages": [message]})
         head = (
             b"POST /v1/topics/%s/messages HTTP/1.1\r\nHost: %s\r\n"
@@ -248,15 +251,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         echo = running.enter_context(Echo())
         node.make_topic(TOPIC, 1)
 
-        def measure() -> float:
+        def run(seconds: float, body_size: int) -> Percentiles:
             nonlocal waited
             settle()
-            loop = OpenLoop(node, seconds)
+            loop = OpenLoop(node, seconds, body_size)
             try:
-                runs.append(percentiles(loop.run()))
+                found = percentiles(loop.run())
             finally:
                 loop.close()
             waited += loop.waited_for_connection
+            return found
+
+        def measure() -> float:
+            runs.append(run(seconds, BODY_SIZE))
             return runs[-1].p50
 
         def floor() -> float:
@@ -266,6 +273,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return floors[-1].p50
 
         interleave({"visible": measure, "floor": floor}, given.runs, warm_up=0)
+        notes = [f"{waited} messages found all connections busy"]
+        series = []
+        if not given.quick:
+            sizes = {size: run(SERIES_SECONDS, size) for size in BODY_SIZES}
+            lines = {
+                "p50": [(size, found.p50) for size, found in sizes.items()],
+                "p99": [(size, found.p99) for size, found in sizes.items()],
+            }
+            title = f"send → visible to a held pull, {RATE:,} messages/s, disk"
+            series = [Series("latency", title, "body [bytes]", "latency [ms]", lines)]
 
     what = f"send → visible to a held pull, {RATE:,} msg/s, {BODY_SIZE} B, disk"
     figures = [
@@ -287,8 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         bytes. {seconds:.0f} s per run after {SETTLE_MESSAGES} messages that are not counted,
         {given.runs} runs, each with {PROBES} bare syncs and {PROBES} round trips beside it; every
         message must arrive exactly once."""
-    notes = [f"{waited} messages found all connections busy"]
-    return report("latency", figures, method, quick=given.quick, notes=notes)
+    return report("latency", figures, method, quick=given.quick, notes=notes, series=series)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ condition with a deadline. Data are removed at the end.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -40,6 +41,8 @@ STOP_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 0.01
 HOST: Final = "127.0.0.1"
 _CPUCLOCK_SCHED: Final = 2
+_PR_SET_PDEATHSIG: Final = 1
+_libc: Final = ctypes.CDLL(None)  # loaded here: a child between fork and exec should load nothing
 
 
 def pin_to(core: int) -> None:
@@ -74,6 +77,12 @@ def work_dir(prefix: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir=WORK_DIR))
 
 
+def _begin_child(core: int) -> None:
+    """In a child, before its program: pin it, and let it die with us, however we die."""
+    pin_to(core)
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class Process:
     """One child process pinned to a core, its output in a file."""
 
@@ -89,7 +98,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                preexec_fn=lambda: pin_to(core),
+                preexec_fn=lambda: _begin_child(core),
             )
 
     @property
