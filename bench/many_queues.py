@@ -73,6 +73,7 @@ def run(node: Node, places: Sequence[Place], seen: Measured) -> None:
     )
     node.kill()
     seen.values["start"].append(start(node))
+    seen.values["CPU"].append(node.cpu_s())
     seen.processes(node, "after the start")
     seen.values["list"].append(timed_call(node, "/v1/topics"))
     seen.values["topic"].append(timed_call(node, f"/v1/topics/{topic_name(0)}"))
@@ -102,7 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             values["start"],
             START_GOAL_S,
             more_is_better=False,
-        )
+        ),
+        Figure("CPU time of both until then", "s", values["CPU"], more_is_better=False),
     ]
     for when in ("after the start", "after load"):
         for role in ROLES:

@@ -45,6 +45,8 @@ class Restarts:
         ]
         self.reput_s: dict[str, list[float]] = defaultdict(list)
         """Until reput was ready too, by job, the warm-up included."""
+        self.cpu_s: dict[str, list[float]] = defaultdict(list)
+        """CPU time of both until then."""
         self.walked: list[int] = []
         """Bytes between DISPATCHED_DURABLE and the log's end at each kill."""
 
@@ -117,6 +119,7 @@ class Restarts:
 
         wait_until(both, f"the node to be ready ({job})", START_TIMEOUT_S)
         self.reput_s[job].append(ready["reput"])
+        self.cpu_s[job].append(node.cpu_s())
         return ready["broker"]
 
 
@@ -163,6 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             GOAL_S,
             more_is_better=False,
         ),
+        _cpu("killed", restarts, given.runs),
         Figure(
             "broker ready after SIGKILL and the loss of the checkpoint page: the whole log is "
             "walked, then compared with queues and index",
@@ -171,6 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             LOST_GOAL_S,
             more_is_better=False,
         ),
+        _cpu("without checkpoint", restarts, given.runs),
     ]
     walked = sorted(restarts.walked)
     return report(
@@ -186,6 +191,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"kills; the log ended at {end >> 20:,} MiB"
         ],
     )
+
+
+def _cpu(job: str, restarts: Restarts, runs: int) -> Figure:
+    """What the start cost, whoever else used the core."""
+    values = restarts.cpu_s[job][-runs:]
+    return Figure("CPU time of both services until then", "s", values, more_is_better=False)
 
 
 if __name__ == "__main__":
