@@ -122,7 +122,8 @@ class Committer:
         if due_s == 0.0:
             self._commit()
         elif due_s is not None:
-            self._timer = self._loop.call_later(due_s, self._look)
+            # It may become due sooner, when there are enough bytes: look again then.
+            self._timer = self._loop.call_later(min(due_s, self._pace.interval_s), self._look)
 
     def _commit(self) -> None:
         try:

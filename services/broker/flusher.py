@@ -192,7 +192,8 @@ class Flusher:
         if due_s == 0.0:
             self._start()
         elif due_s is not None:
-            self._timer = self._loop.call_later(due_s, self._look)
+            # By interval it may become due sooner, when there are enough bytes: look again then.
+            self._timer = self._loop.call_later(min(due_s, self._pace.interval_s), self._look)
 
     def _gathers(self, in_line: int, now: float) -> bool:
         """Whether more senders joined during the last turn of the loop: the flush waits for more.

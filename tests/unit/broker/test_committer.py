@@ -83,6 +83,18 @@ async def test_what_nobody_waits_for_is_committed_by_its_pace() -> None:
         assert log.commits == [1]
 
 
+async def test_enough_bytes_do_not_wait_for_the_thorough_commit() -> None:
+    log, told = Log(), asyncio.Event()
+    pace = CommitPace(interval_s=0.002, least_bytes=100, thorough_s=3600.0)
+    async with committer_of(log, pace, told.set) as committer:
+        append(log, committer, 1)
+        await asyncio.sleep(0.01)
+        assert log.commits == []
+        append(log, committer, 99)
+        await asyncio.wait_for(told.wait(), 10)
+        assert log.commits == [100]
+
+
 async def test_what_a_flush_has_committed_releases_its_senders() -> None:
     log = Log()
     async with committer_of(log) as committer:

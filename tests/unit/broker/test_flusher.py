@@ -193,6 +193,17 @@ async def test_bytes_that_nobody_waits_for_are_flushed_soon_all_the_same() -> No
     assert log.flushed == 10
 
 
+async def test_by_interval_enough_bytes_do_not_wait_for_the_thorough_flush() -> None:
+    # The timer was set by the first byte, to the thorough flush, and no later one moved it.
+    log = Log()
+    async with flusher_of(log, Pace(interval_s=0.002, least_bytes=100, thorough_s=3600)) as flusher:
+        append(log, flusher, 1)
+        await asyncio.sleep(0.01)
+        assert log.flushes == []
+        append(log, flusher, 99)
+        assert await asyncio.to_thread(log.began.wait, 5)
+
+
 async def test_bytes_that_a_running_flush_took_along_do_not_hide_later_ones() -> None:
     # They counted as not flushed yet, with nothing left to flush: no timer was set, and none for
     # the bytes after them either. Consumers saw nothing until somebody asked for ack=disk.
