@@ -1,9 +1,9 @@
-"""The short way of a send: the same request and the same answers as the careful one."""
+"""The short way of sends and pulls: the same requests and answers as the careful one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -18,12 +18,15 @@ from services.broker.gate import Gate
 from services.broker.http_api import Api, Parts
 from services.broker.messages import AckLevel, ProduceRequest, Rules, parse_produce
 from services.broker.metrics import BrokerMetrics
+from services.broker.pull import PullRequest
 from services.broker.unique_ids import UniqueIds
+from shared.files.pull import PullResult, PullStatus
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health
 from tidemark.errors import UnknownTopic
 from tidemark.formats import batch, properties
 from tidemark.formats.hosts import Host
+from tidemark.offsets import PhysicalOffset, QueueOffset
 
 HOST = Host(b"\x7f\x00\x00\x01", 10911)
 RULES = Rules(message_size_max=1000, record_crc=True)
@@ -51,9 +54,36 @@ class Sends:
         return Answered()
 
 
+class Puller:
+    """Remembers what it is asked for, and has nothing."""
+
+    def __init__(self) -> None:
+        self.asked: list[PullRequest] = []
+
+    async def pull(self, request: PullRequest, is_gone: Callable[[], bool]) -> PullResult:
+        self.asked.append(request)
+        zero = QueueOffset(0)
+        nothing = PullStatus.NO_MESSAGE_IN_QUEUE
+        return PullResult(nothing, zero, zero, zero, [], 0, 0, 0, PhysicalOffset(0), zero, b"")
+
+
+class Topics:
+    def check_readable(self, topic: str, queue: int, *, may_be_missing: bool = False) -> None:
+        if topic == "missing":
+            raise UnknownTopic("there is no topic missing.", "Make it.")
+
+
 class Served:
-    def __init__(self, url: URL, sends: Sends, metrics: BrokerMetrics) -> None:
-        self.url, self.sends, self.metrics = url, sends, metrics
+    def __init__(self, url: URL, sends: Sends, puller: Puller) -> None:
+        self.url, self.sends, self.puller = url, sends, puller
+
+    async def get(self, path: str, **headers: str) -> tuple[int, Any]:
+        async with (
+            aiohttp.ClientSession(headers={"Accept": "application/msgpack"} | headers) as session,
+            session.get(URL(f"{self.url}{path}", encoded=True)) as answer,
+        ):
+            raw = await answer.read()
+            return answer.status, msgpack.unpackb(raw) if raw else None
 
     @property
     def last(self) -> ProduceRequest:
@@ -72,6 +102,7 @@ async def served(*, sends_open: bool = True) -> AsyncIterator[Served]:
     clock = SystemClock()
     gate, metrics, sends = Gate(Health(clock)), BrokerMetrics(CollectorRegistry()), Sends()
     gate.sends_open = sends_open
+    gate.reads_open = True
     api = Api(
         gate,
         RULES,
@@ -84,7 +115,8 @@ async def served(*, sends_open: bool = True) -> AsyncIterator[Served]:
         delay_levels_ms=(),
         version="test",
     )
-    api.parts = Parts(cast(Any, sends), cast(Any, None), cast(Any, None), cast(Any, None))
+    puller = Puller()
+    api.parts = Parts(cast(Any, sends), cast(Any, puller), cast(Any, None), cast(Any, Topics()))
     server = BoundedServer(
         api.app,
         metrics,
@@ -96,7 +128,7 @@ async def served(*, sends_open: bool = True) -> AsyncIterator[Served]:
     )
     await server.start("127.0.0.1", 0)
     try:
-        yield Served(URL(f"http://127.0.0.1:{server.port}"), sends, metrics)
+        yield Served(URL(f"http://127.0.0.1:{server.port}"), sends, puller)
     finally:
         await server.close()
 
@@ -244,3 +276,57 @@ async def test_the_answer_is_in_the_encoding_that_was_asked_for() -> None:
         ) as answer,
     ):
         assert await answer.json() == {"status": "PUT_OK"}
+
+
+@pytest.mark.parametrize(
+    ("plain", "escaped"),
+    [
+        ("?offset=5", "?%6Fffset=5"),
+        (
+            "?offset=5&max=9&max_bytes=77&wait_ms=3&tags=a",
+            "?offset=5&max=%39&max_bytes=77&wait_ms=3&tags=a",
+        ),
+        ("?offset=-1&tags=*", "?offset=-1&tags=%2A"),
+        ("?max=0&offset=007", "?max=0&offset=%3007"),
+    ],
+)
+async def test_a_plain_pull_asks_for_the_same_as_one_with_escapes(plain: str, escaped: str) -> None:
+    async with served() as node:
+        path = "/v1/topics/orders/queues/3/messages"
+        first, second = await node.get(path + plain), await node.get(path + escaped)
+        assert first == second
+        assert first[0] == 200
+        assert len(node.puller.asked) == 2
+        assert node.puller.asked[0] == node.puller.asked[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("orders/queues/3/messages", 400, "bad-request"),
+        ("orders/queues/3/messages?", 400, "bad-request"),
+        ("orders/queues/3/messages?max=1", 400, "bad-request"),
+        ("orders/queues/3/messages?offset=", 400, "bad-request"),
+        ("orders/queues/3/messages?offset=x", 400, "bad-request"),
+        ("orders/queues/3/messages?offset=1&offset=1", 400, "bad-request"),
+        ("orders/queues/3/messages?offset=1&colour=1", 400, "bad-request"),
+        ("orders/queues/3/messages?offset=1=2", 400, "bad-request"),
+        ("orders/queues/3/messages?offset=1&max=99999", 400, "bad-request"),
+        ("orders/queues/99999999999/messages?offset=1", 400, "bad-request"),
+        ("orders/queues/x/messages?offset=1", 400, "bad-request"),
+        ("a$b/queues/0/messages?offset=1", 400, "bad-name"),
+        ("missing/queues/0/messages?offset=1", 404, "unknown-topic"),
+    ],
+)
+async def test_what_is_wrong_with_a_pull_is_named(path: str, status: int, code: str) -> None:
+    async with served() as node:
+        found, answer = await node.get("/v1/topics/" + path)
+        assert (found, answer["code"]) == (status, code)
+        assert not node.puller.asked
+
+
+async def test_head_and_other_methods_are_told_as_before() -> None:
+    async with served() as node, aiohttp.ClientSession() as session:
+        url = f"{node.url}/v1/topics/orders/queues/0/messages?offset=0"
+        async with session.delete(url) as answer:
+            assert answer.status == 405
