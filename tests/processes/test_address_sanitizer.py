@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -39,12 +40,11 @@ def build(directory: Path, into: Path) -> Path:
     return into / "lib" / SPEEDUPS
 
 
-def fuzz(speedups: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def fuzz(
+    speedups: Path, *arguments: str, program: str = "tests.support.fuzz_twins"
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.support.fuzz_twins", "--speedups", str(speedups)),
-            *arguments,
-        ],
+        [sys.executable, "-m", program, "--speedups", str(speedups), *arguments],
         cwd=ROOT,
         env={
             **os.environ,
@@ -85,10 +85,30 @@ def sanitized() -> Path:
 def test_hostile_input_touches_no_byte_outside_and_has_the_originals_results(
     sanitized: Path,
 ) -> None:
-    done = fuzz(sanitized, "--seed", os.environ.get("TIDEMARK_FUZZ_SEED", "1"), "--rounds", "10")
+    done = fuzz(sanitized, "--seed", os.environ.get("TIDEMARK_FUZZ_SEED", "1"), "--rounds", "6")
     print(done.stdout)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
     assert "AddressSanitizer" not in done.stderr
+
+
+def test_bytes_that_change_meanwhile_lead_nowhere_else(sanitized: Path) -> None:
+    done = fuzz(sanitized, "--seconds", "0.5", program="tests.support.fuzz_changing")
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
+
+
+def test_the_page_behind_changing_bytes_cannot_be_read() -> None:
+    look = (
+        "import ctypes, random; from tests.support.fuzz_changing import changing\n"
+        "with changing(random.Random(1), bytes(100)) as view:\n"
+        "    end = ctypes.addressof(ctypes.c_char.from_buffer(view, 99)) + 1\n"
+        "    assert ctypes.string_at(end - 1, 1) is not None\n"
+        "    print('inside', flush=True)\n"
+        "    ctypes.string_at(end, 1)\n"
+        "    print('behind', flush=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (-signal.SIGSEGV, "inside\n"), done.stderr
 
 
 def test_a_planted_read_behind_the_end_is_found(sanitized: Path, tmp_path: Path) -> None:
