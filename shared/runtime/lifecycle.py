@@ -18,6 +18,7 @@ from typing import Final
 import uvloop
 
 from tidemark.errors import BadConfig, PartEnded, TidemarkError
+from tidemark.formats import twins
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,11 @@ def run_process(main: Callable[[], Coroutine[None, None, None]]) -> int:
     0 after an orderly stop, 2 for a mistake of the operator (configuration), 1 for what the disk
     or the store did. Our own bugs pass through: the interpreter ends with 1 and their traceback.
     """
+    if twins.WHY_PURE:
+        log.warning(
+            "the pure Python twins of the hot functions run, many times slower",
+            extra={"event": "pure-twins", "reason": twins.WHY_PURE},
+        )
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(main())

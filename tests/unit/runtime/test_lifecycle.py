@@ -125,3 +125,18 @@ def test_descriptors_are_allowed_as_far_as_the_system_lets_us() -> None:
         assert soft == hard == before[1]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize(("why", "lines"), [("TIDEMARK_PURE is set", 1), ("", 0)])
+def test_a_service_says_once_that_the_pure_twins_run(
+    why: str, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tidemark.formats.twins.WHY_PURE", why)
+
+    async def good() -> None:
+        pass
+
+    with caplog.at_level("WARNING"):
+        assert run_process(good) == 0
+    said = [record for record in caplog.records if getattr(record, "event", "") == "pure-twins"]
+    assert [getattr(record, "reason", "") for record in said] == [why] * lines
