@@ -232,12 +232,18 @@ class Produced(NamedTuple):
     """CPU time of the services until then."""
 
     @property
+    def cpu_us(self) -> float:
+        """CPU time of the services per message [µs]."""
+        return (self.broker_cpu_s + self.reput_cpu_s) / self.outcome.messages * 1e6
+
+    @property
     def shares(self) -> str:
         """How busy everybody was."""
         return (
             f"broker {self.broker_cpu_s / self.dispatched_s:.0%}, reput "
             f"{self.reput_cpu_s / self.dispatched_s:.0%} of their core, load "
-            f"{self.outcome.cpu_share:.0%} of its own"
+            f"{self.outcome.cpu_share:.0%} of its own; {self.cpu_us:.3g} µs of the services per "
+            "message"
         )
 
 
