@@ -13,8 +13,9 @@ from typing import Final
 from shared.runtime.doorbell import Doorbell
 from tidemark.clock import Clock
 
-INTERVAL_S: Final = 0.0005
-"""A fraction of what a consumer waits for a message; a hundred times a ring's own cost."""
+INTERVAL_S: Final = 0.001
+"""As often as consumers notice; a hundred times a ring's own cost. The loop's timers go by whole
+milliseconds: less than half of one left is none."""
 
 
 class PacedBell:
