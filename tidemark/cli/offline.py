@@ -29,7 +29,7 @@ from shared.files.valid_end import (
 )
 from shared.runtime.clock import SystemClock, boot_id
 from tidemark.errors import StoreMissing
-from tidemark.formats import record, scan
+from tidemark.formats import record, twins
 from tidemark.formats.checkpoint import (
     REGION_MAGIC,
     SIZE,
@@ -153,7 +153,7 @@ class OfflineStore:
                 reason = f"commit log file {files.path(file_start).name} is missing or empty"
                 break
             view = files.view(file_start)
-            found = scan.walk(
+            found = twins.walk(
                 view[at - file_start : limit - file_start if limit else None],
                 at=PhysicalOffset(at),
                 checks=checks,
