@@ -69,7 +69,10 @@ def test_every_twin_is_fuzzed_under_the_address_sanitizer() -> None:
 @example(b"", 0)
 @example(bytes(range(64)), 0)
 @example(bytes(1 << 16), 0xFFFFFFFF)
+@example(bytes(range(251)) * 2, 7)
 def test_the_checksum_is_zlibs(crc32: Any, data: bytes, before: int) -> None:
     for start in range(min(4, len(data) + 1)):
         view = memoryview(data)[start:]
         assert crc32.crc32(view, before) == zlib.crc32(view, before)
+        for size in range(min(140, len(view))):
+            assert crc32.crc32(view[:size], before) == zlib.crc32(view[:size], before)

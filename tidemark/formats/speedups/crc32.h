@@ -2,8 +2,8 @@
  *
  * tidemark_crc32(crc, data, size) continues crc, 0 at first, like zlib.crc32(data, crc). Folding by
  * carry-less multiplication: Gopal et al., "Fast CRC Computation for Generic Polynomials Using
- * PCLMULQDQ Instruction" (Intel, 2009); its constants for this polynomial. Elsewhere, and for short
- * pieces, eight table look-ups per eight bytes. Both are tested against zlib.
+ * PCLMULQDQ Instruction" (Intel, 2009); its constants for this polynomial. Elsewhere, and below 16
+ * bytes, eight table look-ups per eight bytes. Both are tested against zlib.
  */
 #ifndef TIDEMARK_CRC32_H
 #define TIDEMARK_CRC32_H
@@ -37,40 +37,62 @@ static inline uint32_t tidemark_crc_tables(uint32_t crc, const uint8_t *data, si
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 
-/* size: a multiple of 16, at least 64. */
+/* _mm_shuffle_epi8 by the 16 from n on moves the first n bytes to the end, by those from 16 + n on
+ * the others to the beginning; zeros take the rest. */
+static const uint8_t tidemark_crc_moves[48] = {
+    0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
+    0,    1,    2,    3,    4,    5,    6,    7,    8,    9,    10,   11,   12,   13,   14,   15,
+    0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
+};
+
+#define TIDEMARK_CRC_LOAD(at) _mm_loadu_si128((const __m128i *)(at))
+#define TIDEMARK_CRC_FOLD(x, k, next)                                                          \
+    _mm_xor_si128(                                                                             \
+        _mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x11), _mm_clmulepi64_si128(x, k, 0x00)), next)
+
+/* size: at least 16. */
 __attribute__((target("pclmul,sse4.1"))) static uint32_t
 tidemark_crc_fold(uint32_t crc, const uint8_t *data, size_t size) {
     const __m128i by_64 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
     const __m128i by_16 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
     const __m128i low_32 = _mm_setr_epi32(-1, 0, -1, 0);
-    __m128i a = _mm_loadu_si128((const __m128i *)data);
-    __m128i b = _mm_loadu_si128((const __m128i *)(data + 16));
-    __m128i c = _mm_loadu_si128((const __m128i *)(data + 32));
-    __m128i d = _mm_loadu_si128((const __m128i *)(data + 48));
-    __m128i t;
-    a = _mm_xor_si128(a, _mm_cvtsi32_si128((int)crc));
-    data += 64;
-    size -= 64;
-#define TIDEMARK_FOLD(x, k, next)                                                              \
-    (t = _mm_clmulepi64_si128(x, k, 0x00),                                                     \
-     x = _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x11), t), next))
-    while (size >= 64) {
-        TIDEMARK_FOLD(a, by_64, _mm_loadu_si128((const __m128i *)data));
-        TIDEMARK_FOLD(b, by_64, _mm_loadu_si128((const __m128i *)(data + 16)));
-        TIDEMARK_FOLD(c, by_64, _mm_loadu_si128((const __m128i *)(data + 32)));
-        TIDEMARK_FOLD(d, by_64, _mm_loadu_si128((const __m128i *)(data + 48)));
+    __m128i a = _mm_xor_si128(TIDEMARK_CRC_LOAD(data), _mm_cvtsi32_si128((int)crc));
+    __m128i b;
+    if (size >= 64) {
+        __m128i c, d;
+        b = TIDEMARK_CRC_LOAD(data + 16);
+        c = TIDEMARK_CRC_LOAD(data + 32);
+        d = TIDEMARK_CRC_LOAD(data + 48);
         data += 64;
         size -= 64;
-    }
-    TIDEMARK_FOLD(a, by_16, b);
-    TIDEMARK_FOLD(a, by_16, c);
-    TIDEMARK_FOLD(a, by_16, d);
-    while (size >= 16) {
-        TIDEMARK_FOLD(a, by_16, _mm_loadu_si128((const __m128i *)data));
+        while (size >= 64) {
+            a = TIDEMARK_CRC_FOLD(a, by_64, TIDEMARK_CRC_LOAD(data));
+            b = TIDEMARK_CRC_FOLD(b, by_64, TIDEMARK_CRC_LOAD(data + 16));
+            c = TIDEMARK_CRC_FOLD(c, by_64, TIDEMARK_CRC_LOAD(data + 32));
+            d = TIDEMARK_CRC_FOLD(d, by_64, TIDEMARK_CRC_LOAD(data + 48));
+            data += 64;
+            size -= 64;
+        }
+        a = TIDEMARK_CRC_FOLD(a, by_16, b);
+        a = TIDEMARK_CRC_FOLD(a, by_16, c);
+        a = TIDEMARK_CRC_FOLD(a, by_16, d);
+    } else {
         data += 16;
         size -= 16;
     }
-#undef TIDEMARK_FOLD
+    while (size >= 16) {
+        a = TIDEMARK_CRC_FOLD(a, by_16, TIDEMARK_CRC_LOAD(data));
+        data += 16;
+        size -= 16;
+    }
+    if (size) {
+        /* What is folded so far and the last bytes are 16 + size bytes. The first of them, as many
+         * as size, are folded into the rest, whose end is loaded with bytes that were seen before. */
+        const __m128i up = TIDEMARK_CRC_LOAD(tidemark_crc_moves + size);
+        const __m128i down = TIDEMARK_CRC_LOAD(tidemark_crc_moves + 16 + size);
+        b = _mm_blendv_epi8(TIDEMARK_CRC_LOAD(data + size - 16), _mm_shuffle_epi8(a, down), up);
+        a = TIDEMARK_CRC_FOLD(_mm_shuffle_epi8(a, up), by_16, b);
+    }
     /* 128 bits to 64, to 32: the last by Barrett reduction. */
     b = _mm_clmulepi64_si128(a, by_16, 0x10);
     a = _mm_xor_si128(_mm_srli_si128(a, 8), b);
@@ -83,6 +105,8 @@ tidemark_crc_fold(uint32_t crc, const uint8_t *data, size_t size) {
     b = _mm_clmulepi64_si128(b, barrett, 0x00);
     return (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, b), 1);
 }
+#undef TIDEMARK_CRC_LOAD
+#undef TIDEMARK_CRC_FOLD
 #endif
 
 /* Once per module, before the first call. */
@@ -105,16 +129,11 @@ static void tidemark_crc32_prepare(void) {
 }
 
 static inline uint32_t tidemark_crc32(uint32_t crc, const uint8_t *data, size_t size) {
-    crc = ~crc;
 #if defined(__x86_64__) && defined(__GNUC__)
-    if (size >= 64 && tidemark_crc_folds) {
-        size_t folded = size & ~(size_t)15;
-        crc = tidemark_crc_fold(crc, data, folded);
-        data += folded;
-        size -= folded;
-    }
+    if (size >= 16 && tidemark_crc_folds)
+        return ~tidemark_crc_fold(~crc, data, size);
 #endif
-    return ~tidemark_crc_tables(crc, data, size);
+    return ~tidemark_crc_tables(~crc, data, size);
 }
 
 #endif
