@@ -73,14 +73,28 @@ class Bodies:
         encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
         announced_size(request, self._size_max)
 
+    def arrived(self, request: web.Request) -> bytes | None:
+        """The whole body if it came with the head, in one piece; None if there is more to come.
+
+        Raises MessageTooLarge: of a body in chunks nobody has announced the size. Call it between
+        ``begin`` and ``end``.
+        """
+        content = request.content
+        if not content.is_eof():
+            return None
+        body = content.read_nowait()
+        if len(body) > self._size_max:
+            raise too_large(len(body), self._size_max)
+        return body
+
     async def whole(self, request: web.Request) -> bytes:
         """The whole body, at most size_max bytes, within timeout_s.
 
         Raises MessageTooLarge, SlowRequest, BadRequest. Call it between ``begin`` and ``end``.
         """
+        if (here := self.arrived(request)) is not None:
+            return here
         content = request.content
-        if content.is_eof():
-            return content.read_nowait()  # it came with the head, and within the same bound
         parts: list[bytes] = []
         size = 0
         try:

@@ -65,11 +65,9 @@ class SendCall:
             encoding = encodings.of_request(content_type)
             size = self._bodies.begin(request)
             try:
-                content = request.content
                 # With the head in one piece, as nearly all are: nothing to wait for.
-                body = (
-                    content.read_nowait() if content.is_eof() else await self._bodies.whole(request)
-                )
+                if (body := self._bodies.arrived(request)) is None:
+                    body = await self._bodies.whole(request)
                 produce = self._parse(body, encoding)
                 sent = await self._sends().send(topic, produce, born_host(request))
             finally:

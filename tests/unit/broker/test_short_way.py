@@ -102,7 +102,9 @@ class Served:
 
 
 @asynccontextmanager
-async def served(*, sends_open: bool = True) -> AsyncIterator[Served]:
+async def served(
+    *, sends_open: bool = True, request_size_max: int = 100_000
+) -> AsyncIterator[Served]:
     clock = SystemClock()
     gate, metrics, sends = Gate(Health(clock)), BrokerMetrics(CollectorRegistry()), Sends()
     gate.sends_open = sends_open
@@ -113,7 +115,7 @@ async def served(*, sends_open: bool = True) -> AsyncIterator[Served]:
         clock,
         metrics,
         UniqueIds(clock, HOST),
-        request_size_max=100_000,
+        request_size_max=request_size_max,
         waiting_bytes_max=1 << 20,
         read_timeout_s=5,
         delay_levels_ms=(),
@@ -201,6 +203,21 @@ async def test_a_body_in_several_pieces_is_the_same() -> None:
         ):
             assert answer.status == 200
         assert node.last.message_count == 90
+
+
+async def test_a_body_in_chunks_that_comes_with_its_head_is_bounded_all_the_same() -> None:
+    async with served(request_size_max=2000) as node:
+        body = msgpack.packb({"messages": [{"body": bytes(900), "unique_id": "A"}] * 3})
+        reader, writer = await asyncio.open_connection(node.url.host, node.url.port)
+        writer.write(
+            b"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: node\r\nConnection: close\r\n"
+            b"Content-Type: application/msgpack\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+        )
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        assert not node.sends.sent
 
 
 @pytest.mark.parametrize(
