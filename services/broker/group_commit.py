@@ -2,8 +2,9 @@
 
 One ``fdatasync`` answers for everybody whose bytes lie below it: senders append, stand in line with
 the end of their bytes, and the flusher's result moves past them. Appends come in physical order, so
-the line is sorted by itself and releasing is popping from its front. The same line serves the
-commit of a pooled log. Before: ``flusher``, ``committer``. After: ``waiting`` wakes the senders
+the line is sorted by itself and releasing is popping from its front; one who asks late (a sender of
+a pooled log who ran out of time) waits for a little more. The same line serves the commit of a
+pooled log. Before: ``flusher``, ``committer``. After: ``waiting`` wakes the senders
 (walk step 7).
 """
 
@@ -37,13 +38,14 @@ class GroupCommit(Generic[Waiter]):
     def join(self, end: PhysicalOffset, waiter: Waiter, deadline: float = NO_DEADLINE) -> bool:
         """Stand in line until bytes below end are durable; False if they are already.
 
-        end: end of the waiter's bytes, not below that of any who joined before. deadline: on the
-        clock of ``expire``.
+        end: end of the waiter's bytes; who joins later than those who have appended since, waits
+        with the last of them. deadline: on the clock of ``expire``.
         """
         if end <= self.durable:
             return False
         line = self._line
-        assert not line or end >= line[-1][0], "appends come in physical order"
+        if line and line[-1][0] > end:
+            end = line[-1][0]
         line.append((end, deadline, waiter))
         if deadline < self.next_deadline:
             self.next_deadline = deadline

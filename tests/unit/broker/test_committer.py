@@ -106,6 +106,18 @@ async def test_what_a_flush_has_committed_releases_its_senders() -> None:
         assert log.commits == []
 
 
+async def test_who_asks_only_after_others_have_appended_is_told_with_them() -> None:
+    """A sender of ``disk`` asks once he has run out of time: before he is told ``memory``."""
+    log = Log()
+    async with committer_of(log) as committer:
+        early = append(log, committer, 10)
+        later = committer.committed(append(log, committer, 5))
+        hurried = committer.committed(early)
+        assert await asyncio.wait_for(hurried, 10)
+        assert log.written >= early
+        assert await later
+
+
 async def test_a_failed_commit_ends_the_part_and_promises_nobody_anything() -> None:
     log = Log()
     log.fails = True

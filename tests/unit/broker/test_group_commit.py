@@ -45,6 +45,14 @@ def test_who_runs_out_of_time_leaves_the_line_and_the_others_stay_in_order() -> 
     assert line.next_deadline == NO_DEADLINE
 
 
+def test_who_joins_late_stands_behind_those_who_have_appended_since() -> None:
+    line: GroupCommit[str] = GroupCommit(PhysicalOffset(0))
+    line.join(PhysicalOffset(200), "in time")
+    assert line.join(PhysicalOffset(100), "late")
+    assert line.advance(PhysicalOffset(199)) == []
+    assert line.advance(PhysicalOffset(200)) == ["in time", "late"]
+
+
 def test_a_dissolved_line_released_nobody() -> None:
     line: GroupCommit[str] = GroupCommit(PhysicalOffset(0))
     line.join(PhysicalOffset(10), "a")
