@@ -48,14 +48,20 @@ static inline void tidemark_store_unit(uint8_t *data, int64_t at, uint32_t size,
     tidemark_put_64(data + 12, (uint64_t)code);
 }
 
-/* Whether the ten digits and the pair end at slot + 9 are those of crc: least significant first. */
-static inline int tidemark_is_crc_slot(const uint8_t *slot, uint32_t crc) {
-    unsigned differing = slot[19] ^ 2u;
-    for (int digit = 9; digit < 19; digit++) {
-        differing |= slot[digit] ^ ('0' + crc % 10);
-        crc /= 10;
-    }
-    return differing == 0;
+/* The number that a record CRC property's ten digits are, least significant first; all ones if they
+ * are no digits or no pair end follows. Read, and not written for comparison: a chain of divisions
+ * could only begin once the CRC is there. */
+static inline uint64_t tidemark_crc_slot_value(const uint8_t *slot) {
+    const uint64_t zeros = 0x3030303030303030u, tops = 0x8080808080808080u;
+    /* The lowest byte is the last of eight digits, so the most significant. */
+    uint64_t low = tidemark_get_64(slot + 9) ^ zeros;
+    const unsigned ninth = slot[17] ^ 0x30u, tenth = slot[18] ^ 0x30u;
+    if (((low + 0x7676767676767676u) | low) & tops || ninth > 9 || tenth > 9 || slot[19] != 2)
+        return ~(uint64_t)0;
+    low = low * 2561 >> 8 & 0x00FF00FF00FF00FFu; /* two digits: 10 * 256 + 1 */
+    low = low * 6553601 >> 16 & 0x0000FFFF0000FFFFu; /* four: 100 * 65536 + 1 */
+    low = low * 42949672960001u >> 32; /* eight: 10000 * 2^32 + 1 */
+    return low + ninth * (uint64_t)100000000 + tenth * (uint64_t)1000000000;
 }
 
 static inline int tidemark_judge_record_crc(const uint8_t *data, tidemark_record *found, int checks) {
@@ -65,17 +71,14 @@ static inline int tidemark_judge_record_crc(const uint8_t *data, tidemark_record
     const uint8_t *slot = data + (found->size - TIDEMARK_CRC_SLOT_SIZE);
     if (memcmp(slot, name, sizeof name) == 0) {
         const uint32_t covered = found->size - TIDEMARK_CRC_SLOT_SIZE;
-        if (tidemark_is_crc_slot(slot, tidemark_crc32(0, data, covered) & 0x7FFFFFFF)) {
+        if ((tidemark_crc32(0, data, covered) & 0x7FFFFFFF) == tidemark_crc_slot_value(slot)) {
             found->crc_slot = 1;
             return TIDEMARK_RECORD;
         }
         return TIDEMARK_ASK;
     }
     /* A damaged one must not pass for none: its digits and its end would still be there. */
-    if (slot[19] != 2) return without;
-    for (int digit = 9; digit < 19; digit++)
-        if (slot[digit] < '0' || slot[digit] > '9') return without;
-    return TIDEMARK_ASK;
+    return tidemark_crc_slot_value(slot) == ~(uint64_t)0 ? without : TIDEMARK_ASK;
 }
 
 /* Judge the record at data, of which room bytes may be looked at. at: its physical offset.
