@@ -135,8 +135,9 @@ class BrokerConfig:
     )
     lock_files_memory: bool = setting(
         False,
-        says="true: log files in use stay in memory, up to three of them, which RLIMIT_MEMLOCK and a "
-        "container's limit have to allow; false: on a machine short of memory the log's end may be read back from disk",
+        says="true: log files in use stay in memory, up to three of them, which RLIMIT_MEMLOCK "
+        "and a container's limit have to allow; false: on a machine short of memory the log's end "
+        "may be read back from disk",
     )
     prepare_wait_s: float = setting(
         5.0, unit="s", minimum=0.0, says="a send waits so long for the next commit log file"
