@@ -73,7 +73,9 @@ class SyncJob:
             failed = [one for one in each(sync, sorted(paths)) if one is not None]
             if failed:
                 first, error = failed[0]
-                raise _flush_failed(first, error, [path for path, _ in failed]) from error
+                more = f" ({len(failed) - 1} others failed as well)" if len(failed) > 1 else ""
+                what = f"fdatasync of {first} failed: {error}{more}"
+                raise _flush_failed(what, [path for path, _ in failed]) from error
 
     def _sync_whole(self, whole: WholeSync) -> tuple[frozenset[Path], frozenset[Path]]:
         """Sync the file system; return the files and directories that lie on another one."""
@@ -83,8 +85,10 @@ class SyncJob:
         try:
             whole.run()
         except OSError as error:
-            failed = sorted(self.files)
-            raise _flush_failed(failed[0], error, failed) from error
+            doubtful = sorted(self.files)
+            first, others = doubtful[0], len(doubtful) - 1
+            what = f"syncfs of the file system that holds {first} and {others} others"
+            raise _flush_failed(f"{what} failed: {error}", doubtful) from error
         return files, directories
 
     def _sync_file(self, path: Path) -> Failed | None:
@@ -113,12 +117,10 @@ class SyncJob:
         return None
 
 
-def _flush_failed(path: Path, error: OSError, paths: list[Path]) -> FlushFailed:
-    others = f" ({len(paths) - 1} others failed as well)" if len(paths) > 1 else ""
+def _flush_failed(what: str, paths: list[Path]) -> FlushFailed:
     return FlushFailed(
-        f"fdatasync of {path} failed: {error}{others}. Records are not in doubt; what was "
-        "dispatched since the last sync is.",
+        f"{what}. Records are not in doubt; what was dispatched since the last sync is.",
         "Look at the kernel's log for the disk's errors. The next start dispatches it once more.",
-        path=path,
+        path=paths[0],
         paths=paths,
     )
