@@ -59,7 +59,7 @@ def test_a_whole_sync_that_fails_makes_every_file_doubtful(disk: SimDisk) -> Non
     disk.whole_sync_files_min = 1
     files, directories = touched(disk, ["a/1", "a/2", "b/1"])
     disk.failing_sync = lambda path: path.name == "2"
-    with pytest.raises(FlushFailed, match="syncfs of .*/store/a/1 and 2 others failed") as caught:
+    with pytest.raises(FlushFailed, match=r"syncfs of .*/store/a/1 and 2 others failed") as caught:
         job_of(disk, files, directories, disk.whole_sync(STORE)).run()
     assert caught.value.paths == sorted(files)
 
