@@ -309,8 +309,11 @@ class TestNewFiles:
         log.close()
         assert log.names() == [number * FILE_SIZE for number in range(200)]
 
-    def test_a_new_file_begins_with_what_the_hook_says(self, tmp_path: Path) -> None:
-        log = Log(tmp_path)
+    @pytest.mark.parametrize("pool_size", [0, 4096, FILE_SIZE])
+    def test_a_new_file_begins_with_what_the_hook_says(
+        self, tmp_path: Path, pool_size: int
+    ) -> None:
+        log = Log(tmp_path, pool_size=pool_size)
         asked: list[int] = []
 
         def hook(start: PhysicalOffset) -> tuple[Sequence[Run], Sequence[int]]:
