@@ -51,6 +51,10 @@ from tidemark.offsets import PhysicalOffset
 
 STEP_SIZE: Final = 1 << 20
 """Bytes of log per step, by default: about a millisecond of work."""
+UNITS_PER_RUN: Final = 64
+"""With fewer, writing a run costs more than all else about its records."""
+WIDER_MAX: Final = 16
+"""A step over many queues may be so many times larger than asked for."""
 
 
 @dataclass(slots=True)
@@ -115,6 +119,8 @@ class Dispatcher:
         self.bytes_count = self.records_count = self.units_count = 0
         """Since the start of the process."""
         self._batch: _Batch | None = None
+        self._wider = 1
+        """So many times as much log makes runs of UNITS_PER_RUN, by the last step."""
         self._pass_end = 0
         self._in_pass = False
         self._may_rebuild = True
@@ -283,6 +289,8 @@ class Dispatcher:
     def step(self, bytes_max: int = STEP_SIZE) -> int:
         """Dispatch up to about bytes_max bytes of log; return how many, 0 if there is nothing.
 
+        Where the records of STEP_SIZE or more are spread over so many queues that each gets a few
+        units only, up to WIDER_MAX times as much, if there is so much.
         Raises CorruptRecord or QueueGap once, and stands still from then on (``stopped``). Raises
         DiskFull, ReadOnlyDisk or OSError if a file cannot be made or grown: call it again when
         that may have changed; nothing is skipped.
@@ -352,12 +360,21 @@ class Dispatcher:
             at = self.position = self._log.min_offset  # the log was shortened from below
         if at >= end:
             return None
+        is_large = bytes_max >= STEP_SIZE
+        if is_large:
+            bytes_max *= self._wider
         try:
             found = self._source.read(at, PhysicalOffset(end), bytes_max)
         except CorruptRecord as error:
             self.stopped = self._source.located(error)
             raise self.stopped from error
-        return None if found is None else _Batch(found.end, found.plan)
+        if found is None:
+            return None
+        if is_large and 2 * (found.end - at) > bytes_max:
+            planned = found.plan
+            needed = self._wider * UNITS_PER_RUN * len(planned.runs) // max(1, planned.units)
+            self._wider = max(1, min(WIDER_MAX, needed))
+        return _Batch(found.end, found.plan)
 
     # -- passes -------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from tidemark.formats.scan import Stop
 from tidemark.formats.twins import plan_range, walk
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
-RECORDS_MAX: Final = 65_536
+RECORDS_MAX: Final = 1 << 18
 """Records read at a time; bounds a plan's memory when records are tiny."""
 NO_BORDER: Final = 1 << 62
 

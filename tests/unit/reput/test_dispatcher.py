@@ -529,6 +529,32 @@ def test_all_files_of_a_failed_sync_tell_the_truth_at_the_next(
         assert stored[number * 20 % 200 :][:20] == encode(unit)
 
 
+def test_a_large_step_grows_where_each_of_many_queues_would_get_a_few_units(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.reput.dispatcher.STEP_SIZE", 600)
+    small = SmallStore(tmp_path / "store", replace(CONFIG, commit_log_file_size=1 << 18))
+    for number in range(300):
+        small.put("orders", number % 20)
+    spread_end = small.end
+    for _ in range(1000):
+        small.put("orders", 0)
+    small.flush()
+    dispatcher = dispatcher_of(small)
+    assert dispatcher.step(599) <= 599
+    assert dispatcher.step(599) <= 599, "a small one stays small"
+    assert dispatcher.step(600) <= 600
+    assert 600 < dispatcher.step(600) <= 600 * 16
+    while dispatcher.position < spread_end:
+        dispatcher.step(600)
+    sizes = [dispatcher.step(600) for _ in range(10)]
+    assert max(sizes[5:]) < 64 * 140, "no more than makes long runs of the one queue"
+    dispatch_all(dispatcher)
+    assert units(small) == expected_units(small)
+    dispatcher.close()
+    small.close()
+
+
 def test_where_rocketmq_wrote_a_record_crc_that_came_along_is_not_judged(
     small: SmallStore,
 ) -> None:

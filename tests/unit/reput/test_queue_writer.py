@@ -93,6 +93,37 @@ def test_appending_again_changes_nothing(disk: SimDisk) -> None:
     assert writer.stored_count == 18
 
 
+def test_a_queue_goes_on_after_its_file_was_closed_for_others(disk: SimDisk) -> None:
+    writer = writer_on(disk, open_max=2)
+    for number in range(25):
+        for queue in range(4):
+            writer.append(run(number, 1, queue=queue))
+    for queue in range(4):
+        directory = DIRECTORY.parent / str(queue)
+        stored = b"".join(file_bytes(disk, start, directory) for start in (0, 200, 400))
+        assert stored == b"".join(map(unit, range(25))) + ZERO * 5
+    assert writer.totals == (100, 0)
+    assert writer.stored_count == 100
+
+
+def test_what_another_process_left_is_compared_and_what_this_one_made_is_not(
+    disk: SimDisk,
+) -> None:
+    writer_on(disk).append(run(0, 5))
+    wrong = disk.open(DIRECTORY / f"{0:020}", writable=True)
+    wrong.pwrite(unit(77), 40)
+    writer = writer_on(disk)
+    writer.rebuild(writer.survey(), log_min=0, keep=1 << 40)
+    disk.trace = []
+    for first in (0, 4, 8, 12, 16):
+        writer.append(run(first, 4))
+    assert writer.repaired_count == 1
+    reads = [line for line in disk.trace if "pread" in line]
+    assert len([line for line in reads if f"{0:020}" in line]) == 3
+    assert not [line for line in reads if f"{200:020}" in line]
+    assert file_bytes(disk) + file_bytes(disk, 200) == b"".join(map(unit, range(20)))
+
+
 def test_at_most_so_many_files_are_open_and_every_touched_one_is_remembered(
     disk: SimDisk,
 ) -> None:
