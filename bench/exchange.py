@@ -10,9 +10,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import uvloop
+
+STALLED_S: Final = 60.0
+"""A run in which nothing is answered for so long has failed."""
 
 
 class LoadFailed(RuntimeError):
@@ -109,10 +112,17 @@ class Connection(asyncio.BaseProtocol):
         """Be sure that the run does not wait for answers of a connection that is gone."""
         self.exchange.fail(f"the server closed a connection: {error}")
 
+    def close(self) -> None:
+        """Close at once; nothing is in flight, or nobody wants it any more."""
+        if self.transport is not None:
+            self.transport.abort()
+
     def send_next(self) -> None:
         """Send the next request, or say that this was the last."""
-        if self.exchange.may_send():
-            assert self.transport is not None, "connected before"
+        assert self.transport is not None, "connected before"
+        if self.transport.is_closing():
+            self.exchange.fail("the server closed a connection")
+        elif self.exchange.may_send():
             self.transport.write(self.request(self.exchange.begun - 1))
         else:
             self.exchange.done()
@@ -131,21 +141,27 @@ def drive(
     async def run() -> Outcome:
         loop = asyncio.get_running_loop()
         exchange = Exchange(connections, seconds, requests)
-        made = [
-            (await loop.create_connection(lambda: make(exchange), *address))[1]
-            for _ in range(connections)
-        ]
-        for connection in made:
-            await connection.prepare()
-        cpu = time.process_time()
-        exchange.begin()
-        for connection in made:
-            connection.send_next()
-        took = await exchange.finished
-        cpu = time.process_time() - cpu
-        for connection in made:
-            if connection.transport is not None:
-                connection.transport.abort()
+        made: list[Connection] = []
+        try:
+            for _ in range(connections):
+                made.append((await loop.create_connection(lambda: make(exchange), *address))[1])
+            for connection in made:
+                await connection.prepare()
+            cpu = time.process_time()
+            exchange.begin()
+            for connection in made:
+                connection.send_next()
+            while not exchange.finished.done():
+                seen = exchange.requests
+                await asyncio.wait([exchange.finished], timeout=STALLED_S)
+                if not exchange.finished.done() and exchange.requests == seen:
+                    exchange.fail(f"no answer for {STALLED_S:g} s")
+            took = exchange.finished.result()
+            cpu = time.process_time() - cpu
+        finally:
+            for connection in made:
+                connection.close()
+            await asyncio.sleep(0)  # their ends are told in the next turn of the loop
         return Outcome(exchange.messages, exchange.requests, took, cpu)
 
     return uvloop.run(run())

@@ -71,6 +71,10 @@ class Sent(asyncio.Transport):
         """Keep it."""
         self.requests.append(bytes(data))
 
+    def is_closing(self) -> bool:
+        """Never."""
+        return False
+
 
 def connected(exchange: Exchange, shape: Shape) -> tuple[HttpConnection, Sent]:
     connection = HttpConnection(exchange, Template(shape, "h", [("t", None)]))
