@@ -172,11 +172,12 @@ def _units(found: Found) -> Units | None:
     leading, leading_end = twins.leading_units(content, end=0, end_max=EVERYTHING)
     if leading < count:
         return None  # a hole, or units out of order: nothing short can be said of them
+    behind = content[count * UNIT_SIZE :]
     return Units(
         QueueOffset(found.first + count),
         leading_end,
         Leading(found.first + leading, leading_end),
-        not content[count * UNIT_SIZE :].rstrip(b"\0"),
+        behind == bytes(len(behind)),
     )
 
 

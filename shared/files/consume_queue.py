@@ -57,7 +57,7 @@ class ConsumeQueueReader:
     """One (topic, queue), read-only. Not for use by two threads at once."""
 
     def __init__(
-        self, store: StoreDir, topic: str, queue: int, log: LogTimes, *, copied_max: int = 0
+        self, store: StoreDir, topic: str, queue: int, log: LogTimes, *, copied_max: int = -1
     ) -> None:
         """copied_max: see ``QueueFiles``."""
         self.topic = topic

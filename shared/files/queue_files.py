@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from shared.files.disk import Disk, MappedRegion
+from shared.files.disk import Disk, File, MappedRegion
 from shared.files.queue_math import EVERYTHING, count_visible, is_filler, place
 from tidemark.formats.filenames import offset_name, parse_offset_name
 from tidemark.formats.queue_unit import UNIT, Unit
@@ -85,13 +85,15 @@ class _Copy:
 class _Mapped:
     """One mapped or copied file, and how far reading it takes no block (``File.data_end``)."""
 
-    __slots__ = ("readable", "region", "size")
+    __slots__ = ("grows_to", "readable", "region", "size")
 
-    def __init__(self, region: MappedRegion, readable: int, size: int) -> None:
+    def __init__(self, region: MappedRegion, readable: int, size: int, *, grows_to: int) -> None:
         self.region = region
         self.readable = readable
         self.size = size
         """Length of the file."""
+        self.grows_to = grows_to
+        """Beyond so many bytes nothing will ever be readable: a copy is of one moment."""
 
 
 class QueueFiles:
@@ -104,10 +106,10 @@ class QueueFiles:
         file_size: int,
         *,
         starts: Sequence[int] | None = None,
-        copied_max: int = 0,
+        copied_max: int = -1,
     ) -> None:
         """starts: of the files to look at; None: of all there are. copied_max: units of up to so
-        many bytes are read at once and not looked at again, for who does not stay.
+        many bytes are read at once and not looked at again, for who does not stay; −1: never.
         """
         self._disk = disk
         self._directory = directory
@@ -150,7 +152,7 @@ class QueueFiles:
         is not looked at: the file is sparse. Borrowed until unmapped.
         """
         mapped = self._mapped.get(start)
-        if mapped is None or mapped.readable < min(need, self.file_size):
+        if mapped is None or mapped.readable < min(need, mapped.grows_to):
             try:
                 file = self._disk.open(self._directory / offset_name(start), writable=False)
             except FileNotFoundError:
@@ -158,21 +160,25 @@ class QueueFiles:
             try:
                 readable = min(file.data_end(), self.file_size)
                 readable -= readable % UNIT_SIZE
-                if self._copied_max and readable <= self._copied_max:
-                    copy = _Copy(file.pread(readable, 0))
-                    readable = len(copy.view) - len(copy.view) % UNIT_SIZE
-                    mapped = self._mapped[start] = _Mapped(copy, readable, file.size)
-                elif mapped is None or isinstance(mapped.region, _Copy):
-                    region = file.map(writable=False, scattered=True)
-                    mapped = self._mapped[start] = _Mapped(region, readable, file.size)
+                if mapped is None:
+                    mapped = self._mapped[start] = self._take(file, readable)
             finally:
                 file.close()
-            mapped.readable = max(mapped.readable, readable)
+            mapped.readable = max(mapped.readable, min(readable, mapped.grows_to))
             while len(self._mapped) > MAPPED_PER_QUEUE:
                 self._mapped.popitem(last=False)[1].region.close()
         else:
             self._mapped.move_to_end(start)
         return mapped.region.view[: mapped.readable]
+
+    def _take(self, file: File, readable: int) -> _Mapped:
+        """Map the file, or read its units."""
+        if readable > self._copied_max:
+            region = file.map(writable=False, scattered=True)
+            return _Mapped(region, readable, file.size, grows_to=self.file_size)
+        content = file.pread(readable, 0)
+        whole = len(content) - len(content) % UNIT_SIZE
+        return _Mapped(_Copy(content), whole, file.size, grows_to=whole)
 
     def count(self, end: int, known: int = 0) -> QueueOffset:
         """Queue offset behind the last unit whose record ends at or below end.
