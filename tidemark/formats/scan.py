@@ -2,10 +2,11 @@
 
 The rules are those of ``record.validate``, written out for speed: a record that passes costs one
 unpack and a few searches; one that does not is handed to ``validate``, which says why. Nothing is
-skipped: the walk ends at the first byte that is not a whole, valid record.
+skipped: the walk ends at the first byte that is not a whole, valid record. The compiled twin is
+``speedups.walk``; ``twins`` chooses.
 
-In a record's walk this is (10): ``follower`` reads up to the confirm offset, this finds the
-records, ``dispatch`` plans units and keys.
+In a record's walk this is (10): ``reput`` reads up to the confirm offset, this finds the records,
+``plan`` says what they mean for queues and index.
 """
 
 from __future__ import annotations
