@@ -367,10 +367,15 @@ class Topics:
     def _offsets_now(self, topic: TopicConfig) -> Mapping[int, int]:
         """Queue -> where a later topic of this name goes on; queues that had nothing left out."""
         known = dict(topic.min_offsets)
-        # Of those that had messages: how many are configured, or named by a stray directory, may
-        # be any number.
-        for (name, queue), offset in self._next_offsets.items():
-            if name == topic.name and offset:
+        numbers = self.queue_numbers(topic)
+        if len(numbers) == QUEUES_LISTED_MAX:
+            # There may be any number: RocketMQ's file says so. Those that had messages are few.
+            numbers = [
+                queue for (name, queue), _ in self._next_offsets.items() if name == topic.name
+            ]
+        for queue in numbers:
+            offset = self._next_offsets.next_of((topic.name, queue))
+            if offset:
                 known[queue] = offset
         return known
 
