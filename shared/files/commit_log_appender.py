@@ -451,6 +451,6 @@ class CommitLogAppender:
                 self._positions.put_head(physic_timestamp_ms=mark.store_timestamp_ms)
             for start in starts[:-1]:  # full, synced, never written again
                 self._open.pop(start).close()
-            if len(starts) > 1 and self._files.locked is not None:
-                self._files.locked.unlock_below(starts[-1])
+            if len(starts) > 1:
+                self._files.done_below(starts[-1])
             return PhysicalOffset(mark.end)

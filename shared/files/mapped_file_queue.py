@@ -268,11 +268,20 @@ class MappedFileQueue(FileRun):
             self.last_error = None
 
     def prepare_all(self) -> None:
-        """``prepare_next``, and lock the files in use and ahead if that is wanted."""
+        """``prepare_next``; and lock the files in use and ahead, no others, if that is wanted."""
+        if self.locked is not None:
+            self.locked.unlock_done()
         self.prepare_next()
         if self.locked is not None:
             for start in self._starts[-1 - self._ahead :]:
                 self.locked.lock(start)
+
+    def done_below(self, offset: int) -> None:
+        """Files that end at or below offset, a file's start, are full and flushed."""
+        if self.locked is not None:
+            self.locked.done_below(offset)
+            if self._maker is not None:
+                self._maker.request()
 
     def prepare_soon(self) -> None:
         """Make sure that there is a next file, not warmed up if it was not there yet, and have the

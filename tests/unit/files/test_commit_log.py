@@ -647,8 +647,8 @@ class TestSlowPreparations:
         appender.start_at(PhysicalOffset(0))
         for number in range(5):
             appender.append(runs_of([message(body_of_record(5000))]), [number], 1)
-            appender.prepare_next()
             appender.flush()
+            appender.prepare_next()
             held = sorted(int(path.name) for path in disk.page_locks)
             assert held == [(number + ahead) * FILE_SIZE for ahead in range(3)]
         appender.close(clean=True)

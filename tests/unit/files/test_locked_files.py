@@ -42,7 +42,9 @@ def test_each_is_locked_once_and_let_go_when_it_is_done_with(
     for start in (0, SIZE, SIZE, 2 * SIZE):
         locked.lock(start)
     assert disk.page_locks == [path_of(0), path_of(SIZE), path_of(2 * SIZE)]
-    locked.unlock_below(2 * SIZE)
+    locked.done_below(2 * SIZE)
+    assert len(disk.page_locks) == 3
+    locked.unlock_done()
     assert locked.starts == [2 * SIZE]
     locked.lock(SIZE)  # a thread that is late
     locked.unlock(2 * SIZE)
@@ -60,7 +62,7 @@ def test_a_file_that_was_filled_while_it_was_read_in_is_let_go(
 
     def slow(file: SimFile) -> object:
         found = lock_pages(file)
-        locked.unlock_below(SIZE)
+        locked.done_below(SIZE)
         return found
 
     monkeypatch.setattr(SimFile, "lock_pages", slow)
