@@ -1,7 +1,7 @@
 """Figure 12: what a message costs as the log grows to 20 GB, and as queues grow to 10,000.
 
 Cost is CPU time of broker and reput per message, from the first request of a stretch until all of
-it is dispatched: unlike a rate it does not depend on what else the disk is doing.
+it is dispatched and synced: unlike a rate it does not depend on what else the disk is doing.
 """
 
 from __future__ import annotations
@@ -51,11 +51,14 @@ class Cost(NamedTuple):
 
 
 def cost(node: Node, places: Sequence[Place], shape: Shape, requests: int) -> Cost:
-    """Send so many requests, wait until they are dispatched, divide."""
+    """Send so many requests, wait until they are dispatched and synced, divide."""
+    # Reput syncs once a second: a stretch that ends before would go without, another pay for two.
+    node.wait_synced()
     broker, reput = node.processes["broker"], node.processes["reput"]
     broker_s, reput_s = broker.cpu_s(), reput.cpu_s()
     outcome = send(node.address, places, shape, connections=CONNECTIONS, requests=requests)
     seconds = outcome.seconds + node.wait_dispatched()
+    node.wait_synced()
     return Cost(
         (broker.cpu_s() - broker_s) / outcome.messages * 1e6,
         (reput.cpu_s() - reput_s) / outcome.messages * 1e6,
@@ -197,7 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         {FRESH_UP_TO // MB} MB and {RUNS} times in a row above. Queues: bodies of {QUEUE_BODY_SIZE}
         B, {TOPICS} topics, each request names the next queue in turn; every queue has had a message
         before; {RUNS} stretches of {QUEUE_REQUESTS} requests after a warm-up. Cost: CPU time of
-        both processes, user and kernel, until all of the stretch is dispatched, per message."""
+        both processes, user and kernel, until all of the stretch is dispatched and synced, per
+        message."""
     plots = [
         series(by_size, "growth_log", f"Log growth, {LOG_BODY_SIZE} B, {shape}", "log [MB]"),
         series(by_count, "growth_queues", f"Queues, {QUEUE_BODY_SIZE} B, {shape}", "queues"),

@@ -306,6 +306,14 @@ class Node:
         wait_until(lambda: self.lag_bytes() == 0, "reput to catch up", START_TIMEOUT_S)
         return time.perf_counter() - began
 
+    def wait_synced(self) -> None:
+        """Wait until all of the log is dispatched, and queues and index are on disk."""
+
+        def is_synced() -> bool:
+            return self.position(Slot.DISPATCHED_DURABLE) == self.position(Slot.WRITTEN)
+
+        wait_until(is_synced, "reput to sync", START_TIMEOUT_S)
+
     def kill(self, *roles: str) -> None:
         """SIGKILL the named services (default: all that run), and wait until they are gone."""
         self._end(signal.SIGKILL, roles)
