@@ -1,0 +1,122 @@
+"""A start of a store of many queues opens each of them once; nothing is believed for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from services.reput.dispatcher import Dispatcher
+from services.reput.queue_survey import Found, leading_units, look_at, zero_behind
+from services.reput.resume import QueueMode
+from shared.files.commit_log import CommitLogReader
+from shared.files.recovery import recover
+from tests.support.sim_disk import SimDisk
+from tests.support.small_store import BOOT, CONFIG, SmallStore
+from tidemark.formats.queue_unit import Unit, encode
+
+QUEUES = 40
+
+
+@pytest.fixture
+def small() -> SmallStore:
+    disk = SimDisk(1)
+    disk.write_back_chance = 0
+    small = SmallStore(Path("/store"), replace(CONFIG, index_enabled=False), disk=disk)
+    for number in range(3 * QUEUES):
+        small.put("orders", number % QUEUES)
+    small.flush()
+    dispatcher = dispatcher_of(small)
+    while dispatcher.step():
+        pass
+    dispatcher.sync()
+    dispatcher.close()
+    return small
+
+
+def dispatcher_of(small: SmallStore) -> Dispatcher:
+    log = CommitLogReader(small.store, small.positions)
+    dispatcher = Dispatcher(small.store, small.positions, log, boot_id=BOOT)
+    dispatcher.resume()
+    return dispatcher
+
+
+def disk_of(small: SmallStore) -> SimDisk:
+    assert isinstance(small.store.disk, SimDisk)
+    return small.store.disk
+
+
+def opened(small: SmallStore) -> list[str]:
+    """Queue files that were opened since the trace began, one entry for each time."""
+    lines = [line.split(" ", 2) for line in disk_of(small).trace or ()]
+    return [path for _, what, path in lines if what == "open" and "/consumequeue/" in path]
+
+
+def test_recovery_opens_each_queue_once(small: SmallStore) -> None:
+    disk_of(small).trace = []
+    found = recover(small.store, small.positions, boot_id=BOOT, now=0)
+    assert found.dispatched_trusted
+    assert found.next_queue_offsets == {("orders", queue): 3 for queue in range(QUEUES)}
+    assert len(opened(small)) == len(set(opened(small))) == QUEUES
+
+
+def test_a_resume_opens_each_queue_once(small: SmallStore) -> None:
+    disk_of(small).trace = []
+    dispatcher = dispatcher_of(small)
+    assert dispatcher.decision is not None
+    assert dispatcher.decision.queue_mode is QueueMode.CONTINUE
+    assert len(opened(small)) == len(set(opened(small))) == QUEUES
+    dispatcher.close()
+
+
+# -- what one look tells is what several looks told ------------------------------------------------
+
+KEY = ("orders", 0)
+ROW = [Unit(number * 100, 100, 7) for number in range(8)]
+
+
+DIRECTORY = Path("/store/consumequeue/orders/0")
+
+
+def queue_of(units: list[Unit]) -> Found:
+    """A queue of one file of ten units, looked at."""
+    disk = SimDisk(1)
+    disk.make_directory(DIRECTORY)
+    file = disk.create(DIRECTORY / f"{0:020d}", 200, reserve=True)
+    file.pwrite(b"".join(map(encode, units)), 0)
+    file.close()
+    return look_at(disk, KEY, DIRECTORY, 200)
+
+
+@pytest.mark.parametrize(
+    "units",
+    [
+        [],
+        ROW,
+        ROW[:3] + [Unit(0, 0, 0)] + ROW[4:],
+        ROW[:3] + [Unit(0, 0, 0), Unit(0, 0, 0), Unit(900, 100, 1)],
+        ROW[:3] + [Unit(50, 100, 7)] + ROW[4:],
+        [Unit(0, 0x7FFFFFFF, 0)] * 2 + ROW[2:],
+        [Unit(0, 0x7FFFFFFF, 0)] * 2,
+        [Unit(0, 0, 0)] + ROW[1:],
+    ],
+)
+def test_what_one_look_tells_is_what_the_files_say(units: list[Unit]) -> None:
+    found = queue_of(units)
+    asked_each_time = found._replace(units=None)
+    for end in range(0, 1100, 50):
+        with found.files() as told, asked_each_time.files() as asked:
+            assert told.count(end) == asked.count(end)
+            assert told.unit(2) == asked.unit(2)
+        assert leading_units(found, end) == leading_units(asked_each_time, end)
+    for next_offset in range(11):
+        told_once, asked_again = queue_of(units), queue_of(units)._replace(units=None)
+        cleared = zero_behind(told_once, next_offset, thorough=True)
+        assert cleared == zero_behind(asked_again, next_offset, thorough=True)
+        assert content_of(told_once) == content_of(asked_again)
+
+
+def content_of(found: Found) -> list[tuple[Path, bytes]]:
+    assert isinstance(found.disk, SimDisk)
+    return list(found.disk.files())
