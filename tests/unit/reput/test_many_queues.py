@@ -94,12 +94,12 @@ def queue_of(units: list[Unit]) -> Found:
     [
         [],
         ROW,
-        ROW[:3] + [Unit(0, 0, 0)] + ROW[4:],
-        ROW[:3] + [Unit(0, 0, 0), Unit(0, 0, 0), Unit(900, 100, 1)],
-        ROW[:3] + [Unit(50, 100, 7)] + ROW[4:],
+        [*ROW[:3], Unit(0, 0, 0), *ROW[4:]],
+        [*ROW[:3], Unit(0, 0, 0), Unit(0, 0, 0), Unit(900, 100, 1)],
+        [*ROW[:3], Unit(50, 100, 7), *ROW[4:]],
         [Unit(0, 0x7FFFFFFF, 0)] * 2 + ROW[2:],
         [Unit(0, 0x7FFFFFFF, 0)] * 2,
-        [Unit(0, 0, 0)] + ROW[1:],
+        [Unit(0, 0, 0), *ROW[1:]],
     ],
 )
 def test_what_one_look_tells_is_what_the_files_say(units: list[Unit]) -> None:
