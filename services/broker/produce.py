@@ -118,6 +118,18 @@ def _unique_id(raw: bytes | memoryview) -> str | None:
     return None if found is None else properties.text(found)
 
 
+def _stopped(sent: Sent) -> AckTimeout:
+    """What a sender is told whose messages are appended on a node that ends before their level is
+    reached. Not that it does not serve: that says nothing was stored, and clients send again."""
+    results = sent.results()
+    return AckTimeout(
+        f"the node stops: {len(results)} messages are appended, and level {sent.level.value} was "
+        "not reached. The outcome is unknown: they may yet be there, or be lost with the node.",
+        "Do not send them again without looking for them; see the results.",
+        results=results,
+    )
+
+
 def result_of(error: TidemarkError) -> str:
     """The label under which a refused put is counted."""
     match error:
@@ -173,7 +185,8 @@ class Sends:
     async def send(self, topic: str, request: ProduceRequest, born_host: Host) -> Sent:
         """Store all messages of the request or none; wait for its level.
 
-        Raises NotEnoughReplicas before anything is stored, AckTimeout after everything is.
+        Raises NotEnoughReplicas before anything is stored, AckTimeout after everything is, also if
+        the node stops before the level is reached.
         """
         started = self._clock.monotonic()
         entries, message_count, picks, level, timeout_ms = request
@@ -204,12 +217,15 @@ class Sends:
             appended = await self._append.append(runs)
         self._count(topic, entries, message_count, appended)
         sent = Sent(level, entries, runs, appended, positions)
-        if level is AckLevel.DISK:
-            deadline = started + timeout_ms / 1000
-            if not await self._flusher.durable(appended.end, deadline):
-                raise await self._out_of_time(timeout_ms, sent, appended)
-        elif self._committer is not None:
-            await self._committer.committed(appended.end)
+        try:
+            if level is AckLevel.DISK:
+                deadline = started + timeout_ms / 1000
+                if not await self._flusher.durable(appended.end, deadline):
+                    raise await self._out_of_time(timeout_ms, sent, appended)
+            elif self._committer is not None:
+                await self._committer.committed(appended.end)
+        except NotServing as stopping:
+            raise _stopped(sent) from stopping
         self._put_duration[level].observe(self._clock.monotonic() - started)
         self._put_ok()
         return sent

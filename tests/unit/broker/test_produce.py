@@ -49,7 +49,7 @@ class Log:
         self.requests: list[Sequence[Run]] = []
         self.end = PhysicalOffset(0)
         self.is_durable = True
-        self.lacks_file = False
+        self.lacks_file = self.is_stopping = False
         self.committed_to = 0
         self._offsets = QueueOffsets({})
 
@@ -76,10 +76,14 @@ class Log:
         return self.append_now(made, own=own)
 
     async def durable(self, end: PhysicalOffset, deadline: float) -> bool:
+        if self.is_stopping:
+            raise NotServing("the node is stopping")
         return self.is_durable
 
     async def committed(self, end: PhysicalOffset) -> bool:
         await asyncio.sleep(0)
+        if self.is_stopping:
+            raise NotServing("the node is stopping")
         self.committed_to = end
         return True
 
@@ -252,6 +256,19 @@ async def test_out_of_time_is_an_error_that_tells_where_the_messages_are(pooled:
     assert facts["results"][0]["physical_offset"] == 0
     assert len(facts["results"]) == 2
     assert log.committed_to == (log.end if pooled else 0), "memory is not claimed before it is true"
+
+
+@pytest.mark.parametrize(("pooled", "ack"), [(False, "disk"), (True, "disk"), (True, "memory")])
+async def test_who_waits_on_a_node_that_stops_is_told_what_may_be_stored(
+    pooled: bool, ack: str
+) -> None:
+    log = Log()
+    log.is_stopping = True
+    sends = sends_to(log, pooled=pooled)
+    with pytest.raises(AckTimeout, match=r"2 messages are appended.*unknown") as caught:
+        await sends.send("t", request(b"a", b"b", ack=AckLevel(ack)), BORN)
+    assert len(caught.value.facts["results"]) == 2
+    assert "ack" not in caught.value.facts, "no level is claimed"
 
 
 async def test_messages_bytes_and_sizes_are_counted() -> None:
