@@ -14,7 +14,7 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from services.broker import encodings
+from services.broker import encodings, ready_answer
 from services.broker.encodings import Encoding
 from services.broker.gate import Gate
 from services.broker.http_requests import Bodies, born_host
@@ -76,11 +76,12 @@ class SendCall:
             self._metrics.put_results.labels(result_of(error)).inc()
             raise
         accepted = encodings.of_answer(headers.get(hdrs.ACCEPT), content_type)
-        if accepted is Encoding.MSGPACK:
-            return web.Response(body=sent.packed(), content_type=encodings.MSGPACK)
-        return web.Response(
-            body=encodings.encode(sent.as_dict(), accepted), content_type=accepted.value
+        body = (
+            sent.packed()
+            if accepted is Encoding.MSGPACK
+            else encodings.encode(sent.as_dict(), accepted)
         )
+        return ready_answer.answer(request, body, accepted.value)
 
     def _parse(self, body: bytes, encoding: Encoding) -> ProduceRequest:
         rules, unique_ids = self._rules, self._unique_ids

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -35,8 +36,12 @@ MSGPACK = {"Content-Type": "application/msgpack"}
 
 
 class Answered:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
     def packed(self) -> bytes:
-        return cast(bytes, msgpack.packb({"status": "PUT_OK"}))
+        padding = {"padding": bytes(self.size)} if self.size else {}
+        return cast(bytes, msgpack.packb({"status": "PUT_OK", **padding}))
 
     def as_dict(self) -> dict[str, Any]:
         return {"status": "PUT_OK"}
@@ -45,14 +50,15 @@ class Answered:
 class Sends:
     """Remembers what it is given to store."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer_size: int) -> None:
+        self.answer_size = answer_size
         self.sent: list[tuple[str, ProduceRequest, Host]] = []
 
     async def send(self, topic: str, request: ProduceRequest, born_host: Host) -> Answered:
         if topic == "missing":
             raise UnknownTopic("there is no topic missing. Nothing was stored.", "Make it.")
         self.sent.append((topic, request, born_host))
-        return Answered()
+        return Answered(self.answer_size)
 
 
 class Puller:
@@ -103,10 +109,14 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    *, sends_open: bool = True, request_size_max: int = 100_000
+    *, sends_open: bool = True, request_size_max: int = 100_000, answer_size: int = 0
 ) -> AsyncIterator[Served]:
     clock = SystemClock()
-    gate, metrics, sends = Gate(Health(clock)), BrokerMetrics(CollectorRegistry()), Sends()
+    gate, metrics, sends = (
+        Gate(Health(clock)),
+        BrokerMetrics(CollectorRegistry()),
+        Sends(answer_size),
+    )
     gate.sends_open = sends_open
     gate.reads_open = True
     api = Api(
@@ -351,3 +361,63 @@ async def test_head_and_other_methods_are_told_as_before() -> None:
         url = f"{node.url}/v1/topics/orders/queues/0/messages?offset=0"
         async with session.delete(url) as answer:
             assert answer.status == 405
+
+
+async def _talk(url: URL, request: bytes) -> tuple[bytes, bytes, bool]:
+    """Head and body of the answer to a request as typed, and whether the connection was closed."""
+    assert url.host is not None
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    try:
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        found = re.search(rb"Content-Length: (\d+)", head)
+        assert found is not None
+        body = await reader.readexactly(int(found[1]))
+        try:
+            async with asyncio.timeout(0.2):
+                closed = await reader.read(1) == b""
+        except TimeoutError:
+            closed = False
+        return head, body, closed
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("version", "connection", "closes"),
+    [
+        ("1.1", None, False),
+        ("1.1", "keep-alive", False),
+        ("1.1", "close", True),
+        ("1.0", None, True),
+        ("1.0", "keep-alive", False),
+    ],
+)
+async def test_a_connection_stays_open_as_the_sender_asks(
+    version: str, connection: str | None, closes: bool
+) -> None:
+    body = msgpack.packb(PLAIN[0])
+    head = f"POST /v1/topics/orders/messages HTTP/{version}\r\nHost: x\r\n"
+    head += "" if connection is None else f"Connection: {connection}\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
+    async with served() as node:
+        found, answer, closed = await _talk(node.url, head.encode() + body)
+    assert found.startswith(b"HTTP/1.1 200 OK" if version == "1.1" else b"HTTP/1.0 200 OK")
+    assert b"application/" in found
+    assert b"\r\nDate: " in found
+    assert answer
+    assert closed is closes
+
+
+async def test_a_client_that_does_not_take_its_answers_holds_up_only_its_own_requests() -> None:
+    body = msgpack.packb({"messages": [{"body": b"x", "unique_id": "A"}]})
+    request = b"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: x\r\n"
+    request += b"Content-Length: %d\r\n\r\n" % len(body) + body
+    async with served(answer_size=4 << 20) as node:
+        assert node.url.host is not None
+        _, writer = await asyncio.open_connection(node.url.host, node.url.port)
+        writer.write(request * 50)
+        status, _ = await node.post("/v1/topics/orders/messages", body)
+        assert status == 200
+        assert len(node.sends.sent) < 50, "the rest waits for the client to read"
+        writer.transport.abort()
