@@ -302,9 +302,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message is due every {1000 / RATE:g} ms and goes over one of {CONNECTIONS} connections; one
         raw pull is always held. The time runs from just before the request is written (from when
         it was due, if it is sent more than one period late) until the puller has read the answer
-        with its bytes. {seconds:.0f} s per run after {SETTLE_MESSAGES} messages that are not counted,
-        {given.runs} runs, each with {PROBES} bare syncs and {PROBES} round trips beside it; every
-        message must arrive exactly once."""
+        with its bytes. {seconds:.0f} s per run after {SETTLE_MESSAGES} messages that are not
+        counted, {given.runs} runs, each with {PROBES} bare syncs and {PROBES} round trips beside
+        it; every message must arrive exactly once."""
     return report("latency", figures, method, quick=given.quick, notes=notes, series=series)
 
 
