@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import time
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,12 @@ KERNEL_MIN: Final = (5, 17)
 """Before, sync_filesystem() dropped what the file system's own part of the sync returned."""
 FILES_MIN: Final = 128
 """By the measurement; fewer are not worth waiting for what others have written."""
+SLOW_S: Final = 1.0
+"""A run that takes longer has written what others left there."""
+EACH_FILE_S: Final = 80e-6
+"""What a sync of one file among many takes."""
+REMEMBERED_S: Final = 60.0
+"""For so long a slow run is expected to be slow again."""
 MOUNTS_PATH: Final = Path("/proc/self/mountinfo")
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -29,13 +36,20 @@ class OsWholeSync:
     before the first write, it misses none, also if somebody else's sync heard of one before.
     """
 
-    files_min = FILES_MIN
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         self._device = os.fstat(self._descriptor).st_dev
         self._covered: set[str] = set()
+        self._slow_s = 0.0
+        self._slow_at = 0.0
+
+    @property
+    def files_min(self) -> int:
+        """Of so many files on, it costs less than syncing each."""
+        if self._slow_s and time.monotonic() - self._slow_at < REMEMBERED_S:
+            return max(FILES_MIN, round(self._slow_s / EACH_FILE_S))
+        return FILES_MIN
 
     def covers(self, directory: Path) -> bool:
         """Whether the directory lies here: one below may be another mount, or a link to one."""
@@ -51,9 +65,13 @@ class OsWholeSync:
 
     def run(self) -> None:
         """Sync it. Raises OSError; never try the same again."""
+        began = time.monotonic()
         if _LIBC.syncfs(self._descriptor) != 0:  # ctypes gives the interpreter lock free
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), str(self._path))
+        ended = time.monotonic()
+        self._slow_s = ended - began if ended - began > SLOW_S else 0.0
+        self._slow_at = ended
 
     def close(self) -> None:
         """Close the descriptor."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shared.files import os_whole_sync
-from shared.files.os_whole_sync import OsWholeSync, tells_of_failed_writes
+from shared.files.os_whole_sync import FILES_MIN, OsWholeSync, tells_of_failed_writes
 
 
 def mounts_of(directory: Path, *kinds: str) -> Path:
@@ -77,4 +77,37 @@ def test_what_the_kernel_says_is_raised(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("ctypes.get_errno", lambda: 5)
     with pytest.raises(OSError, match="Input/output error"):
         whole.run()
+    whole.close()
+
+
+def test_a_slow_run_is_not_repeated_for_a_minute_unless_each_file_would_take_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Somebody else writes gigabytes to the file system: dispatch would wait for them to be synced.
+    now = 1000.0
+    takes_s = 0.5
+
+    class Slow:
+        @staticmethod
+        def syncfs(descriptor: int) -> int:
+            nonlocal now
+            now += takes_s
+            return 0
+
+    monkeypatch.setattr(os_whole_sync, "_LIBC", Slow)
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    whole = OsWholeSync(tmp_path)
+    whole.run()
+    assert whole.files_min == FILES_MIN
+    takes_s = 8.0
+    whole.run()
+    assert whole.files_min == 100_000
+    now += 59.0
+    assert whole.files_min == 100_000
+    now += 1.0
+    assert whole.files_min == FILES_MIN
+    whole.run()
+    takes_s = 0.5
+    whole.run()
+    assert whole.files_min == FILES_MIN
     whole.close()
