@@ -1,8 +1,7 @@
 """Run benchmarks one after another: ``python -m bench [NAME…] [--quick]``.
 
 Each runs in a process of its own, so that none inherits another's memory, pinning or event loop.
-Then tables and plots of bench/README.md are made again from all results. Exit status 1 if a goal is
-missed or a benchmark fails.
+Exit status 1 if a goal is missed or a benchmark fails.
 """
 
 from __future__ import annotations
@@ -32,9 +31,6 @@ def main() -> int:
         if subprocess.run(command, cwd=PROJECT, check=False).returncode != 0:
             failed.append(name)
         print(f"== {name}: {time.monotonic() - began:.0f} s\n", flush=True)
-    if not given.quick:
-        for module in ("bench.table", "bench.plots"):
-            subprocess.run([sys.executable, "-m", module], cwd=PROJECT, check=True)
     if failed:
         print(f"missed a goal, or failed: {', '.join(failed)}")
     return 1 if failed else 0

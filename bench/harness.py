@@ -16,6 +16,7 @@ import platform
 import re
 import signal
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -191,7 +192,7 @@ def report(
     series: Sequence[Series] = (),
     notes: Sequence[str] = (),
 ) -> int:
-    """Print everything and, unless quick, write bench/results/NAME.json.
+    """Print everything and, unless quick, write bench/results/NAME.json and bench/README.md.
 
     Returns the exit status of the benchmark: 1 if a goal is missed.
     versions: of servers compared with, by name. series: one plot each.
@@ -222,7 +223,14 @@ def report(
         RESULTS.mkdir(parents=True, exist_ok=True)
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
+        make_pages()
     return 0 if all(figure.met for figure in figures) else 1
+
+
+def make_pages() -> None:
+    """Make tables and plots of bench/README.md again from all results, so that they agree."""
+    for module in ("bench.table", "bench.plots"):
+        subprocess.run([sys.executable, "-m", module], cwd=PROJECT, check=True)
 
 
 def machine(versions: Mapping[str, str]) -> str:

@@ -54,6 +54,8 @@ def test_a_result_has_the_keys_that_are_promised(
 ) -> None:
     monkeypatch.setattr(harness, "RESULTS", tmp_path)
     monkeypatch.setattr(harness, "WORK_DIR", tmp_path)
+    made: list[bool] = []
+    monkeypatch.setattr(harness, "make_pages", lambda: made.append(True))
     met = Figure("sends", "msg/s", [12_345.6, 12_345.4, 1], 12_000, "bare", [20_000, 20_000, 1])
     missed = Figure("p99", "ms", [9.87654], 8, more_is_better=False)
     series = Series("plot", "title", "x", "y", {"line": [(1, 2.0)]})
@@ -61,6 +63,7 @@ def test_a_result_has_the_keys_that_are_promised(
         and so"""
     status = report("name", [met, missed], method, versions={"redis": "7"}, series=[series])
     assert status == 1
+    assert made == [True]
     written = json.loads((tmp_path / "name.json").read_text())
     assert set(written) == {"name", "figures", "machine", "method", "when", "missed", "series"}
     assert written["figures"] == [
