@@ -4,7 +4,7 @@ A request of the common form (msgpack, one queue, nothing to refuse) is taken fr
 pass by ``tidemark.formats.produce_wire``, and answered the same way. Whatever that does not take,
 goes the careful way, decoded and checked field by field, which accepts it or names what is wrong:
 the result is the same request. Before: ``http_api`` or ``connections`` has the head of the request.
-After: ``produce`` (walk step 2).
+After: ``produce`` (walk step 1).
 """
 
 from __future__ import annotations

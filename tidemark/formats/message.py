@@ -4,7 +4,7 @@
 stored (docs/formats.md, section 2); here they become messages, each body compared with its CRC. The
 compiled twin of ``decode_messages`` is ``speedups.decode``; ``twins`` chooses.
 
-In a record's walk: the last step (12), behind the broker's answer.
+In a record's walk: the last step (10), behind the broker's answer.
 """
 
 from __future__ import annotations

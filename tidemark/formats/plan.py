@@ -5,7 +5,7 @@ bits or with COMMIT gets a unit; those and PREPARED ones are indexed; ROLLBACK g
 inner batch has no unit in an ordinary queue: its numbers count several messages. The compiled twin
 is ``speedups.walk``; ``twins`` chooses.
 
-In a record's walk this is (10): ``reput`` reads up to the confirm offset, ``scan`` knows what a
+In a record's walk this is (8): ``reput`` reads up to the confirm offset, ``scan`` knows what a
 record is, ``queue_writer`` and ``index_writer`` write what is planned here.
 """
 

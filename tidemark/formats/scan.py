@@ -5,7 +5,7 @@ unpack and a few searches; one that does not is handed to ``validate``, which sa
 skipped: the walk ends at the first byte that is not a whole, valid record. The compiled twin is
 ``speedups.walk``; ``twins`` chooses.
 
-In a record's walk this is (10): ``reput`` reads up to the confirm offset, this finds the records,
+In a record's walk this is (8): ``reput`` reads up to the confirm offset, this finds the records,
 ``plan`` says what they mean for queues and index.
 """
 

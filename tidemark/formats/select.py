@@ -6,7 +6,7 @@ of this number. What is taken is told as stretches of the window, records that l
 another in one piece: a batch of 256 messages is one stretch. No CRC is looked at here. The
 compiled twin is ``speedups.select``; ``twins`` chooses.
 
-In a record's walk: between (10) reput appended the unit and (11) the broker answers a pull.
+In a record's walk: between (8) reput appended the unit and (9) the broker answers a pull.
 """
 
 from __future__ import annotations
