@@ -353,8 +353,8 @@ def _toml(values: Mapping[str, object]) -> str:
     return "\n".join(lines) + "\n"
 
 
-class MissingServer(RuntimeError):
-    """A program that is compared with is not installed."""
+class MissingServer(SystemExit):
+    """A program that is compared with is not installed: the benchmark ends with this one line."""
 
     def __init__(self, program: str, package: str) -> None:
         super().__init__(f"{program} is not installed: apt-get install {package}")
