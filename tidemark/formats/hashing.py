@@ -82,7 +82,8 @@ def delivery_time_code(
 
     delay: its DELAY property. delay_levels_ms: [0] is the delay of level 1. A level above the
     highest counts as the highest. Returns None if there is no level above 0: the tags' hash it is
-    then. A DELAY that is no number counts as none (the reference refuses the whole record).
+    then. A DELAY that is no number counts as none (the reference refuses the whole record). The sum
+    turns over at 64 bits.
     """
     if delay is None:
         return None
@@ -93,7 +94,7 @@ def delivery_time_code(
     if level == 0:
         return None
     due = store_timestamp_ms + delay_levels_ms[level - 1]
-    return (due + (1 << 63)) % (1 << 64) - (1 << 63)  # a unit has 64 bits for it, as Java's long
+    return (due + (1 << 63)) % (1 << 64) - (1 << 63)  # as Java's long: a unit has no more bits
 
 
 def body_crc(body: bytes | bytearray | memoryview) -> int:
