@@ -38,6 +38,8 @@ from tidemark.formats.checkpoint import REGION_MAGIC, Slot, min_timestamp, resum
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 JUDGE_ALL: Final = 2**63 - 1
+QUEUES_AT_ONCE: Final = 1000
+"""Queues looked at between two looks at whether the process is to end."""
 ZEROS: Final = "zeros"
 """What ``record.validate`` says of space that was never written."""
 
@@ -86,8 +88,8 @@ def recover(
     """Bring the log into a state that can be appended to; say where it ends.
 
     boot_id: (high, low) of this boot. now: wall clock in ms. progress: called with (bytes done,
-    bytes in all) at least every 64 MiB. Raises CorruptRecord with nothing cut or written,
-    StrayFile, WrongFileSize.
+    bytes in all) at least every 64 MiB, and with zeros while queues are looked at; what it raises
+    ends the recovery. Raises CorruptRecord with nothing cut or written, StrayFile, WrongFileSize.
     """
     files = LogFiles(store.disk, store.commit_log_dir, store.config.commit_log_file_size)
     try:
@@ -123,7 +125,7 @@ class _Recovery:
         self._lengths: dict[int, dict[tuple[str, int], QueueOffset]] = {}
 
     def run(self, progress: Progress) -> Recovered:
-        queues_end = self._look_at_queues()
+        queues_end = self._look_at_queues(progress)
         dispatched_durable = self._dispatched_durable()
         start = self._start(queues_end, dispatched_durable)
         walked = log_walk.walk(
@@ -172,7 +174,7 @@ class _Recovery:
                 break
         return starts[0] if starts else 0
 
-    def _look_at_queues(self) -> int:
+    def _look_at_queues(self, progress: Progress) -> int:
         """The farthest record end that any queue unit points to; −1 if there is none.
 
         Counts each queue at DISPATCHED_DURABLE on the way: of thousands of queues, each is opened
@@ -182,7 +184,9 @@ class _Recovery:
         farthest = -1
         size_max = self.files.file_size  # a record never crosses files
         lengths = self._lengths[durable] = {}
-        for topic, queue in self.store.queues():
+        for number, (topic, queue) in enumerate(self.store.queues()):
+            if number % QUEUES_AT_ONCE == 0:
+                progress(0, 0)  # how much log there is to walk depends on what is found here
             units = self._queue_files(topic, queue)
             try:
                 farthest = max(farthest, units.farthest_record_end(size_max))
@@ -333,6 +337,11 @@ class _Recovery:
     ) -> dict[tuple[str, int], QueueOffset]:
         """From the queues what the walk did not pass, from the walk what queues may not have."""
         offsets = dict(self._queue_lengths(start))
+        if start == 0 and self.files.starts:
+            # The walk passed every record there ever was. Units say nothing more, and names less:
+            # 1. a queue's second file is made (visible_after="written"); 2. the power goes and
+            # takes the records, and the first file's name; 3. the queue seems to begin later.
+            offsets = dict.fromkeys(offsets, QueueOffset(0))
         for key, offset in walked.next_queue_offsets.items():
             offsets[key] = max(offset, offsets.get(key, QueueOffset(0)))
         return offsets

@@ -41,8 +41,8 @@ class Recovery:
     _started_bytes: int = 0
 
     def progress(self, done_bytes: int, total_bytes: int) -> None:
-        """Note how far it is. The first call starts the clock for the estimate."""
-        if self._started_at is None:
+        """Note how far it is. The first call with a total starts the clock for the estimate."""
+        if self._started_at is None and total_bytes > 0:
             self._started_at, self._started_bytes = self.clock.monotonic(), done_bytes
         self.done_bytes, self.total_bytes = done_bytes, total_bytes
 

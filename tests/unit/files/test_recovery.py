@@ -191,10 +191,35 @@ class TestWholeLog:
             now=0,
             progress=lambda done, total: told.append((done, total)),
         )
+        assert told.pop(0) == (0, 0)  # while queues are looked at
         assert told[0][0] == 0
         assert told[-1][0] == told[-1][1] > 0
         assert all(after[0] - before[0] > 0 for before, after in itertools.pairwise(told))
         assert PROGRESS_BYTES == 64 << 20
+
+    def test_a_start_can_be_ended_while_queues_are_looked_at(
+        self, small: SmallStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Stopped(Exception):
+            pass
+
+        def stop(done: int, total: int) -> None:
+            calls.append((done, total))
+            if len(calls) == 2:
+                raise Stopped
+
+        calls: list[tuple[int, int]] = []
+        monkeypatch.setattr("shared.files.recovery.QUEUES_AT_ONCE", 3)
+        for queue in range(7):
+            small.put("orders", queue)
+        small.flush()
+        small.dispatch()
+        store = StoreDir(OsDisk(), small.store.root, CONFIG)
+        generation = small.positions.get(Slot.GENERATION)
+        with pytest.raises(Stopped):
+            recover(store, small.positions, boot_id=BOOT, now=0, progress=stop)
+        assert calls == [(0, 0), (0, 0)]
+        assert small.positions.get(Slot.GENERATION) == generation
 
 
 class TestTornTail:

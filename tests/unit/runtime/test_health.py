@@ -91,6 +91,8 @@ async def test_a_loop_that_stood_still_is_not_live(server: AdminServer, health: 
 def test_the_estimate_follows_the_rate_and_is_unknown_before_there_is_one(health: Health) -> None:
     assert isinstance(health.clock, FakeClock)
     recovery = health.recovery
+    recovery.progress(0, 0)  # queues are looked at: how much log there is to walk is not known
+    health.clock.now += 5
     recovery.progress(100, 1100)
     assert recovery.eta_seconds() is None
     health.clock.now += 2
