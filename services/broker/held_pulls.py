@@ -1,4 +1,4 @@
-"""Pulls that wait for a message: who is woken when (dispatched) moves. Pure but for its futures.
+"""Pulls that wait for a message: who is woken when ``dispatched`` moves. No I/O, but futures.
 
 A pull is held at the end of its queue. The broker numbers every message itself, so it knows which
 queues got messages that are not dispatched yet, and up to which physical end; only the pulls of

@@ -14,6 +14,9 @@ from tidemark.errors import Overloaded
 MESSAGES_MAX: Final = 4096
 """Messages in one produce request."""
 
+QUEUES_MAX: Final = 4096
+"""Queues of one topic: each is a directory with files and an entry in every table."""
+
 PULL_MAX: Final = 1024
 """Messages in one pull; a larger ``max`` is refused, not cut silently."""
 

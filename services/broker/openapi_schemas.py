@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
+from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX, QUEUES_MAX
 from services.broker.messages import I32_MAX, UNIQUE_ID_SIZE_MAX, AckLevel, Rules
-from services.broker.topics import QUEUES_MAX
 
 Schema = dict[str, Any]
 

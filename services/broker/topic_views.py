@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from services.broker.fields import known_fields, table, whole_number
-from services.broker.topics import QUEUES_MAX, Topics, is_reserved
+from services.broker.limits import QUEUES_MAX
+from services.broker.topics import Topics, is_reserved
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueueReader, ConsumeQueues
 from shared.files.queue_math import Boundary

@@ -22,6 +22,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from services.broker.fields import check_name
+from services.broker.limits import QUEUES_MAX
 from shared.state import records
 from shared.state.records import NextOffset, TopicConfig, TopicRecord
 from shared.state.state import BrokerState
@@ -31,8 +32,6 @@ from tidemark.offsets import PhysicalOffset, QueueOffset
 
 log = logging.getLogger(__name__)
 
-QUEUES_MAX: Final = 4096
-"""Every queue is a directory with files and an entry in every table."""
 QUEUES_LISTED_MAX: Final = 16_384
 """Of one topic in one answer: RocketMQ's files, or a directory made by hand, may say 2**31."""
 SNAPSHOT_PART_BYTES_MAX: Final = 1 << 20
