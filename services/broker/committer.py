@@ -16,7 +16,6 @@ from typing import Protocol
 from services.broker.waiting import Waiting
 from shared.files.write_pool import CommitPace, commit_due
 from tidemark.clock import Clock
-from tidemark.errors import StoreError
 from tidemark.offsets import PhysicalOffset
 
 
@@ -128,14 +127,14 @@ class Committer:
     def _commit(self) -> None:
         try:
             end = self._log.commit()
-        except StoreError as fault:
+        except Exception as fault:  # noqa: BLE001 - whatever it is ends the part
             self._end(fault)
             return
         self._committed_at = self._clock.monotonic()
         self._waiting.reach(end)
         self._on_committed()
 
-    def _end(self, fault: StoreError | None) -> None:
+    def _end(self, fault: Exception | None) -> None:
         """End the part: with fault, or because it was told to."""
         if self._ended is None or self._ended.done():
             return
