@@ -448,7 +448,21 @@ class Dispatcher:
             self._index.filled_timestamp_ms,
             publishable,
             self._whole_sync,
+            self._unflushed_log(),
         )
+
+    def _unflushed_log(self) -> frozenset[Path]:
+        """Log files with dispatched records that a power cut can take: none, unless what is only
+        written is visible.
+
+        1. A mark speaks of them and the power goes; 2. the log ends below the mark; 3. it grows
+        past it with other records; 4. the next start believes the mark, goes on in the middle of a
+        record and calls the log damaged.
+        """
+        position, flushed = self._settled.position, self._positions.get(Slot.FLUSHED)
+        size = self._store.config.commit_log_file_size
+        starts = range(flushed - flushed % size, position, size) if flushed < position else ()
+        return frozenset(self._log.files.path(start) for start in starts)
 
     def finish_sync(self, job: SyncJob) -> None:
         """Publish what job made durable, unless ``resume`` came in between."""

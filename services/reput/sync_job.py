@@ -56,9 +56,11 @@ class SyncJob:
     is_publishable: bool
     whole: WholeSync | None = None
     """Of the file system that holds them all; None: it has to be one by one."""
+    log_files: frozenset[Path] = frozenset()
+    """Log files with records below the settled position that may not be on the disk yet."""
 
     def run(self, each: Each = map) -> None:
-        """Make it durable: files, then the directories that name them.
+        """Make it durable: log files, files, then the directories that name them.
 
         each: as ``map``, or that of an executor: files synced at the same time share the commits
         of the file system's journal.
@@ -66,6 +68,7 @@ class SyncJob:
         pages of each that fails count as clean from then on. A whole sync does not say which one
         failed: those are all files of the job.
         """
+        self._sync_log()
         files, directories = self.files, self.directories
         if self.whole is not None and len(files) >= self.whole.files_min:
             files, directories = self._sync_whole(self.whole)
@@ -76,6 +79,19 @@ class SyncJob:
                 more = f" ({len(failed) - 1} others failed as well)" if len(failed) > 1 else ""
                 what = f"fdatasync of {first} failed: {error}{more}"
                 raise _flush_failed(what, [path for path, _ in failed]) from error
+
+    def _sync_log(self) -> None:
+        for path in sorted(self.log_files):
+            failed = self._sync_file(path)
+            if failed is not None:
+                raise FlushFailed(
+                    f"fdatasync of {path} failed: {failed.error}. What consumers see of it may not "
+                    "survive a power cut; what was acked at disk does.",
+                    "Look at the kernel's log for the disk's errors. The broker meets the same "
+                    "error at its next flush, and ends.",
+                    path=path,
+                    paths=[],  # to write over: only the appender writes the log
+                )
 
     def _sync_whole(self, whole: WholeSync) -> tuple[frozenset[Path], frozenset[Path]]:
         """Sync the file system; return the files and directories that lie on another one."""

@@ -95,6 +95,7 @@ def draw_scale(random: Random) -> Scale:
             record_crc=random.random() < 0.7,
             mapped_files_max=random.choice((1, 3, 64)),
             queue_files_mapped_max=random.choice((2, 512)),
+            visible_after="written" if random.random() < 0.2 else "flushed",
         ),
         log=Log(
             pool_size=random.choice((0, 4096, 16384, 1 << 20)),
