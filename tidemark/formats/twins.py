@@ -34,7 +34,8 @@ def _why_pure() -> str:
         try:
             importlib.import_module(f"tidemark.formats.speedups.{name}")
         except ImportError as error:
-            return f"the compiled twins are not built ({error}); a C compiler and `make setup` do"
+            # -B: without it make finds everything up to date when a compiler has come since.
+            return f"not all compiled twins are built ({error}); a C compiler and `make -B setup` do"
     return ""
 
 
