@@ -50,7 +50,7 @@ def test_without_a_compiler_the_build_ends_well_and_twins_say_why_they_are_pure(
     assert not list(tree.rglob("*.so"))
     where, why = run(tree, "-c", WHICH).splitlines()
     assert Path(where).is_relative_to(tree)
-    assert "not all compiled twins are built" in why
+    assert "compiled twins are not built" in why
     assert "a C compiler" in why
 
 

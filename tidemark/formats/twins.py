@@ -35,7 +35,7 @@ def _why_pure() -> str:
             importlib.import_module(f"tidemark.formats.speedups.{name}")
         except ImportError as error:
             # -B: without it make finds everything up to date when a compiler has come since.
-            return f"not all compiled twins are built ({error}); a C compiler and `make -B setup` do"
+            return f"compiled twins are not built ({error}); a C compiler and `make -B setup` do"
     return ""
 
 
