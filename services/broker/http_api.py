@@ -184,7 +184,7 @@ class Api:
         parameters(request, frozenset())
         topic = topic_of(request)
         self._gate.check_reads()
-        return _answer(request, self._parts().topics.one(topic))
+        return _answer(request, await self._parts().topics.one(topic))
 
     async def _put_topic(self, request: web.Request) -> web.StreamResponse:
         parameters(request, frozenset())
@@ -196,7 +196,7 @@ class Api:
                 await topics.put(topic, fields)
         else:
             await topics.put(topic, {})
-        return _answer(request, topics.one(topic))
+        return _answer(request, await topics.one(topic))
 
     async def _delete_topic(self, request: web.Request) -> web.StreamResponse:
         parameters(request, frozenset())

@@ -17,6 +17,9 @@ MESSAGES_MAX: Final = 4096
 QUEUES_MAX: Final = 4096
 """Queues of one topic: each is a directory with files and an entry in every table."""
 
+QUEUES_LISTED_MAX: Final = 16_384
+"""Of one topic in one answer: RocketMQ's files, or a directory made by hand, may say 2**31."""
+
 PULL_MAX: Final = 1024
 """Messages in one pull; a larger ``max`` is refused, not cut silently."""
 

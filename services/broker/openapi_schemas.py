@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX, QUEUES_MAX
+from services.broker.limits import (
+    ACK_TIMEOUT_MS_MAX,
+    MESSAGES_MAX,
+    QUEUES_LISTED_MAX,
+    QUEUES_MAX,
+)
 from services.broker.messages import I32_MAX, UNIQUE_ID_SIZE_MAX, AckLevel, Rules
 
 Schema = dict[str, Any]
@@ -249,9 +254,14 @@ def schemas(rules: Rules) -> dict[str, Schema]:
                         {"queue": number, "min_offset": number, "max_offset": number},
                         ["queue", "min_offset", "max_offset"],
                     ),
+                    "maxItems": QUEUES_LISTED_MAX,
                 },
+                "queue_count": {**number, "description": "Of all queues, shown or not."},
+                "perm": number,
+                "write_queues": {**number, "description": "Queues that take new messages."},
+                "system": {"type": "boolean", "description": "Kept by the broker for itself."},
             },
-            ["topic", "queues"],
+            ["topic", "queues", "queue_count", "perm", "write_queues", "system"],
         ),
         "Topics": object_of(
             {

@@ -58,18 +58,12 @@ class TopicViews:
             if topic.name != STATE_TOPIC
         ]
 
-    def one(self, name: str) -> dict[str, Any]:
+    async def one(self, name: str) -> dict[str, Any]:
         """One topic with the range of every queue. Raises UnknownTopic.
 
         A topic may have more queues than are listed: ``queue_count`` says how many count from 0 on.
+        They are looked at with other requests in between.
         """
-        topic = self._topics.get(name)
-        return self._described(
-            topic, [self._range(topic, queue) for queue in self._topics.queue_numbers(topic)]
-        )
-
-    async def one_in_turns(self, name: str) -> dict[str, Any]:
-        """As ``one``, with other requests in between: a topic may have thousands of queues."""
         topic = self._topics.get(name)
         numbers, ranges = self._topics.queue_numbers(topic), []
         for first in range(0, len(numbers), QUEUES_AT_ONCE):

@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from services.broker.fields import check_name
-from services.broker.limits import QUEUES_MAX
+from services.broker.limits import QUEUES_LISTED_MAX, QUEUES_MAX
 from shared.state import records
 from shared.state.records import NextOffset, TopicConfig, TopicRecord
 from shared.state.state import BrokerState
@@ -32,8 +32,6 @@ from tidemark.offsets import PhysicalOffset, QueueOffset
 
 log = logging.getLogger(__name__)
 
-QUEUES_LISTED_MAX: Final = 16_384
-"""Of one topic in one answer: RocketMQ's files, or a directory made by hand, may say 2**31."""
 SNAPSHOT_PART_BYTES_MAX: Final = 1 << 20
 NAMES_SHOWN_MAX: Final = 20
 _PERM_MAX: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
