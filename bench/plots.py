@@ -21,6 +21,11 @@ HEIGHT_IN: Final = 3.6
 MARKERS: Final = "osD^vPX*"
 
 
+def _tick(value: float) -> str:
+    """Thousands grouped, never an exponent."""
+    return f"{value:,.0f}" if value == round(value) else f"{value:g}"
+
+
 def draw(series: Mapping[str, Any]) -> None:
     """Draw one series into bench/plots."""
     with mpl.rc_context(
@@ -42,10 +47,10 @@ def draw(series: Mapping[str, Any]) -> None:
             axes.plot(*zip(*points, strict=True), label=name, marker=marker, markersize=4)
         axes.set_xscale("log")
         ticks = sorted({x for points in series["lines"].values() for x, _ in points})
-        axes.set_xticks(ticks, labels=[f"{x:,g}" for x in ticks], minor=False)
+        axes.set_xticks(ticks, labels=[_tick(x) for x in ticks], minor=False)
         axes.set_xticks([], minor=True)
         axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y)))
         axes.set_title(series["title"], fontsize=9)
         axes.set_xlabel(series["x"])
         axes.set_ylabel(series["y"])
