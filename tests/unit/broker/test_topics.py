@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.broker import topics as topics_module
-from services.broker.queue_offsets import QueueOffsets
 from services.broker.limits import QUEUES_LISTED_MAX
+from services.broker.queue_offsets import QueueOffsets
 from services.broker.topics import Put, Topics
 from shared.state import records
 from shared.state.records import TopicConfig
