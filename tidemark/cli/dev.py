@@ -14,6 +14,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -29,7 +30,7 @@ from shared.files.os_disk import OsDisk
 from shared.files.store_config import LocalStoreConfig, config_of
 from shared.runtime.doorbell import SOCKET_PATH_SIZE_MAX
 from tidemark.cli.output import expected_errors, say
-from tidemark.errors import NotServing
+from tidemark.errors import BadConfig, NotServing
 
 READY_TIMEOUT_S: Final = 60.0
 READY_POLL_S: Final = 0.05
@@ -43,6 +44,7 @@ LINE_SIZE_MAX: Final = 1 << 20
 QUIET_LEVELS: Final = frozenset({"debug", "info"})
 
 
+_ADMIN_HOST: Final = "127.0.0.1"
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -66,6 +68,26 @@ class Ports(NamedTuple):
     def from_api(cls, port: int) -> Ports:
         """The API's port and the two behind it."""
         return cls(port, port + 1, port + 2)
+
+    def check(self, host: str) -> None:
+        """Raise BadConfig if somebody else listens on one of them.
+
+        Else another node's /ready would be taken for that of this one, which never starts.
+        """
+        for name, port in ((host, self.api), *((_ADMIN_HOST, port) for port in self[1:])):
+            try:
+                for family, kind, number, _, address in socket.getaddrinfo(
+                    name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                ):
+                    with socket.socket(family, kind, number) as probe:
+                        # As the services do: connections that are over do not keep a port.
+                        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                        probe.bind(address)
+            except OSError as error:
+                raise BadConfig(
+                    f"cannot listen on port {port} of {name}: {error.strerror}.",
+                    "A node takes three ports in a row; another --port sets the first.",
+                ) from error
 
 
 class Child:
@@ -199,6 +221,7 @@ def readable(line: bytes, *, verbose: bool) -> str | None:
 def dev(store: Path, host: str, port: int, verbose: bool) -> None:
     """Run a node here until Ctrl-C: broker and reput on one store; a first send makes a topic."""
     ports = Ports.from_api(port)
+    ports.check(host)
     with _run_dir(store) as run_dir:
         asyncio.run(_dev(store, run_dir, host, ports, verbose))
 
@@ -234,14 +257,14 @@ async def _dev(store: Path, run_dir: Path, host: str, ports: Ports, verbose: boo
             *("--port", str(ports.api), "--admin-port", str(ports.broker_admin)),
         ],
         sizes_of("BROKER", store),
-        ready_url=f"http://127.0.0.1:{ports.broker_admin}/ready",
+        ready_url=f"http://{_ADMIN_HOST}:{ports.broker_admin}/ready",
         verbose=verbose,
     )
     reput = Child(
         "reput",
         [sys.executable, "-m", "services.reput", *common, "--admin-port", str(ports.reput_admin)],
         sizes_of("REPUT", store),
-        ready_url=f"http://127.0.0.1:{ports.reput_admin}/ready",
+        ready_url=f"http://{_ADMIN_HOST}:{ports.reput_admin}/ready",
         verbose=verbose,
     )
     stop = asyncio.Event()

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
 
 from tidemark.cli.dev import Ports, greeting, not_ready, readable
+from tidemark.errors import BadConfig
 
 
 def test_a_log_line_becomes_a_sentence_with_its_facts() -> None:
@@ -51,3 +53,21 @@ def test_the_greeting_names_every_address() -> None:
     ):
         assert part in text
     assert "1.2 s" in text
+
+
+def test_a_port_that_another_node_has_is_named() -> None:
+    # A second `make run` said that it was ready: the node that answered was the first one.
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(
+            BadConfig, match=rf"port {port} of 127\.0\.0\.1: Address already in use"
+        ):
+            Ports(port, 0, 0).check("127.0.0.1")
+        with pytest.raises(BadConfig, match=f"port {port} "):
+            Ports(0, 0, port).check("127.0.0.1")
+    Ports(port, 0, 0).check("127.0.0.1")
+
+
+def test_a_host_that_is_none_of_this_machine_is_named() -> None:
+    with pytest.raises(BadConfig, match=r"port 0 of 192\.0\.2\.1: "):
+        Ports(0, 0, 0).check("192.0.2.1")
