@@ -72,9 +72,13 @@ def wait_until(condition: Callable[[], object], what: str, timeout_s: float) -> 
 
 
 def work_dir(prefix: str) -> Path:
-    """A new directory on the disk that is measured."""
+    """A new directory on the disk that is measured; what killed benchmarks left there goes."""
     WORK_DIR.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir=WORK_DIR))
+    for left in WORK_DIR.iterdir():
+        owner = re.search(r"\.(\d+)-\w+$", left.name)
+        if owner is not None and not Path(f"/proc/{owner[1]}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}.{os.getpid()}-", dir=WORK_DIR))
 
 
 def _begin_child(core: int) -> None:
