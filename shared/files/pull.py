@@ -270,6 +270,8 @@ class _Scan:
             window_at = unit.physical_offset
             if found.halt is Halt.OUTSIDE:
                 if not self._is_there(unit):
+                    if not self._is_gone(unit):
+                        raise self._stranger(offset + self.looked, unit)
                     self._pass_lost(unit)
                     window, window_at = _NO_WINDOW, 0
                     continue
@@ -288,6 +290,16 @@ class _Scan:
         offset = PhysicalOffset(unit.physical_offset)
         return self.log.read(offset, unit.size, self.dispatched) is not None
 
+    def _is_gone(self, unit: Unit) -> bool:
+        """Whether a record that cannot be read may have been there: it expired with its file, also
+        between two looks, or the unit only fills. A unit that points where no record can be is
+        damaged, and says nothing of the units behind it."""
+        offset, size = PhysicalOffset(unit.physical_offset), unit.size
+        if is_filler(offset, size) or 0 <= offset < self.log.min_offset:
+            return True
+        room = min(self.dispatched, self.log.next_file(offset)) - offset
+        return offset >= 0 and 0 < size <= room
+
     def _pass_lost(self, unit: Unit) -> None:
         """Look at a unit whose record is gone, and at no other of the same file."""
         if not self.message_count:
@@ -299,7 +311,7 @@ class _Scan:
     def _stranger(self, number: int, unit: Unit) -> CorruptRecord | DamagedFile:
         """The error for a unit whose record is not the one that it stands for."""
         offset = PhysicalOffset(unit.physical_offset)
-        data = self.log.window(offset, self.dispatched)[: unit.size]
+        data = self.log.window(offset, self.dispatched)[: max(0, unit.size)]
         outcome = record.validate(data, 0, at=offset, checks=record.Checks())
         is_record = outcome.kind is Kind.VALID
         topic, queue = self.queue.topic, self.queue.queue

@@ -318,6 +318,25 @@ class TestGoneRecords:
 
 
 class TestDamage:
+    @pytest.mark.parametrize("wrong", ["far", "negative size", "no size", "border"])
+    def test_a_unit_that_points_where_nothing_can_be_does_not_hide_those_behind_it(
+        self, small: SmallStore, wrong: str
+    ) -> None:
+        put(small, 3)
+        at, size = small.units[1][3].physical_offset, small.units[1][3].size
+        unit = {
+            "far": Unit(at + (1 << 40), size, 0),
+            "negative size": Unit(at, -size, 0),
+            "no size": Unit(at, 0, 0),
+            "border": Unit(at, 1 << 30, 0),
+        }[wrong]
+        small.flush()
+        small.put_unit("orders", 0, 1, unit)
+        assert numbers(pull(small, 0, count_max=1)) == [0]
+        with pytest.raises(DamagedFile, match="queue offset 1 points to physical offset"):
+            pull(small, 1)
+        assert numbers(pull(small, 2)) == [2]
+
     @pytest.mark.parametrize("wrong", ["queue offset", "queue", "topic", "position", "size"])
     def test_a_unit_that_points_to_another_record_is_named_and_not_served(
         self, small: SmallStore, wrong: str
