@@ -55,6 +55,8 @@ UNITS_PER_RUN: Final = 64
 """With fewer, writing a run costs more than all else about its records."""
 WIDER_MAX: Final = 16
 """A step over many queues may be so many times larger than asked for."""
+WIDE_SIZE_MAX: Final = 64 << 20
+"""Nor larger than this [bytes of log]: what is planned is in memory until it is written."""
 
 
 @dataclass(slots=True)
@@ -290,7 +292,7 @@ class Dispatcher:
         """Dispatch up to about bytes_max bytes of log; return how many, 0 if there is nothing.
 
         Where the records of STEP_SIZE or more are spread over so many queues that each gets a few
-        units only, up to WIDER_MAX times as much, if there is so much.
+        units only, up to WIDER_MAX times as much or WIDE_SIZE_MAX, if there is so much.
         Raises CorruptRecord or QueueGap once, and stands still from then on (``stopped``). Raises
         DiskFull, ReadOnlyDisk or OSError if a file cannot be made or grown: call it again when
         that may have changed; nothing is skipped.
@@ -362,7 +364,7 @@ class Dispatcher:
             return None
         is_large = bytes_max >= STEP_SIZE
         if is_large:
-            bytes_max *= self._wider
+            bytes_max = max(bytes_max, min(bytes_max * self._wider, WIDE_SIZE_MAX))
         try:
             found = self._source.read(at, PhysicalOffset(end), bytes_max)
         except CorruptRecord as error:

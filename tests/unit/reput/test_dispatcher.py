@@ -555,6 +555,23 @@ def test_a_large_step_grows_where_each_of_many_queues_would_get_a_few_units(
     small.close()
 
 
+def test_a_step_does_not_grow_beyond_what_its_plan_may_take_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.reput.dispatcher.STEP_SIZE", 600)
+    monkeypatch.setattr("services.reput.dispatcher.WIDE_SIZE_MAX", 1500)
+    small = SmallStore(tmp_path / "store", replace(CONFIG, commit_log_file_size=1 << 18))
+    for number in range(300):
+        small.put("orders", number % 20)
+    small.flush()
+    dispatcher = dispatcher_of(small)
+    sizes = [dispatcher.step(600) for _ in range(10)]
+    assert 600 < max(sizes) <= 1500
+    assert 1500 < dispatcher.step(3000) <= 3000, "one that was asked for is not cut"
+    dispatcher.close()
+    small.close()
+
+
 def test_where_rocketmq_wrote_a_record_crc_that_came_along_is_not_judged(
     small: SmallStore,
 ) -> None:
