@@ -35,7 +35,7 @@ from shared.files.valid_end import (
 )
 from tidemark.errors import CorruptRecord, DiskFull, ReadOnlyDisk, StoreError
 from tidemark.formats.checkpoint import REGION_MAGIC, Slot, min_timestamp, resume_check
-from tidemark.offsets import PhysicalOffset, QueueOffset
+from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 
 JUDGE_ALL: Final = 2**63 - 1
 QUEUES_AT_ONCE: Final = 1000
@@ -337,11 +337,13 @@ class _Recovery:
     ) -> dict[tuple[str, int], QueueOffset]:
         """From the queues what the walk did not pass, from the walk what queues may not have."""
         offsets = dict(self._queue_lengths(start))
-        if start == 0 and self.files.starts:
-            # The walk passed every record there ever was. Units say nothing more, and names less:
+        if start == 0 and self.files.starts and self.origin is Origin.OURS:
+            # The walk passed every record there ever was, and the name of a file says less:
             # 1. a queue's second file is made (visible_after="written"); 2. the power goes and
             # takes the records, and the first file's name; 3. the queue seems to begin later.
-            offsets = dict.fromkeys(offsets, QueueOffset(0))
+            # Fillers before a queue's first message do speak of its numbers.
+            whole = self.store.config.consume_queue_file_size // UNIT_SIZE
+            offsets = {key: QueueOffset(n if n % whole else 0) for key, n in offsets.items()}
         for key, offset in walked.next_queue_offsets.items():
             offsets[key] = max(offset, offsets.get(key, QueueOffset(0)))
         return offsets

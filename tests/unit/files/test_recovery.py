@@ -179,6 +179,21 @@ class TestWholeLog:
         assert found.next_queue_offsets["moved", 1] == 44
         assert found.walked_bytes == small.end - FILE
 
+    def test_in_a_whole_log_fillers_number_a_queue_and_the_name_of_a_file_does_not(
+        self, small: SmallStore
+    ) -> None:
+        small.put()
+        for number in range(40, 44):
+            small.put_unit("moved", 1, number, PRE_BLANK)
+        later = small.queue_file("torn", 0, CONFIG.consume_queue_file_size)
+        later.parent.mkdir(parents=True)
+        later.write_bytes(bytes(CONFIG.consume_queue_file_size))
+        small.flush()
+        found = again(small)
+        assert found.walked_bytes == small.end
+        assert found.next_queue_offsets["moved", 1] == 44
+        assert found.next_queue_offsets["torn", 0] == 0
+
     def test_progress_is_told_from_the_first_byte_to_the_last(self, small: SmallStore) -> None:
         fill(small, 30)
         small.flush()
