@@ -28,16 +28,11 @@ from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
 from tidemark.errors import BadProperty, BadRequest, MessageTooLarge, TooManyMessages
 from tidemark.formats import batch, hashing, properties
 from tidemark.formats.batch import WireMessage
+from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
 from tidemark.formats.record import CRC_PROPERTY_SIZE, Record
 
 I32_MAX: Final = (1 << 31) - 1
-UNIQUE_ID_SIZE_MAX: Final = 128
 ACK_TIMEOUT_MS_DEFAULT: Final = 3000
-
-# Beyond 2.7: names that carry meaning inside a store although clients may set them there. An
-# INNER_* would make one record count as several, a __… belongs to protocol layers.
-_RESERVED_PREFIXES: Final = ("__", "INNER_", "TIMER_")
-_RESERVED_MORE: Final = frozenset({"CHECK_IMMUNITY_TIME_IN_SECONDS"})
 
 _REQUEST_FIELDS: Final = frozenset({"messages", "ack", "timeout_ms", "make_unique_ids"})
 _DELAY_FIELDS: Final = ("delay_level", "deliver_at_ms", "delay_ms")
@@ -258,7 +253,7 @@ def _properties(
         for name, value in table(given, f"{at}.properties").items():
             where = f"{at}.properties.{shown_name(name)}"
             _check_text(name, where, "name")
-            if _is_reserved(name):
+            if properties.is_refused(name):
                 raise BadProperty(
                     f"{where}: the name is reserved for the store. Nothing was stored.",
                     "Use another name; tags, keys, sharding_key and unique_id have own fields.",
@@ -349,14 +344,6 @@ def _check_text(text: str, at: str, what: str) -> None:
             raise BadProperty(
                 f"{at}: the {what} is not UTF-8 text. Nothing was stored.", field=at
             ) from None
-
-
-def _is_reserved(name: str) -> bool:
-    return (
-        properties.is_reserved(name)
-        or name in _RESERVED_MORE
-        or name.startswith(_RESERVED_PREFIXES)
-    )
 
 
 def shown_name(name: str) -> str:

@@ -14,7 +14,8 @@ from services.broker.limits import (
     QUEUES_LISTED_MAX,
     QUEUES_MAX,
 )
-from services.broker.messages import I32_MAX, UNIQUE_ID_SIZE_MAX, AckLevel, Rules
+from services.broker.messages import I32_MAX, AckLevel, Rules
+from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
 
 Schema = dict[str, Any]
 
