@@ -185,7 +185,6 @@ class HttpConnection(Connection, asyncio.BufferedProtocol):
 
     def _check(self) -> None:
         """Decode one whole answer: status, level and the count of results are as asked."""
-
         answer = msgpack.unpackb(self._room[self._head_size : self._size])
         shape = self._template.shape
         results = answer["results"]

@@ -16,9 +16,6 @@ from shared.runtime.config import setting
 from tidemark.formats.hosts import Host
 
 ENV_PREFIX: Final = "TIDEMARK_BROKER_"
-BLANK_SIZE: Final = 8
-RECORD_OVERHEAD: Final = 65_536
-"""Room for everything of a record but its body (store layout 2.10: maxMessageSize + 64 KiB)."""
 
 
 @dataclasses.dataclass(frozen=True)

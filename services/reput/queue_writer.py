@@ -141,11 +141,6 @@ class QueueWriter:
         """Sums over all queues, as of the last append."""
         return Totals(self._units, self._firsts)
 
-    @property
-    def is_rebuilding(self) -> bool:
-        """``rebuild`` was called and ``finish_rebuild`` not yet."""
-        return self._rebuilding
-
     # -- resuming -----------------------------------------------------------------------------
 
     def survey(self) -> list[Found]:
