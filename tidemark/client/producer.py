@@ -140,8 +140,8 @@ class Producer:
     ) -> list[SendResult]:
         """Store many messages in as few requests as the limits allow, one after another.
 
-        One request is stored all or nothing. If a later one fails, the error's fact ``results``
-        holds what the earlier ones stored.
+        One request is stored all or nothing. If one fails, the error's fact ``results`` holds what
+        the earlier ones stored, and what that one did if the broker said so (``ack-timeout``).
         """
         results: list[SendResult] = []
         for part in cut([message.weight for message in messages], self._limits):
@@ -149,7 +149,7 @@ class Producer:
             try:
                 results += await self._request(topic, wires, ack=ack, timeout_ms=timeout_ms)
             except errors.TidemarkError as error:
-                error.facts["results"] = results
+                error.facts["results"] = [*results, *_stored_by(error)]
                 raise
         return results
 
@@ -265,6 +265,17 @@ class Producer:
             # Done: its sender was cancelled while the request was on its way.
             if not waiting.answered.done():
                 waiting.answered.set_result(result)
+
+
+def _stored_by(error: errors.TidemarkError) -> list[SendResult]:
+    """What a request stored that failed only in reaching its level; empty if nothing is known."""
+    ack, stored = error.facts.get("ack"), error.facts.get("results")
+    if not isinstance(ack, Mapping) or not isinstance(stored, list):
+        return []
+    try:
+        return [_result(one, ack["level"], ack["copies"]) for one in stored]
+    except (KeyError, TypeError) as lacking:
+        raise errors.BrokenAnswer(f"the answer to a send lacks {lacking}") from lacking
 
 
 def _result(stored: Mapping[str, Any], level: str, copies: int) -> SendResult:

@@ -111,8 +111,8 @@ def select(
     units: bytes of queue units, the first with queue offset ``first``; what is behind the last
     whole one is not looked at. window: the log's bytes from physical offset ``window_at`` on,
     nothing in them beyond what may be seen. count, bytes_total: messages that the answer holds
-    already. skip_until: units that point below are passed without a look at their records, until
-    one is taken. Numbers are i64. Never raises for what the bytes say.
+    already. skip_until: units that point below, though not below 0, are passed without a look at
+    their records, until one is taken. Numbers are i64. Never raises for what the bytes say.
     """
     stretches: list[tuple[int, int]] = []
     start = end = -1
@@ -123,7 +123,7 @@ def select(
         if limits.are_reached(count, bytes_total, unit.size):
             halt = Halt.FULL
             break
-        if unit.physical_offset >= skip_until:
+        if not 0 <= unit.physical_offset < skip_until:
             if wanted is None or _low_32(unit.tags_code) in wanted.hashes:
                 at = unit.physical_offset - window_at
                 if at < 0 or unit.size <= 0 or at + unit.size > room:

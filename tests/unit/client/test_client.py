@@ -328,6 +328,27 @@ async def test_when_a_later_request_of_send_many_fails_the_error_says_what_was_s
     assert len(caught.value.results) == 2
 
 
+async def test_what_a_request_of_send_many_stored_before_its_time_ran_out_is_told_too(
+    broker: FakeBroker,
+) -> None:
+    async def late(_request: web.Request) -> web.Response:
+        stored = {"message_id": "M", "queue": 3, "queue_offset": 7, "physical_offset": 9}
+        return error(
+            504,
+            "ack-timeout",
+            retriable=True,
+            ack={"level": "memory", "copies": 1},
+            results=[{**stored, "store_timestamp_ms": 1}],
+        )
+
+    broker.faults = [late]
+    async with tidemark.connect(broker.url) as mq:
+        with pytest.raises(errors.AckTimeout) as caught:
+            await mq.send_many("orders", [NewMessage(b"a")])
+    (result,) = caught.value.results
+    assert (result.queue, result.queue_offset, result.level) == (3, 7, "memory")
+
+
 async def test_a_body_that_is_text_is_refused_before_anything_is_sent(broker: FakeBroker) -> None:
     async with tidemark.connect(broker.url) as mq:
         with pytest.raises(TypeError, match="encode it first"):

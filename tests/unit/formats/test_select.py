@@ -282,6 +282,14 @@ def test_units_of_a_lost_file_are_passed_until_one_is_taken(select: Select) -> N
     assert log.select(select, units=back, first=8, skip_until=second).halt is Halt.STRANGER
 
 
+@each_twin
+def test_a_damaged_unit_does_not_pass_for_one_of_a_lost_file(select: Select) -> None:
+    log = of(4)
+    unit = UNIT.pack(-AT, log.places[0][1], 0)
+    for skip_until in (-1, 0, 1 << 62):
+        assert log.select(select, units=unit, skip_until=skip_until).halt is Halt.OUTSIDE
+
+
 BOUNDS = st.integers(0, 9) | st.sampled_from([100, 150, 260, 1000, 1 << 40])
 ODD_UNITS = st.builds(
     UNIT.pack,

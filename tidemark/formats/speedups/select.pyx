@@ -226,7 +226,7 @@ cdef _select(
         ):
             halt = FULL
             break
-        if offset >= skip_until:
+        if offset < 0 or offset >= skip_until:
             if wanted is None or wanted.has_hash(<int32_t>tags_code):
                 if size <= 0 or size > room or offset < window_at:
                     halt = OUTSIDE
