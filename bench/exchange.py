@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Final, NamedTuple, cast
 
@@ -97,9 +98,9 @@ class Connection(asyncio.BaseProtocol):
         self.exchange = exchange
         self.transport: asyncio.Transport | None = None
 
+    @abstractmethod
     def request(self, number: int) -> bytes | bytearray:
         """Bytes of the request that is the number-th of the run; unchanged until its answer."""
-        raise NotImplementedError
 
     async def prepare(self) -> None:
         """Shake hands, before the clock starts."""

@@ -25,6 +25,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -373,7 +374,7 @@ def program(name: str, package: str) -> str:
     return found
 
 
-class Compared:
+class Compared(ABC):
     """A server that Tidemark is compared with: a process, a port, a directory of its own."""
 
     def __init__(self, name: str) -> None:
@@ -383,9 +384,9 @@ class Compared:
         self.port = free_port()
         self._process: Process | None = None
 
+    @abstractmethod
     def command(self) -> list[str]:
         """What is run."""
-        raise NotImplementedError
 
     @property
     def address(self) -> tuple[str, int]:
