@@ -235,6 +235,78 @@ class UnknownMessage(RequestError):
     code, title, status = "unknown-message", "No such message", 404
 
 
+class UnknownGroup(RequestError):
+    """No consumer group of that name."""
+
+    code, title, status = "unknown-group", "No such group", 404
+
+
+class UnknownMember(RequestError):
+    """The group has no such member: it never joined, left, or its session expired."""
+
+    code, title, status = "unknown-member", "No such member", 404
+
+
+class StaleGeneration(RequestError):
+    """The group's queues have been assigned anew since the generation that the caller names."""
+
+    code, title, status = "stale-generation", "The generation is not the current one", 409
+
+
+class NotAssigned(RequestError):
+    """The queue is assigned to another member, or to none."""
+
+    code, title, status = "not-assigned", "The queue is not assigned to this member", 409
+
+
+class MemberRequired(RequestError):
+    """The group has members, and the caller does not say which one it is."""
+
+    code, title, status = "member-required", "Only members may do this now", 409
+
+
+class OffsetBeyondEnd(RequestError):
+    """A commit behind the last message of the queue."""
+
+    code, title = "offset-beyond-end", "The offset is beyond the queue's end"
+
+
+class GroupInUse(RequestError):
+    """The group has members, and what is asked would be done behind their backs."""
+
+    code, title, status = "group-in-use", "The group has members", 409
+
+
+class BroadcastGroup(RequestError):
+    """Members of a broadcast group keep their own offsets; nothing is sent back to it."""
+
+    code, title, status = "broadcast-group", "Not for broadcast groups", 409
+
+
+class ConsumeDisabled(RequestError):
+    """The group's configuration does not let it consume."""
+
+    code, title, status = "consume-disabled", "The group may not consume", 403
+
+
+class BadTags(RequestError):
+    """A tag expression that is neither * nor tags with || between them."""
+
+    code, title = "bad-tags", "The tag expression is not understood"
+
+
+class DelayOutOfRange(RequestError):
+    """A delay level that is not configured, or a time too far ahead."""
+
+    code, title = "delay-out-of-range", "The delay is out of range"
+
+
+class UnknownDelayed(RequestError):
+    """No delayed message of that id waits: it was delivered, cancelled, or never was."""
+
+    code, title, status = "unknown-delayed", "No such delayed message", 404
+
+
 class UnknownCall(RequestError):
     """No such path, or not with this method."""
 

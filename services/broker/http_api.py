@@ -8,16 +8,18 @@ tested against it. A message's walk begins here (step 1) and ends here (step 9).
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
 from services.broker import encodings, openapi
 from services.broker.borrowed import records_answer
+from services.broker.calls import Calls, CallTools, Route, answer, encoding_of
 from services.broker.connections import CallHandler, error_fields
 from services.broker.encodings import Encoding
 from services.broker.fields import (
@@ -38,11 +40,9 @@ from services.broker.http_requests import (
 from services.broker.limits import PULL_BYTES_MAX, PULL_MAX, QUERY_MAX, WAIT_MS_MAX
 from services.broker.messages import Rules, message_map, tags_code
 from services.broker.metrics import BrokerMetrics
-from services.broker.produce import Sends
-from services.broker.pull import Puller, PullRequest, parse_tags
-from services.broker.query import Queries
+from services.broker.parts import Parts
+from services.broker.pull import PullRequest, parse_tags
 from services.broker.send_call import SendCall
-from services.broker.topic_views import TopicViews
 from services.broker.unique_ids import UniqueIds
 from shared.files.pull import PullResult
 from shared.files.queue_math import Boundary
@@ -71,13 +71,9 @@ PULL_PATH: Final = re.compile(
 """Path of a pull as nearly all are: what is escaped, and any mistake, goes the long way."""
 
 
-class Parts(NamedTuple):
-    """What serves, once the store is open."""
-
-    sends: Sends
-    puller: Puller
-    queries: Queries
-    topics: TopicViews
+def modules(tools: CallTools) -> Sequence[Calls]:
+    """The calls that have modules of their own."""
+    return ()
 
 
 class Api:
@@ -119,25 +115,29 @@ class Api:
             # Bodies are read and bounded by _body; aiohttp's own limit is never reached.
             client_max_size=0,
         )
-        for method, path, name, handler in (
-            ("GET", "/v1/openapi.json", "openapi", self._openapi),
-            ("GET", "/v1/topics", "topics", self._list_topics),
-            ("PUT", "/v1/topics/{topic}", "topic-put", self._put_topic),
-            ("GET", "/v1/topics/{topic}", "topic-get", self._get_topic),
-            ("DELETE", "/v1/topics/{topic}", "topic-delete", self._delete_topic),
-            ("POST", "/v1/topics/{topic}/messages", "send", self._send),
-            ("GET", "/v1/topics/{topic}/messages", "query", self._query),
-            ("GET", "/v1/topics/{topic}/queues/{queue}/messages", "pull", self._pull),
-            ("GET", "/v1/topics/{topic}/queues/{queue}/offset", "offset", self._offset),
-            ("GET", "/v1/messages/{message_id}", "message", self._message),
-        ):
+        tools = CallTools(gate, self._bodies, clock, metrics, self._parts)
+        for route in (*self._routes(), *itertools.chain(*(each.routes for each in modules(tools)))):
             self.app.router.add_route(
-                method,
-                path,
-                self._timed(name, handler),
-                name=name,
+                route.method,
+                route.path,
+                self._timed(route.name, route.handler),
+                name=route.name,
                 expect_handler=self._expect,
             )
+
+    def _routes(self) -> Sequence[Route]:
+        return (
+            Route("GET", "/v1/openapi.json", "openapi", self._openapi),
+            Route("GET", "/v1/topics", "topics", self._list_topics),
+            Route("PUT", "/v1/topics/{topic}", "topic-put", self._put_topic),
+            Route("GET", "/v1/topics/{topic}", "topic-get", self._get_topic),
+            Route("DELETE", "/v1/topics/{topic}", "topic-delete", self._delete_topic),
+            Route("POST", "/v1/topics/{topic}/messages", "send", self._send),
+            Route("GET", "/v1/topics/{topic}/messages", "query", self._query),
+            Route("GET", "/v1/topics/{topic}/queues/{queue}/messages", "pull", self._pull),
+            Route("GET", "/v1/topics/{topic}/queues/{queue}/offset", "offset", self._offset),
+            Route("GET", "/v1/messages/{message_id}", "message", self._message),
+        )
 
     def short_way(self, otherwise: CallHandler) -> CallHandler:
         """A handler for every request: sends and pulls go to their call at once, the rest to
@@ -178,13 +178,13 @@ class Api:
     async def _list_topics(self, request: web.Request) -> web.StreamResponse:
         parameters(request, frozenset())
         self._gate.check_reads()
-        return _answer(request, {"topics": self._parts().topics.all()})
+        return answer(request, {"topics": self._parts().topics.all()})
 
     async def _get_topic(self, request: web.Request) -> web.StreamResponse:
         parameters(request, frozenset())
         topic = topic_of(request)
         self._gate.check_reads()
-        return _answer(request, await self._parts().topics.one(topic))
+        return answer(request, await self._parts().topics.one(topic))
 
     async def _put_topic(self, request: web.Request) -> web.StreamResponse:
         parameters(request, frozenset())
@@ -196,7 +196,7 @@ class Api:
                 await topics.put(topic, fields)
         else:
             await topics.put(topic, {})
-        return _answer(request, await topics.one(topic))
+        return answer(request, await topics.one(topic))
 
     async def _delete_topic(self, request: web.Request) -> web.StreamResponse:
         parameters(request, frozenset())
@@ -246,7 +246,7 @@ class Api:
         self._gate.check_reads()
         topics = self._parts().topics
         topics.check_readable(topic, queue)
-        return _answer(request, topics.offset_by_time(topic, queue, timestamp_ms, boundary))
+        return answer(request, topics.offset_by_time(topic, queue, timestamp_ms, boundary))
 
     async def _message(self, request: web.Request) -> web.StreamResponse:
         parameters(request, frozenset())
@@ -268,8 +268,8 @@ class Api:
                 "Ask the node that stored it, or by that id.",
                 physical_offset=int(offset),
             )
-        encoding = _encoding(request)
-        return _answer(request, self._as_map(found, encoding))
+        encoding = encoding_of(request)
+        return answer(request, self._as_map(found, encoding))
 
     async def _query(self, request: web.Request) -> web.StreamResponse:
         given = parameters(request, openapi.QUERY_PARAMETERS)
@@ -292,8 +292,8 @@ class Api:
                 end_ms=number(given, "end_ms", I64_MAX, 0, I64_MAX),
                 hits_max=hits_max,
             )
-        encoding = _encoding(request)
-        return _answer(request, {"messages": [self._as_map(each, encoding) for each in found]})
+        encoding = encoding_of(request)
+        return answer(request, {"messages": [self._as_map(each, encoding) for each in found]})
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -325,7 +325,7 @@ class Api:
         )
 
     def _pull_answer(self, request: web.Request, result: PullResult) -> web.Response:
-        encoding = _encoding(request)
+        encoding = encoding_of(request)
         json_body = encoding is Encoding.JSON
         checks_at = self._parts().puller.checks_at
         messages = [
@@ -336,7 +336,7 @@ class Api:
             )
             for _, unit, data in result.messages()
         ]
-        return _answer(
+        return answer(
             request,
             {
                 "status": result.status.value,
@@ -396,9 +396,9 @@ class Api:
                 "See /v1/openapi.json.",
                 allowed=allowed,
             )
-            answer = self._refusal(request, refused, refused.status)
-            answer.headers[hdrs.ALLOW] = ", ".join(allowed)
-            return answer
+            told = self._refusal(request, refused, refused.status)
+            told.headers[hdrs.ALLOW] = ", ".join(allowed)
+            return told
         if isinstance(error, web.HTTPException):
             unknown = UnknownCall(
                 f"there is no call {request.method} {shown(request.path)}.", "See /v1/openapi.json."
@@ -417,12 +417,12 @@ class Api:
 
     def _refusal(self, request: web.Request, error: TidemarkError, status: int) -> web.Response:
         self._metrics.rejected.labels(error.code).inc()
-        answer = _answer(request, error_fields(error), status)
+        refused = answer(request, error_fields(error), status)
         if error.retriable and status in (503, 507):
-            answer.headers[hdrs.RETRY_AFTER] = "1"
+            refused.headers[hdrs.RETRY_AFTER] = "1"
         if not request.content.is_eof():
-            answer.force_close()  # nobody reads the rest of the body
-        return answer
+            refused.force_close()  # nobody reads the rest of the body
+        return refused
 
 
 def _plain_send(request: web.BaseRequest) -> str | None:
@@ -462,15 +462,3 @@ def _checked(data: memoryview, unit: Unit, checks: record.Checks) -> record.Reco
     if outcome.kind is not record.Kind.VALID:
         raise CorruptRecord(unit.physical_offset, outcome.reason)
     return record.decode(data)
-
-
-def _encoding(request: web.Request) -> Encoding:
-    headers = request.headers
-    return encodings.of_answer(headers.get(hdrs.ACCEPT), headers.get(hdrs.CONTENT_TYPE))
-
-
-def _answer(request: web.Request, value: Mapping[str, Any], status: int = 200) -> web.Response:
-    encoding = _encoding(request)
-    return web.Response(
-        body=encodings.encode(value, encoding), status=status, content_type=encoding.value
-    )

@@ -21,10 +21,11 @@ from services.broker.connections import BoundedServer
 from services.broker.files_ahead import FilesAhead
 from services.broker.flusher import Flusher, Pace
 from services.broker.gate import Gate
-from services.broker.http_api import Api, Parts
+from services.broker.http_api import Api
 from services.broker.metrics import BrokerMetrics
 from services.broker.open_store import OpenStore
 from services.broker.paced_bell import PacedBell
+from services.broker.parts import Parts
 from services.broker.produce import Sends
 from services.broker.pull import Puller
 from services.broker.query import Queries

@@ -16,7 +16,8 @@ from yarl import URL
 
 from services.broker.connections import BoundedServer
 from services.broker.gate import Gate
-from services.broker.http_api import Api, Parts
+from services.broker.http_api import Api
+from services.broker.parts import Parts
 from services.broker.messages import AckLevel, ProduceRequest, Rules, parse_produce
 from services.broker.metrics import BrokerMetrics
 from services.broker.pull import PullRequest

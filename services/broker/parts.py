@@ -1,0 +1,19 @@
+"""What serves once the store is open: the objects that the calls use, in one place."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from services.broker.produce import Sends
+from services.broker.pull import Puller
+from services.broker.query import Queries
+from services.broker.topic_views import TopicViews
+
+
+class Parts(NamedTuple):
+    """What serves, once the store is open."""
+
+    sends: Sends
+    puller: Puller
+    queries: Queries
+    topics: TopicViews
