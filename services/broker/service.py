@@ -47,10 +47,13 @@ async def run(config: BrokerConfig) -> None:
 class Broker:
     """One broker process."""
 
-    def __init__(self, config: BrokerConfig, stop: asyncio.Event) -> None:
+    def __init__(
+        self, config: BrokerConfig, stop: asyncio.Event, clock: SystemClock | None = None
+    ) -> None:
+        """clock: the time that everything here goes by; None: that of the machine."""
         self._config = config
         self._stop = stop
-        self._clock = SystemClock()
+        self._clock = clock if clock is not None else SystemClock()
         self._health = Health(self._clock)
         self._gate = Gate(self._health)
         self._registry = new_registry(SERVICE, __version__)

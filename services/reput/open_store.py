@@ -18,6 +18,7 @@ from shared.files.disk import Disk, RecordLock
 from shared.files.positions import Positions
 from shared.files.store_dir import Role, StoreDir
 from shared.runtime.clock import SystemClock, boot_id, utc_offset_s
+from tidemark.clock import Clock
 from tidemark.errors import DiskFull, ReadOnlyDisk, RestartNeeded, StoreLocked
 from tidemark.formats.checkpoint import REGION_MAGIC, Slot
 
@@ -31,7 +32,7 @@ class OpenStore:
     """One store, with reput's byte locked by this process."""
 
     def __init__(
-        self, directory: StoreDir, positions: Positions, lock: RecordLock, config: ReputConfig
+        self, directory: StoreDir, positions: Positions, lock: RecordLock, clock: Clock
     ) -> None:
         self.directory = directory
         self.positions = positions
@@ -43,13 +44,13 @@ class OpenStore:
             directory,
             positions,
             self.log,
-            clock=SystemClock(),
+            clock=clock,
             boot_id=self.boot_id,
             utc_offset_s=utc_offset_s,
         )
 
     @classmethod
-    def open(cls, config: ReputConfig, disk: Disk) -> OpenStore:
+    def open(cls, config: ReputConfig, disk: Disk, clock: Clock | None = None) -> OpenStore:
         """Lock and open. Blocks. Raises StoreLocked, StoreSizesDiffer, StoreFormatUnknown …"""
         directory = StoreDir(disk, config.store_dir, config.store, run_dir=config.sockets_dir)
         lock = directory.lock(Role.REPUT)
@@ -62,7 +63,7 @@ class OpenStore:
             lock.release()
             raise
         positions.publish(Slot.REPUT_PID, os.getpid())
-        return cls(directory, positions, lock, config)
+        return cls(directory, positions, lock, clock if clock is not None else SystemClock())
 
     @staticmethod
     def is_there(config: ReputConfig, disk: Disk) -> bool:

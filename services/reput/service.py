@@ -22,6 +22,7 @@ from shared.runtime.health import AdminServer, Health
 from shared.runtime.lifecycle import raise_descriptor_limit, run_parts, stop_on_signals
 from shared.runtime.metrics import new_registry
 from tidemark import __version__
+from tidemark.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +40,13 @@ async def run(config: ReputConfig) -> None:
 class Reput:
     """One reput process."""
 
-    def __init__(self, config: ReputConfig, stop: asyncio.Event) -> None:
+    def __init__(
+        self, config: ReputConfig, stop: asyncio.Event, clock: Clock | None = None
+    ) -> None:
+        """clock: the time that everything here goes by; None: that of the machine."""
         self._config = config
         self._stop = stop
-        self._health = Health(SystemClock())
+        self._health = Health(clock if clock is not None else SystemClock())
         self._registry = new_registry(SERVICE, __version__)
         self._metrics = ReputMetrics(self._registry)
 
@@ -65,7 +69,7 @@ class Reput:
             )
             if not await self._wait_for_store():
                 return
-            store = await asyncio.to_thread(OpenStore.open, config, OsDisk())
+            store = await asyncio.to_thread(OpenStore.open, config, OsDisk(), self._health.clock)
             closing.callback(store.close)
             doorbell = Doorbell(config.sockets_dir, SERVICE)
             closing.callback(doorbell.close)
