@@ -1,0 +1,248 @@
+"""A message that waits: where it is stored meanwhile, and what its delivered copy says. Pure.
+
+A delay of a *level* is one queue of ``SCHEDULE_TOPIC_XXXX``; *any time* is ``rmq_sys_wheel_timer``,
+queue 0, with RocketMQ's ``TIMER_*`` properties (store layout 12.2 to 12.4 and 12.8). The message's
+own place waits in ``REAL_TOPIC`` and ``REAL_QID``. The delivered copy carries the place that it
+waited at, its *origin*, as ``TIDEMARK_DELAY_ORIGIN=level@queue_offset`` (level 0: any time), so
+that whoever reads the log knows what has been delivered. Properties are bytes throughout: what is
+not ours stays as it came.
+
+Before: ``messages`` read what a sender wants, or a message was sent back. After: an append; then
+the delay service delivers what is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+from tidemark.formats import properties
+from tidemark.formats.hashing import SCHEDULE_TOPIC
+from tidemark.formats.properties import PROPERTIES_SIZE_MAX
+from tidemark.formats.record import CRC_PROPERTY_SIZE, TOPIC_SIZE_MAX, Record
+
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+TIMER_QUEUE: Final = 0
+TIMER_LEVEL: Final = 0
+"""Stands for the timer topic where a level is named."""
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+
+DELAY_MS_MAX: Final = 40 * 24 * 3600 * 1000
+"""How far ahead a message may be due [ms]."""
+PRECISION_MS: Final = 1000
+"""RocketMQ's timerPrecisionMs: what ``TIMER_OUT_MS`` is a multiple of."""
+PROPERTIES_ROOM: Final = 512
+"""Bytes of properties that a delayed message leaves free, for what is added on its way: the place,
+the times and the origin, each name with its longest usual value."""
+
+TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
+TIMER_OUT_MS: Final = "TIMER_OUT_MS"
+TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
+TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
+TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
+
+_I32_MAX: Final = (1 << 31) - 1
+_DELAY: Final = properties.DELAY.encode()
+_REAL_TOPIC: Final = properties.REAL_TOPIC.encode()
+_REAL_QID: Final = properties.REAL_QID.encode()
+_ORIGIN: Final = properties.DELAY_ORIGIN.encode()
+_DELIVER: Final = TIMER_DELIVER_MS.encode()
+_OUT: Final = TIMER_OUT_MS.encode()
+_ENQUEUE: Final = TIMER_ENQUEUE_MS.encode()
+_DEQUEUE: Final = TIMER_DEQUEUE_MS.encode()
+_ROLLS: Final = TIMER_ROLL_TIMES.encode()
+_CRC: Final = properties.CRC32.encode()
+_REQUESTS: Final = frozenset({b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", _DELIVER})
+"""The three ways in which RocketMQ's senders ask for a time."""
+_PLACE: Final = frozenset({_REAL_TOPIC, _REAL_QID, _ORIGIN, _CRC})
+
+
+class Delayed(NamedTuple):
+    """Where a message goes now, and with which properties."""
+
+    topic: str
+    queue_id: int
+    properties: bytes
+
+
+class Origin(NamedTuple):
+    """The place at which a delivered message has waited."""
+
+    level: int
+    """1 … the number of levels; TIMER_LEVEL: the timer topic."""
+    queue_offset: int
+
+
+class Place(NamedTuple):
+    """A topic and one of its queues."""
+
+    topic: str
+    queue_id: int
+
+
+def by_level(topic: str, queue_id: int, raw: bytes, level: int, level_count: int) -> Delayed:
+    """Let a message wait as long as its level says (12.2).
+
+    raw: its properties. level: ≥ 1; above level_count it counts as that. A request for a time is
+    void then, and its properties go.
+    """
+    if level < 1:
+        raise ValueError(f"delay level {level}: the first is 1")
+    level = min(level, level_count)
+    pairs = [(_DELAY, b"%d" % level), *_place_pairs(topic, queue_id)]
+    changed = _changed(raw, _PLACE | _REQUESTS | {_DELAY}, pairs)
+    return Delayed(SCHEDULE_TOPIC, level - 1, changed)
+
+
+def by_time(topic: str, queue_id: int, raw: bytes, deliver_at_ms: int, now_ms: int) -> Delayed:
+    """Let a message wait until deliver_at_ms (12.8); not in the future: it stays as it is.
+
+    The exact time is kept beside RocketMQ's, which is one precision early, rounded down.
+    """
+    if deliver_at_ms <= now_ms:
+        return Delayed(topic, queue_id, raw)
+    pairs = [*_time_pairs(deliver_at_ms), *_place_pairs(topic, queue_id)]
+    changed = _changed(raw, _PLACE | _REQUESTS | {_OUT, _DELAY}, pairs)
+    return Delayed(TIMER_TOPIC, TIMER_QUEUE, changed)
+
+
+def delivered(stored: Record, now_ms: int, *, record_crc: bool = True) -> Delayed | None:
+    """What is appended when a waiting record is due: its own place again, its origin said (12.4).
+
+    All other properties stay, the delay among them, as RocketMQ leaves them: only under the delay
+    topics do they mean a delay. record_crc: whether the store adds that property, which needs its
+    room. Returns None for a record that has no place to go to: none is named, it cannot be a
+    queue's, or it is that of half messages, which nobody may see before they are committed.
+    """
+    raw = stored.properties
+    place = real_place(raw)
+    if place is None or place.topic == HALF_TOPIC:
+        return None
+    level = level_of(stored)
+    origin = (_ORIGIN, b"%d@%d" % (level, stored.queue_offset))
+    times: list[tuple[bytes, bytes]] = []
+    if level == TIMER_LEVEL:
+        times = [(_ENQUEUE, b"%d" % stored.store_timestamp_ms), (_DEQUEUE, b"%d" % now_ms)]
+    changed = _changed(raw, {_ORIGIN, _CRC, _ENQUEUE, _DEQUEUE}, [*times, origin])
+    size_max = PROPERTIES_SIZE_MAX - (CRC_PROPERTY_SIZE if record_crc else 0)
+    if len(changed) > size_max:
+        # RocketMQ fills properties to the last byte. What says how it waited is of no more use.
+        removed = _PLACE | _REQUESTS | {_DELAY, _OUT, _ENQUEUE, _DEQUEUE, _ROLLS}
+        changed = _changed(raw, removed, [origin])
+    return Delayed(place.topic, place.queue_id, changed)
+
+
+def carried(stored: Record, due_ms: int) -> Delayed | None:
+    """What is appended when a waiting record's file is about to go: it waits on at the log's end.
+
+    Also one of a level: it goes on under the timer topic, due at the same time. None as in
+    ``delivered``: what has no place to go to is not kept.
+    """
+    raw = stored.properties
+    place = real_place(raw)
+    if place is None or place.topic == HALF_TOPIC:
+        return None
+    rolls = _number(properties.find(raw, _ROLLS)) or 0
+    pairs = [
+        *_time_pairs(due_ms),
+        *_place_pairs(*place),
+        (_ROLLS, b"%d" % (rolls + 1)),
+        (_ORIGIN, b"%d@%d" % (level_of(stored), stored.queue_offset)),
+    ]
+    # Without DELAY: RocketMQ, which may open this store, would delay it once more at delivery.
+    changed = _changed(raw, _PLACE | _REQUESTS | {_OUT, _ROLLS, _DELAY}, pairs)
+    return Delayed(TIMER_TOPIC, TIMER_QUEUE, changed)
+
+
+def level_of(stored: Record) -> int:
+    """The level of a record under one of the two delay topics; TIMER_LEVEL under the timer's."""
+    return stored.queue_id + 1 if stored.topic == SCHEDULE_TOPIC else TIMER_LEVEL
+
+
+def place_of(level: int) -> Place:
+    """The topic and queue in which messages of a level wait."""
+    if level == TIMER_LEVEL:
+        return Place(TIMER_TOPIC, TIMER_QUEUE)
+    return Place(SCHEDULE_TOPIC, level - 1)
+
+
+def timer_due_ms(raw: bytes) -> int | None:
+    """When a record under the timer topic is due [ms]; None if it does not say.
+
+    RocketMQ delivers what it rounded to ``TIMER_OUT_MS`` one precision later: never early. The
+    exact time counts if it is the one that was rounded; a sender of RocketMQ may have asked for it
+    by another property at the same time.
+    """
+    out_ms = _number(properties.find(raw, _OUT))
+    if out_ms is None:
+        return None
+    exact_ms = _number(properties.find(raw, _DELIVER))
+    if exact_ms is not None and out_ms < exact_ms <= out_ms + PRECISION_MS:
+        return exact_ms
+    return out_ms + PRECISION_MS
+
+
+def level_due_ms(tags_code: int, now_ms: int, delay_ms: int) -> int:
+    """When a unit of a level's queue is due: its tags code (12.3).
+
+    More than the level's delay ahead it counts as now: the clock has stepped back, or the table of
+    levels has changed.
+    """
+    return now_ms if tags_code > now_ms + delay_ms else tags_code
+
+
+def origin_of(raw: bytes) -> Origin | None:
+    """Where a delivered record has waited; None for any other record."""
+    value = properties.find(raw, _ORIGIN)
+    if value is None:
+        return None
+    level, at, queue_offset = value.partition(b"@")
+    numbers = _number(level), _number(queue_offset)
+    if not at or numbers[0] is None or numbers[1] is None:
+        return None
+    return Origin(numbers[0], numbers[1])
+
+
+def real_place(raw: bytes) -> Place | None:
+    """The topic and queue that a waiting message is for; None if none can be read.
+
+    A topic that cannot name a directory is none: the copy would stop dispatch for good.
+    """
+    topic_bytes = properties.find(raw, _REAL_TOPIC)
+    queue_id = _number(properties.find(raw, _REAL_QID))
+    if topic_bytes is None or queue_id is None or queue_id > _I32_MAX:
+        return None
+    topic = properties.text(topic_bytes)
+    if topic in (".", "..") or "/" in topic or "\0" in topic:
+        return None
+    if len(topic.encode(errors="replace")) > TOPIC_SIZE_MAX:
+        return None
+    return Place(topic, queue_id)
+
+
+def _place_pairs(topic: str, queue_id: int) -> list[tuple[bytes, bytes]]:
+    return [(_REAL_TOPIC, topic.encode(errors="replace")), (_REAL_QID, b"%d" % queue_id)]
+
+
+def _time_pairs(deliver_at_ms: int) -> list[tuple[bytes, bytes]]:
+    # A multiple of the precision goes down by one, too: (n - 1) // p * p does both.
+    out_ms = (deliver_at_ms - 1) // PRECISION_MS * PRECISION_MS
+    return [(_DELIVER, b"%d" % deliver_at_ms), (_OUT, b"%d" % out_ms)]
+
+
+def _changed(raw: bytes, removed: Collection[bytes], pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Properties without those named, and with the pairs behind the others."""
+    kept = [
+        segment + b"\x02"
+        for segment in raw.split(b"\x02")
+        if segment and segment.partition(b"\x01")[0] not in removed
+    ]
+    return b"".join([*kept, *[name + b"\x01" + value + b"\x02" for name, value in pairs]])
+
+
+def _number(value: bytes | None) -> int | None:
+    """A stored number that is not negative and fits into 63 bits; None for anything else."""
+    if value is None or not value.isdigit() or len(value) > 19:
+        return None
+    number = int(value)
+    return number if number < 1 << 63 else None
