@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from tidemark.testing.node import LocalNode
+from tidemark.testing.store import LocalStore
+
+
+@pytest.fixture
+def tidemark_settings() -> Mapping[str, object]:
+    """Settings of the broker that ``tidemark_store`` runs with; override it where others are meant:
+    ``{"store.delay_levels": "1s 2s", "auto_create_topics": False}``."""
+    return {}
+
+
+@pytest.fixture
+def tidemark_store(tmp_path: Path, tidemark_settings: Mapping[str, object]) -> Iterator[LocalStore]:
+    """An empty store inside this process, whose clock the test moves: ``clock.advance(3600)``."""
+    with LocalStore(tmp_path / "tidemark", settings=tidemark_settings) as store:
+        yield store
 
 
 @pytest.fixture

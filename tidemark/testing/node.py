@@ -26,12 +26,13 @@ STOP_TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.02
 LOG_SHOWN: Final = 4000
 
-_STORE: Final = {
+SMALL_STORE: Final = {
     "commit_log_file_size": 4 << 20,
     "consume_queue_file_size": 60_000,
     "index_slots": 5_000,
     "index_entries": 20_000,
 }
+"""Files that are made in no time; a test of some size rolls through several."""
 
 
 class NodeFailed(Exception):
@@ -131,13 +132,12 @@ class LocalNode:
             values["port"] = self._ports["api"]
             values["auto_create_topics"] = self._auto_create_topics
         lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
-        lines += ["[store]", *(f"{name} = {value}" for name, value in _STORE.items())]
+        lines += ["[store]", *(f"{name} = {value}" for name, value in SMALL_STORE.items())]
         return "\n".join(lines) + "\n"
 
     def _wait_ready(self, role: str) -> None:
-        url = f"http://127.0.0.1:{self._ports[role]}/ready"
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not _answers(url):
+        while not is_ready(self._ports[role]):
             status = self._processes[role].poll()
             if status is not None or time.monotonic() > deadline:
                 said = self.log_text(role)[-LOG_SHOWN:]
@@ -147,9 +147,10 @@ class LocalNode:
             time.sleep(POLL_S)
 
 
-def _answers(url: str) -> bool:
+def is_ready(admin_port: int) -> bool:
+    """Whether the service with this port for its probes says that it may be used."""
     try:
-        with urllib.request.urlopen(url, timeout=2) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/ready", timeout=2) as answer:
             return int(answer.status) == 200
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return False

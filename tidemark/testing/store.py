@@ -1,0 +1,182 @@
+"""The real store inside the test's process: broker and reput on a directory, with a clock to move.
+
+The same services as a deployment's, on real files, over real HTTP; only their clock is the test's.
+They run in one thread with an event loop of its own, so that synchronous tests and asynchronous
+ones use the same store, and a test that blocks does not stop it. What cannot be had in-process is
+a crash: ``node.LocalNode`` is for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import uvloop
+
+from services.broker.config import BrokerConfig
+from services.broker.service import Broker
+from services.reput.config import ReputConfig
+from services.reput.service import Reput
+from shared.runtime.config import load
+from tidemark.testing.clock import FakeClock
+from tidemark.testing.node import (
+    POLL_S,
+    SMALL_STORE,
+    START_TIMEOUT_S,
+    NodeFailed,
+    free_ports,
+    is_ready,
+)
+
+STORE_TABLE: Final = "store."
+"""Settings of this table hold for both services: they share the files."""
+
+
+class LocalStore:
+    """Broker and reput on ``directory``, in a thread. Use it with ``with``, or start and stop."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        clock: FakeClock | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        """settings: of the broker, by name; ``{"store.delay_levels": "1s 2s"}`` for both services.
+
+        Raises BadConfig naming every mistake in them.
+        """
+        self.clock = clock if clock is not None else FakeClock()
+        self.store_dir = directory / "store"
+        # Not below directory: a socket's path has at most 108 bytes.
+        self._run_dir = Path(tempfile.mkdtemp(prefix="tidemark-"))
+        self._api_port, broker_port, reput_port = free_ports(3)
+        self._admin_ports = (broker_port, reput_port)
+        shared_settings: dict[str, object] = {
+            "store_dir": self.store_dir,
+            "run_dir": self._run_dir,
+            **{STORE_TABLE + name: value for name, value in SMALL_STORE.items()},
+            **{name: value for name, value in (settings or {}).items() if _is_shared(name)},
+        }
+        self._broker_config = load(
+            BrokerConfig,
+            overrides={
+                "port": self._api_port,
+                "admin_port": broker_port,
+                "auto_create_topics": True,
+                **shared_settings,
+                **(settings or {}),
+            },
+        )
+        self._reput_config = load(
+            ReputConfig, overrides={"admin_port": reput_port, **shared_settings}
+        )
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asked_to_stop: asyncio.Event | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def url(self) -> str:
+        """What ``tidemark.connect`` takes."""
+        return f"http://127.0.0.1:{self._api_port}"
+
+    def __enter__(self) -> LocalStore:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start both services and wait until both are ready; on the same ports as before.
+
+        Raises NodeFailed from what ended one of them, or if they are not ready in time.
+        """
+        if self._thread is not None:
+            raise RuntimeError("the store runs already")
+        self._failure = None
+        thresholds, frozen_before = gc.get_threshold(), gc.get_freeze_count()
+        self._thread = threading.Thread(target=self._run, name="tidemark-store", daemon=True)
+        self._thread.start()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        for port in self._admin_ports:
+            while not is_ready(port):
+                if not self._thread.is_alive() or time.monotonic() > deadline:
+                    self.stop()  # raises what ended it, if something did
+                    raise NodeFailed(f"the store was not ready within {START_TIMEOUT_S:.0f} s")
+                time.sleep(POLL_S)
+        # A broker that serves freezes what it is made of and has the collector come by rarely:
+        # right for a process of its own, not for the test's.
+        gc.set_threshold(*thresholds)
+        if not frozen_before:
+            gc.unfreeze()
+
+    def stop(self) -> None:
+        """Stop in order: the broker, then reput, which dispatches what is left.
+
+        Raises NodeFailed if one of them had ended by itself: a test that passed by luck should not.
+        """
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        loop, asked = self._loop, self._asked_to_stop
+        if loop is not None and asked is not None and thread.is_alive():
+            loop.call_soon_threadsafe(asked.set)
+        thread.join()
+        self._loop = self._asked_to_stop = None
+        if self._failure is not None:
+            raise NodeFailed(f"the store ended by itself: {self._failure}") from self._failure
+
+    def restart(self) -> None:
+        """Stop and start: what is in memory only is gone, what is in the log comes back."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stop, and remove what lies outside of ``directory``."""
+        try:
+            self.stop()
+        finally:
+            shutil.rmtree(self._run_dir, ignore_errors=True)
+
+    def _run(self) -> None:
+        """The thread: a loop with both services, until asked to stop or until one of them ends."""
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._serve())
+        except BaseException as failure:  # noqa: BLE001 - handed to the thread that waits for us
+            self._failure = failure
+
+    async def _serve(self) -> None:
+        self._asked_to_stop = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        stop_broker, stop_reput = asyncio.Event(), asyncio.Event()
+        broker = asyncio.ensure_future(Broker(self._broker_config, stop_broker, self.clock).run())
+        reput = asyncio.ensure_future(Reput(self._reput_config, stop_reput, self.clock).run())
+        asked = asyncio.ensure_future(self._asked_to_stop.wait())
+        await asyncio.wait({broker, reput, asked}, return_when=asyncio.FIRST_COMPLETED)
+        stop_broker.set()
+        await asyncio.wait({broker})
+        stop_reput.set()
+        await asyncio.wait({reput})
+        asked.cancel()
+        broker.result()
+        reput.result()
+
+
+def _is_shared(name: str) -> bool:
+    return name.startswith(STORE_TABLE)
