@@ -3,34 +3,33 @@
 Applied in the order of the log. A snapshot says everything at once, so that any suffix of the log
 that starts at one is enough; it counts only when all its parts have been seen, and stands for the
 moment of its first part: what was appended between its parts comes after it.
-Step before: ``shared.state.records`` decodes. Step after: the broker serves topics from here.
+Step before: ``shared.state.records`` decodes. Step after: the broker serves topics, groups and
+offsets from here.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from shared.state.records import (
+    DelayRecord,
     NextOffset,
     OtherRecord,
     SnapshotPart,
     StateRecord,
-    TopicConfig,
-    TopicRecord,
     encode_snapshot,
 )
+from shared.state.tables import Tables
+from shared.state.values import Delayed, DelayState, Queue, TopicConfig
 
 
-class BrokerState:
-    """Topics and next queue offsets. Has one writer: whoever applies the records."""
+class BrokerState(Tables):
+    """The tables, and next queue offsets. Has one writer: whoever applies the records."""
 
     def __init__(self) -> None:
-        self.topics: dict[str, TopicConfig] = {}
-        """Existing topics by name."""
-        self.deleted: dict[str, TopicConfig] = {}
-        """Topics that were deleted: a new one of the same name goes on with their offsets."""
-        self.next_queue_offsets: dict[tuple[str, int], int] = {}
+        super().__init__()
+        self.next_queue_offsets: dict[Queue, int] = {}
         """As of the newest complete snapshot; the log and the queues may know larger ones."""
         self.flushed = 0
         """The largest durable mark that any record carried."""
@@ -38,40 +37,45 @@ class BrokerState:
         """Records applied, unknown ones included."""
         self.snapshots = 0
         """Complete snapshots applied."""
+        self.snapshot_at: int | None = None
+        """Physical offset of the first part of the newest complete one, where known."""
         self.unknown: Counter[str] = Counter()
         """Kind -> records that this version does not understand; they change nothing."""
         self._parts: list[SnapshotPart] = []
-        self._since_first_part: dict[str, TopicConfig] = {}
+        self._parts_at: int | None = None
+        self._since = Tables()
+        """Changes since the first of these parts."""
 
-    def apply(self, record: StateRecord) -> None:
-        """The next state record of the log. Applying one twice in a row changes nothing."""
+    def apply(self, record: StateRecord, at: int | None = None) -> None:
+        """The next state record of the log. Applying one twice in a row changes nothing.
+
+        at: its physical offset, where somebody wants to know it later.
+        """
         self.records += 1
         self.flushed = max(self.flushed, record.flushed)
         match record:
-            case TopicRecord(_, topic):
-                self._put(topic)
-                if self._parts:
-                    self._since_first_part[topic.name] = topic
             case SnapshotPart():
-                self._take_part(record)
+                self._take_part(record, at)
             case OtherRecord(_, kind, version):
                 self.unknown[kind if version == 1 else f"{kind} (version {version})"] += 1
+            case _:
+                self.change(record, at)
+                self.dropped.clear()  # only what comes behind a snapshot's first part asks for it
+                if self._parts:
+                    self._since.change(record, at)
 
     def copy(self) -> BrokerState:
         """The same state, to be changed on its own."""
         twin = BrokerState()
-        twin.topics, twin.deleted = dict(self.topics), dict(self.deleted)
-        twin.next_queue_offsets = dict(self.next_queue_offsets)
-        twin.flushed, twin.records, twin.snapshots = self.flushed, self.records, self.snapshots
-        twin.unknown = Counter(self.unknown)
-        twin._parts = list(self._parts)
-        twin._since_first_part = dict(self._since_first_part)
+        vars(twin).update(self.contents())
+        twin._since = Tables()
+        vars(twin._since).update(self._since.contents())
         return twin
 
     @property
     def is_known(self) -> bool:
-        """The log has told at least one topic, or a whole snapshot."""
-        return bool(self.topics or self.deleted or self.snapshots)
+        """The log has told at least one topic or group, or a whole snapshot."""
+        return bool(self.topics or self.deleted or self.groups or self.snapshots)
 
     def find(self, name: str) -> TopicConfig | None:
         """An existing or deleted topic; None if there never was one."""
@@ -84,11 +88,16 @@ class BrokerState:
         *,
         snapshot_id: int | None = None,
         next_offsets: Iterable[NextOffset] | None = None,
+        offsets: Mapping[str, Mapping[Queue, int]] | None = None,
+        delay: DelayState | None = None,
+        foreign_from: int = 0,
     ) -> list[bytes]:
         """Bodies of a snapshot of this moment, to be appended in order.
 
         snapshot_id: by default ``flushed``. next_offsets: of every queue that ever had a message;
         by default those of the last snapshot, which is right only if nothing was sent since.
+        offsets, delay: what is served, where that is ahead of the records applied here.
+        foreign_from: start of the log; foreign ranges that end before it are of no use any more.
         """
         if next_offsets is None:
             next_offsets = (
@@ -99,20 +108,20 @@ class BrokerState:
         return encode_snapshot(
             (topic for _, topic in sorted(everything.items())),
             next_offsets,
+            groups=(group for _, group in sorted(self.groups.items())),
+            offsets=self.offsets if offsets is None else offsets,
+            delay=self.delay if delay is None else delay,
+            foreign=(each for each in self.foreign if each.end > foreign_from),
+            start_count=self.start_count,
             flushed=flushed,
             snapshot_id=flushed if snapshot_id is None else snapshot_id,
             part_bytes_max=part_bytes_max,
         )
 
-    def _put(self, topic: TopicConfig) -> None:
-        mine, other = (self.deleted, self.topics) if topic.deleted else (self.topics, self.deleted)
-        mine[topic.name] = topic
-        other.pop(topic.name, None)
-
-    def _take_part(self, part: SnapshotPart) -> None:
+    def _take_part(self, part: SnapshotPart, at: int | None) -> None:
         if part.part == 0:
             # Also when one was begun: a crash cut it off, and this is the next attempt.
-            self._parts, self._since_first_part = [part], {}
+            self._parts, self._parts_at, self._since = [part], at, Tables()
         elif self._parts and (part.id, part.parts, part.part) == (
             self._parts[0].id,
             self._parts[0].parts,
@@ -121,21 +130,40 @@ class BrokerState:
             self._parts.append(part)
         elif not self._parts or part != self._parts[-1]:
             # The beginning lies before where we started reading, or was lost.
-            self._parts, self._since_first_part = [], {}
+            self._forget_parts()
         if self._parts and len(self._parts) == part.parts:
             self._restore()
 
+    def _forget_parts(self) -> None:
+        self._parts, self._parts_at, self._since = [], None, Tables()
+
     def _restore(self) -> None:
-        parts, since = self._parts, self._since_first_part
-        self._parts, self._since_first_part = [], {}
-        self.topics, self.deleted = {}, {}
+        parts, at, since = self._parts, self._parts_at, self._since
+        self._forget_parts()
+        told = Tables()
+        levels: dict[int, int] = {}
+        cancelled: dict[Delayed, int] = {}
         for part in parts:
             for topic in part.topics:
-                self._put(topic)
+                told.put_topic(topic)
+            told.groups.update((group.name, group) for group in part.groups)
+            for name, pairs in part.offsets:
+                told.offsets.setdefault(name, {}).update(pairs)
+            levels.update(part.levels)
+            cancelled.update(part.cancelled)
+            for foreign in part.foreign:
+                told.put_foreign(foreign)
             for topic_name, queue, offset in part.next_offsets:
                 key = (topic_name, queue)
                 # Never lower: offsets are not given out twice (promise P5).
                 self.next_queue_offsets[key] = max(offset, self.next_queue_offsets.get(key, 0))
-        for topic in since.values():
-            self._put(topic)
+        told.start_count = parts[0].start_count
+        told.change(DelayRecord(0, levels, parts[0].timer, cancelled), at)
+        told.add(since)
+        self._become(told)
         self.snapshots += 1
+        self.snapshot_at = at
+
+    def _become(self, tables: Tables) -> None:
+        """Say exactly what other tables say."""
+        vars(self).update(tables.contents())

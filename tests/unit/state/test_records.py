@@ -114,8 +114,8 @@ def test_an_empty_state_has_a_snapshot_too() -> None:
 @pytest.mark.parametrize(
     ("body", "record"),
     [
-        ({"v": 1, "kind": "group", "flushed": 7, "group": 1}, OtherRecord(7, "group", 1)),
-        ({"v": 1, "kind": "delay", "flushed": 7, "levels": {1: 2}}, OtherRecord(7, "delay", 1)),
+        ({"v": 1, "kind": "pop", "flushed": 7, "group": 1}, OtherRecord(7, "pop", 1)),
+        ({"v": 1, "kind": "wheel", "flushed": 7, "slots": {1: 2}}, OtherRecord(7, "wheel", 1)),
         ({"v": 2, "kind": "topic", "flushed": 7}, OtherRecord(7, "topic", 2)),
         (
             {"v": 1, "kind": "topic", "flushed": 7, "topic": {"name": "a", "queues": 3}, "new": []},
