@@ -8,7 +8,7 @@ equal names wins. The record CRC property ``__CRC32#`` is always the last 20 byt
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 PROPERTIES_SIZE_MAX: Final = 32_767
@@ -139,6 +139,19 @@ def find(raw: bytes, name: bytes) -> bytes | None:
         # The tail of another name, inside a value, or an empty value, which does not count.
         end = at + len(needle) - 1
     return None
+
+
+def changed(raw: bytes, removed: Collection[bytes], pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Properties without those named in removed, and with the pairs behind the others.
+
+    The others keep their bytes and their order; the last of them ends in 0x02 now if it did not.
+    """
+    kept = [
+        segment + b"\x02"
+        for segment in raw.split(b"\x02")
+        if segment and segment.partition(b"\x01")[0] not in removed
+    ]
+    return b"".join([*kept, *[name + b"\x01" + value + b"\x02" for name, value in pairs]])
 
 
 def crc_slot_inset(raw: bytes) -> bytes:

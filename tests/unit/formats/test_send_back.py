@@ -1,0 +1,176 @@
+"""Sent back, dead, redriven: which level, which properties, and what says that it was redriven."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.formats import delay, properties, record, send_back
+from tidemark.formats.hosts import Host
+from tidemark.formats.record import Message, Record
+from tidemark.formats.send_back import RedriveOrigin, Verdict
+
+HOST = Host(b"\x7f\0\0\1", 10911)
+LEVELS = 18
+OWN = b"KEYS\x01k1 k2\x02UNIQ_KEY\x01ID\x02TAGS\x01TagA\x02"
+
+
+def stored(
+    topic: str = "orders",
+    raw: bytes = OWN,
+    *,
+    queue: int = 0,
+    queue_offset: int = 7,
+    at: int = 4096,
+    times: int = 0,
+) -> Record:
+    """The record that an append makes."""
+    message = Message(topic, queue, b"body", HOST, HOST, raw, reconsume_times=times)
+    return record.decode(
+        record.encode(
+            message,
+            queue_offset=queue_offset,
+            physical_offset=at,
+            store_timestamp_ms=5,
+            record_crc=True,
+        )
+    )
+
+
+# The table of store.md 13.2: RECONSUMETIMES before, and the level that it waits at.
+@pytest.mark.parametrize("times", range(20))
+def test_each_retry_waits_one_level_longer_and_the_seventeenth_time_is_the_end(times: int) -> None:
+    verdict = send_back.judge(times, 0, retry_max=16, level_count=LEVELS)
+    if times < 16:
+        assert verdict == Verdict(dead=False, delay_level=min(3 + times, LEVELS))
+    else:
+        assert verdict == Verdict(dead=True, delay_level=0)
+
+
+@pytest.mark.parametrize(
+    ("times", "asked", "retry_max", "levels"),
+    list(
+        itertools.product(
+            (0, 1, 15, 16, 17, 400), (-1, 0, 1, 7, 18, 30), (0, 1, 16, 400), (1, 3, 18)
+        )
+    ),
+)
+def test_every_verdict(times: int, asked: int, retry_max: int, levels: int) -> None:
+    verdict = send_back.judge(times, asked, retry_max=retry_max, level_count=levels)
+    assert verdict.dead == (asked < 0 or times >= retry_max)
+    if verdict.dead:
+        assert verdict.delay_level == 0
+    else:
+        assert verdict.delay_level == min(asked if asked else 3 + times, levels)
+
+
+def test_the_first_time_back_notes_where_the_message_came_from() -> None:
+    message = stored()
+    assert properties.parse(send_back.sent_back(message, dead=False)) == {
+        "KEYS": "k1 k2",
+        "UNIQ_KEY": "ID",
+        "TAGS": "TagA",
+        "WAIT": "false",
+        "RETRY_TOPIC": "orders",
+        "ORIGIN_MESSAGE_ID": message.message_id,
+    }
+
+
+def test_later_times_keep_what_the_first_one_noted() -> None:
+    first = send_back.sent_back(stored(), dead=False)
+    waited = delay.by_level("%RETRY%billing", 0, first, 3, LEVELS)
+    scheduled = stored(waited.topic, waited.properties, queue=waited.queue_id, at=9000, times=1)
+    released = delay.delivered(scheduled, 10)
+    assert released is not None
+    retried = stored("%RETRY%billing", released.properties, at=12_000, times=1)
+    again = properties.parse(send_back.sent_back(retried, dead=True))
+    assert again["RETRY_TOPIC"] == "orders"
+    assert again["ORIGIN_MESSAGE_ID"] == stored().message_id
+    assert again["DELAY"] == "0"
+    assert again["REAL_TOPIC"] == "%RETRY%billing", "RocketMQ copies it, too"
+    assert "TIDEMARK_DELAY_ORIGIN" not in again
+    assert "__CRC32#" not in again
+
+
+def letter(raw: bytes = OWN, *, at: int = 12_000) -> Record:
+    """The dead letter number 7 of the group billing."""
+    died = send_back.sent_back(stored(raw=raw), dead=True)
+    return stored("%DLQ%billing", died, at=at, times=17)
+
+
+def test_a_redriven_message_is_like_new_and_says_which_letter_it_was() -> None:
+    copy = send_back.redriven(letter(), "billing", to_group=False)
+    assert properties.parse(copy) == {
+        "KEYS": "k1 k2",
+        "UNIQ_KEY": "ID",
+        "TAGS": "TagA",
+        "TIDEMARK_REDRIVE_ORIGIN": "billing@7",
+    }
+    assert send_back.redrive_origin(copy) == RedriveOrigin("billing", 7)
+
+
+def test_redriven_to_the_group_it_still_names_its_topic_and_first_id() -> None:
+    copy = send_back.redriven(letter(), "billing", to_group=True)
+    assert properties.parse(copy) == {
+        "KEYS": "k1 k2",
+        "UNIQ_KEY": "ID",
+        "TAGS": "TagA",
+        "RETRY_TOPIC": "orders",
+        "ORIGIN_MESSAGE_ID": stored().message_id,
+        "TIDEMARK_REDRIVE_ORIGIN": "billing@7",
+    }
+
+
+@pytest.mark.parametrize("to_group", [False, True])
+def test_a_letter_without_unique_id_can_be_looked_up_by_its_own_message_id(to_group: bool) -> None:
+    nameless = letter(b"a\x01b\x02")
+    copy = send_back.redriven(nameless, "billing", to_group=to_group)
+    found = properties.parse(copy)
+    assert found["UNIQ_KEY"] == nameless.message_id == send_back.copy_unique_id(nameless)
+    assert send_back.copy_unique_id(letter()) == "ID"
+
+
+def test_a_letter_that_rocketmq_wrote_elsewhere_gets_its_origin_when_redriven_to_the_group() -> (
+    None
+):
+    foreign = stored("%DLQ%billing", OWN)
+    copy = properties.parse(send_back.redriven(foreign, "billing", to_group=True))
+    assert copy["ORIGIN_MESSAGE_ID"] == foreign.message_id
+    assert send_back.original_message_id(foreign) is None
+    assert send_back.original_topic(foreign) == "%DLQ%billing"
+
+
+def test_a_message_redriven_twice_names_the_last_letter_only() -> None:
+    copy = stored(raw=send_back.redriven(letter(), "billing", to_group=False))
+    back = send_back.sent_back(copy, dead=True)
+    assert send_back.redrive_origin(back) == RedriveOrigin("billing", 7)
+    second = stored("%DLQ%billing", back, queue_offset=9, times=17)
+    again = send_back.redriven(second, "billing", to_group=True)
+    assert properties.parse(again)["TIDEMARK_REDRIVE_ORIGIN"] == "billing@9"
+    assert again.count(b"TIDEMARK_REDRIVE_ORIGIN") == 1
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"7", b"billing", b"billing@", b"billing@x", b"billing@" + b"9" * 20]
+)
+def test_what_is_no_origin_is_none(value: bytes) -> None:
+    assert send_back.redrive_origin(b"TIDEMARK_REDRIVE_ORIGIN\x01" + value + b"\x02") is None
+
+
+@given(st.dictionaries(st.text("abcKEYS_1", min_size=1), st.text("xyz 7", min_size=1), max_size=5))
+def test_a_senders_own_properties_survive_every_way_back(own: dict[str, str]) -> None:
+    message = stored(raw=properties.encode(own))
+    back = send_back.sent_back(message, dead=True)
+    died = stored("%DLQ%billing", back, times=17)
+    for to_group in (False, True):
+        copy = properties.parse(send_back.redriven(died, "billing", to_group=to_group))
+        assert own.items() <= copy.items()
+
+
+def test_properties_change_without_touching_the_others() -> None:
+    raw = b"a\x011\x02\xff\x01\xfe\x02b\x012\x02ab\x013"
+    changed = properties.changed(raw, {b"a", b"c"}, [(b"b2", b"4")])
+    assert changed == b"\xff\x01\xfe\x02b\x012\x02ab\x013\x02b2\x014\x02"
