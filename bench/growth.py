@@ -6,14 +6,15 @@ it is dispatched and synced: unlike a rate it does not depend on what else the d
 
 from __future__ import annotations
 
-import os
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Final, NamedTuple
 
 from bench.exchange import LoadFailed
-from bench.harness import RUNS, WORK_DIR, Figure, Series, options, report
+from bench.harness import WORK_DIR, Figure, Series, interleave, options, report
 from bench.load import Place, Shape, send
 from bench.servers import Node, pin_to_load_core, settle
 from tidemark.formats.checkpoint import Slot
@@ -22,7 +23,7 @@ MB: Final = 1_000_000
 LOG_SIZES: Final = (10 * MB, 100 * MB, 1_000 * MB, 5_000 * MB, 20_000 * MB)
 QUEUE_COUNTS: Final = (10, 100, 1_000, 10_000)
 FRESH_UP_TO: Final = 100 * MB
-"""Smaller logs are grown anew for each run: all runs behind one another would not fit."""
+"""Smaller logs are grown anew for each stretch, larger ones go on growing by it."""
 QUICK: Final = (3, 3)
 """How many of the sizes and counts --quick takes."""
 CONNECTIONS: Final = 8
@@ -30,13 +31,13 @@ MESSAGES: Final = 256
 LOG_BODY_SIZE: Final = 1024
 QUEUE_BODY_SIZE: Final = 256
 LOG_REQUESTS: Final = 160
-"""Of one run: about 50 MB of log, so that five begin near enough to the size they are for."""
+"""Of one stretch: about 50 MB of log, so that all begin near enough to the size they are for."""
 QUEUE_REQUESTS: Final = 2560
 TOPICS: Final = 10
-FREE_SPACE_MIN: Final = 30_000 * MB
-TOUCHED_SIZE: Final = 512 << 20
-"""Of page cache, taken and given back before each stretch: several times what it writes."""
-STEP: Final = 1 << 20
+ROUNDS: Final = 9
+WARM_UP: Final = 1
+"""Rounds thrown away (``interleave``)."""
+FREE_SPACE_MIN: Final = 40_000 * MB
 GOAL: Final = 1.3
 
 
@@ -58,7 +59,6 @@ def cost(node: Node, places: Sequence[Place], shape: Shape, requests: int) -> Co
     """Send so many requests, wait until they are dispatched and synced, divide."""
     # Reput syncs once a second: a stretch that ends before would go without, another pay for two.
     node.wait_synced()
-    touch_free_memory()
     broker, reput = node.processes["broker"], node.processes["reput"]
     broker_s, reput_s = broker.cpu_s(), reput.cpu_s()
     outcome = send(node.address, places, shape, connections=CONNECTIONS, requests=requests)
@@ -79,73 +79,90 @@ def grow(node: Node, places: Sequence[Place], shape: Shape, size: int) -> None:
         node.wait_dispatched()
 
 
-def touch_free_memory() -> None:
-    """See to it that the memory which the next stretch gets is memory that was used just before.
-
-    Where a log grows into memory that nobody has touched for a while, the host of a virtual machine
-    has to find each page first, which costs ten times as much as writing to it. That depends on how
-    much memory is free, not on how large the log is, and happens at any size.
-    """
-    path = WORK_DIR / "growth.memory"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    try:
-        for _ in range(TOUCHED_SIZE // STEP):
-            os.write(descriptor, bytes(STEP))
-    finally:
-        os.close(descriptor)
-        path.unlink()
-
-
-def by_log_size(sizes: Sequence[int], runs: int) -> dict[int, list[Cost]]:
-    """Costs of ``runs`` stretches at each size of the log."""
+def by_log_size(sizes: Sequence[int], rounds: int) -> dict[int, list[Cost]]:
+    """Costs of a stretch at each size of the log, the sizes in turn."""
     shape = Shape(MESSAGES, LOG_BODY_SIZE, "memory", "given")
     places: list[Place] = [("log", None)]
     found: dict[int, list[Cost]] = {size: [] for size in sizes}
-    for number in range(runs):
-        last = number == runs - 1
-        settle()
+
+    def grown(node: Node, size: int) -> None:
+        node.make_topic("log", 4)
+        grow(node, places, shape, size)
+
+    def fresh(size: int) -> float:
         with Node() as node:
-            node.make_topic("log", 4)
-            for size in sizes:
-                if size > FRESH_UP_TO and not last:
-                    break
-                grow(node, places, shape, size)
-                for _ in range(1 if size <= FRESH_UP_TO else runs):
-                    found[size].append(cost(node, places, shape, LOG_REQUESTS))
-                print(f"  log of {size // MB:,} MB: {found[size][-1]}", flush=True)
-    return found
+            grown(node, size)
+            return taken(node, size)
+
+    def taken(node: Node, size: int) -> float:
+        found[size].append(cost(node, places, shape, LOG_REQUESTS))
+        return found[size][-1].total_us
+
+    with ExitStack() as nodes:
+        jobs: dict[str, Callable[[], float]] = {}
+        for size in sizes:
+            if size <= FRESH_UP_TO:
+                jobs[str(size)] = partial(fresh, size)
+                continue
+            node = nodes.enter_context(Node())
+            grown(node, size)
+            print(f"  a log of {size // MB:,} MB is there", flush=True)
+            jobs[str(size)] = partial(taken, node, size)
+        settle()
+        interleave(jobs, rounds)
+    return {size: costs[WARM_UP:] for size, costs in found.items()}
 
 
-def by_queue_count(counts: Sequence[int], runs: int) -> dict[int, list[Cost]]:
-    """Costs of ``runs`` stretches with so many queues, each request for the next one."""
-    shape = Shape(MESSAGES, QUEUE_BODY_SIZE, "memory", "given")
-    found: dict[int, list[Cost]] = {}
-    for count in counts:
+class QueueNode:
+    """A node with so many queues, each of which has had a message."""
+
+    def __init__(self, node: Node, count: int) -> None:
+        self._node = node
+        self._places: list[Place] = [
+            (f"queues{index % TOPICS}", index // TOPICS) for index in range(count)
+        ]
+        self._sent = count
+        self._requests = 0
+        for topic in range(TOPICS):
+            node.make_topic(f"queues{topic}", count // TOPICS)
+        first = Shape(1, QUEUE_BODY_SIZE, "memory", "given")
+        send(node.address, self._places, first, connections=CONNECTIONS, requests=count)
+        node.wait_dispatched()
+
+    def stretch(self) -> Cost:
+        """Of one stretch, which goes on with the queue behind the last one."""
+        shape = Shape(MESSAGES, QUEUE_BODY_SIZE, "memory", "given")
+        start = self._requests % len(self._places)
+        turned = self._places[start:] + self._places[:start]
+        self._requests += QUEUE_REQUESTS
+        self._sent += QUEUE_REQUESTS * MESSAGES
+        return cost(self._node, turned, shape, QUEUE_REQUESTS)
+
+    def check_stored(self) -> None:
+        """LoadFailed unless the queues hold what was acknowledged."""
+        stored = sum(self._node.message_count(f"queues{topic}") for topic in range(TOPICS))
+        if stored != self._sent:
+            raise LoadFailed(f"{self._sent} messages acknowledged, {stored} in the queues")
+
+
+def by_queue_count(counts: Sequence[int], rounds: int) -> dict[int, list[Cost]]:
+    """Costs of a stretch with so many queues, each request for the next one; counts in turn."""
+    found: dict[int, list[Cost]] = {count: [] for count in counts}
+
+    def taken(queues: QueueNode, count: int) -> float:
+        found[count].append(queues.stretch())
+        return found[count][-1].total_us
+
+    with ExitStack() as nodes:
+        of_count = {count: QueueNode(nodes.enter_context(Node()), count) for count in counts}
         settle()
-        with Node() as node:
-            for topic in range(TOPICS):
-                node.make_topic(f"queues{topic}", count // TOPICS)
-            places: list[Place] = [
-                (f"queues{index % TOPICS}", index // TOPICS) for index in range(count)
-            ]
-            # Every queue gets its first message, and its files, before anything is measured.
-            first = Shape(1, QUEUE_BODY_SIZE, "memory", "given")
-            send(node.address, places, first, connections=CONNECTIONS, requests=count)
-            node.wait_dispatched()
-            found[count] = []
-            sent = count
-            for number in range(-1, runs):
-                start = (number + 1) * QUEUE_REQUESTS % count
-                turned = places[start:] + places[:start]
-                taken = cost(node, turned, shape, QUEUE_REQUESTS)
-                sent += QUEUE_REQUESTS * MESSAGES
-                if number >= 0:
-                    found[count].append(taken)
-            stored = sum(node.message_count(f"queues{topic}") for topic in range(TOPICS))
-            if stored != sent:
-                raise LoadFailed(f"{sent} messages acknowledged, {stored} in the queues")
-            print(f"  {count:,} queues: {found[count][-1]}", flush=True)
-    return found
+        interleave(
+            {str(count): partial(taken, queues, count) for count, queues in of_count.items()},
+            rounds,
+        )
+        for queues in of_count.values():
+            queues.check_stored()
+    return {count: costs[WARM_UP:] for count, costs in found.items()}
 
 
 def figures(costs: Mapping[int, Sequence[Cost]], what: str, span: str) -> list[Figure]:
@@ -209,23 +226,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if free < FREE_SPACE_MIN and not given.quick:
         print(f"{WORK_DIR} has {free:,} bytes free; this needs {FREE_SPACE_MIN:,}")
         return 1
-    by_size = {size // MB: runs for size, runs in by_log_size(sizes, given.runs).items()}
-    by_count = by_queue_count(counts, given.runs)
+    rounds = given.runs if given.quick else ROUNDS
+    by_size = {size // MB: runs for size, runs in by_log_size(sizes, rounds).items()}
+    by_count = by_queue_count(counts, rounds)
     shape = f"{MESSAGES} messages per request, memory, unique ids"
     found = [
         *figures(by_size, "log of {} MB", f"log from {min(by_size):,} to {max(by_size):,} MB"),
         *figures(by_count, "{} queues", f"{min(by_count):,} to {max(by_count):,} queues"),
     ]
     method = f"""Broker and reput with the default profile on core 0, load on core 1;
-        {CONNECTIONS} connections, {shape}. Log: bodies of {LOG_BODY_SIZE} B; a stretch of
-        {LOG_REQUESTS} requests is measured when the log has reached a size, in {RUNS} new stores
-        up to {FRESH_UP_TO // MB} MB and {RUNS} times in a row above. Queues: bodies of
-        {QUEUE_BODY_SIZE} B, {TOPICS} topics, each request names the next queue in turn; every
-        queue has had a message before; {RUNS} stretches of {QUEUE_REQUESTS} requests after a
-        warm-up. Before each stretch {TOUCHED_SIZE >> 20} MiB of page cache are taken and given
-        back: memory that the host of a virtual machine has taken away costs ten times as much to
-        write to, at any size of the log. Cost: CPU time of both processes, user and kernel, until
-        all of the stretch is dispatched and synced, per message."""
+        {CONNECTIONS} connections, {shape}. Nodes of all sizes (then of all counts) run at the same
+        time and are measured in turn, {rounds} rounds after one that is thrown away: what the
+        machine does meanwhile befalls all of them alike. Log: bodies of {LOG_BODY_SIZE} B,
+        stretches of {LOG_REQUESTS} requests; up to {FRESH_UP_TO // MB} MB a new store for each.
+        Queues: bodies of {QUEUE_BODY_SIZE} B, {TOPICS} topics, stretches of {QUEUE_REQUESTS}
+        requests, each of which names the next queue in turn; every queue has had a message before.
+        Cost: CPU time of both processes, user and kernel, until all of the stretch is dispatched
+        and synced, per message."""
     plots = [
         series(by_size, "growth_log", f"Log growth, {LOG_BODY_SIZE} B, {shape}", "log [MB]"),
         series(by_count, "growth_queues", f"Queues, {QUEUE_BODY_SIZE} B, {shape}", "queues"),
