@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,6 +95,29 @@ def test_it_stops_where_somebody_needs_the_file_or_an_earlier_stop(
     warm_up.again()
     assert warm_up.run(file, 0)
     file.close()
+
+
+@pytest.mark.parametrize("end", ["hurry", "stop"])
+def test_a_rest_after_a_slow_sync_ends_when_the_file_is_needed_or_nothing_more_is(
+    tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    ticks = itertools.count(step=1000)
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))  # a sync takes 1000 s
+    file = new_file(tmp_path / "f", 2 * SYNC_SIZE)
+    warm_up = WarmUp()
+    done: list[bool] = []
+    worker = threading.Thread(target=lambda: done.append(warm_up.run(file, SIZE)))
+    worker.start()
+    while ("sync", 0) not in watched.steps:
+        os.sched_yield()
+    if end == "hurry":
+        warm_up.hurry(SIZE)
+    else:
+        warm_up.stop()
+    worker.join(60)
+    file.close()
+    assert done == [False]
+    assert len(watched.written) <= SYNC_SIZE // STEP_SIZE + 1
 
 
 def queue(directory: Path) -> MappedFileQueue:
