@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from services.broker.config import BrokerConfig
@@ -19,7 +20,7 @@ from services.broker.http_api import Api
 from services.broker.messages import Rules
 from services.broker.metrics import BrokerMetrics
 from services.broker.open_store import OpenStore
-from services.broker.serving import Serving, StateNotRead
+from services.broker.serving import Serving, StateNotRead, settle_collector
 from services.broker.unique_ids import UniqueIds
 from services.broker.watch import Watch
 from shared.files.os_disk import OsDisk
@@ -29,6 +30,7 @@ from shared.runtime.health import AdminServer, Health
 from shared.runtime.lifecycle import run_parts, stop_on_signals
 from shared.runtime.metrics import new_registry
 from tidemark import __version__
+from tidemark.clock import Clock
 from tidemark.errors import CorruptRecord, DamagedFile
 from tidemark.formats.checkpoint import BrokerState, Slot
 
@@ -41,16 +43,24 @@ async def run(config: BrokerConfig) -> None:
     """Serve until SIGTERM or until a part fails."""
     stop = asyncio.Event()
     stop_on_signals(stop)
-    await Broker(config, stop).run()
+    await Broker(config, stop, on_serving=settle_collector).run()
 
 
 class Broker:
     """One broker process."""
 
     def __init__(
-        self, config: BrokerConfig, stop: asyncio.Event, clock: SystemClock | None = None
+        self,
+        config: BrokerConfig,
+        stop: asyncio.Event,
+        clock: Clock | None = None,
+        *,
+        on_serving: Callable[[], None] = lambda: None,
     ) -> None:
-        """clock: the time that everything here goes by; None: that of the machine."""
+        """clock: the time that everything here goes by; None: that of the machine. on_serving:
+        called once, when sends open.
+        """
+        self._on_serving = on_serving
         self._config = config
         self._stop = stop
         self._clock = clock if clock is not None else SystemClock()
@@ -146,7 +156,14 @@ class Broker:
         self._log_recovered(store)
         doorbell.ring("reput")
         serving = Serving(
-            self._config, self._clock, self._metrics, self._health, store, doorbell, server.port
+            self._config,
+            self._clock,
+            self._metrics,
+            self._health,
+            store,
+            doorbell,
+            server.port,
+            on_serving=self._on_serving,
         )
         await asyncio.to_thread(serving.start_appender)
         try:

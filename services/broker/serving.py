@@ -40,10 +40,10 @@ from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.index import IndexReader
 from shared.files.write_pool import CommitPace
-from shared.runtime.clock import SystemClock
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
+from tidemark.clock import Clock
 from tidemark.errors import CorruptRecord, DamagedFile, StoreError
 from tidemark.formats.checkpoint import BrokerState, Slot
 from tidemark.offsets import PhysicalOffset
@@ -98,13 +98,17 @@ class Serving:
     def __init__(
         self,
         config: BrokerConfig,
-        clock: SystemClock,
+        clock: Clock,
         metrics: BrokerMetrics,
         health: Health,
         store: OpenStore,
         doorbell: Doorbell,
         port: int,
+        *,
+        on_serving: Callable[[], None],
     ) -> None:
+        """on_serving: called once, when sends open."""
+        self._on_serving = on_serving
         self._config = config
         self._clock = clock
         self._metrics = metrics
@@ -220,7 +224,7 @@ class Serving:
                 self._health.state = "serving"
                 self._positions.publish(Slot.SERVING_EPOCH, ALONE_EPOCH)
                 self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
-                settle_collector()
+                self._on_serving()
                 log.info("serving", extra={"event": "ready"})
                 await stop.wait()
                 gate.shut()
