@@ -26,10 +26,8 @@ from shared.files.queue_files import COPIED_MAX, MAPPED_PER_QUEUE, QueueFiles
 from shared.files.queue_math import (
     EVERYTHING,
     Boundary,
-    first_kept,
     is_filler,
     place,
-    recovered_units,
     roll_next,
     search_by_time,
 )
@@ -104,9 +102,11 @@ class ConsumeQueueReader:
     def min_offset(self, min_physical: int) -> QueueOffset:
         """The first queue offset whose record is still in a log that starts at min_physical.
 
-        Section 4.8: all expired → the max offset, so the numbering goes on; none in the first file
-        → unchanged, 0 at first: retention of the queue's files will move it. A queue that starts
-        with pre-blank units reports its first message (the reference: a unit amid them).
+        Section 4.8: all expired → the max offset, so the numbering goes on. Where the first file
+        holds nothing but expired units the reference leaves the minimum as it was until that file
+        is deleted; here it is looked for in the files behind, for a consumer is told where the
+        messages begin as soon as the log is shorter. A queue that starts with pre-blank units
+        reports its first message (the reference: a unit amid them).
         """
         if min_physical == self._min_for:
             return self._min
@@ -121,14 +121,9 @@ class ConsumeQueueReader:
         if is_filler(last.physical_offset, last.size) or last.physical_offset < min_physical:
             self._min, self._min_for = end, min_physical
             return end
-        first = files.starts[0] // UNIT_SIZE
-        view = files.region(files.starts[0], need=self.file_size)
-        if view is not None:
-            count = recovered_units(view, len(view) // UNIT_SIZE)
-            low = min(max(0, self._min - first), count)
-            found = first_kept(view, count, min_physical, low)
-            if found < count:
-                self._min, self._min_for = QueueOffset(first + found), min_physical
+        found = files.first_at(min_physical, self._min)
+        if found is not None:
+            self._min, self._min_for = found, min_physical
         return self._min
 
     def last_record_end(self, dispatched: int = EVERYTHING) -> PhysicalOffset | None:

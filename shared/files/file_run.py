@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right
 from pathlib import Path
 
 from shared.files.disk import Disk, File
@@ -135,8 +135,18 @@ class FileRun:
             return False
         with self.changing:
             if start not in self._starts:
-                insort(self._starts, start)
+                self._insert(start)
         return True
+
+    def _insert(self, start: int) -> None:
+        """Know one file more. A new list, as in ``remove``:
+
+        1. the thread that appends walks the list; 2. another takes out its first file; 3. all move
+        up by one, the walk ends one file early, and the last file is not seen.
+        """
+        starts = self._starts
+        at = bisect_left(starts, start)
+        self._starts = [*starts[:at], start, *starts[at:]]
 
     def self_check(self) -> list[str]:
         """What is wrong with the directory now, one sentence each; nothing is changed."""
@@ -197,7 +207,7 @@ class FileRun:
             self._disk.unlink(self.path(start))
         # Each on its own: names are lost in any order, and two removals at once could leave a gap.
         self._disk.sync_directory(self.directory)
-        self._starts.remove(start)
+        self._starts = [each for each in self._starts if each != start]
         self._unused.discard(start)
 
     def create(self, start: int) -> None:
@@ -221,7 +231,7 @@ class FileRun:
         # In this order: the thread that appends would take a file that it sees and that is not
         # marked unused for the one it writes to.
         self._unused.add(start)
-        insort(self._starts, start)
+        self._insert(start)
 
     def unmap(self) -> None:
         """Unmap this directory's files, to be mapped again on demand; borrowed views stay valid."""

@@ -9,14 +9,21 @@ Used by ``consume_queue`` (walk step 9) and by ``recovery``; reput's ``queue_sur
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from shared.files.disk import Disk, File, MappedRegion
-from shared.files.queue_math import EVERYTHING, count_visible, is_filler, place
+from shared.files.queue_math import (
+    EVERYTHING,
+    count_visible,
+    first_kept,
+    is_filler,
+    place,
+    recovered_units,
+)
 from tidemark.formats.filenames import offset_name, parse_offset_name
 from tidemark.formats.queue_unit import UNIT, Unit
 from tidemark.formats.record import RECORD_SIZE_MIN
@@ -192,8 +199,11 @@ class QueueFiles:
         while self.starts:
             index = max(0, bisect_right(self.starts, known * UNIT_SIZE) - 1)
             low = max(0, known - self.starts[index] // UNIT_SIZE)
-            index = self._last_begun(index, end)
-            start = self.starts[index]
+            begun = self._last_begun(index, end)
+            if begun is None:  # deleted while we looked
+                self.refresh()
+                continue
+            index, start = begun, self.starts[begun]
             view = self.region(start, need=(low + 1) * UNIT_SIZE)
             if view is None:  # deleted while we looked
                 self.refresh()
@@ -214,20 +224,48 @@ class QueueFiles:
             return QueueOffset(start // UNIT_SIZE + count)
         return QueueOffset(0)
 
-    def _last_begun(self, low: int, end: int) -> int:
-        """Index of the last file whose first unit counts; low if none behind it does."""
-        starts = self.starts
-        if low == len(starts) - 1:
-            return low
-        # The first file behind low that has not begun, less one.
-        return (
-            bisect_left(range(low + 1, len(starts)), True, key=lambda i: not self._begun(i, end))
-            + low
-        )
+    def _last_begun(self, low: int, end: int) -> int | None:
+        """Index of the last file whose first unit counts; low if none behind it does.
 
-    def _begun(self, index: int, end: int) -> bool:
-        view = self.region(self.starts[index], need=UNIT_SIZE)
-        return view is not None and len(view) >= UNIT_SIZE and count_visible(view, 1, end) == 1
+        None if one that was looked at is gone: it would pass for one that has not begun, and the
+        queue for a shorter one.
+        """
+        high = len(self.starts) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            view = self.region(self.starts[middle], need=UNIT_SIZE)
+            if view is None:
+                return None
+            if len(view) >= UNIT_SIZE and count_visible(view, 1, end) == 1:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def first_at(self, min_physical: int, known: int = 0) -> QueueOffset | None:
+        """Queue offset of the first unit whose record begins at or above min_physical.
+
+        known: none below it does. None if there is none, or if the file that should hold it is
+        gone: look again after ``refresh``.
+        """
+        low, high = 0, len(self.starts) - 1
+        while low < high:  # the first file whose last unit is kept; what is gone is not
+            middle = (low + high) // 2
+            last = self.unit((self.starts[middle] + self.file_size) // UNIT_SIZE - 1)
+            if last is None or is_filler(*last[:2]) or last.physical_offset < min_physical:
+                low = middle + 1
+            else:
+                high = middle
+        if not self.starts:
+            return None
+        start = self.starts[low]
+        view = self.region(start, need=self.file_size)
+        if view is None:
+            return None
+        first = start // UNIT_SIZE
+        count = recovered_units(view, len(view) // UNIT_SIZE)
+        found = first_kept(view, count, min_physical, min(max(0, known - first), count))
+        return QueueOffset(first + found) if found < count else None
 
     def unit(self, queue_offset: int) -> Unit | None:
         """The unit at queue_offset, visible or not; None if its file is missing."""

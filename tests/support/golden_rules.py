@@ -23,14 +23,20 @@ def messages(name: str) -> Iterator[Answer]:
 
 
 def first_message(name: str, queue: Answer) -> int | None:
-    """Queue offset of the first message of a queue that starts with pre-blank units.
+    """Queue offset of the first message of a queue that does not start with one.
 
-    None for every other queue, and where the log's start is above 0: there the reference passes
-    over pre-blank units as well.
+    Two kinds: one begins with pre-blank units, which the reference passes over only where the log's
+    start is above 0; the first files of the other hold nothing but expired units, which the
+    reference counts until it deletes those files. None for every other queue.
     """
-    if golden.manifest(name)["commitLog"]["minOffset"] > 0:
-        return None
     number = int(queue["minOffset"])
+    if golden.manifest(name)["commitLog"]["minOffset"] > 0:
+        cleaned = golden.manifest(name).get("afterCleaning") or {"queues": []}
+        for other in cleaned["queues"]:
+            if (other["topic"], other["queueId"]) == (queue["topic"], queue["queueId"]):
+                first = int(other["minOffset"])
+                return first if first > number else None
+        return None
     for message in queue["messages"]:
         unit = Unit(message["physicalOffset"], message["size"], message["tagsCode"])
         if message["queueOffset"] != number or not is_pre_blank(unit):

@@ -134,15 +134,25 @@ class TestMinimum:
         assert queue.max_offset(small.end) == 14
         assert queue.min_offset(unit.physical_offset) == 13
 
-    def test_it_stays_while_the_first_file_has_no_kept_unit(self, small: SmallStore) -> None:
+    def test_it_is_found_behind_files_of_expired_units(self, small: SmallStore) -> None:
         units = put(small, 15)
         queue = reader(small)
         assert queue.min_offset(units[3].physical_offset) == 3
-        assert queue.min_offset(units[12].physical_offset) == 3
-        assert reader(small).min_offset(units[12].physical_offset) == 0
-        # Retention removes the file later; the same reader sees it.
-        small.queue_file("orders", 0, 0).unlink()
+        # Reput removes such a file a moment after the log's; nobody waits for that.
         assert queue.min_offset(units[12].physical_offset) == 12
+        assert reader(small).min_offset(units[12].physical_offset) == 12
+        small.queue_file("orders", 0, 0).unlink()
+        assert queue.min_offset(units[13].physical_offset) == 13
+
+    def test_files_that_went_do_not_shorten_a_queue(self, small: SmallStore) -> None:
+        """1. A reader knows four files; 2. reput removes the second; 3. a search for the last one
+        that has begun met the gap, and took the first file for the last."""
+        put(small, 35)
+        queue = reader(small)
+        assert queue.unit(0) is not None  # its first file stays mapped
+        for start in (0, 200):
+            small.queue_file("orders", 0, start).unlink()
+        assert queue.max_offset(small.end) == 35
 
     def test_pre_blank_units_are_not_messages(self, small: SmallStore) -> None:
         first = 3 * UNITS_PER_FILE + 4
