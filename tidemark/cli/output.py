@@ -13,12 +13,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import IO, Any, Final, ParamSpec, TypeVar
 
 import click
 import uvloop
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 
 from tidemark.client.client import DEFAULT_URL, Client, connect
@@ -155,13 +157,18 @@ def print_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> 
     if as_json():
         click.echo(to_json([dict(row) for row in rows]))
         return
+    _console().print(table_of(rows, columns))
+
+
+def table_of(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> Table:
+    """Rows as a person reads them: a line each, what is not known as ``-``."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        numeric = bool(rows) and all(isinstance(row.get(column), int) for row in rows)
+        numeric = bool(rows) and all(isinstance(row.get(column), int | float) for row in rows)
         table.add_column(column.replace("_", " "), justify="right" if numeric else "left")
     for row in rows:
         table.add_row(*(_cell(row.get(column)) for column in columns))
-    _console().print(table)
+    return table
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
@@ -208,8 +215,20 @@ def _cell(value: object) -> str:
             return " ".join(map(str, value))
         case dict():
             return to_json(value)
+        case float():
+            return f"{value:.1f}"
         case _:
             return str(value)
+
+
+@contextmanager
+def repeated(columns: Sequence[str]) -> Iterator[Callable[[Sequence[Mapping[str, object]]], None]]:
+    """A function that prints the same rows as they are now: in place on a terminal, else again."""
+    if as_json() or not sys.stdout.isatty():
+        yield lambda rows: print_rows(rows, columns)
+        return
+    with Live(console=_console(), auto_refresh=False) as live:
+        yield lambda rows: live.update(table_of(rows, columns), refresh=True)
 
 
 def _console() -> Console:

@@ -1,4 +1,4 @@
-"""Times as people type them on a command line: milliseconds, ISO 8601, or ``10m`` ago."""
+"""Times as people type and read them: milliseconds, ISO 8601, ``10m`` ago; lengths: ``7d``."""
 
 from __future__ import annotations
 
@@ -47,3 +47,54 @@ class _Timestamp(click.ParamType[int]):
 
 TIMESTAMP: Final = _Timestamp()
 """Option type: a time, as milliseconds since 1970."""
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds of a typed length of time: ``250ms``, ``90s``, ``12h``, ``7d``.
+
+    Raises ValueError with what is understood; a bare number says no unit and is none.
+    """
+    length = _AGO.fullmatch(text)
+    if length is None or not text.isascii():
+        raise ValueError(f"{text!r} is not a length of time: give a number and ms, s, m, h or d")
+    return int(length[1]) * _UNIT_MS[length[2]]
+
+
+class _Duration(click.ParamType[int]):
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_duration_ms(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION: Final = _Duration()
+"""Option type: a length of time, as milliseconds."""
+
+
+def shown_time(time_ms: int | None) -> str | None:
+    """A time for a person, local, to the millisecond; None for one that is not known."""
+    if time_ms is None:
+        return None
+    try:
+        time_local = datetime.datetime.fromtimestamp(time_ms / 1000).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return str(time_ms)  # beyond the calendar: the number is still right
+    return time_local.isoformat(timespec="milliseconds")
+
+
+def shown_duration(time_ms: int | None) -> str | None:
+    """A length of time in the largest unit that tells it exactly, as ``parse_duration_ms`` reads
+    it; None for one that is not set."""
+    if time_ms is None:
+        return None
+    if time_ms == 0:
+        return "0ms"
+    unit = next(unit for unit in reversed(_UNIT_MS) if time_ms % _UNIT_MS[unit] == 0)
+    return f"{time_ms // _UNIT_MS[unit]}{unit}"

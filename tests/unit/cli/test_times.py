@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.cli.times import parse_time_ms
+from tidemark.cli.times import (
+    parse_duration_ms,
+    parse_time_ms,
+    shown_duration,
+    shown_time,
+)
 
 NOW = 1_800_000_000_000
 
@@ -28,3 +33,27 @@ def test_times_are_understood_in_every_form(text: str, time_ms: int) -> None:
 def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="2026-11-20T10:00:00"):
         parse_time_ms(text, now_ms=NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "length_ms"),
+    [("0ms", 0), ("250ms", 250), ("90s", 90_000), ("12h", 43_200_000), ("7d", 604_800_000)],
+)
+def test_a_length_of_time_is_read_and_shown_alike(text: str, length_ms: int) -> None:
+    assert parse_duration_ms(text) == length_ms
+    assert shown_duration(length_ms) == text
+    assert parse_duration_ms(shown_duration(length_ms + 1) or "") == length_ms + 1
+
+
+@pytest.mark.parametrize("text", ["", "7", "-1d", "d", "1.5h", "1w", "٣d"])
+def test_what_is_no_length_of_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="ms, s, m, h or d"):
+        parse_duration_ms(text)
+
+
+def test_a_shown_time_is_understood_again() -> None:
+    shown = shown_time(NOW + 7)
+    assert shown is not None
+    assert parse_time_ms(shown, now_ms=0) == NOW + 7
+    assert shown_time(None) is None
+    assert shown_time(1 << 62) == str(1 << 62)
