@@ -4,6 +4,10 @@ A pull is held at the end of its queue. The broker numbers every message itself,
 queues got messages that are not dispatched yet, and up to which physical end; only the pulls of
 those queues are looked at when ``dispatched`` passes that end, all of a queue in one go, and no
 other ones. A held pull that nothing happens to costs nothing but its place here.
+
+A group's member waits for many queues with one call: each of its places (``groups.sessions``) is a
+*watcher* of one queue, told once, and the call itself is held without a queue. So a member of a
+thousand queues costs as much as the ones that got messages.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from enum import Enum
+from typing import Protocol
 
 from services.broker.queue_offsets import Queue
 from tidemark.offsets import PhysicalOffset
@@ -25,12 +30,20 @@ class Wake(Enum):
     CLOSE = "the node stops"
 
 
+class Watcher(Protocol):
+    """Who is told that a queue has something to look at."""
+
+    def wake(self, why: Wake) -> None:
+        """There is something. A watcher may stop watching in here, or begin anew."""
+        ...
+
+
 class HeldPull:
-    """One pull that waits. Give it back with ``HeldPulls.let_go``."""
+    """One call that waits. Give it back with ``HeldPulls.let_go``."""
 
     __slots__ = ("is_gone", "queue", "woken")
 
-    def __init__(self, queue: Queue, is_gone: Callable[[], bool]) -> None:
+    def __init__(self, queue: Queue | None, is_gone: Callable[[], bool]) -> None:
         self.queue = queue
         self.is_gone = is_gone
         self.woken: asyncio.Future[Wake] = asyncio.get_running_loop().create_future()
@@ -43,10 +56,11 @@ class HeldPull:
 
 
 class HeldPulls:
-    """Held pulls by queue."""
+    """Held calls, and who watches which queue."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Queue, set[HeldPull]] = {}
+        self._held: set[HeldPull] = set()
+        self._watchers: dict[Queue, dict[Watcher, None]] = {}
         # Queue → end of the log when its first undispatched message was appended. Ends only grow,
         # so insertion order is their order.
         self._expected: dict[Queue, PhysicalOffset] = {}
@@ -59,40 +73,60 @@ class HeldPulls:
 
     def appended(self, queues: Iterable[Queue], end: PhysicalOffset) -> bool:
         """Note that queues got messages below end; whether a held pull waits for one of them."""
-        if not self._waiting:
+        if not self._watchers:
             return False
         expected = False
         for queue in queues:
-            if queue in self._waiting:
+            if queue in self._watchers:
                 self._expected.setdefault(queue, end)
                 expected = True
         return expected
 
     def hold(
-        self, queue: Queue, *, appended_to: PhysicalOffset | None, is_gone: Callable[[], bool]
+        self,
+        queue: Queue | None,
+        *,
+        appended_to: PhysicalOffset | None,
+        is_gone: Callable[[], bool],
     ) -> HeldPull:
-        """Hold one pull until it is worth looking again.
+        """Hold one call until it is worth looking again.
 
-        appended_to: end of the log if the queue already has a message that the pull has not seen,
-        else None. is_gone: whether the pull's client is; asked by ``let_go_of_gone``.
+        queue: None for one whose watchers wake it. appended_to: end of the log if the queue already
+        has a message that the pull has not seen, else None. is_gone: whether the call's client is;
+        asked by ``let_go_of_gone``.
         """
         held = HeldPull(queue, is_gone)
         if self._closed:
             held.wake(Wake.CLOSE)
             return held
-        self._waiting.setdefault(queue, set()).add(held)
-        if appended_to is not None:
-            self._expected.setdefault(queue, appended_to)
+        self._held.add(held)
+        if queue is not None:
+            self.watch(queue, held, appended_to=appended_to)
         return held
 
     def let_go(self, held: HeldPull) -> None:
-        """The pull is not held any more, for whatever reason."""
-        waiting = self._waiting.get(held.queue)
-        if waiting is not None:
-            waiting.discard(held)
-            if not waiting:
-                del self._waiting[held.queue]
-                self._expected.pop(held.queue, None)
+        """The call is not held any more, for whatever reason."""
+        self._held.discard(held)
+        if held.queue is not None:
+            self.unwatch(held.queue, held)
+
+    def watch(self, queue: Queue, watcher: Watcher, *, appended_to: PhysicalOffset | None) -> None:
+        """Tell the watcher when the queue has something to look at, until ``unwatch``.
+
+        appended_to: as in ``hold``.
+        """
+        self._watchers.setdefault(queue, {})[watcher] = None
+        if appended_to is not None:
+            self._expected.setdefault(queue, appended_to)
+
+    def unwatch(self, queue: Queue, watcher: Watcher) -> None:
+        """Tell the watcher no more; nothing if it does not watch."""
+        watchers = self._watchers.get(queue)
+        if watchers is not None:
+            watchers.pop(watcher, None)
+            if not watchers:
+                del self._watchers[queue]
+                self._expected.pop(queue, None)
 
     def dispatched_to(self, dispatched: PhysicalOffset) -> None:
         """Wake the pulls whose messages can be seen now."""
@@ -102,14 +136,14 @@ class HeldPulls:
             if expected[queue] > dispatched:
                 return
             del expected[queue]
-            self._wake(queue, Wake.MESSAGE)
+            for watcher in tuple(self._watchers.get(queue, ())):
+                watcher.wake(Wake.MESSAGE)
 
     def let_go_of_gone(self) -> None:
-        """Wake the pulls that nobody waits for any more."""
-        for waiting in self._waiting.values():
-            for held in waiting:
-                if held.is_gone():
-                    held.wake(Wake.GONE)
+        """Wake the calls that nobody waits for any more."""
+        for held in self._held:
+            if held.is_gone():
+                held.wake(Wake.GONE)
 
     @property
     def is_closed(self) -> bool:
@@ -120,9 +154,5 @@ class HeldPulls:
         """Wake everybody, and hold nobody any more."""
         self._closed = True
         self._expected.clear()
-        for queue in self._waiting:
-            self._wake(queue, Wake.CLOSE)
-
-    def _wake(self, queue: Queue, why: Wake) -> None:
-        for held in self._waiting.get(queue, ()):
-            held.wake(why)
+        for held in self._held:
+            held.wake(Wake.CLOSE)

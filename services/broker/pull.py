@@ -9,14 +9,15 @@ reput rang (walk step 8). After: ``http_api`` sends the answer (walk step 9).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from services.broker.fields import shown
-from services.broker.held_pulls import HeldPulls, Wake
+from services.broker.held_pulls import HeldPulls, Wake, Watcher
 from services.broker.limits import Budget
 from services.broker.metrics import BrokerMetrics
-from services.broker.queue_offsets import QueueOffsets
+from services.broker.queue_offsets import Queue, QueueOffsets
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.pull import PullResult, PullStatus, get_message
@@ -148,15 +149,35 @@ class Puller:
         result = self.look(request)
         if request.wait_ms == 0 or not _wants_more(result, request.offset):
             return result
-        if self._places.used >= self._places.limit:
+        if not self.may_hold:
             return result  # at the bound: answered at once, which a puller copes with
+        with self.place():
+            return await self._wait(request, result, is_gone)
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether one more call may be held now."""
+        return self._places.used < self._places.limit
+
+    @contextlib.contextmanager
+    def place(self) -> Iterator[None]:
+        """One of the places of held calls; see ``may_hold``. Raises Overloaded."""
         self._places.take(1)
         self._metrics.long_polls.set(self._places.used)
         try:
-            return await self._wait(request, result, is_gone)
+            yield
         finally:
             self._places.give_back(1)
             self._metrics.long_polls.set(self._places.used)
+
+    def watch(self, queue: Queue, offset: int, watcher: Watcher) -> None:
+        """Tell the watcher when the queue has a message from queue offset ``offset`` on."""
+        waits = self._queue_offsets.next_of(queue) > offset
+        self.held.watch(queue, watcher, appended_to=self._written() if waits else None)
+
+    def ended(self, why: Wake) -> None:
+        """Count a held call that ended."""
+        self._metrics.long_poll_wakeups.labels(_REASONS[why]).inc()
 
     async def _wait(
         self, request: PullRequest, result: PullResult, is_gone: Callable[[], bool]
@@ -178,12 +199,12 @@ class Puller:
             else:
                 wake = await self._held(request, left_s, is_gone)
             if wake is not Wake.MESSAGE:
-                self._metrics.long_poll_wakeups.labels(_REASONS[wake]).inc()
+                self.ended(wake)
                 break
             request = request._replace(offset=result.next_offset)
             result = self.look(request)
             if not _wants_more(result, request.offset):
-                self._metrics.long_poll_wakeups.labels(_REASONS[wake]).inc()
+                self.ended(wake)
                 return result
         if result.status in _END and request.offset != started_at:
             # It went on behind filtered messages: tell where, or they are scanned every time.

@@ -1,0 +1,100 @@
+"""Assignment: one member per queue, balanced, and nothing moves without cause."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.broker.groups.assignment import assign
+from services.broker.queue_offsets import Queue
+
+TOPICS = ("a", "b", "c")
+MEMBERS = tuple(f"m{number}" for number in range(7))
+
+queues_of = st.dictionaries(
+    st.sampled_from(TOPICS), st.integers(0, 9).map(lambda count: list(range(count)))
+)
+subscriptions_of = st.dictionaries(
+    st.sampled_from(MEMBERS), st.frozensets(st.sampled_from(TOPICS)), max_size=7
+)
+owners_of = st.dictionaries(
+    st.tuples(st.sampled_from(TOPICS), st.integers(0, 11)), st.sampled_from(MEMBERS)
+)
+
+
+def equal_members(
+    subscriptions: Mapping[str, frozenset[str]],
+) -> Sequence[Sequence[str]]:
+    kinds = set(subscriptions.values())
+    return [[m for m, topics in subscriptions.items() if topics == kind] for kind in kinds]
+
+
+@given(queues_of, subscriptions_of, owners_of)
+def test_every_queue_with_a_subscriber_has_one_and_members_are_balanced(
+    queues: dict[str, list[int]],
+    subscriptions: dict[str, frozenset[str]],
+    current: dict[Queue, str],
+) -> None:
+    owners = assign(queues, subscriptions, current)
+    wanted = set().union(*subscriptions.values())
+    assert owners.keys() == {
+        (topic, number)
+        for topic, numbers in queues.items()
+        if topic in wanted
+        for number in numbers
+    }
+    assert all(topic in subscriptions[member] for (topic, _), member in owners.items())
+    counts = Counter(owners.values())
+    for members in equal_members(subscriptions):
+        has = [counts[member] for member in members]
+        assert max(has) - min(has) <= 1
+    for (topic, _), owner in owners.items():
+        takers = [member for member in subscriptions if topic in subscriptions[member]]
+        assert counts[owner] - min(counts[member] for member in takers) <= 1
+
+
+@given(queues_of, subscriptions_of, owners_of)
+def test_what_is_assigned_stays_when_nothing_changes(
+    queues: dict[str, list[int]],
+    subscriptions: dict[str, frozenset[str]],
+    current: dict[Queue, str],
+) -> None:
+    owners = assign(queues, subscriptions, current)
+    assert assign(queues, subscriptions, owners) == owners
+
+
+@given(st.integers(0, 40), st.sets(st.sampled_from(MEMBERS), min_size=1), st.data())
+def test_no_more_queues_move_than_balance_asks_for(
+    count: int, members: set[str], data: st.DataObject
+) -> None:
+    subscriptions = dict.fromkeys(members, frozenset({"a"}))
+    before = assign({"a": range(count)}, subscriptions, {})
+    now = data.draw(st.sets(st.sampled_from(MEMBERS), min_size=1), label="members now")
+    subscriptions = dict.fromkeys(now, frozenset({"a"}))
+    after = assign({"a": range(count)}, subscriptions, before)
+    moved = sum(before[queue] in now and before[queue] != after[queue] for queue in before)
+    # Those that have more than their share give the rest away, and nobody else gives anything.
+    share, over = divmod(count, len(now))
+    has = sorted((n for m, n in Counter(before.values()).items() if m in now), reverse=True)
+    shares = [share + 1] * over + [share] * (len(now) - over)
+    assert moved == sum(max(0, n - most) for n, most in zip(has, shares, strict=False))
+
+
+def test_members_of_different_topics_share_what_both_can_have() -> None:
+    owners = assign({"a": range(4), "b": range(4)}, {"both": {"a", "b"}, "only-b": {"b"}}, {})
+    counts = Counter(owners.values())
+    assert counts == {"both": 4, "only-b": 4}
+    assert all(owner == "both" for (topic, _), owner in owners.items() if topic == "a")
+
+
+def test_a_thousand_members_and_ten_thousand_queues_are_shared_out_evenly() -> None:
+    members = {f"m{number}": {"a"} for number in range(1000)}
+    queues = {"a": range(10_000)}
+    owners = assign(queues, members, {})
+    assert set(Counter(owners.values()).values()) == {10}
+    members["late"] = {"a"}
+    again = assign(queues, members, owners)
+    assert sum(owners[queue] != again[queue] for queue in owners) == 9

@@ -1,0 +1,260 @@
+"""Membership: random histories of a group, and the stories that its rules were made for."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from services.broker.groups.broadcasting import Broadcasting
+from services.broker.groups.membership import Membership
+from services.broker.groups.roster import Change
+from services.broker.queue_offsets import Queue
+
+SESSION_MS = 1000
+NAMES = st.sampled_from(("m1", "m2", "m3", "m4"))
+TOPICS = st.frozensets(st.sampled_from(("a", "b")), min_size=1)
+
+
+class GroupHistory(RuleBasedStateMachine):
+    """Members come, go, die, lag behind with what they know, while topics get other queues.
+
+    The model is what each member believes: what it works on, as it says in its heartbeats.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        numbers = itertools.count(1)
+        self.group = Membership(lambda: next(numbers))
+        self.now_ms = 0
+        self.counts = {"a": 4, "b": 3}
+        self.owned_in: dict[tuple[Queue, int], str] = {}
+        """Who had a queue in a generation."""
+        self.works_on: dict[str, set[Queue]] = {}
+        """What a member got messages of and has not let go; also of those that died."""
+        self.lost_at_ms: dict[tuple[Queue, str], int] = {}
+
+    def beat(self, name: str, topics: frozenset[str], *, lets_go: bool) -> None:
+        works_on = self.works_on.setdefault(name, set())
+        if lets_go:
+            works_on &= set(self.group.assignment(name))
+        before = self.group.generation
+        self.took(
+            self.group.heartbeat(
+                self.now_ms,
+                name,
+                {topic: range(self.counts[topic]) for topic in topics},
+                SESSION_MS,
+                holding=frozenset(works_on),
+                knows=before,
+            ),
+            before,
+        )
+
+    def took(self, change: Change, before: int) -> None:
+        changed = bool(change.granted or change.revoked)
+        assert (self.group.generation != before) == changed
+        assert self.group.generation >= before
+        for queue, name in change.revoked:
+            self.lost_at_ms[queue, name] = self.now_ms
+
+    @precondition(lambda self: self.group.members)
+    @rule(data=st.data())
+    def fetches(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.group.members)))
+        self.works_on[name] |= set(self.group.assignment(name))
+
+    @rule(name=NAMES, topics=TOPICS, lets_go=st.booleans())
+    def joins_or_beats(self, name: str, topics: frozenset[str], lets_go: bool) -> None:
+        member = self.group.members.get(name)
+        self.beat(name, member.topics if member else topics, lets_go=lets_go)
+
+    @rule(name=NAMES, topics=TOPICS)
+    def wants_other_topics(self, name: str, topics: frozenset[str]) -> None:
+        self.beat(name, topics, lets_go=False)
+
+    @precondition(lambda self: self.group.members)
+    @rule(data=st.data())
+    def leaves(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.group.members)))
+        before = self.group.generation
+        self.took(self.group.leave(self.now_ms, name), before)
+        self.works_on.pop(name)
+
+    @rule(passed_ms=st.sampled_from((1, SESSION_MS // 2, SESSION_MS)))
+    def time_passes(self, passed_ms: int) -> None:
+        self.now_ms += passed_ms
+        before = self.group.generation
+        due = self.group.next_deadline_ms
+        change = self.group.expire(self.now_ms)
+        self.took(change, before)
+        if due is None or due > self.now_ms:
+            assert change == Change()
+        for name in self.works_on.keys() - self.group.members.keys():
+            del self.works_on[name]  # dead: whatever it does now, its generation is an old one
+
+    @rule(topic=st.sampled_from(("a", "b")), count=st.integers(0, 6))
+    def topic_gets_other_queues(self, topic: str, count: int) -> None:
+        self.counts[topic] = count
+        before = self.group.generation
+        self.took(self.group.set_queues(self.now_ms, {topic: range(count)}), before)
+
+    @invariant()
+    def a_queue_has_one_owner_in_a_generation(self) -> None:
+        assigned = Counter(q for name in self.group.members for q in self.group.assignment(name))
+        assert all(count == 1 for count in assigned.values())
+        for name in self.group.members:
+            for queue in self.group.assignment(name):
+                assert self.group.owner(queue) == name
+                key = (queue, self.group.generation)
+                assert self.owned_in.setdefault(key, name) == name
+
+    @invariant()
+    def every_queue_with_a_subscriber_has_an_owner_or_is_in_transit(self) -> None:
+        wanted = frozenset().union(*(each.topics for each in self.group.members.values()))
+        assert self.group.queues.keys() == wanted
+        for topic in wanted:
+            assert self.group.queues[topic] == tuple(range(self.counts[topic]))
+            for number in range(self.counts[topic]):
+                queue = (topic, number)
+                owner, holder = self.group.owner(queue), self.group.holder(queue)
+                assert (owner is None) != (holder is None)
+                if owner is not None:
+                    assert topic in self.group.members[owner].topics
+                if holder is not None:
+                    assert holder in self.group.members
+
+    @invariant()
+    def who_gets_a_queue_waits_for_the_living_one_who_works_on_it(self) -> None:
+        for name, works_on in self.works_on.items():
+            for queue in works_on:
+                owner = self.group.owner(queue)
+                if owner not in (None, name):
+                    # It held on for a whole session, and may not commit any more.
+                    assert self.now_ms >= self.lost_at_ms[queue, name] + SESSION_MS
+                    assert not self.group.holds(name, queue)
+
+
+TestGroupHistory = GroupHistory.TestCase
+
+
+def group_of(*names: str, queues: int = 4) -> Membership:
+    numbers = itertools.count(1)
+    group = Membership(lambda: next(numbers))
+    for name in names:
+        group.heartbeat(0, name, {"a": range(queues)}, SESSION_MS, holding=())
+    for name in names:
+        group.heartbeat(0, name, {"a": range(queues)}, SESSION_MS)
+    return group
+
+
+def beat(
+    group: Membership, name: str, at_ms: int = 0, holding: set[Queue] | None = None, queues: int = 4
+) -> Change:
+    return group.heartbeat(
+        at_ms,
+        name,
+        {"a": range(queues)},
+        SESSION_MS,
+        holding=holding,
+        knows=group.generation,
+    )
+
+
+def test_a_queue_waits_until_its_old_owner_says_that_it_is_done() -> None:
+    group = group_of("m1")
+    held = set(group.assignment("m1"))
+    change = beat(group, "m2", holding=set())
+    assert [name for _, name in change.revoked] == ["m1", "m1"]
+    assert not change.granted
+    moving = {queue for queue, _ in change.revoked}
+    assert group.in_transit == 2
+    assert all(group.owner(queue) is None and group.holds("m1", queue) for queue in moving)
+    assert beat(group, "m1", holding=held) == Change()
+    generation = group.generation
+    given = beat(group, "m1", holding=held - moving)
+    assert set(given.granted) == {(queue, "m2") for queue in moving}
+    assert group.generation > generation
+    assert not any(group.holds("m1", queue) for queue in moving)
+
+
+def test_a_member_that_does_not_let_go_loses_the_queue_after_a_session() -> None:
+    group = group_of("m1")
+    held = set(group.assignment("m1"))
+    beat(group, "m2", holding=set())
+    for name in ("m1", "m2"):
+        beat(group, name, SESSION_MS - 1, held if name == "m1" else set())
+    assert group.expire(SESSION_MS - 1) == Change()
+    assert {name for _, name in group.expire(SESSION_MS).granted} == {"m2"}
+
+
+# 1. m1 sends a heartbeat without a list; 2. m2 joins and queues are taken from m1; 3. the heartbeat
+# arrives. It says nothing of what m1 does with queues that it does not know to have lost.
+def test_a_heartbeat_from_before_the_news_releases_nothing() -> None:
+    group = group_of("m1")
+    known = group.generation
+    beat(group, "m2", holding=set())
+    topics = {"a": range(4)}
+    assert group.heartbeat(0, "m1", topics, SESSION_MS, knows=known) == Change()
+    assert group.in_transit == 2
+    released = group.heartbeat(0, "m1", topics, SESSION_MS, knows=group.generation)
+    assert len(released.granted) == 2
+
+
+def test_what_a_member_had_is_free_when_it_leaves_or_dies() -> None:
+    for goes in ("leaves", "dies"):
+        group = group_of("m1", "m2")
+        beat(group, "m2", SESSION_MS - 1)
+        had = set(group.assignment("m1"))
+        change = group.leave(10, "m1") if goes == "leaves" else group.expire(SESSION_MS)
+        assert {queue for queue, name in change.granted if name == "m2"} == had
+        assert {queue for queue, name in change.revoked if name == "m1"} == had
+        assert group.in_transit == 0
+
+
+def test_a_holder_gets_back_what_was_meant_for_one_that_left() -> None:
+    group = group_of("m1")
+    held = set(group.assignment("m1"))
+    beat(group, "m2", holding=set())
+    change = group.leave(10, "m2")
+    assert {queue for queue, _ in change.granted} < held
+    assert set(group.assignment("m1")) == held
+
+
+def test_members_without_a_queue_wait_for_one() -> None:
+    group = group_of("m1", "m2", "m3", queues=2)
+    idle = [name for name in group.members if not group.assignment(name)]
+    assert len(idle) == 1
+    busy = next(name for name in group.members if name not in idle)
+    assert {name for _, name in group.leave(5, busy).granted} == set(idle)
+
+
+def test_what_a_member_says_it_holds_is_preferred_where_nobody_has_it() -> None:
+    numbers = itertools.count(1)
+    group = Membership(lambda: next(numbers))
+    group.heartbeat(0, "m1", {"a": range(1)}, SESSION_MS)
+    group.heartbeat(0, "m2", {"a": range(1)}, SESSION_MS)
+    more = {"a": range(2)}
+    group.heartbeat(0, "m1", more, SESSION_MS, holding={("a", 0)})
+    assert group.assignment("m1") == [("a", 0)]
+    assert group.assignment("m2") == [("a", 1)]
+
+
+def test_every_member_of_a_broadcasting_group_has_every_queue_of_its_topics() -> None:
+    numbers = itertools.count(1)
+    group = Broadcasting(lambda: next(numbers))
+    for name in ("m1", "m2"):
+        group.heartbeat(0, name, {"a": range(2)}, SESSION_MS)
+    assert group.assignment("m1") == group.assignment("m2") == [("a", 0), ("a", 1)]
+    generation = group.generation
+    assert group.heartbeat(0, "m1", {"a": range(2)}, SESSION_MS) == Change()
+    change = group.set_queues(0, {"a": range(3)})
+    assert change.granted == [(("a", 2), "m1"), (("a", 2), "m2")]
+    assert group.generation > generation
+    assert group.owner(("a", 0)) is None
+    assert group.holds("m2", ("a", 2))
+    assert {name for _, name in group.expire(SESSION_MS).revoked} == {"m1", "m2"}
+    assert not group.members
+    assert group.next_deadline_ms is None
