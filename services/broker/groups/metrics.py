@@ -1,0 +1,263 @@
+"""Gauges of consumer groups: lag, members, movement. Taken when asked, at most once a second.
+
+A scrape first awaits ``refresh``, which looks at all groups with other requests' turns in between;
+``collect`` then only writes down what was found. Nothing is done while nobody scrapes. What is
+counted as it happens is in ``counters``. Names and definitions are those of docs/metrics.md.
+Before: the store is open and ``connect`` was called. After: ``GET /metrics``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from services.broker.groups.lag import Reason, nothing_known
+from services.broker.groups.pairs import OTHER, Movement, Pair, QueueSample, fold, pair
+from services.broker.groups.queue_looks import Bounds, QueueLooks
+from services.broker.groups.views import (
+    OBJECTIVE_MS,
+    RETRY_PREFIX,
+    Committed,
+    Members,
+    Queue,
+    queues_read,
+)
+from shared.state.values import GroupConfig
+from tidemark.clock import Clock
+
+SAME_FOR_S: Final = 1.0
+"""What was found is served for so long."""
+LOOKS_AT_ONCE: Final = 64
+"""Groups and queues looked at between two turns of the loop."""
+
+FAMILIES: Final = {
+    "lag_messages": (
+        "Max offset minus the later of commit and min offset, summed over queues; absent while "
+        "unknown.",
+        ("group", "topic", "kind"),
+    ),
+    "lag_seconds": (
+        "Now minus the store time of the oldest unread message, largest over queues; 0 without "
+        "one, absent while unknown.",
+        ("group", "topic", "kind"),
+    ),
+    "lag_queue_max_messages": ("Largest lag of a single queue.", ("group", "topic")),
+    "inflight_messages": ("Handed to members and not committed.", ("group", "topic")),
+    "commit_age_seconds": (
+        "Longest time since the commit was seen to move, of queues that have lag; 0 if none has.",
+        ("group", "topic"),
+    ),
+    "lagging_queues": (
+        "Queues whose oldest unread message is older than the group's objective.",
+        ("group", "topic"),
+    ),
+    "stuck_queues": (
+        "Queues with lag whose commit has not moved for four times its longest recent gap, at "
+        "least a minute, while the group has members.",
+        ("group", "topic"),
+    ),
+    "ahead_queues": ("Queues whose commit is beyond the max offset.", ("group", "topic")),
+    "unknown_queues": ("Queues whose lag is not known, counted in no sum.", ("group", "topic")),
+    "subscribed": ("1 while a member subscribes to the topic.", ("group", "topic")),
+    "members": ("Members of the group.", ("group",)),
+    "lag_objective_seconds": ("How old an unread message may be, as configured.", ("group",)),
+}
+"""Name behind ``tidemark_group_`` → definition, labels."""
+
+
+class GroupList(Protocol):
+    """Configurations (``configs.GroupConfigs``)."""
+
+    def list(self) -> Sequence[GroupConfig]:
+        """Every group there is."""
+        ...
+
+
+class Sources(NamedTuple):
+    """What the gauges are made of."""
+
+    configs: GroupList
+    committed: Committed
+    members: Members
+    looks: QueueLooks
+    clock: Clock
+
+
+class GroupGauges(Collector):
+    """All gauges of all groups."""
+
+    def __init__(self, registry: CollectorRegistry, series_max: int) -> None:
+        """series_max: pairs of a group and a topic with series of their own."""
+        self._series_max = series_max
+        self._sources: Sources | None = None
+        self._found: Found = Found([], {}, {})
+        self._found_at_s = float("-inf")
+        self._refreshing: asyncio.Task[None] | None = None
+        self._movements: dict[tuple[str, str, int], Movement] = {}
+        """Of queues that had lag at the last look."""
+        registry.register(self)
+
+    def connect(self, sources: Sources) -> None:
+        """From now on there are groups to look at."""
+        self._sources = sources
+
+    async def refresh(self) -> None:
+        """Look at all groups, if the last look is old; scrapes at the same time share one."""
+        sources = self._sources
+        if sources is None or sources.clock.monotonic() - self._found_at_s < SAME_FOR_S:
+            return
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._look(sources), name="group-gauges")
+        await asyncio.shield(self._refreshing)
+
+    def describe(self) -> Iterable[Metric]:
+        """What ``collect`` yields, without samples."""
+        return [_family(name) for name in FAMILIES]
+
+    def collect(self) -> Iterable[Metric]:
+        """What was found at the last look."""
+        found = self._found
+        families = {name: _family(name) for name in FAMILIES}
+        for each in found.pairs:
+            labels = [each.group, each.topic]
+            if each.messages is not None:
+                families["lag_messages"].add_metric([*labels, each.kind], each.messages)
+            if each.seconds is not None:
+                families["lag_seconds"].add_metric([*labels, each.kind], each.seconds)
+            for name, value in (
+                ("lag_queue_max_messages", each.queue_max),
+                ("inflight_messages", each.in_flight),
+                ("commit_age_seconds", each.commit_age_s),
+                ("lagging_queues", each.lagging),
+                ("stuck_queues", each.stuck),
+                ("ahead_queues", each.ahead),
+                ("unknown_queues", each.unknown),
+                ("subscribed", int(each.subscribed)),
+            ):
+                families[name].add_metric(labels, value)
+        for group, count in found.members.items():
+            families["members"].add_metric([group], count)
+        for group, objective_s in found.objectives_s.items():
+            families["lag_objective_seconds"].add_metric([group], objective_s)
+        return families.values()
+
+    # -- looking --------------------------------------------------------------------------------
+
+    async def _look(self, sources: Sources) -> None:
+        pass_ = Pass(sources, self._movements)
+        pairs: list[Pair] = []
+        members: dict[str, int] = {}
+        objectives_s: dict[str, float] = {}
+        for config in sources.configs.list():
+            pairs += await pass_.pairs_of(config)
+            members[config.name] = len(sources.members.members(config.name))
+            objectives_s[config.name] = (config.lag_objective_ms or OBJECTIVE_MS) / 1000
+        shown = fold(pairs, self._series_max)
+        # Groups are bounded as their pairs are: those with members first, then by name.
+        names = sorted(members, key=lambda name: (not members[name], name))
+        kept = names[: self._series_max]
+        rest = sum(members[name] for name in names[self._series_max :])
+        self._movements = pass_.movements
+        self._found = Found(
+            shown,
+            {**{name: members[name] for name in kept}, **({OTHER: rest} if rest else {})},
+            {name: objectives_s[name] for name in kept},
+        )
+        self._found_at_s = sources.clock.monotonic()
+
+
+class Found(NamedTuple):
+    """What one look found."""
+
+    pairs: Sequence[Pair]
+    members: Mapping[str, int]
+    objectives_s: Mapping[str, float]
+
+
+class Pass:
+    """One look at all groups. Bounds of a queue that many groups read are taken once."""
+
+    def __init__(
+        self, sources: Sources, movements: Mapping[tuple[str, str, int], Movement]
+    ) -> None:
+        """movements: of the look before."""
+        self._sources = sources
+        self._before = movements
+        self.movements: dict[tuple[str, str, int], Movement] = {}
+        self._bounds: dict[Queue, Bounds] = {}
+        self._looks = 0
+
+    async def pairs_of(self, config: GroupConfig) -> list[Pair]:
+        """The pairs of one group: the topics that members read, and those it has offsets in."""
+        await self._turn()
+        if config.broadcast:
+            return []
+        sources = self._sources
+        members = sources.members.members(config.name)
+        subscribed = {each.topic for member in members for each in member.subscriptions}
+        retry = RETRY_PREFIX + config.name
+        queues = queues_read(config, subscribed, sources.committed, sources.looks)
+        pairs: list[Pair] = []
+        in_flight = sources.members.in_flight(config.name)
+        for topic, numbers in queues.items():
+            samples: list[QueueSample] = []
+            for queue in numbers:
+                await self._turn()
+                sample = self._sample(config, topic, queue, has_members=bool(members))
+                held = in_flight.get((topic, queue))
+                samples.append(sample._replace(lag=sample.lag._replace(in_flight=held)))
+            is_retry = topic == retry
+            pairs.append(
+                pair(
+                    config.name,
+                    topic,
+                    "retry" if is_retry else "main",
+                    samples,
+                    objective_s=(config.lag_objective_ms or OBJECTIVE_MS) / 1000,
+                    subscribed=topic in subscribed or (is_retry and bool(members)),
+                )
+            )
+        return pairs
+
+    async def _turn(self) -> None:
+        """Let others have theirs, every now and then."""
+        self._looks += 1
+        if self._looks % LOOKS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+
+    def _sample(
+        self, config: GroupConfig, topic: str, queue: int, *, has_members: bool
+    ) -> QueueSample:
+        sources = self._sources
+        committed = sources.committed.get(config.name, topic, queue)
+        bounds = self._bounds_of(topic, queue, committed)
+        if bounds is None:
+            return QueueSample(nothing_known(Reason.UNKNOWN_TOPIC))
+        lag = sources.looks.lag(topic, queue, committed, bounds, sources.clock.wall_ms())
+        if not lag.messages or committed is None:
+            return QueueSample(lag)
+        now_s, key = sources.clock.monotonic(), (config.name, topic, queue)
+        before = self._before.get(key)
+        movement = Movement(committed, now_s) if before is None else before.seen(committed, now_s)
+        self.movements[key] = movement
+        stuck = has_members and movement.is_stuck(now_s)
+        return QueueSample(lag, now_s - movement.moved_at_s, stuck)
+
+    def _bounds_of(self, topic: str, queue: int, committed: int | None) -> Bounds | None:
+        """A queue's bounds; of an earlier group's look if they are not older than the commit."""
+        if not self._sources.looks.is_known(topic):
+            return None
+        known = self._bounds.get((topic, queue))
+        if known is None or (committed is not None and committed > known.max_offset):
+            known = self._bounds[topic, queue] = self._sources.looks.bounds(topic, queue)
+        return known
+
+
+def _family(name: str) -> GaugeMetricFamily:
+    definition, labels = FAMILIES[name]
+    return GaugeMetricFamily(f"tidemark_group_{name}", definition, labels=labels)

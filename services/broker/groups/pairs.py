@@ -1,0 +1,144 @@
+"""Pairs of a group and a topic as they are measured: queues summed up, bounded in number. Pure.
+
+A queue is *stuck* when its commit has not moved for longer than is usual for it: four times the
+longest recent gap between two moves while there was lag, from a minute to half an hour.
+What lies beyond the bound of series is folded into ``_other``: sums stay right, and so do maxima.
+Before: ``lag`` judged the queues. After: ``metrics`` writes the series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from services.broker.groups.lag import Lag
+
+OTHER: Final = "_other"
+STALL_GAPS: Final = 4
+STALL_MIN_S: Final = 60.0
+STALL_MAX_S: Final = 1800.0
+FADE: Final = 0.8
+"""What is left of a longest gap at each move after it: one outlier is forgotten in ten moves."""
+
+
+class Movement(NamedTuple):
+    """How a lagging queue's committed offset moves; times on the monotonic clock [s]."""
+
+    committed: int
+    moved_at_s: float
+    """When it was last seen to move, or first seen at all."""
+    gap_s: float = 0.0
+    """The longest recent time between two moves."""
+
+    def seen(self, committed: int, now_s: float) -> Movement:
+        """The same queue at a later look."""
+        if committed == self.committed:
+            return self
+        gap_s = max(now_s - self.moved_at_s, self.gap_s * FADE)
+        return Movement(committed, now_s, gap_s)
+
+    def is_stuck(self, now_s: float) -> bool:
+        """It has not moved for the stall time."""
+        stall_s = min(max(STALL_GAPS * self.gap_s, STALL_MIN_S), STALL_MAX_S)
+        return now_s - self.moved_at_s >= stall_s
+
+
+class QueueSample(NamedTuple):
+    """One queue of a pair."""
+
+    lag: Lag
+    commit_age_s: float = 0.0
+    """Since the commit moved, of a queue with lag."""
+    is_stuck: bool = False
+
+
+class Pair(NamedTuple):
+    """One group and one topic, over all queues."""
+
+    group: str
+    topic: str
+    kind: str
+    """``main``, or ``retry`` for the group's own retry topic."""
+    messages: int | None
+    """None: of no queue is it known."""
+    seconds: float | None
+    queue_max: int
+    """Messages of the queue with most."""
+    in_flight: int
+    commit_age_s: float
+    lagging: int
+    stuck: int
+    ahead: int
+    unknown: int
+    subscribed: bool
+
+    def with_(self, other: Pair) -> Pair:
+        """Both together, under this one's name."""
+        return self._replace(
+            messages=add(self.messages, other.messages),
+            seconds=larger(self.seconds, other.seconds),
+            queue_max=max(self.queue_max, other.queue_max),
+            in_flight=self.in_flight + other.in_flight,
+            commit_age_s=max(self.commit_age_s, other.commit_age_s),
+            lagging=self.lagging + other.lagging,
+            stuck=self.stuck + other.stuck,
+            ahead=self.ahead + other.ahead,
+            unknown=self.unknown + other.unknown,
+            subscribed=self.subscribed or other.subscribed,
+        )
+
+
+def pair(
+    group: str,
+    topic: str,
+    kind: str,
+    queues: Iterable[QueueSample],
+    *,
+    objective_s: float,
+    subscribed: bool,
+) -> Pair:
+    """Sum up one pair's queues. objective_s: beyond that age a queue counts as lagging."""
+    each = list(queues)
+    known = [sample for sample in each if sample.lag.messages is not None]
+    messages = [sample.lag.messages or 0 for sample in known]
+    ages = [sample.lag.seconds for sample in known if sample.lag.seconds is not None]
+    return Pair(
+        group,
+        topic,
+        kind,
+        sum(messages) if known else None,
+        max(ages, default=None),
+        max(messages, default=0),
+        sum(sample.lag.in_flight or 0 for sample in known),
+        max((sample.commit_age_s for sample in known), default=0.0),
+        sum(age > objective_s for age in ages),
+        sum(sample.is_stuck for sample in known),
+        sum(sample.lag.ahead > 0 for sample in each),
+        len(each) - len(known),
+        subscribed,
+    )
+
+
+def fold(pairs: Sequence[Pair], series_max: int) -> list[Pair]:
+    """At most series_max pairs, and one or two more, ``_other``, of all the rest.
+
+    Those that members read come first, then those with lag: what nobody reads and nobody misses is
+    folded first. By name among equals, so that the same ones are shown at every look.
+    """
+    ranked = sorted(pairs, key=lambda each: (not each.subscribed, not each.messages, *each[:2]))
+    shown = ranked[:series_max]
+    rest: dict[str, Pair] = {}
+    for each in ranked[series_max:]:
+        known = rest.get(each.kind)
+        rest[each.kind] = known.with_(each) if known else each._replace(group=OTHER, topic=OTHER)
+    return [*shown, *rest.values()]
+
+
+def add(one: int | None, other: int | None) -> int | None:
+    """The sum of what is known."""
+    return other if one is None else one + (other or 0)
+
+
+def larger(one: float | None, other: float | None) -> float | None:
+    """The larger of what is known."""
+    return other if one is None else max(one, one if other is None else other)

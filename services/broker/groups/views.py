@@ -1,0 +1,290 @@
+"""Groups as the API shows them: configuration, members, and lag per queue, topic and group.
+
+Joins what the coordinator says (who is there, who reads what), what is committed, and what the
+store holds. Rules of numbers are ``lag``'s; each queue's are taken between two awaits, so that they
+are of one instant, and large groups give other requests their turn in between.
+Before: ``view_calls``. After: ``GET /v1/groups/{group}``, ``tidemark lag``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from services.broker.groups.lag import Lag, Reason, Total, nothing_known, total
+from services.broker.groups.queue_looks import Bounds, Budget, QueueLooks
+from shared.state.values import GroupConfig
+from tidemark.clock import Clock
+
+RETRY_PREFIX: Final = "%RETRY%"
+OBJECTIVE_MS: Final = 60_000
+"""The lag objective of a group whose configuration has none."""
+UNITS_MAX: Final = 1 << 20
+"""Unread messages whose bytes are added up for one answer: 40 ms of work, in slices."""
+QUEUES_AT_ONCE: Final = 64
+"""Queues looked at between two turns of the loop: some milliseconds."""
+
+Queue = tuple[str, int]
+
+
+class Subscribed(Protocol):
+    """One topic that a member takes."""
+
+    @property
+    def topic(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def tags(self) -> str:
+        """The expression, ``*`` for all."""
+        ...
+
+
+class Member(Protocol):
+    """What a view shows of a member."""
+
+    @property
+    def member(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def subscriptions(self) -> Sequence[Subscribed]:
+        """What it takes."""
+        ...
+
+    @property
+    def assignment(self) -> Sequence[Queue]:
+        """The queues that are its own."""
+        ...
+
+    @property
+    def session_ms(self) -> int:
+        """It is gone after so long without a heartbeat."""
+        ...
+
+    @property
+    def last_seen_ms(self) -> int:
+        """Since its last heartbeat."""
+        ...
+
+
+class Members(Protocol):
+    """Who is in a group (``coordinator.Coordinator``)."""
+
+    def members(self, group: str) -> Sequence[Member]:
+        """Everybody who is there; nobody in a group that is not known."""
+        ...
+
+    def owner(self, group: str, topic: str, queue: int) -> str | None:
+        """The member that reads the queue; None while it is nobody's."""
+        ...
+
+    def generation(self, group: str) -> int | None:
+        """Of the assignment; None if there never was one since the start."""
+        ...
+
+    def in_flight(self, group: str) -> Mapping[Queue, int]:
+        """Messages handed out and not committed, of queues that members read."""
+        ...
+
+
+class Committed(Protocol):
+    """Committed offsets (``offsets.Offsets``)."""
+
+    def get(self, group: str, topic: str, queue: int) -> int | None:
+        """The next queue offset to consume; None if the group never committed there."""
+        ...
+
+    def of_group(self, group: str) -> Mapping[Queue, int]:
+        """All of a group's."""
+        ...
+
+
+class Configs(Protocol):
+    """Configurations (``configs.GroupConfigs``)."""
+
+    def get(self, name: str) -> GroupConfig:
+        """Raises UnknownGroup."""
+        ...
+
+
+Expiring = Callable[[str], Mapping[Queue, int]]
+"""Group → unread messages of each queue that the next deletion of a log file would take."""
+
+
+class QueueView(NamedTuple):
+    """One queue of a group."""
+
+    queue: int
+    member: str | None
+    committed: int | None
+    bounds: Bounds | None
+    """None if the topic is not there."""
+    lag: Lag
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it stands in an answer."""
+        return {
+            "queue": self.queue,
+            "member": self.member,
+            "committed": self.committed,
+            "min_offset": None if self.bounds is None else self.bounds.min_offset,
+            "max_offset": None if self.bounds is None else self.bounds.max_offset,
+            **self.lag.as_dict(),
+        }
+
+
+class GroupViews:
+    """Answers questions about groups."""
+
+    def __init__(
+        self,
+        configs: Configs,
+        committed: Committed,
+        members: Members,
+        looks: QueueLooks,
+        clock: Clock,
+        *,
+        expiring: Expiring,
+    ) -> None:
+        self._configs = configs
+        self._committed = committed
+        self._members = members
+        self._looks = looks
+        self._clock = clock
+        self._expiring = expiring
+
+    async def one(self, name: str) -> dict[str, Any]:
+        """One group with its members and its lag. Raises UnknownGroup."""
+        config = self._configs.get(name)
+        members = self._members.members(name)
+        subscribed = {each.topic for member in members for each in member.subscriptions}
+        objective_s = (config.lag_objective_ms or OBJECTIVE_MS) / 1000
+        budget = Budget(UNITS_MAX)
+        topics: list[dict[str, Any]] = []
+        everything: list[Lag] = []
+        for topic, queues in sorted(
+            queues_read(config, subscribed, self._committed, self._looks).items()
+        ):
+            views = await self._queues(config, topic, queues, budget)
+            lags = [view.lag for view in views]
+            everything += lags
+            is_retry = topic == RETRY_PREFIX + name
+            topics.append(
+                {
+                    "topic": topic,
+                    "kind": "retry" if is_retry else "main",
+                    "subscribed": topic in subscribed or (is_retry and bool(members)),
+                    "lag": self._total(config, lags, objective_s).as_dict(),
+                    "queues": [view.as_dict() for view in views],
+                }
+            )
+        return {
+            **as_map(config),
+            "state": "active" if members else "empty",
+            "generation": self._members.generation(name) if members else None,
+            "at_ms": self._clock.wall_ms(),
+            "members": [member_map(member) for member in members],
+            "lag": self._total(config, everything, objective_s).as_dict(),
+            "topics": topics,
+        }
+
+    def _total(self, config: GroupConfig, lags: Iterable[Lag], objective_s: float) -> Total:
+        otherwise = Reason.BROADCASTING if config.broadcast else Reason.NEVER_COMMITTED
+        return total(lags, objective_s, otherwise=otherwise)
+
+    async def _queues(
+        self, config: GroupConfig, topic: str, queues: Sequence[int], budget: Budget
+    ) -> list[QueueView]:
+        """All queues of a topic: first what moves, then the bytes, which do not."""
+        views: list[QueueView] = []
+        for first in range(0, len(queues), QUEUES_AT_ONCE):
+            await asyncio.sleep(0)
+            in_flight = self._members.in_flight(config.name)
+            expiring = self._expiring(config.name)
+            for queue in queues[first : first + QUEUES_AT_ONCE]:
+                view = self._look(config, topic, queue)
+                key = (topic, queue)
+                if view.lag.messages is not None:
+                    view = view._replace(
+                        lag=_with(view.lag, in_flight.get(key), expiring.get(key, 0))
+                    )
+                views.append(view)
+        return [await self._with_bytes(topic, view, budget) for view in views]
+
+    def _look(self, config: GroupConfig, topic: str, queue: int) -> QueueView:
+        """One queue in one step. The committed offset first: see ``lag``."""
+        committed = self._committed.get(config.name, topic, queue)
+        owner = self._members.owner(config.name, topic, queue)
+        if not self._looks.is_known(topic):
+            return QueueView(queue, owner, committed, None, nothing_known(Reason.UNKNOWN_TOPIC))
+        bounds = self._looks.bounds(topic, queue)
+        if config.broadcast:
+            return QueueView(queue, None, None, bounds, nothing_known(Reason.BROADCASTING))
+        lag = self._looks.lag(topic, queue, committed, bounds, self._clock.wall_ms())
+        return QueueView(queue, owner, committed, bounds, lag)
+
+    async def _with_bytes(self, topic: str, view: QueueView, budget: Budget) -> QueueView:
+        lag, bounds = view.lag, view.bounds
+        if lag.messages is None or bounds is None:
+            return view
+        first, end = bounds.max_offset - lag.messages, bounds.max_offset
+        size, reason = await self._looks.unread_bytes(topic, view.queue, first, end, budget)
+        reasons = {**lag.reasons, **({} if reason is None else {"bytes": reason})}
+        return view._replace(lag=lag._replace(bytes=size, reasons=reasons))
+
+
+def queues_read(
+    config: GroupConfig, subscribed: Iterable[str], committed: Committed, looks: QueueLooks
+) -> dict[str, list[int]]:
+    """Topic → queues that the group reads, or has read a queue beside of.
+
+    A queue that it has committed is there even if its topic is gone: so is its offset.
+    """
+    offsets = committed.of_group(config.name)
+    topics = {*subscribed, *(topic for topic, _ in offsets)}
+    retry = RETRY_PREFIX + config.name
+    if not config.broadcast and looks.is_known(retry):
+        topics.add(retry)
+    found = {topic: set(looks.queues_of(topic)) for topic in topics}
+    for topic, queue in offsets:
+        found[topic].add(queue)
+    return {topic: sorted(queues) for topic, queues in found.items()}
+
+
+def _with(lag: Lag, in_flight: int | None, expiring: int) -> Lag:
+    """A lag with what members have in hand, and what a deletion would take."""
+    reasons = lag.reasons
+    if in_flight is None:
+        reasons = {**reasons, "in_flight": Reason.NOT_TRACKED}
+    return lag._replace(in_flight=in_flight, expiring=expiring, reasons=reasons)
+
+
+def as_map(config: GroupConfig) -> dict[str, Any]:
+    """A group's configuration as it stands in an answer."""
+    return {
+        "group": config.name,
+        "order": config.order,
+        "broadcast": config.broadcast,
+        "start": config.start,
+        "retry_max": config.retry_max,
+        "retry_queues": config.retry_queues,
+        "lag_objective_ms": config.lag_objective_ms,
+        "consume_enabled": config.consume_enabled,
+    }
+
+
+def member_map(member: Member) -> dict[str, Any]:
+    """A member as it stands in an answer."""
+    return {
+        "member": member.member,
+        "subscriptions": [
+            {"topic": each.topic, "tags": each.tags} for each in member.subscriptions
+        ],
+        "assignment": [[topic, queue] for topic, queue in member.assignment],
+        "session_ms": member.session_ms,
+        "last_seen_ms": member.last_seen_ms,
+    }
