@@ -141,6 +141,8 @@ class Append:
         self._records_size_max = file_size - record.BLANK_SIZE
         self._first: tuple[Sequence[Run], Sequence[int]] = ((), ())
         self._closed = False
+        self.on_snapshot: Callable[[PhysicalOffset, int], None] | None = None
+        """Called when a snapshot opens a file, with its physical offset and its size [bytes]."""
         appender.on_new_file = self._begin_file
 
     def close(self) -> None:
@@ -160,6 +162,10 @@ class Append:
                     raise
                 await self._files.wait()
         raise AssertionError("the loop returns or raises")
+
+    async def file_made(self) -> None:
+        """Wait, for a while, until the file that ``append_now`` found missing is there."""
+        await self._files.wait()
 
     def append_now(self, runs: Sequence[Run], *, own: bool = False) -> Appended:
         """Store all of the runs' messages or none: the critical section, which awaits nothing.
@@ -211,6 +217,9 @@ class Append:
                 if count:
                     self._first = ((), ())
             self._queue_offsets.commit(numbered)
+            if count and self.on_snapshot is not None:
+                size = self._appender.size_of(first)
+                self.on_snapshot(PhysicalOffset(placed.start - size), size)
             return numbered, placed
 
     def _opens_file(self, total: int) -> bool:

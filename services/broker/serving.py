@@ -30,7 +30,8 @@ from services.broker.produce import Sends
 from services.broker.pull import Puller
 from services.broker.query import Queries
 from services.broker.queue_offsets import Queue
-from services.broker.state_log import StateLog, next_offsets, replay
+from services.broker.state_log import StateLog
+from services.broker.state_replay import next_offsets, replay
 from services.broker.topic_file import TopicFile
 from services.broker.topic_views import TopicViews
 from services.broker.topics import Topics

@@ -63,6 +63,7 @@ __all__ = [
     "encode_snapshot",
     "encode_topic",
     "flushed_of",
+    "part_of",
 ]
 
 STATE_TOPIC: Final = "rmq_sys_tidemark_state"
@@ -292,6 +293,17 @@ def flushed_of(body: bytes | bytearray | memoryview) -> int | None:
         return TypedFields(unpacked(body), "the record").integer("flushed")
     except StateRecordUnreadable:
         return None
+
+
+def part_of(body: bytes | bytearray | memoryview) -> tuple[int, int] | None:
+    """Part and parts, if the body is of a snapshot; None for any other, readable or not."""
+    try:
+        if TypedFields(unpacked(body), "the record").value("kind") != KIND_SNAPSHOT:
+            return None
+        record = decode(body)
+    except StateRecordUnreadable:
+        return None
+    return (record.part, record.parts) if isinstance(record, SnapshotPart) else None
 
 
 def _topic_record(flushed: int, fields: TypedFields) -> StateRecord:
