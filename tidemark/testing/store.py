@@ -9,7 +9,6 @@ a crash: ``node.LocalNode`` is for that.
 from __future__ import annotations
 
 import asyncio
-import gc
 import shutil
 import tempfile
 import threading
@@ -109,7 +108,6 @@ class LocalStore:
         if self._thread is not None:
             raise RuntimeError("the store runs already")
         self._failure = None
-        thresholds, frozen_before = gc.get_threshold(), gc.get_freeze_count()
         self._thread = threading.Thread(target=self._run, name="tidemark-store", daemon=True)
         self._thread.start()
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -119,11 +117,6 @@ class LocalStore:
                     self.stop()  # raises what ended it, if something did
                     raise NodeFailed(f"the store was not ready within {START_TIMEOUT_S:.0f} s")
                 time.sleep(POLL_S)
-        # A broker that serves freezes what it is made of and has the collector come by rarely:
-        # right for a process of its own, not for the test's.
-        gc.set_threshold(*thresholds)
-        if not frozen_before:
-            gc.unfreeze()
 
     def stop(self) -> None:
         """Stop in order: the broker, then reput, which dispatches what is left.
