@@ -253,6 +253,7 @@ class Append:
         )
 
     def _check_room(self, total: int) -> None:
+        self._files.check_may_send()
         behind = self._undispatched()
         if behind > self._dispatch_lag_max:
             raise DispatchBehind(

@@ -4,6 +4,10 @@ Making a file reserves all its blocks, which takes long and fails on a full disk
 inside the append step. After every append it is one comparison whether the log has moved into the
 next file; if so, another one is made behind it. A full or read-only disk is remembered as
 ``failure`` and tried again every second, so that writes come back by themselves when space does.
+
+Retention has a say in both directions: a ``guard`` keeps further files from being made where that
+would fill the disk beyond what it allows, a ``refusal`` stops sends, but not the broker's own
+records, and ``on_made`` has it look again whenever files have taken space.
 """
 
 from __future__ import annotations
@@ -48,6 +52,12 @@ class FilesAhead:
         self._wake = asyncio.Event()
         self.failure: StoreError | None = None
         """Why no file can be made now: DiskFull or ReadOnlyDisk; None if all is well."""
+        self.refusal: StoreError | None = None
+        """Why sends are refused although files can be made; None: they are not."""
+        self.guard: Callable[[], None] = lambda: None
+        """Called in the thread before files are made. Raises DiskFull to keep them from being."""
+        self.on_made: Callable[[], None] = lambda: None
+        """Called on the loop after each attempt to make files."""
         self._was_prepared = False
 
     def look(self) -> None:
@@ -59,6 +69,11 @@ class FilesAhead:
         """Raise unless everything was prepared at least once: before, nothing may be written."""
         if not self._was_prepared:
             self.raise_why_not()
+
+    def check_may_send(self) -> None:
+        """Raise why senders' records are refused, if they are; the broker's own go on."""
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)
 
     def raise_why_not(self) -> None:
         """Raise why there is no further file: it cannot be made, or is being made."""
@@ -107,7 +122,7 @@ class FilesAhead:
         loop = asyncio.get_running_loop()
         made_in = self._written() // self._file_size
         try:
-            await loop.run_in_executor(self._executor, self._prepare)
+            await loop.run_in_executor(self._executor, self._guarded)
         except (DiskFull, ReadOnlyDisk) as error:
             changed = self.failure is None or type(self.failure) is not type(error)
             self.failure = error
@@ -126,6 +141,11 @@ class FilesAhead:
                 self._on_change(None)
         finally:
             self._making = None
+            self.on_made()
+
+    def _guarded(self) -> None:
+        self.guard()
+        self._prepare()
 
     async def _wake_on(self, stop: asyncio.Event) -> None:
         await stop.wait()

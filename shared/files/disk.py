@@ -27,6 +27,14 @@ class FileStat(NamedTuple):
     inode: int
 
 
+class Space(NamedTuple):
+    """Blocks of a file system, in bytes; what only its administrator may take counts as neither."""
+
+    used: int
+    available: int
+    """What an ordinary user may still take."""
+
+
 class DirectoryEntry(NamedTuple):
     """One name in a directory."""
 
@@ -191,6 +199,10 @@ class Disk(Protocol):
 
     def free_bytes(self, path: Path) -> int:
         """Bytes that an ordinary user may still take on the file system of path."""
+        ...
+
+    def space(self, path: Path) -> Space:
+        """How full the file system of path is; path may be missing. Raises OSError."""
         ...
 
     def lock(self, path: Path, *, byte: int) -> RecordLock | None:

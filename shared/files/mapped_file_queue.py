@@ -193,6 +193,11 @@ class MappedFileQueue(FileRun):
             deleted.append(start)
         return deleted
 
+    def delete_oldest(self, start: int) -> bool:
+        """Remove the first file if it begins at start and is not the last; whether it did. Any
+        thread, while another appends."""
+        return bool(self.delete_oldest_while(lambda first: first == start, files_max=1))
+
     def delete_oldest_by_age(
         self,
         *,

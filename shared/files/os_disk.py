@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from shared.files.disk import DirectoryEntry, FileStat
+from shared.files.disk import DirectoryEntry, FileStat, Space
 from shared.files.os_page_lock import OsPageLock
 from shared.files.os_whole_sync import OsWholeSync, tells_of_failed_writes
 from tidemark.errors import DiskFull, MemoryLockRefused, ReadOnlyDisk, StoreError, StrayFile
@@ -84,13 +84,19 @@ def _naming(path: Path, *, needed_bytes: int = 0) -> Iterator[None]:
         raise named from error
 
 
-def _free_bytes(path: Path) -> int:
-    """Bytes an ordinary user may still take where path is or would be."""
+def _space(path: Path) -> Space:
+    """How full the file system is on which path is or would be."""
     for candidate in (path, *path.parents):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             facts = os.statvfs(candidate)
-            return facts.f_bavail * facts.f_frsize
-    return 0
+            size = facts.f_frsize
+            return Space((facts.f_blocks - facts.f_bfree) * size, facts.f_bavail * size)
+    return Space(0, 0)
+
+
+def _free_bytes(path: Path) -> int:
+    """Bytes an ordinary user may still take where path is or would be."""
+    return _space(path).available
 
 
 class OsRegion:
@@ -350,6 +356,10 @@ class OsDisk:
     def free_bytes(self, path: Path) -> int:
         """Bytes that an ordinary user may still take on the file system of path."""
         return _free_bytes(path)
+
+    def space(self, path: Path) -> Space:
+        """How full the file system of path is."""
+        return _space(path)
 
     def lock(self, path: Path, *, byte: int) -> OsRecordLock | None:
         """Lock one byte for writing without waiting; None if somebody holds it.

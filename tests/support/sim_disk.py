@@ -24,7 +24,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from shared.files.disk import DirectoryEntry, FileStat
+from shared.files.disk import DirectoryEntry, FileStat, Space
 from tests.support.sim_files import (
     KEEP_ALL,
     LOSE_ALL,
@@ -214,6 +214,10 @@ class SimDisk:
         if self.capacity_bytes is None:
             return 1 << 50
         return max(0, self.capacity_bytes - self._used_pages * PAGE)
+
+    def space(self, path: Path) -> Space:
+        """Blocks that are taken, and left."""
+        return Space(self._used_pages * PAGE, self.free_bytes(path))
 
     def lock(self, path: Path, *, byte: int) -> SimLock | None:
         """Lock one byte of a file, made if missing; held until release or the process's end."""

@@ -68,6 +68,7 @@ class Parts:
     appended: list[tuple[list[Queue], int]] = field(default_factory=list)
     snapshots_taken: int = 0
     prepare: Callable[[], None] = lambda: None
+    files: FilesAhead = field(init=False)
 
     def take_snapshot(self) -> list[Run]:
         self.snapshots_taken += 1
@@ -113,7 +114,7 @@ async def parts_in(directory: Path, *, wait_s: float = 5.0) -> AsyncIterator[Par
         on_fault=lambda fault: parts.faults.append(fault),
     )
     parts = Parts(append, appender, CommitLogReader(store, positions), offsets, clock)
-    parts.prepare = appender.prepare_next
+    parts.prepare, parts.files = appender.prepare_next, files
     stop = asyncio.Event()
     task = asyncio.create_task(files.run(stop))
     try:
@@ -342,6 +343,37 @@ async def test_store_times_hide_a_small_step_back_and_report_a_large_one(tmp_pat
         third = await parts.store(message())
         assert third.store_timestamp_ms == parts.clock.now_ms
         assert parts.steps == [65_000]
+
+
+async def test_what_retention_refuses_are_sends_and_not_the_brokers_own_records(
+    tmp_path: Path,
+) -> None:
+    async with parts_in(tmp_path) as parts:
+        parts.files.refusal = DiskFull("the disk is 91 % full.", "Wait.")
+        with pytest.raises(DiskFull, match="91 %"):
+            await parts.store(message())
+        assert (await parts.store(message(), own=True)).firsts == [0]
+        parts.files.refusal = None
+        assert (await parts.store(message())).firsts == [1]
+
+
+async def test_a_guard_keeps_files_from_being_made_and_every_attempt_is_told(
+    tmp_path: Path,
+) -> None:
+    async with parts_in(tmp_path) as parts:
+        attempts = []
+
+        def refuse() -> None:
+            raise DiskFull("the disk is 90 % full.", "Wait.")
+
+        parts.files.guard = refuse
+        parts.files.on_made = lambda: attempts.append(parts.files.failure)
+        with pytest.raises(DiskFull, match="90 %"):
+            await parts.files.wait()
+        assert [type(failure) for failure in attempts] == [DiskFull]
+        parts.files.guard = lambda: None
+        await parts.files.wait()
+        assert attempts[-1] is None
 
 
 async def test_a_closed_log_refuses(tmp_path: Path) -> None:

@@ -262,6 +262,7 @@ def test_a_full_disk_refuses_and_changes_nothing() -> None:
     disk = fresh(capacity_bytes=4 * PAGE)
     file = disk.create(FILE, 3 * PAGE, reserve=True)
     assert disk.free_bytes(HOME) == PAGE
+    assert disk.space(HOME) == (3 * PAGE, PAGE)
     with pytest.raises(DiskFull):
         disk.create(HOME / "big", 2 * PAGE, reserve=True)
     assert disk.stat(HOME / "big") is None

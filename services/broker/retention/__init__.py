@@ -1,0 +1,1 @@
+"""Retention: which of the oldest log files go, when, and what goes unread with them."""

@@ -1,0 +1,73 @@
+"""When the disk will be full at its present pace: "full in 38 min", or why that is not known. Pure.
+
+The pace is the median of the slopes between all pairs of samples (Theil and Sen): a deletion, a
+burst or a backup that somebody copies away bends fewer than half of them and so does not move it.
+Log files take their blocks long before they are written, so whoever samples takes what is reserved
+and not yet written off; else the curve would be a staircase.
+
+Before: ``keeper`` samples once in a while. After: ``GET /v1/retention`` and the metrics show it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import combinations
+from statistics import median
+from typing import Final, NamedTuple
+
+SAMPLES_MAX: Final = 60
+"""Pairs grow with the square: 1770 of them take about a millisecond."""
+SAMPLES_MIN: Final = 6
+SAMPLE_EVERY_S: Final = 5.0
+FORESEEN_MAX_S: Final = 10 * 365 * 86400.0
+"""Further ahead a pace of today says nothing."""
+
+
+class Forecast(NamedTuple):
+    """What is to be expected."""
+
+    full_in_s: float | None
+    """Seconds until sends are refused; 0: they are."""
+    growth_bytes_per_s: float | None
+    """Pace of the used bytes, negative if they become fewer; None: not known."""
+    reason: str | None
+    """Why full_in_s is None."""
+
+
+class Growth:
+    """Samples of the used bytes of the last minutes; bounded."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES_MAX)
+
+    def sample(self, at_s: float, used_bytes: int) -> None:
+        """Note how much is used at a time of a clock that never steps; too early ones are not
+        taken."""
+        if not self._samples or at_s - self._samples[-1][0] >= SAMPLE_EVERY_S:
+            self._samples.append((at_s, used_bytes))
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """The pace; None before there are enough samples."""
+        if len(self._samples) < SAMPLES_MIN:
+            return None
+        return median(
+            (later[1] - earlier[1]) / (later[0] - earlier[0])
+            for earlier, later in combinations(self._samples, 2)
+        )
+
+    def forecast(self, room_bytes: int | None) -> Forecast:
+        """Say when room_bytes are used up; None: the disk could not be measured."""
+        pace = self.bytes_per_s
+        if room_bytes is None:
+            return Forecast(None, pace, "disk_not_measured")
+        if room_bytes <= 0:
+            return Forecast(0.0, pace, None)
+        if pace is None:
+            return Forecast(None, None, "too_few_samples")
+        if pace <= 0:
+            return Forecast(None, pace, "not_growing")
+        full_in_s = room_bytes / pace
+        if full_in_s > FORESEEN_MAX_S:
+            return Forecast(None, pace, "too_far_ahead")
+        return Forecast(full_in_s, pace, None)

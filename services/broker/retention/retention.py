@@ -1,0 +1,196 @@
+"""Which of the log's oldest files may go, and why: RocketMQ's rules (store layout 14). Pure.
+
+Files go from the first on, one decision at a time, so that each is made on what the one before left
+behind. What keeps a file comes first: a file that recovery, dispatch or the state needs stays,
+however full the disk is. Then what takes it: too much log, a disk that is too full, age. Age is the
+file system's modification time, nothing inside the file.
+
+Before: ``keeper`` measures. After: ``deletion`` lets the file go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, IntEnum
+from typing import Final, NamedTuple
+
+HOUR_MS: Final = 3_600_000
+HOURS: Final = 24
+FILES_PER_RUN_MAX: Final = 10
+"""As many as the reference lets go at a time (14.2)."""
+
+
+class Policy(NamedTuple):
+    """What the operator configured."""
+
+    age_ms: int
+    """A file last written so long ago has expired."""
+    delete_hours: frozenset[int]
+    """Hours of the day, local time, in which expired files go."""
+    size_max: int
+    """Bytes of log; files go until it is no larger. 0: no bound."""
+    used_percent_max: int
+    """Above, expired files go at any hour."""
+    forcible_percent: int
+    """Above, files go whatever their age, if ``forcibly``."""
+    warning_percent: int
+    """Above, sends are refused as well."""
+    forcibly: bool
+
+
+class Pressure(IntEnum):
+    """How full the disk is, each with all that those before it mean."""
+
+    NONE = 0
+    EXPIRED_GO = 1
+    """Expired files go now, whatever the hour."""
+    FORCED = 2
+    """Files go whatever their age."""
+    SENDS_STOP = 3
+
+
+class Why(Enum):
+    """What takes a file; the values are those of the metric's label."""
+
+    AGE = "age"
+    SIZE = "size"
+    PRESSURE = "disk_pressure"
+
+
+class Stay(Enum):
+    """What keeps the oldest file."""
+
+    LAST = "it is the last one"
+    NOT_DISPATCHED = "queues and index do not cover it on disk yet"
+    NOT_CONFIRMED = "it ends above what is confirmed"
+    NO_SNAPSHOT = "the log has no whole snapshot of the state yet"
+    SNAPSHOT = "it holds the newest snapshot of the state, or what follows it"
+    NOTHING_ASKS = "nothing asks for its deletion"
+
+
+class LogFile(NamedTuple):
+    """One commit log file in use."""
+
+    start: int
+    end: int
+    modified_ms: int
+
+
+class Held(NamedTuple):
+    """How far the log is no longer needed by others. Physical offsets."""
+
+    dispatched_durable: int
+    """Queues and index cover the log up to here on disk."""
+    confirmed: int
+    """What lies above may not have been seen."""
+    snapshot_start: int | None
+    """Of the newest whole snapshot; None: there is none."""
+
+
+class Now(NamedTuple):
+    """The moment of a decision."""
+
+    wall_ms: int
+    hour: int
+    """Of the day, local time."""
+    pressure: Pressure
+    log_bytes: int
+    """Of all files in use."""
+
+
+class Verdict(NamedTuple):
+    """What becomes of the oldest file."""
+
+    file: LogFile | None
+    """None: there is no file."""
+    why: Why | None
+    """Why it goes; None: it stays."""
+    stay: Stay | None
+    """Why it stays; None: it goes."""
+
+
+def percent_used(used_bytes: int, available_bytes: int) -> int | None:
+    """Used of what an ordinary user can ever use, in whole percent rounded up (14.1); None if
+    the file system tells of no blocks at all."""
+    total = used_bytes + available_bytes
+    if used_bytes < 0 or available_bytes < 0 or total <= 0:
+        return None
+    return -(-used_bytes * 100 // total)
+
+
+def pressure_of(percents: Sequence[int | None], policy: Policy) -> Pressure:
+    """Judge the disks of log and queues by the fuller of them.
+
+    percents: of each path. One that cannot be measured lets expired files go, as in the reference.
+    """
+    fullest = max((percent for percent in percents if percent is not None), default=0)
+    if fullest > policy.warning_percent:
+        return Pressure.SENDS_STOP
+    if fullest > policy.forcible_percent:
+        return Pressure.FORCED
+    if fullest > policy.used_percent_max or None in percents:
+        return Pressure.EXPIRED_GO
+    return Pressure.NONE
+
+
+def judge_oldest(files: Sequence[LogFile], held: Held, policy: Policy, now: Now) -> Verdict:
+    """Say whether the oldest file goes. Tested over every combination."""
+    if not files:
+        return Verdict(None, None, None)
+    oldest = files[0]
+    stay = kept_by(oldest, is_last=len(files) == 1, held=held)
+    if stay is not None:
+        return Verdict(oldest, None, stay)
+    why = _taken_by(oldest, policy, now)
+    return Verdict(oldest, why, Stay.NOTHING_ASKS if why is None else None)
+
+
+def kept_by(file: LogFile, *, is_last: bool, held: Held) -> Stay | None:
+    """What needs the file; None: nothing does."""
+    if is_last:
+        return Stay.LAST
+    if file.end > held.dispatched_durable:
+        return Stay.NOT_DISPATCHED
+    if file.end > held.confirmed:
+        return Stay.NOT_CONFIRMED
+    if held.snapshot_start is None:
+        return Stay.NO_SNAPSHOT
+    if file.end > held.snapshot_start:
+        return Stay.SNAPSHOT
+    return None
+
+
+def _taken_by(file: LogFile, policy: Policy, now: Now) -> Why | None:
+    if policy.size_max and now.log_bytes > policy.size_max:
+        return Why.SIZE
+    if policy.forcibly and now.pressure >= Pressure.FORCED:
+        return Why.PRESSURE
+    has_expired = now.wall_ms >= file.modified_ms + policy.age_ms
+    is_time = now.hour in policy.delete_hours or now.pressure >= Pressure.EXPIRED_GO
+    return Why.AGE if has_expired and is_time else None
+
+
+def goes_by_age_at(file: LogFile, policy: Policy, now: Now, utc_offset_s: int) -> int:
+    """When the file's age takes it, wall clock in ms, if nothing else does before; now or later.
+
+    utc_offset_s: local time minus UTC; a change of it on the way is not foreseen.
+    """
+    at = max(now.wall_ms, file.modified_ms + policy.age_ms)
+    if now.pressure >= Pressure.EXPIRED_GO or not policy.delete_hours:
+        return at
+    local = at + utc_offset_s * 1000
+    for _ in range(HOURS + 1):
+        if local // HOUR_MS % HOURS in policy.delete_hours:
+            break
+        local = (local // HOUR_MS + 1) * HOUR_MS
+    return local - utc_offset_s * 1000
+
+
+def parse_hours(text: str) -> frozenset[int]:
+    """The hours in "04" or "01;13". Raises ValueError naming the part."""
+    hours = set()
+    for part in text.split(";"):
+        if not (part.isascii() and part.isdigit() and int(part) < HOURS):
+            raise ValueError(f"{part!r} is not an hour from 00 to 23; several are joined by ;")
+        hours.add(int(part))
+    return frozenset(hours)
