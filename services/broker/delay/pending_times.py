@@ -1,0 +1,187 @@
+"""What waits under the timer topic, by its time: (due, queue offset, physical offset, size).
+
+A SQLite file below ``timer/``. It sorts and it decides nothing: it is derived from the timer
+topic's queue and may be deleted at any time (docs/decisions/0013-pending-times-in-sqlite.md). One
+transaction is open all the time; ``commit`` ends it once everything that it holds is on disk in the
+log, so the file never knows of a delivery that the log may forget. Nothing is synced: the page
+cache survives a SIGKILL, and after another boot the file is made anew.
+
+Not for two threads at once. Every method may raise sqlite3.Error: then ``discard`` it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from shared.runtime.clock import BootId
+
+VERSION: Final = 1
+CACHE_KIB: Final = 8192
+"""Of SQLite's own cache of pages; what is behind it is the page cache's business."""
+_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
+_SCHEMA: Final = """
+CREATE TABLE pending (
+    due_ms INTEGER NOT NULL,
+    queue_offset INTEGER NOT NULL,
+    physical_offset INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    PRIMARY KEY (due_ms, queue_offset)
+) WITHOUT ROWID;
+CREATE INDEX by_queue_offset ON pending (queue_offset);
+CREATE TABLE known (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+
+class Pending(NamedTuple):
+    """One message that waits under the timer topic."""
+
+    due_ms: int
+    queue_offset: int
+    physical_offset: int
+    size: int
+    """Bytes of its record."""
+
+
+class PendingTimes:
+    """The file, open."""
+
+    def __init__(self, path: Path, boot_id: BootId) -> None:
+        """Open it, or make it anew if it is not one of this boot. Raises sqlite3.Error, OSError."""
+        self._path = path
+        self._boot_id = f"{boot_id.high:016x}{boot_id.low:016x}"
+        path.parent.mkdir(exist_ok=True)
+        self._file = self._connect()
+        if not self._is_ours():
+            self._make_anew()
+        self.count: int = self._one("SELECT COUNT(*) FROM pending")
+        """How many wait."""
+        self.read_to = int(self._known("read_to"))
+        """Queue offset behind the last message of the timer's queue that was taken in."""
+        self.log_end = int(self._known("log_end"))
+        """Physical offset behind the last record that was taken in."""
+        self._file.execute("BEGIN")
+
+    def _connect(self) -> sqlite3.Connection:
+        # isolation_level None: transactions begin and end where this module says.
+        return sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+
+    def _set_up(self) -> None:
+        self._file.execute("PRAGMA journal_mode = WAL")
+        self._file.execute("PRAGMA synchronous = OFF")
+        self._file.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+
+    def _is_ours(self) -> bool:
+        try:
+            self._set_up()
+            if self._one("PRAGMA user_version") != VERSION:
+                return False
+            return self._known("boot_id") == self._boot_id
+        except sqlite3.DatabaseError:
+            return False  # no database at all, or a damaged one
+
+    def _make_anew(self) -> None:
+        self._file.close()
+        remove(self._path)
+        self._file = self._connect()
+        self._set_up()
+        self._file.executescript(_SCHEMA)
+        self._file.execute(f"PRAGMA user_version = {VERSION}")
+        known = [("boot_id", self._boot_id), ("read_to", "0"), ("log_end", "0")]
+        self._file.executemany("INSERT INTO known VALUES (?, ?)", known)
+
+    def _one(self, query: str) -> int:
+        return int(self._file.execute(query).fetchone()[0])
+
+    def _known(self, name: str) -> str:
+        query = "SELECT value FROM known WHERE name = ?"
+        return str(self._file.execute(query, (name,)).fetchone()[0])
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def due(self, now_ms: int, count_max: int) -> list[Pending]:
+        """The first count_max that are due, in the order of (due, queue offset)."""
+        query = "SELECT * FROM pending WHERE due_ms <= ? ORDER BY due_ms, queue_offset LIMIT ?"
+        return [Pending._make(row) for row in self._file.execute(query, (now_ms, count_max))]
+
+    def behind(self, due_ms: int, queue_offset: int, count_max: int) -> list[Pending]:
+        """The first count_max behind (due_ms, queue_offset), in that order."""
+        query = (
+            "SELECT * FROM pending WHERE (due_ms, queue_offset) > (?, ?) "
+            "ORDER BY due_ms, queue_offset LIMIT ?"
+        )
+        rows = self._file.execute(query, (due_ms, queue_offset, count_max))
+        return [Pending._make(row) for row in rows]
+
+    def first(self) -> Pending | None:
+        """The next one that is due; None if nothing waits."""
+        found = self.behind(-1, -1, 1)
+        return found[0] if found else None
+
+    def below(self, physical_offset: int, count_max: int) -> list[Pending]:
+        """The oldest count_max whose records begin below physical_offset, in the queue's order."""
+        # The queue's order is the log's: the search ends at the first one behind.
+        query = "SELECT * FROM pending ORDER BY queue_offset LIMIT ?"
+        rows = [Pending._make(row) for row in self._file.execute(query, (count_max,))]
+        return [row for row in rows if row.physical_offset < physical_offset]
+
+    def find(self, queue_offset: int) -> Pending | None:
+        """The one with that queue offset; None if it does not wait, or not any more."""
+        query = "SELECT * FROM pending WHERE queue_offset = ?"
+        row = self._file.execute(query, (queue_offset,)).fetchone()
+        return None if row is None else Pending._make(row)
+
+    # -- changing --------------------------------------------------------------------------------
+
+    def take_in(self, rows: Sequence[Pending], *, read_to: int, log_end: int) -> None:
+        """Add what was read from the queue up to queue offset read_to, physical offset log_end."""
+        # In the order of the table: neighbours share a page.
+        self._file.executemany("INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?)", sorted(rows))
+        self.count += len(rows)
+        self.read_to, self.log_end = read_to, log_end
+
+    def remove(self, rows: Iterable[Pending]) -> None:
+        """Remove some that wait."""
+        keys = [row[:2] for row in rows]
+        query = "DELETE FROM pending WHERE due_ms = ? AND queue_offset = ?"
+        self.count -= self._file.executemany(query, keys).rowcount
+
+    def put_back(self, rows: Iterable[Pending]) -> None:
+        """Add again what was removed and could not be delivered."""
+        values = list(rows)
+        self._file.executemany("INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?)", values)
+        self.count += len(values)
+
+    def remove_through(self, due_ms: int, queue_offset: int, read_to: int) -> None:
+        """Remove what a mark says is delivered (``shared.state.values.TimerMark``)."""
+        query = "DELETE FROM pending WHERE (due_ms, queue_offset) <= (?, ?) AND queue_offset < ?"
+        self.count -= self._file.execute(query, (due_ms, queue_offset, read_to)).rowcount
+
+    def commit(self) -> None:
+        """Keep all changes so far over a SIGKILL. All that they follow from is flushed."""
+        update = "UPDATE known SET value = ? WHERE name = ?"
+        known = [(str(self.read_to), "read_to"), (str(self.log_end), "log_end")]
+        self._file.executemany(update, known)
+        self._file.execute("COMMIT")
+        self._file.execute("BEGIN")
+
+    def close(self) -> None:
+        """Give the file back; what was not committed is forgotten."""
+        with contextlib.suppress(sqlite3.Error):
+            self._file.rollback()
+        with contextlib.suppress(sqlite3.Error):
+            self._file.close()
+
+    def discard(self) -> None:
+        """Close and remove the file: it is damaged, or not of this log. Raises OSError."""
+        self.close()
+        remove(self._path)
+
+
+def remove(path: Path) -> None:
+    """Remove the file and what SQLite keeps beside it. Raises OSError."""
+    for suffix in _SUFFIXES:
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
