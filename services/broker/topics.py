@@ -263,6 +263,16 @@ class Topics:
             )
         return await self._finish(self._put(name, queues, perm=perm))
 
+    async def ensure_system(self, name: str, queues: int) -> TopicConfig:
+        """A topic that the broker itself needs, made with so many queues if there is none.
+
+        Durable on return. Raises BadName, and what a send raises.
+        """
+        topic = self.find(check_name(name))
+        if topic is not None:
+            return topic
+        return (await self._finish(self._put(name, queues, only_if_missing=True))).topic
+
     async def delete(self, name: str) -> TopicConfig:
         """Delete a topic; durable on return. Its messages expire with the log.
 

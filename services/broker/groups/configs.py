@@ -1,0 +1,278 @@
+"""Consumer groups: which there are, and how each is to be served.
+
+A group is a state record in the log; what is served is what the log has durably said, except that
+a group which is being deleted takes no commits any more. A deleted one loses its offsets: a new one
+of that name starts as new. Its retry and dead letter topics are made when they are first needed, as
+RocketMQ makes them.
+Before: the calls on groups, and members that join. After: ``state_log``, ``offsets``, ``topics``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from services.broker.fields import check_name, known_fields, shown, whole_number
+from services.broker.groups.offsets import Offsets
+from services.broker.limits import QUEUES_MAX
+from shared.state import records
+from shared.state.records import GroupConfig, GroupRecord, Start, TopicConfig
+from shared.state.state import BrokerState
+from tidemark.errors import BadName, BadRequest, Overloaded, UnknownGroup
+from tidemark.offsets import PhysicalOffset
+
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_PREFIX: Final = "%DLQ%"
+GROUPS_MAX: Final = 100_000
+RETRY_MAX_LIMIT: Final = 1000
+TIME_MS_MAX: Final = 1 << 53
+"""What a number of JSON says exactly."""
+NAMES_SHOWN_MAX: Final = 20
+
+CHANGES: Final = frozenset(
+    {
+        "order",
+        "broadcast",
+        "start",
+        "retry_max",
+        "retry_queues",
+        "lag_objective_ms",
+        "consume_enabled",
+    }
+)
+"""What ``put`` takes."""
+
+T = TypeVar("T")
+
+
+class GroupsLog(Protocol):
+    """Where the records go (``state_log.StateLog``)."""
+
+    async def append_soon(self, body: bytes) -> PhysicalOffset:
+        """Append; the caller goes on in the same step of the loop."""
+        ...
+
+    async def durable(self, end: PhysicalOffset) -> None:
+        """Return when the log is on disk up to end."""
+        ...
+
+
+class SystemTopics(Protocol):
+    """Where retry and dead letter topics are made (``topics.Topics``)."""
+
+    async def ensure_system(self, name: str, queues: int) -> TopicConfig:
+        """The topic, made now if there is none."""
+        ...
+
+
+class Put(NamedTuple):
+    """What ``put`` did."""
+
+    group: GroupConfig
+    created: bool
+    """There was none before; False: it was changed, or was as asked already."""
+
+
+def check_group_name(name: str) -> str:
+    """A name that a group may have. Raises BadName with the rule."""
+    check_name(name, "group")
+    if name.startswith((RETRY_PREFIX, DEAD_PREFIX)):
+        raise BadName(
+            f"group {shown(name)} begins with {RETRY_PREFIX} or {DEAD_PREFIX}, as topics of groups "
+            "do. Nothing was changed.",
+            "Choose another name.",
+            field="group",
+        )
+    return name
+
+
+class GroupConfigs:
+    """The groups of one broker. One loop uses it; changes are made one after another."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        state_log: GroupsLog,
+        topics: SystemTopics,
+        offsets: Offsets,
+        *,
+        flushed: Callable[[], int],
+        auto_create: bool = True,
+        groups_max: int = GROUPS_MAX,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """state: as served; from now on only this object changes its groups.
+
+        flushed: the durable mark that records carry. auto_create: a member that joins, or a commit,
+        makes its group. on_change: called after each change.
+        """
+        self._state = state
+        self._log = state_log
+        self._topics = topics
+        self._offsets = offsets
+        self._flushed = flushed
+        self._auto_create = auto_create
+        self._groups_max = groups_max
+        self._on_change = on_change
+        self._changing = asyncio.Lock()
+        self._running: set[asyncio.Task[object]] = set()
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def find(self, name: str) -> GroupConfig | None:
+        """The group as it is served; None if there is none."""
+        return self._state.groups.get(name)
+
+    def get(self, name: str) -> GroupConfig:
+        """``find``. Raises BadName, UnknownGroup (names some that exist)."""
+        group = self._state.groups.get(name)
+        if group is None:
+            raise self._unknown(check_group_name(name))
+        return group
+
+    def list(self) -> list[GroupConfig]:
+        """All groups by name."""
+        return [group for _, group in sorted(self._state.groups.items())]
+
+    # -- changing --------------------------------------------------------------------------------
+
+    async def put(self, name: str, changes: Mapping[str, object]) -> Put:
+        """Make a group, or change one; durable on return. The same again changes nothing.
+
+        changes: of ``CHANGES``; what is not named stays as it is, or is as by default. Raises
+        BadName, BadRequest, Overloaded, and what ``append_state`` raises.
+        """
+        check_group_name(name)
+        return await self._finish(self._put(name, checked(changes)))
+
+    async def ensure(self, name: str) -> GroupConfig:
+        """The group; made now, with defaults, if members may make groups.
+
+        Raises BadName, UnknownGroup, and what ``put`` raises.
+        """
+        group = self._state.groups.get(name)
+        if group is not None:
+            return group
+        check_group_name(name)
+        if not self._auto_create:
+            raise self._unknown(name)
+        return (await self._finish(self._put(name, {}))).group
+
+    async def delete(self, name: str) -> GroupConfig:
+        """Delete a group and its offsets; durable on return. Its retry topics stay.
+
+        Whether it has members is the caller's question. Raises BadName, UnknownGroup, and what
+        ``append_state`` raises.
+        """
+        return await self._finish(self._delete(name))
+
+    async def retry_topic(self, name: str) -> str:
+        """The topic that a group's messages come back in, made if it is missing.
+
+        Raises BadName, UnknownGroup, and what ``append_state`` raises.
+        """
+        group = self.get(name)
+        topic = RETRY_PREFIX + name
+        await self._topics.ensure_system(topic, min(max(group.retry_queues, 1), QUEUES_MAX))
+        return topic
+
+    async def dead_topic(self, name: str) -> str:
+        """The topic of a group's dead letters, made if it is missing; like ``retry_topic``."""
+        self.get(name)
+        topic = DEAD_PREFIX + name
+        await self._topics.ensure_system(topic, 1)
+        return topic
+
+    async def _finish(self, change: Coroutine[object, object, T]) -> T:
+        """Run a change to its end, even if the caller is cancelled meanwhile: once its record is
+        appended, what is served must follow (``topics`` tells the story)."""
+        task = asyncio.ensure_future(change)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[object]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, also when the caller is gone
+
+    async def _put(self, name: str, changes: Mapping[str, object]) -> Put:
+        async with self._changing:
+            before = self._state.groups.get(name)
+            if before is None and len(self._state.groups) >= self._groups_max:
+                raise Overloaded(
+                    f"there are {self._groups_max} groups, which is the limit. No group was made.",
+                    "Delete groups that nobody uses any more.",
+                    limit=self._groups_max,
+                )
+            wanted = (before or GroupConfig(name))._replace(**changes)  # type: ignore[arg-type]
+            if wanted != before:
+                body = records.encode(GroupRecord(self._flushed(), wanted))
+                await self._log.durable(await self._log.append_soon(body))
+                self._state.apply(GroupRecord(0, wanted))
+                self._on_change()
+            return Put(wanted, created=before is None)
+
+    async def _delete(self, name: str) -> GroupConfig:
+        async with self._changing:
+            group = self.get(name)
+            gone = group._replace(deleted=True)
+            end = await self._log.append_soon(records.encode(GroupRecord(self._flushed(), gone)))
+            # In the same step: a commit that comes while this is flushed finds no group, and
+            # nothing that was committed before is written behind the deletion.
+            self._offsets.remove_group(name)
+            self._state.apply(GroupRecord(0, gone))
+            self._on_change()
+            await self._log.durable(end)
+        return gone
+
+    def _unknown(self, name: str) -> UnknownGroup:
+        existing = heapq.nsmallest(NAMES_SHOWN_MAX, self._state.groups)
+        listed = ", ".join(existing) or "none"
+        more = len(self._state.groups) - NAMES_SHOWN_MAX
+        return UnknownGroup(
+            f"there is no group {name!r}; groups: {listed}{f' and {more} more' * (more > 0)}.",
+            f"Create it: PUT /v1/groups/{name}, or `tidemark group create {name}`.",
+            group=name,
+            groups=existing,
+        )
+
+
+def checked(changes: Mapping[str, object]) -> dict[str, object]:
+    """The changes, if each has a value that it may have. Raises BadRequest."""
+    known_fields(changes, CHANGES, "")
+    result: dict[str, object] = {}
+    for name, value in changes.items():
+        match name:
+            case "start":
+                result[name] = _start(value)
+            case "retry_max":
+                result[name] = whole_number(value, name, 0, RETRY_MAX_LIMIT)
+            case "retry_queues":
+                result[name] = whole_number(value, name, 1, QUEUES_MAX)
+            case "lag_objective_ms":
+                result[name] = None if value is None else whole_number(value, name, 1, TIME_MS_MAX)
+            case _:
+                result[name] = _flag(value, name)
+    return result
+
+
+def _start(value: object) -> Start:
+    if value == "first":
+        return "first"
+    if value == "last":
+        return "last"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return whole_number(value, "start", 0, TIME_MS_MAX)
+    raise BadRequest(
+        f'start must be "first", "last" or a time in milliseconds since 1970, not {shown(value)}.',
+        field="start",
+    )
+
+
+def _flag(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise BadRequest(f"{name} must be true or false, not {shown(value)}.", field=name)
+    return value

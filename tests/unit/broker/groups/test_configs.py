@@ -1,0 +1,173 @@
+"""Groups: made, changed and deleted in the log; their topics made when first needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from services.broker.groups.configs import GroupConfigs, check_group_name
+from services.broker.groups.offsets import Offsets
+from shared.state import records
+from shared.state.records import GroupConfig, TopicConfig
+from shared.state.state import BrokerState
+from tidemark.errors import BadName, BadRequest, Overloaded, UnknownGroup
+from tidemark.offsets import PhysicalOffset
+
+
+class Log:
+    def __init__(self) -> None:
+        self.state = BrokerState()
+        self.bodies: list[bytes] = []
+        self.appended = asyncio.Event()
+        self.flush = asyncio.Event()
+        self.flush.set()
+
+    def append_offsets_now(self, bodies: Sequence[bytes]) -> PhysicalOffset:
+        for body in bodies:
+            self.bodies.append(body)
+            self.state.apply(records.decode(body))
+        self.appended.set()
+        return PhysicalOffset(len(self.bodies))
+
+    async def append_soon(self, body: bytes) -> PhysicalOffset:
+        return self.append_offsets_now([body])
+
+    async def file_made(self) -> None:
+        raise AssertionError("there is always a file")
+
+    async def durable(self, end: PhysicalOffset) -> None:
+        await self.flush.wait()
+
+
+class MadeTopics:
+    def __init__(self) -> None:
+        self.made: list[tuple[str, int]] = []
+
+    async def ensure_system(self, name: str, queues: int) -> TopicConfig:
+        self.made.append((name, queues))
+        return TopicConfig(name, queues, queues)
+
+
+class Node:
+    def __init__(self, *, auto_create: bool = True, groups_max: int = 5) -> None:
+        self.log, self.topics, self.state = Log(), MadeTopics(), BrokerState()
+        self.changed = asyncio.Event()
+        self.offsets = Offsets(self.state, self.log, flushed=lambda: 0)
+        self.configs = GroupConfigs(
+            self.state,
+            self.log,
+            self.topics,
+            self.offsets,
+            flushed=lambda: 0,
+            auto_create=auto_create,
+            groups_max=groups_max,
+            on_change=lambda: self.changed.set(),
+        )
+
+
+async def test_a_group_is_made_changed_and_in_the_log() -> None:
+    node = Node()
+    put = await node.configs.put("g", {"order": True, "start": 1_700_000_000_000})
+    assert put == (GroupConfig("g", order=True, start=1_700_000_000_000), True)
+    put = await node.configs.put("g", {"retry_max": 3, "lag_objective_ms": 60_000})
+    assert not put.created
+    assert put.group == node.configs.get("g")
+    assert node.log.state.groups == {"g": put.group}
+    written = len(node.log.bodies)
+    assert (await node.configs.put("g", {"retry_max": 3})).group == put.group
+    assert (await node.configs.put("g", {})).group == put.group
+    assert len(node.log.bodies) == written
+    assert node.configs.list() == [put.group]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"orderly": True}, "orderly"),
+        ({"order": 1}, "order"),
+        ({"broadcast": "yes"}, "broadcast"),
+        ({"start": "middle"}, "start"),
+        ({"start": True}, "start"),
+        ({"start": -1}, "start"),
+        ({"retry_max": -1}, "retry_max"),
+        ({"retry_queues": 0}, "retry_queues"),
+        ({"lag_objective_ms": 0}, "lag_objective_ms"),
+    ],
+)
+async def test_a_wrong_setting_is_named_and_nothing_made(
+    changes: dict[str, object], named: str
+) -> None:
+    node = Node()
+    with pytest.raises(BadRequest, match=named):
+        await node.configs.put("g", changes)
+    assert node.configs.find("g") is None
+
+
+@pytest.mark.parametrize("name", ["", "a b", "g@h", "x" * 128, "%RETRY%g", "%DLQ%g"])
+def test_a_name_that_no_group_may_have_is_refused(name: str) -> None:
+    with pytest.raises(BadName):
+        check_group_name(name)
+
+
+async def test_a_missing_group_is_made_on_first_use_only_if_allowed() -> None:
+    node = Node()
+    first, second = await asyncio.gather(node.configs.ensure("g"), node.configs.ensure("g"))
+    assert first == second == GroupConfig("g")
+    assert len(node.log.bodies) == 1
+    strict = Node(auto_create=False)
+    with pytest.raises(UnknownGroup, match="no group 'g'"):
+        await strict.configs.ensure("g")
+    with pytest.raises(UnknownGroup):
+        await strict.configs.retry_topic("g")
+
+
+async def test_groups_beyond_the_limit_are_refused() -> None:
+    node = Node(groups_max=2)
+    await node.configs.ensure("a")
+    await node.configs.ensure("b")
+    with pytest.raises(Overloaded):
+        await node.configs.ensure("c")
+    await node.configs.put("a", {"order": True})
+
+
+async def test_a_deleted_group_loses_its_offsets_and_takes_no_commit_meanwhile() -> None:
+    node = Node()
+    await node.configs.ensure("g")
+    node.offsets.accept("g", {("t", 0): 5})
+    await node.offsets.finish()
+    node.offsets.accept("g", {("t", 0): 6})
+    node.log.flush.clear()
+    deleting = asyncio.create_task(node.configs.delete("g"))
+    node.log.appended.clear()
+    await node.log.appended.wait()
+    assert node.configs.find("g") is None
+    with pytest.raises(UnknownGroup):
+        node.configs.get("g")
+    node.log.flush.set()
+    assert (await deleting).name == "g"
+    await node.offsets.finish()
+    assert node.log.state.groups == {}
+    assert node.log.state.offsets == {}
+
+
+async def test_a_caller_that_hangs_up_does_not_stop_a_change_half_way() -> None:
+    node = Node()
+    node.log.flush.clear()
+    putting = asyncio.create_task(node.configs.put("g", {}))
+    await node.log.appended.wait()
+    putting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await putting
+    node.log.flush.set()
+    await node.changed.wait()
+    assert node.configs.find("g") == GroupConfig("g")
+
+
+async def test_the_topics_of_a_group_are_named_and_made_as_rocketmq_does() -> None:
+    node = Node()
+    await node.configs.put("g", {"retry_queues": 3})
+    assert await node.configs.retry_topic("g") == "%RETRY%g"
+    assert await node.configs.dead_topic("g") == "%DLQ%g"
+    assert node.topics.made == [("%RETRY%g", 3), ("%DLQ%g", 1)]
