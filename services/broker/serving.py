@@ -275,6 +275,7 @@ class Serving:
             self._host,
             flushed=lambda: self._appender.flushed,
             file_size=config.store.commit_log_file_size,
+            log_start=lambda: self._reader.min_offset,
         )
         topics = Topics(
             state,
