@@ -33,36 +33,41 @@ class GroupCounters:
         self._series_max = series_max
         self._pairs: set[tuple[str, str]] = set()
         self._groups: set[str] = set()
-        pair = ["group", "topic"]
-
-        def counter(name: str, definition: str, labels: list[str] = pair) -> BulkCounter:
-            return BulkCounter(name, definition, labels, registry=registry)
-
-        self._consumed = counter(
+        self._consumed = BulkCounter(
             "tidemark_group_consumed_messages_total",
             "Sum of forward commit moves: messages that the group is done with.",
+            ["group", "topic"],
+            registry=registry,
         )
-        self._skipped = counter(
+        self._skipped = BulkCounter(
             "tidemark_group_skipped_messages_total",
             "Messages passed over unread, by reason: expired, reset_forward.",
-            [*pair, "reason"],
+            ["group", "topic", "reason"],
+            registry=registry,
         )
-        self._filtered = counter(
+        self._filtered = BulkCounter(
             "tidemark_group_filtered_messages_total",
             "Messages withheld by a subscription's tags.",
+            ["group", "topic"],
+            registry=registry,
         )
-        self._resets = counter(
+        self._resets = BulkCounter(
             "tidemark_group_offset_resets_total",
             "Resets that moved a queue's committed offset, by direction: backward, forward.",
-            [*pair, "direction"],
+            ["group", "topic", "direction"],
+            registry=registry,
         )
-        self._redelivered = counter(
+        self._redelivered = BulkCounter(
             "tidemark_group_redelivered_messages_total",
             "Deliveries of a message beyond the first, from the same queue.",
+            ["group", "topic"],
+            registry=registry,
         )
-        self._dead = counter(
+        self._dead = BulkCounter(
             "tidemark_group_dead_messages_total",
             "Messages moved to the group's dead-letter topic, by the topic they came from.",
+            ["group", "topic"],
+            registry=registry,
         )
         self._delivery_delay = BulkHistogram(
             "tidemark_group_delivery_delay_seconds",

@@ -30,44 +30,11 @@ from services.broker.groups.views import (
 from shared.state.values import GroupConfig
 from tidemark.clock import Clock
 
+PREFIX: Final = "tidemark_group_"
 SAME_FOR_S: Final = 1.0
 """What was found is served for so long."""
 LOOKS_AT_ONCE: Final = 64
 """Groups and queues looked at between two turns of the loop."""
-
-FAMILIES: Final = {
-    "lag_messages": (
-        "Max offset minus the later of commit and min offset, summed over queues; absent while "
-        "unknown.",
-        ("group", "topic", "kind"),
-    ),
-    "lag_seconds": (
-        "Now minus the store time of the oldest unread message, largest over queues; 0 without "
-        "one, absent while unknown.",
-        ("group", "topic", "kind"),
-    ),
-    "lag_queue_max_messages": ("Largest lag of a single queue.", ("group", "topic")),
-    "inflight_messages": ("Handed to members and not committed.", ("group", "topic")),
-    "commit_age_seconds": (
-        "Longest time since the commit was seen to move, of queues that have lag; 0 if none has.",
-        ("group", "topic"),
-    ),
-    "lagging_queues": (
-        "Queues whose oldest unread message is older than the group's objective.",
-        ("group", "topic"),
-    ),
-    "stuck_queues": (
-        "Queues with lag whose commit has not moved for four times its longest recent gap, at "
-        "least a minute, while the group has members.",
-        ("group", "topic"),
-    ),
-    "ahead_queues": ("Queues whose commit is beyond the max offset.", ("group", "topic")),
-    "unknown_queues": ("Queues whose lag is not known, counted in no sum.", ("group", "topic")),
-    "subscribed": ("1 while a member subscribes to the topic.", ("group", "topic")),
-    "members": ("Members of the group.", ("group",)),
-    "lag_objective_seconds": ("How old an unread message may be, as configured.", ("group",)),
-}
-"""Name behind ``tidemark_group_`` → definition, labels."""
 
 
 class GroupList(Protocol):
@@ -117,12 +84,12 @@ class GroupGauges(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """What ``collect`` yields, without samples."""
-        return [_family(name) for name in FAMILIES]
+        return _families().values()
 
     def collect(self) -> Iterable[Metric]:
         """What was found at the last look."""
         found = self._found
-        families = {name: _family(name) for name in FAMILIES}
+        families = _families()
         for each in found.pairs:
             labels = [each.group, each.topic]
             if each.messages is not None:
@@ -258,6 +225,67 @@ class Pass:
         return known
 
 
-def _family(name: str) -> GaugeMetricFamily:
-    definition, labels = FAMILIES[name]
-    return GaugeMetricFamily(f"tidemark_group_{name}", definition, labels=labels)
+def _families() -> dict[str, GaugeMetricFamily]:
+    """Every gauge without samples, by its name behind ``tidemark_group_``."""
+    families = [
+        GaugeMetricFamily(
+            "tidemark_group_lag_messages",
+            "Max offset minus the later of commit and min offset, summed over queues; absent while "
+            "unknown.",
+            labels=["group", "topic", "kind"],
+        ),
+        GaugeMetricFamily(
+            "tidemark_group_lag_seconds",
+            "Now minus the store time of the oldest unread message, largest over queues; 0 without "
+            "one, absent while unknown.",
+            labels=["group", "topic", "kind"],
+        ),
+        GaugeMetricFamily(
+            "tidemark_group_lag_queue_max_messages",
+            "Largest lag of a single queue.",
+            labels=["group", "topic"],
+        ),
+        GaugeMetricFamily(
+            "tidemark_group_inflight_messages",
+            "Handed to members and not committed.",
+            labels=["group", "topic"],
+        ),
+        GaugeMetricFamily(
+            "tidemark_group_commit_age_seconds",
+            "Longest time since the commit was seen to move, of queues with lag; 0 if none has any.",
+            labels=["group", "topic"],
+        ),
+        GaugeMetricFamily(
+            "tidemark_group_lagging_queues",
+            "Queues whose oldest unread message is older than the group's objective.",
+            labels=["group", "topic"],
+        ),
+        GaugeMetricFamily(
+            "tidemark_group_stuck_queues",
+            "Queues with lag whose commit has not moved for four times its longest recent gap, at "
+            "least a minute, while the group has members.",
+            labels=["group", "topic"],
+        ),
+        GaugeMetricFamily(
+            "tidemark_group_ahead_queues",
+            "Queues whose commit is beyond the max offset.",
+            labels=["group", "topic"],
+        ),
+        GaugeMetricFamily(
+            "tidemark_group_unknown_queues",
+            "Queues whose lag is not known, counted in no sum.",
+            labels=["group", "topic"],
+        ),
+        GaugeMetricFamily(
+            "tidemark_group_subscribed",
+            "1 while a member subscribes to the topic.",
+            labels=["group", "topic"],
+        ),
+        GaugeMetricFamily("tidemark_group_members", "Members of the group.", labels=["group"]),
+        GaugeMetricFamily(
+            "tidemark_group_lag_objective_seconds",
+            "How old an unread message may be, as configured.",
+            labels=["group"],
+        ),
+    ]
+    return {family.name.removeprefix(PREFIX): family for family in families}

@@ -1,0 +1,168 @@
+"""What members of a group handled, as one file tells it, and what a group owes them.
+
+Members append entries of 32 bytes to one file, opened with O_APPEND: the kernel puts them one
+behind the other, so the file's order is the order in which things happened, over all processes.
+An entry is a message handled (or several adjacent ones), a queue taken or given up. 32 divides a
+page: a SIGKILL in the middle of a long write ends it between two entries.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ENTRY: Final = struct.Struct("<BxHHHQQQ")
+COUNT_MAX: Final = (1 << 16) - 1
+READ_SIZE: Final = ENTRY.size << 15
+SHOWN_MAX: Final = 5
+assert ENTRY.size == 32
+
+
+class What(IntEnum):
+    """Kinds of entries."""
+
+    HANDLED = 1
+    ASSIGNED = 2
+    REVOKED = 3
+
+
+class Entry(NamedTuple):
+    """One thing that a member did."""
+
+    what: What
+    queue: int
+    member: int
+    count: int
+    """Messages handled: those at queue_offset … queue_offset + count − 1."""
+    generation: int
+    """That the member knew then."""
+    queue_offset: int
+    at_ns: int
+    """The machine's monotonic clock; for people, no rule looks at it."""
+
+    def packed(self) -> bytes:
+        """The entry's 32 bytes."""
+        return ENTRY.pack(*self)
+
+
+def read(path: Path) -> Iterator[Entry]:
+    """All entries of a file, in the order in which they were written."""
+    with path.open("rb") as file:
+        while chunk := file.read(READ_SIZE):
+            whole = chunk[: len(chunk) // ENTRY.size * ENTRY.size]
+            for what, *rest in ENTRY.iter_unpack(whole):
+                yield Entry(What(what), *rest)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was found."""
+
+    handled: int = 0
+    distinct: int = 0
+    missing: int = 0
+    moves: int = 0
+    """Times a queue was taken."""
+    generations: int = 0
+    wrong: list[str] = field(default_factory=list)
+    """Violations, the first few of them in words."""
+    violations: int = 0
+
+    @property
+    def duplicates(self) -> int:
+        """Messages handled once more than once."""
+        return self.handled - self.distinct
+
+    @property
+    def duplicate_share(self) -> float:
+        """Of the messages that there are."""
+        return self.duplicates / self.distinct if self.distinct else 0.0
+
+    def violated(self, what: str) -> None:
+        """Note a violation."""
+        self.violations += 1
+        if len(self.wrong) < SHOWN_MAX:
+            self.wrong.append(what)
+
+
+def judge(entries: Iterable[Entry], ends: Mapping[int, int], *, ordered: bool) -> Verdict:
+    """Hold what was handled against what there was.
+
+    ends: queue → its max offset; every message below it has to be handled at least once. ordered:
+    also, in each queue no message before all earlier ones are done; to be handled again is allowed,
+    for a member may die between handling and committing.
+    """
+    verdict = Verdict()
+    queues = {queue: _Queue(queue, end) for queue, end in ends.items()}
+    generations: set[int] = set()
+    for entry in entries:
+        queue = queues.get(entry.queue)
+        if queue is None:
+            verdict.violated(f"{entry} is of a queue that is not there")
+            continue
+        generations.add(entry.generation)
+        match entry.what:
+            case What.ASSIGNED:
+                verdict.moves += 1
+                queue.reader = entry.member
+            case What.REVOKED:
+                if queue.reader == entry.member:
+                    queue.reader = None
+            case What.HANDLED:
+                queue.handle(entry, verdict, ordered=ordered)
+    verdict.generations = len(generations)
+    for queue in queues.values():
+        verdict.distinct += queue.end - queue.seen.count(0)
+        missing = queue.seen.count(0)
+        if missing:
+            verdict.missing += missing
+            first = queue.seen.index(0)
+            verdict.violated(f"queue {queue.number}: {missing} not handled, the first at {first}")
+    return verdict
+
+
+class _Queue:
+    """One queue as the entries pass."""
+
+    def __init__(self, number: int, end: int) -> None:
+        self.number = number
+        self.end = end
+        self.seen = bytearray(end)
+        """One byte per message: 1 once it is handled."""
+        self.reader: int | None = None
+        """Who took it last and has not given it up."""
+        self.owners: dict[int, int] = {}
+        """Generation → the member that handled messages in it."""
+        self.done = 0
+        """Everything below is handled."""
+
+    def handle(self, entry: Entry, verdict: Verdict, *, ordered: bool) -> None:
+        """Messages were handled."""
+        first, behind = entry.queue_offset, entry.queue_offset + entry.count
+        if behind > self.end:
+            verdict.violated(f"queue {self.number}: {entry} is behind the end {self.end}")
+            return
+        owner = self.owners.setdefault(entry.generation, entry.member)
+        if owner != entry.member:
+            verdict.violated(
+                f"queue {self.number}: members {owner} and {entry.member} both handled messages in "
+                f"generation {entry.generation:#x}"
+            )
+        if self.reader != entry.member:
+            verdict.violated(
+                f"queue {self.number}: member {entry.member} handled {first} while it was "
+                f"{'nobody' if self.reader is None else f'member {self.reader}'}'s"
+            )
+        if ordered and first > self.done:
+            verdict.violated(
+                f"queue {self.number}: {first} was handled by member {entry.member} before "
+                f"{self.done} was done"
+            )
+        verdict.handled += entry.count
+        self.seen[first:behind] = b"\1" * entry.count
+        if first <= self.done < behind:
+            self.done = behind
