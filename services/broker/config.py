@@ -41,6 +41,16 @@ class BrokerConfig:
         False, says="a misspelt topic makes a new one instead of an error"
     )
     auto_create_queues: int = setting(4, unit="queues", minimum=1, maximum=1024)
+    auto_create_groups: bool = setting(
+        True, says="false: a group has to be made before its first member joins"
+    )
+    group_series_max: int = setting(
+        1000,
+        unit="pairs",
+        minimum=1,
+        says="pairs of a group and a topic with metrics of their own; the rest is summed under "
+        "_other",
+    )
     message_size_max: int = setting(
         4 << 20, unit="bytes", minimum=10, maximum=64 << 20, says="body of one message"
     )

@@ -13,6 +13,8 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.broker.bulk_metrics import BulkCounter, BulkHistogram
+from services.broker.groups.counters import SERIES_MAX, GroupCounters
+from services.broker.groups.metrics import GroupGauges
 from shared.runtime.metrics import SECONDS_BUCKETS
 
 TOPICS_MAX: Final = 1000
@@ -24,8 +26,11 @@ GROUP_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 class BrokerMetrics:
     """All series of one broker, in a registry given by the service."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, group_series_max: int = SERIES_MAX) -> None:
+        """group_series_max: pairs of a consumer group and a topic with series of their own."""
         self._registry = registry
+        self.groups = GroupCounters(registry, group_series_max)
+        self.group_gauges = GroupGauges(registry, group_series_max)
         self._topics: set[str] = set()
         self.messages_in = BulkCounter(
             "tidemark_broker_messages_in_total",

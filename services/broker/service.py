@@ -67,7 +67,7 @@ class Broker:
         self._health = Health(self._clock)
         self._gate = Gate(self._health)
         self._registry = new_registry(SERVICE, __version__)
-        self._metrics = BrokerMetrics(self._registry)
+        self._metrics = BrokerMetrics(self._registry, config.group_series_max)
 
     async def run(self) -> None:
         """Everything, from the locks to the locks."""
@@ -95,7 +95,11 @@ class Broker:
                 lambda: server.connections,
             )
             admin = AdminServer(
-                self._health, self._registry, host=config.admin_host, port=config.admin_port
+                self._health,
+                self._registry,
+                host=config.admin_host,
+                port=config.admin_port,
+                before_scrape=self._metrics.group_gauges.refresh,
             )
             await closing.enter_async_context(admin)
             await server.start(config.host, config.port)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -122,8 +122,11 @@ class AdminServer:
         host: str,
         port: int,
         routes: Iterable[web.AbstractRouteDef] = (),
+        before_scrape: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """before_scrape: awaited before metrics are read, to take those that cost something."""
         self._health, self._registry = health, registry
+        self._before_scrape = before_scrape
         self._host, self._port = host, port
         self._runner: web.AppRunner | None = None
         self._beat: asyncio.Task[None] | None = None
@@ -185,6 +188,8 @@ class AdminServer:
         return _json(self._health.as_dict(), 200 if self._health.ready else 503)
 
     async def _metrics(self, _: web.Request) -> web.Response:
+        if self._before_scrape is not None:
+            await self._before_scrape()
         return web.Response(
             body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )

@@ -123,7 +123,10 @@ def _registered_metrics() -> dict[str, tuple[str, str]]:
                     continue
             for name in _spelled(call.args[0], words):
                 if kind is not None and name.startswith("tidemark_"):
-                    labels = [arg for arg in call.args[2:3] if isinstance(arg, ast.List)]
+                    given = [each.value for each in call.keywords if each.arg == "labels"]
+                    labels = [
+                        each for each in (*call.args[2:3], *given) if isinstance(each, ast.List)
+                    ]
                     named = ", ".join(ast.literal_eval(labels[0])) if labels else "–"
                     suffix = "_total" if function == "CounterMetricFamily" else ""
                     found[name + suffix] = (kind, named)
