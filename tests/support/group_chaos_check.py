@@ -36,8 +36,8 @@ class Entry(NamedTuple):
     what: What
     queue: int
     member: int
-    count: int
-    """Messages handled: those at queue_offset … queue_offset + count − 1."""
+    messages: int
+    """Handled ones: those at queue_offset … queue_offset + messages − 1."""
     generation: int
     """That the member knew then."""
     queue_offset: int
@@ -142,7 +142,7 @@ class _Queue:
 
     def handle(self, entry: Entry, verdict: Verdict, *, ordered: bool) -> None:
         """Messages were handled."""
-        first, behind = entry.queue_offset, entry.queue_offset + entry.count
+        first, behind = entry.queue_offset, entry.queue_offset + entry.messages
         if behind > self.end:
             verdict.violated(f"queue {self.number}: {entry} is behind the end {self.end}")
             return
@@ -162,7 +162,7 @@ class _Queue:
                 f"queue {self.number}: {first} was handled by member {entry.member} before "
                 f"{self.done} was done"
             )
-        verdict.handled += entry.count
-        self.seen[first:behind] = b"\1" * entry.count
+        verdict.handled += entry.messages
+        self.seen[first:behind] = b"\1" * entry.messages
         if first <= self.done < behind:
             self.done = behind

@@ -252,7 +252,7 @@ def _families() -> dict[str, GaugeMetricFamily]:
         ),
         GaugeMetricFamily(
             "tidemark_group_commit_age_seconds",
-            "Longest time since the commit was seen to move, of queues with lag; 0 if none has any.",
+            "Longest time since the commit was seen to move, of queues with lag; 0 if none has.",
             labels=["group", "topic"],
         ),
         GaugeMetricFamily(
