@@ -122,7 +122,7 @@ class GroupGauges(Collector):
         objectives_s: dict[str, float] = {}
         for config in sources.configs.list():
             pairs += await pass_.pairs_of(config)
-            members[config.name] = len(sources.members.members(config.name))
+            members[config.name] = sources.members.member_count(config.name)
             objectives_s[config.name] = (config.lag_objective_ms or OBJECTIVE_MS) / 1000
         shown = fold(pairs, self._series_max)
         # Groups are bounded as their pairs are: those with members first, then by name.

@@ -97,7 +97,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "GroupView": object_of(
         {
             "group": {"type": "string"},
-            "state": {"type": "string", "enum": ["active", "empty"]},
+            "state": {"type": "string", "enum": ["empty", "stable", "rebalancing"]},
             "generation": or_null(integer(0, I64_MAX, "Of the assignment; null without members.")),
             "at_ms": integer(0, I64_MAX, "The node's clock at this look."),
             "order": {"type": "boolean"},

@@ -78,12 +78,20 @@ class Members(Protocol):
         """Everybody who is there; nobody in a group that is not known."""
         ...
 
+    def member_count(self, group: str) -> int:
+        """How many are there."""
+        ...
+
+    def state(self, group: str) -> str:
+        """``empty``, ``stable``, or ``rebalancing`` while queues wait for those who hold them."""
+        ...
+
     def owner(self, group: str, topic: str, queue: int) -> str | None:
         """The member that reads the queue; None while it is nobody's."""
         ...
 
     def generation(self, group: str) -> int | None:
-        """Of the assignment; None if there never was one since the start."""
+        """Of the assignment; None in a group without members."""
         ...
 
     def in_flight(self, group: str) -> Mapping[Queue, int]:
@@ -184,8 +192,8 @@ class GroupViews:
             )
         return {
             **as_map(config),
-            "state": "active" if members else "empty",
-            "generation": self._members.generation(name) if members else None,
+            "state": self._members.state(name),
+            "generation": self._members.generation(name),
             "at_ms": self._clock.wall_ms(),
             "members": [member_map(member) for member in members],
             "lag": self._total(config, everything, objective_s).as_dict(),

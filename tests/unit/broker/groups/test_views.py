@@ -79,8 +79,14 @@ class Group:
         owners = [each.member for each in self.members_now if (topic, queue) in each.assignment]
         return owners[0] if owners else None
 
+    def member_count(self, group: str) -> int:
+        return len(self.members_now)
+
+    def state(self, group: str) -> str:
+        return "stable" if self.members_now else "empty"
+
     def generation(self, group: str) -> int | None:
-        return 1 << 32 | 7
+        return 1 << 32 | 7 if self.members_now else None
 
     def in_flight(self, group: str) -> Mapping[tuple[str, int], int]:
         return {queue: 1 for each in self.members_now for queue in each.assignment}
@@ -192,7 +198,7 @@ def test_a_group_is_shown_with_its_members_topics_and_totals(made: Made) -> None
     found = made.one()
     assert (found["group"], found["state"], found["generation"]) == (
         "billing",
-        "active",
+        "stable",
         1 << 32 | 7,
     )
     assert found["members"] == [
