@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from services.broker.groups.configs import GroupConfigs
+from services.broker.groups.offsets import Offsets
 from services.broker.produce import Sends
 from services.broker.pull import Puller
 from services.broker.query import Queries
@@ -17,3 +19,5 @@ class Parts(NamedTuple):
     puller: Puller
     queries: Queries
     topics: TopicViews
+    group_configs: GroupConfigs
+    offsets: Offsets

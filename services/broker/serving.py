@@ -18,6 +18,7 @@ from services.broker.append import Append
 from services.broker.committer import Committer
 from services.broker.config import BrokerConfig
 from services.broker.connections import BoundedServer
+from services.broker.consuming import Consuming, Foundation
 from services.broker.files_ahead import FilesAhead
 from services.broker.flusher import Flusher, Pace
 from services.broker.gate import Gate
@@ -80,6 +81,7 @@ class Built(NamedTuple):
 
     parts: Parts
     append: Append
+    consuming: Consuming
     state_log: StateLog
     topic_file: TopicFile
     state_known: bool
@@ -230,6 +232,7 @@ class Serving:
                 await stop.wait()
                 gate.shut()
                 self._health.state = "stopping"
+                await built.consuming.finish()
                 built.append.close()
                 built.parts.puller.held.close()
                 await server.close()
@@ -246,6 +249,7 @@ class Serving:
                     "pulls": lambda: built.parts.puller.run(stop, self._doorbell),
                     "snapshots": lambda: built.state_log.run(stop),
                     "topic-file": lambda: built.topic_file.run(stop),
+                    **built.consuming.runners(stop),
                     "door": open_and_close,
                 },
             )
@@ -340,8 +344,14 @@ class Serving:
             self._host,
             self._committer,
         )
-        parts = Parts(sends, puller, queries, views)
-        return Built(parts, append, state_log, topic_file, state.is_known)
+        consuming = Consuming(
+            Foundation(
+                config, self._clock, state, state_log, topics, lambda: self._appender.flushed
+            ),
+            on_group_change=lambda: None,
+        )
+        parts = Parts(sends, puller, queries, views, consuming.configs, consuming.offsets)
+        return Built(parts, append, consuming, state_log, topic_file, state.is_known)
 
     async def _catch_up(self, stop: asyncio.Event, gate: Gate, api: Api) -> bool:
         """Wait until the queues cover the recovered log; False if stopped before.

@@ -133,7 +133,9 @@ async def served(
         version="test",
     )
     puller = Puller()
-    api.parts = Parts(cast(Any, sends), cast(Any, puller), cast(Any, None), cast(Any, Topics()))
+    unused = dict.fromkeys(Parts._fields, None)
+    used = {"sends": sends, "puller": puller, "topics": Topics()}
+    api.parts = Parts(**cast(Any, unused | used))
     server = BoundedServer(
         api.app,
         metrics,
