@@ -62,10 +62,10 @@ class CommitLogReader:
                 self._files.unmap()
                 self._files.refresh()
         first = self._files.min_offset
-        if first is None or published != self._published_min:
+        if first is None or published != self._published_min or first < published:
             # Files have come or gone since the last look, and a removed one that is still mapped
-            # keeps its blocks. MIN alone is not enough: in a page that was lost or restored from
-            # an old copy it is too small.
+            # keeps its blocks: one below the published start is about to be. MIN alone is not
+            # enough: in a page that was lost or restored from an old copy it is too small.
             self._published_min = published
             self._files.refresh()
             first = self._files.min_offset

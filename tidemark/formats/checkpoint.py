@@ -106,6 +106,12 @@ class Slot(IntEnum):
     REPUT_BOOT_ID_HIGH = _REPUT + 9
     REPUT_BOOT_ID_LOW = _REPUT + 10
     """The boot in which the index was last known whole; 0 = its files are not to be trusted."""
+    CLEANED_MIN = _REPUT + 11
+    """Queue and index files that hold nothing at or above here are gone."""
+    REMOVING_FIRSTS = _REPUT + 12
+    """RESUME_FIRSTS may lag behind the files by so much: leading queue files were removed."""
+    REMOVING_ENTRIES = _REPUT + 13
+    """RESUME_INDEX_ENTRIES may be ahead of the files by so much."""
 
     # ha
     CONFIRM = _HA

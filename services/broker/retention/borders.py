@@ -1,0 +1,49 @@
+"""Where queues begin once the log begins at some physical offset: what a deletion would change.
+
+Reads queue files of its own, never those of readers that serve: these remember where their queue
+begins now, and a question about later would have them say it too early.
+Before: ``deletion`` and ``expiry`` ask. After: ``losses`` counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shared.files.queue_files import COPIED_MAX, QueueFiles
+from shared.files.queue_math import EVERYTHING, is_filler
+from shared.files.store_dir import StoreDir
+
+Queue = tuple[str, int]
+"""(topic, queue)."""
+
+
+def borders(store: StoreDir, queues: Iterable[Queue], physical: int) -> dict[Queue, int]:
+    """The min offset of each queue in a log that begins at physical. Blocks; any thread.
+
+    Exact if everything below physical is dispatched. A queue without files begins at 0.
+    """
+    return {queue: border(store, queue, physical) for queue in queues}
+
+
+def border(store: StoreDir, queue: Queue, physical: int) -> int:
+    """The min offset of one queue in a log that begins at physical."""
+    files = QueueFiles(
+        store.disk,
+        store.consume_queue_dir(*queue),
+        store.config.consume_queue_file_size,
+        copied_max=COPIED_MAX,
+    )
+    try:
+        end = files.count(EVERYTHING)
+        last = files.unit(end - 1)
+        if last is None:
+            return end
+        if is_filler(last.physical_offset, last.size) or last.physical_offset < physical:
+            return end
+        found = files.first_at(physical)
+        if found is None:  # reput removed the file between two looks
+            files.refresh()
+            found = files.first_at(physical)
+        return end if found is None else found
+    finally:
+        files.close()

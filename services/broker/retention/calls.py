@@ -1,0 +1,30 @@
+"""The call that shows retention: ``GET /v1/retention``. No rule of its own.
+
+Before: ``http_api`` routes. After: ``keeper`` answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from services.broker.calls import CallTools, Route, answer
+from services.broker.http_requests import parameters
+
+
+class RetentionCalls:
+    """The calls that look at retention."""
+
+    def __init__(self, tools: CallTools) -> None:
+        self._tools = tools
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        """All of them."""
+        return [Route("GET", "/v1/retention", "retention", self._get)]
+
+    async def _get(self, request: web.Request) -> web.StreamResponse:
+        parameters(request, frozenset())
+        self._tools.gate.check_reads()
+        return answer(request, self._tools.parts().retention.as_dict())
