@@ -38,6 +38,7 @@ NAMES: Final = (
     "restart",
     "many_queues",
     "idle",
+    "end_to_end",
     "write_pool",
     "growth",
 )
