@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry
@@ -124,16 +125,10 @@ class GroupGauges(Collector):
             pairs += await pass_.pairs_of(config)
             members[config.name] = sources.members.member_count(config.name)
             objectives_s[config.name] = (config.lag_objective_ms or OBJECTIVE_MS) / 1000
-        shown = fold(pairs, self._series_max)
-        # Groups are bounded as their pairs are: those with members first, then by name.
-        names = sorted(members, key=lambda name: (not members[name], name))
-        kept = names[: self._series_max]
-        rest = sum(members[name] for name in names[self._series_max :])
         self._movements = pass_.movements
-        self._found = Found(
-            shown,
-            {**{name: members[name] for name in kept}, **({OTHER: rest} if rest else {})},
-            {name: objectives_s[name] for name in kept},
+        # In a thread: of very many groups the sorting alone would hold up the loop.
+        self._found = await asyncio.to_thread(
+            found_of, pairs, members, objectives_s, self._series_max
         )
         self._found_at_s = sources.clock.monotonic()
 
@@ -146,6 +141,23 @@ class Found(NamedTuple):
     objectives_s: Mapping[str, float]
 
 
+def found_of(
+    pairs: Sequence[Pair],
+    members: Mapping[str, int],
+    objectives_s: Mapping[str, float],
+    series_max: int,
+) -> Found:
+    """Bound what is shown: pairs as ``fold`` does, groups with members first, then by name."""
+    names = sorted(members, key=lambda name: (not members[name], name))
+    kept = names[:series_max]
+    rest = sum(members[name] for name in names[series_max:])
+    return Found(
+        fold(pairs, series_max),
+        {**{name: members[name] for name in kept}, **({OTHER: rest} if rest else {})},
+        {name: objectives_s[name] for name in kept},
+    )
+
+
 class Pass:
     """One look at all groups. Bounds of a queue that many groups read are taken once."""
 
@@ -156,7 +168,9 @@ class Pass:
         self._sources = sources
         self._before = movements
         self.movements: dict[tuple[str, str, int], Movement] = {}
-        self._bounds: dict[Queue, Bounds] = {}
+        self._bounds: dict[Queue, Bounds | None] = {}
+        """None: the topic is not there."""
+        self._queue_counts: dict[str, int] = {}
         self._looks = 0
 
     async def pairs_of(self, config: GroupConfig) -> list[Pair]:
@@ -165,6 +179,8 @@ class Pass:
         if config.broadcast:
             return []
         sources = self._sources
+        if not sources.members.member_count(config.name) and self._has_read_all(config.name):
+            return [*map(partial(_idle, config.name), self._topics_of(config.name))]
         members = sources.members.members(config.name)
         subscribed = {each.topic for member in members for each in member.subscriptions}
         retry = RETRY_PREFIX + config.name
@@ -190,6 +206,27 @@ class Pass:
                 )
             )
         return pairs
+
+    def _has_read_all(self, group: str) -> bool:
+        """Whether all that the group ever committed is the end of its queue, of all queues.
+
+        That is so of nearly all groups without members, and by far the cheapest to find out.
+        """
+        offsets = self._sources.committed.of_group(group)
+        for (topic, queue), committed in offsets.items():
+            bounds = self._bounds_of(topic, queue, committed)
+            if bounds is None or committed != bounds.max_offset:
+                return False
+        return sum(map(self._queue_count, self._topics_of(group))) == len(offsets)
+
+    def _topics_of(self, group: str) -> set[str]:
+        return {topic for topic, _ in self._sources.committed.of_group(group)}
+
+    def _queue_count(self, topic: str) -> int:
+        count = self._queue_counts.get(topic)
+        if count is None:
+            count = self._queue_counts[topic] = len(self._sources.looks.queues_of(topic))
+        return count
 
     async def _turn(self) -> None:
         """Let others have theirs, every now and then."""
@@ -217,12 +254,20 @@ class Pass:
 
     def _bounds_of(self, topic: str, queue: int, committed: int | None) -> Bounds | None:
         """A queue's bounds; of an earlier group's look if they are not older than the commit."""
-        if not self._sources.looks.is_known(topic):
+        key, looks = (topic, queue), self._sources.looks
+        known = self._bounds.get(key)
+        if known is None and key in self._bounds:
             return None
-        known = self._bounds.get((topic, queue))
         if known is None or (committed is not None and committed > known.max_offset):
-            known = self._bounds[topic, queue] = self._sources.looks.bounds(topic, queue)
+            found = looks.bounds(topic, queue) if looks.is_known(topic) else None
+            known = self._bounds[key] = found
         return known
+
+
+def _idle(group: str, topic: str) -> Pair:
+    """A pair whose queues are all read, of a group without members."""
+    kind = "retry" if topic == RETRY_PREFIX + group else "main"
+    return Pair(group, topic, kind, 0, 0.0, 0, 0, 0.0, 0, 0, 0, 0, subscribed=False)
 
 
 def _families() -> dict[str, GaugeMetricFamily]:

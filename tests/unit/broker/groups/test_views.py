@@ -342,3 +342,20 @@ async def test_a_queue_whose_commit_stands_still_is_stuck_after_a_minute(made: M
     made.group.now_s += 1.0
     await gauges.refresh()
     assert registry.get_sample_value("tidemark_group_stuck_queues", labels) == 0
+
+
+def test_a_group_that_is_gone_has_no_lag_once_it_has_read_every_queue(made: Made) -> None:
+    made.group.offsets = {("orders", 0): 4, ("orders", 1): 1, ("orders", 2): 0}
+    found = made.scrape()
+    assert found["lag_messages billing orders main"] == 0
+    assert found["lag_seconds billing orders main"] == 0
+    assert found["unknown_queues billing orders"] == found["subscribed billing orders"] == 0
+    del made.group.offsets["orders", 2]  # a queue that it never read is not known to be read
+    assert made.scrape()["unknown_queues billing orders"] == 1
+
+
+def test_a_group_that_is_gone_and_ahead_of_its_queue_is_not_taken_for_one_that_is_done(
+    made: Made,
+) -> None:
+    made.group.offsets = {("orders", 0): 5, ("orders", 1): 1, ("orders", 2): 0}
+    assert made.scrape()["ahead_queues billing orders"] == 1
