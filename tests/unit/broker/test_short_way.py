@@ -17,9 +17,9 @@ from yarl import URL
 from services.broker.connections import BoundedServer
 from services.broker.gate import Gate
 from services.broker.http_api import Api
-from services.broker.parts import Parts
 from services.broker.messages import AckLevel, ProduceRequest, Rules, parse_produce
 from services.broker.metrics import BrokerMetrics
+from services.broker.parts import Parts
 from services.broker.pull import PullRequest
 from services.broker.unique_ids import UniqueIds
 from shared.files.pull import PullResult, PullStatus
