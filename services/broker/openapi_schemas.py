@@ -15,6 +15,7 @@ from services.broker.limits import (
     QUEUES_MAX,
 )
 from services.broker.messages import I32_MAX, AckLevel, Rules
+from services.broker.retention.retention import SHOWN_MS_MAX
 from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
 
 Schema = dict[str, Any]
@@ -242,6 +243,9 @@ def schemas(rules: Rules) -> dict[str, Schema]:
             {
                 "queues": or_null(integer(1, QUEUES_MAX, "How many queues; default 4.")),
                 "perm": or_null(integer(0, 7, "4 read, 2 write, 1 inherit, added; default 6.")),
+                "retention_ms": or_null(
+                    integer(0, SHOWN_MS_MAX, "So long messages are shown; 0: no such bound.")
+                ),
             },
             [],
             additionalProperties=False,
@@ -261,8 +265,9 @@ def schemas(rules: Rules) -> dict[str, Schema]:
                 "perm": number,
                 "write_queues": {**number, "description": "Queues that take new messages."},
                 "system": {"type": "boolean", "description": "Kept by the broker for itself."},
+                "retention_ms": or_null({**number, "description": "So long messages are shown."}),
             },
-            ["topic", "queues", "queue_count", "perm", "write_queues", "system"],
+            ["topic", "queues", "queue_count", "perm", "write_queues", "system", "retention_ms"],
         ),
         "Topics": object_of(
             {

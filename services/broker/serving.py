@@ -17,6 +17,7 @@ from typing import NamedTuple
 from services.broker.append import Append
 from services.broker.committer import Committer
 from services.broker.config import BrokerConfig
+from services.broker.config_files import ConfigFiles
 from services.broker.connections import BoundedServer
 from services.broker.consuming import Consuming, Foundation
 from services.broker.files_ahead import FilesAhead
@@ -25,6 +26,7 @@ from services.broker.gate import Gate
 from services.broker.http_api import Api
 from services.broker.metrics import BrokerMetrics
 from services.broker.open_store import OpenStore
+from services.broker.opening import Opening
 from services.broker.paced_bell import PacedBell
 from services.broker.parts import Parts
 from services.broker.produce import Sends
@@ -33,7 +35,6 @@ from services.broker.query import Queries
 from services.broker.queue_offsets import Queue
 from services.broker.state_log import StateLog
 from services.broker.state_replay import next_offsets, replay
-from services.broker.topic_file import TopicFile
 from services.broker.topic_views import TopicViews
 from services.broker.topics import Topics
 from services.broker.watch import Watch
@@ -45,6 +46,7 @@ from shared.files.write_pool import CommitPace
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
+from shared.state.records import ForeignRange
 from tidemark.clock import Clock
 from tidemark.errors import CorruptRecord, DamagedFile, StoreError
 from tidemark.formats.checkpoint import BrokerState, Slot
@@ -83,8 +85,8 @@ class Built(NamedTuple):
     append: Append
     consuming: Consuming
     state_log: StateLog
-    topic_file: TopicFile
-    state_known: bool
+    config_files: ConfigFiles
+    opening: Opening
 
 
 class StateNotRead(Exception):
@@ -222,13 +224,13 @@ class Serving:
         async def open_and_close() -> None:
             try:
                 gate.reads_open = True
-                await built.topic_file.take_over(state_known=built.state_known, stop=stop)
-                gate.sends_open = True
-                self._health.state = "serving"
-                self._positions.publish(Slot.SERVING_EPOCH, ALONE_EPOCH)
-                self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
-                self._on_serving()
-                log.info("serving", extra={"event": "ready"})
+                if await built.opening.run(stop):
+                    gate.sends_open = True
+                    self._health.state = "serving"
+                    self._positions.publish(Slot.SERVING_EPOCH, ALONE_EPOCH)
+                    self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
+                    self._on_serving()
+                    log.info("serving", extra={"event": "ready"})
                 await stop.wait()
                 gate.shut()
                 self._health.state = "stopping"
@@ -236,6 +238,7 @@ class Serving:
                 built.append.close()
                 built.parts.puller.held.close()
                 await server.close()
+                await built.config_files.write_all()
             finally:
                 flush_stop.set()  # else a failure up there keeps the flusher, and the process, up
 
@@ -248,7 +251,7 @@ class Serving:
                     "files-ahead": lambda: self._files.run(stop),
                     "pulls": lambda: built.parts.puller.run(stop, self._doorbell),
                     "snapshots": lambda: built.state_log.run(stop),
-                    "topic-file": lambda: built.topic_file.run(stop),
+                    "config-files": lambda: built.config_files.run(stop),
                     **built.consuming.runners(stop),
                     "door": open_and_close,
                 },
@@ -288,14 +291,14 @@ class Serving:
             flushed=lambda: self._appender.flushed,
             queues_in_store={*store.directory.queues(), *store.recovered.next_queue_offsets},
             auto_create_queues=config.auto_create_queues if config.auto_create_topics else None,
-            on_change=lambda: topic_file.changed(),
+            on_change=lambda: config_files.topics_changed(),
         )
-        topic_file = TopicFile(store.directory, topics, self._clock, lambda: self._appender.flushed)
         views = TopicViews(
             topics,
             self._queues,
             self._reader,
             self._dispatched,
+            clock=self._clock,
             auto_create=config.auto_create_topics,
             queues_default=config.auto_create_queues,
         )
@@ -348,10 +351,33 @@ class Serving:
             Foundation(
                 config, self._clock, state, state_log, topics, lambda: self._appender.flushed
             ),
-            on_group_change=lambda: None,
+            on_group_change=lambda: config_files.groups_changed(),
+        )
+        config_files = ConfigFiles(
+            store.directory,
+            state,
+            topics,
+            consuming.offsets,
+            lambda: state_log.delay_now(),
+            self._clock,
+            flushed=lambda: self._appender.flushed,
+        )
+        opening = Opening(
+            state,
+            state_log,
+            config_files,
+            topics,
+            consuming.offsets,
+            flushed=lambda: self._appender.flushed,
+            foreign=self._foreign_range(),
         )
         parts = Parts(sends, puller, queries, views, consuming.configs, consuming.offsets)
-        return Built(parts, append, consuming, state_log, topic_file, state.is_known)
+        return Built(parts, append, consuming, state_log, config_files, opening)
+
+    def _foreign_range(self) -> ForeignRange | None:
+        """What recovery says that RocketMQ wrote."""
+        start, end = (self._positions.get(slot) for slot in (Slot.FOREIGN_FROM, Slot.FOREIGN_UNTIL))
+        return ForeignRange(start, end) if end else None
 
     async def _catch_up(self, stop: asyncio.Event, gate: Gate, api: Api) -> bool:
         """Wait until the queues cover the recovered log; False if stopped before.

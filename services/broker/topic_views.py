@@ -1,6 +1,7 @@
 """Topics as the API shows them: with the ranges of their queues, and who may read what.
 
-Joins what ``topics`` says (which there are) with what the store holds (how far each queue goes).
+Joins what ``topics`` says (which there are) with what the store holds (how far each queue goes) and
+what a topic's own retention hides of it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from typing import Any, Final
 
 from services.broker.fields import known_fields, table, whole_number
 from services.broker.limits import QUEUES_MAX
-from services.broker.topics import Topics, is_reserved
+from services.broker.retention.retention import SHOWN_MS_MAX
+from services.broker.retention.visibility import Visibility, retention_of
+from services.broker.topics import NO_CHANGES, NOWHERE, RESERVE_TIME, Topics, is_reserved
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueueReader, ConsumeQueues
 from shared.files.queue_math import Boundary
 from shared.state.records import STATE_TOPIC, TopicConfig
+from tidemark.clock import Clock
 from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
@@ -34,16 +38,20 @@ class TopicViews:
         log: CommitLogReader,
         dispatched: Callable[[], PhysicalOffset],
         *,
+        clock: Clock,
         auto_create: bool,
         queues_default: int,
     ) -> None:
-        """auto_create: a topic that nobody has sent to yet is empty rather than unknown."""
+        """clock: judges the age of messages. auto_create: a topic that nobody has sent to yet is
+        empty rather than unknown.
+        """
         self._topics = topics
         self._queues = queues
         self._log = log
         self._dispatched = dispatched
         self._auto_create = auto_create
         self._queues_default = queues_default
+        self._visibility = Visibility(clock)
 
     def all(self) -> list[dict[str, Any]]:
         """Every topic with its number of queues, by name."""
@@ -81,20 +89,48 @@ class TopicViews:
             "perm": topic.perm,
             "write_queues": topic.queues,
             "system": is_reserved(topic.name),
+            "retention_ms": retention_of(topic),
         }
 
     async def put(self, name: str, value: object) -> None:
-        """Make or change a topic as a request's body says. Raises BadRequest, BadName."""
-        fields = known_fields(table(value, "the request body"), {"queues", "perm"}, "")
+        """Make or change a topic as a request's body says. Raises BadRequest, BadName.
+
+        retention_ms: how long messages are shown; 0 takes it back, and what it has hidden until
+        then stays hidden.
+        """
+        fields = known_fields(
+            table(value, "the request body"), {"queues", "perm", "retention_ms"}, ""
+        )
         queues, perm = fields.get("queues"), fields.get("perm")
+        known = self._topics.find(name)
         if queues is None:
-            known = self._topics.find(name)
             queues = self._queues_default if known is None else max(known.queues, 1)
+        attributes, begins_at = NO_CHANGES, NOWHERE
+        retention = fields.get("retention_ms")
+        if retention is not None:
+            retention_ms = whole_number(retention, "retention_ms", 0, SHOWN_MS_MAX)
+            attributes = {RESERVE_TIME: str(retention_ms) if retention_ms else None}
+            if known is not None and retention_of(known) not in (None, retention_ms):
+                begins_at = await self._hidden_until_now(known)
         await self._topics.create(
             name,
             whole_number(queues, "queues", 1, QUEUES_MAX),
             perm=None if perm is None else whole_number(perm, "perm", 0, PERM_MAX),
+            attributes=attributes,
+            begins_at=begins_at,
         )
+        if retention is not None:
+            self._visibility.forget(name)
+
+    async def _hidden_until_now(self, topic: TopicConfig) -> dict[int, int]:
+        """Where each queue begins to be shown, of those of which something is hidden."""
+        found = {}
+        for number, queue in enumerate(self._topics.queue_numbers(topic), 1):
+            if number % QUEUES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if first := self.floor(topic.name, queue):
+                found[queue] = int(first)
+        return found
 
     async def delete(self, name: str) -> None:
         """Delete a topic. Raises UnknownTopic, BadName."""
@@ -119,16 +155,26 @@ class TopicViews:
         self._topics.for_reading(name, queue)
 
     def floor(self, name: str, queue: int) -> QueueOffset:
-        """Queue offset below which nothing is shown: what an earlier topic of the name held."""
-        return self._topics.min_offset(name, queue)
+        """Queue offset below which nothing is shown: what an earlier topic of the name held, and
+        what is older than the topic shows."""
+        floor = self._topics.min_offset(name, queue)
+        topic = self._topics.find(name)
+        retention_ms = None if topic is None else retention_of(topic)
+        if retention_ms is None:
+            return floor
+        if self._visibility.is_due(name, queue):
+            with self._queues.glance(name, queue) as reader:
+                self._visibility.look(reader, retention_ms, self._dispatched())
+        return QueueOffset(max(floor, self._visibility.first(name, queue)))
+
+    def shown_from(self, name: str, queue: int) -> int | None:
+        """``floor``; None for a topic that does not exist."""
+        return None if self._topics.find(name) is None else int(self.floor(name, queue))
 
     def is_shown(self, message: Record) -> bool:
         """Whether a message belongs to a topic that exists, and not to an earlier one of it."""
-        return self._topics.find(
-            message.topic
-        ) is not None and message.queue_offset >= self._topics.min_offset(
-            message.topic, message.queue_id
-        )
+        first = self.shown_from(message.topic, message.queue_id)
+        return first is not None and message.queue_offset >= first
 
     def offset_by_time(
         self, name: str, queue: int, timestamp_ms: int, boundary: Boundary
@@ -145,7 +191,7 @@ class TopicViews:
         return {"queue": queue, "min_offset": first, "max_offset": end}
 
     def _bounds_of(self, reader: ConsumeQueueReader) -> tuple[int, int]:
-        floor = self._topics.min_offset(reader.topic, reader.queue)
+        floor = self.floor(reader.topic, reader.queue)
         # The minimum first: see shared.files.pull.get_message.
         first = max(reader.min_offset(self._log.min_offset), floor)
         return first, max(reader.max_offset(self._dispatched()), first)

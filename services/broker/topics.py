@@ -19,12 +19,13 @@ import heapq
 import itertools
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from services.broker.fields import check_name
 from services.broker.limits import QUEUES_LISTED_MAX, QUEUES_MAX
 from shared.state import records
-from shared.state.records import NextOffset, TopicConfig, TopicRecord
+from shared.state.records import TopicConfig, TopicRecord
 from shared.state.state import BrokerState
 from tidemark.errors import BadName, BadRequest, NotPermitted, UnknownQueue, UnknownTopic
 from tidemark.formats.metadata_json import PERM_INHERIT, PERM_READ, PERM_WRITE
@@ -32,7 +33,6 @@ from tidemark.offsets import PhysicalOffset, QueueOffset
 
 log = logging.getLogger(__name__)
 
-SNAPSHOT_PART_BYTES_MAX: Final = 1 << 20
 NAMES_SHOWN_MAX: Final = 20
 _PERM_MAX: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
 
@@ -48,7 +48,13 @@ RESERVED_NAMES: Final = frozenset(
 )
 """RocketMQ's system topics (docs/formats.md, section 15) that users neither make nor send to."""
 
+RESERVE_TIME: Final = "reserve.time"
+"""RocketMQ's attribute: how long [ms] a topic shows its messages."""
+
 T = TypeVar("T")
+
+NO_CHANGES: Final[Mapping[str, str | None]] = MappingProxyType({})
+NOWHERE: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class StateLog(Protocol):
@@ -245,11 +251,20 @@ class Topics:
 
     # -- changing ------------------------------------------------------------------------------
 
-    async def create(self, name: str, queues: int, *, perm: int | None = None) -> Put:
+    async def create(
+        self,
+        name: str,
+        queues: int,
+        *,
+        perm: int | None = None,
+        attributes: Mapping[str, str | None] = NO_CHANGES,
+        begins_at: Mapping[int, int] = NOWHERE,
+    ) -> Put:
         """Make a topic, or change one; durable on return. The same again changes nothing.
 
-        Fewer queues than before: new messages use fewer, the others can still be read.
-        Raises BadName, BadRequest, and what a send raises.
+        Fewer queues than before: new messages use fewer, the others can still be read. attributes:
+        those that change, None removes one. begins_at: queue → queue offset below which nothing
+        more is shown, for ever. Raises BadName, BadRequest, and what a send raises.
         """
         check_user_name(name)
         if not 1 <= queues <= QUEUES_MAX:
@@ -261,7 +276,9 @@ class Topics:
                 f"perm must be from 0 to {_PERM_MAX} (4 read, 2 write, 1 inherit), not {perm}.",
                 field="perm",
             )
-        return await self._finish(self._put(name, queues, perm=perm))
+        return await self._finish(
+            self._put(name, queues, perm=perm, attributes=attributes, begins_at=begins_at)
+        )
 
     async def ensure_system(self, name: str, queues: int) -> TopicConfig:
         """A topic that the broker itself needs, made with so many queues if there is none.
@@ -281,32 +298,27 @@ class Topics:
         check_user_name(name)
         return await self._finish(self._delete(name))
 
-    async def take_over(self, foreign: Iterable[TopicConfig]) -> int:
-        """Make the topics those that RocketMQ left; return how many changed. Durable on return.
+    def adopt(self, state: BrokerState, foreign: Iterable[TopicConfig]) -> int:
+        """Make the topics of a state those that RocketMQ left; return how many that changes.
 
-        One snapshot and no single records: half of a take-over must not count. To be called before
-        anything is served, and the JSON file to be written before anything is changed afterwards.
+        state: a copy of the served one, not served yet. What the store has of a topic that
+        RocketMQ deleted stays hidden, like behind a deletion of ours.
         """
-        async with self._changing:
-            next_state = self._state.copy()
-            theirs = {topic.name: topic for topic in foreign}
-            changed = 0
-            for topic in theirs.values():
-                known = self._state.find(topic.name)
-                kept = topic._replace(min_offsets=known.min_offsets if known else {})
-                if known != kept:
-                    next_state.apply(TopicRecord(self._flushed(), kept))
-                    changed += 1
-            for topic in self._state.topics.values():
-                if topic.name not in theirs:
-                    offsets = self._offsets_now(topic)
-                    gone = topic._replace(deleted=True, min_offsets=offsets)
-                    next_state.apply(TopicRecord(self._flushed(), gone))
-                    changed += 1
-            if changed:
-                await self._append_snapshot(next_state)
-                self._on_change()
-            return changed
+        theirs = {topic.name: topic for topic in foreign}
+        changed = 0
+        for topic in theirs.values():
+            known = state.find(topic.name)
+            kept = topic._replace(min_offsets=known.min_offsets if known else {})
+            if known != kept:
+                state.apply(TopicRecord(self._flushed(), kept))
+                changed += 1
+        for topic in list(state.topics.values()):
+            if topic.name not in theirs:
+                offsets = self._offsets_now(topic)
+                gone = topic._replace(deleted=True, min_offsets=offsets)
+                state.apply(TopicRecord(self._flushed(), gone))
+                changed += 1
+        return changed
 
     async def _finish(self, change: Coroutine[object, object, T]) -> T:
         """Run a change to its end, even if the caller is cancelled meanwhile.
@@ -333,7 +345,14 @@ class Topics:
         return gone
 
     async def _put(
-        self, name: str, queues: int, *, perm: int | None = None, only_if_missing: bool = False
+        self,
+        name: str,
+        queues: int,
+        *,
+        perm: int | None = None,
+        only_if_missing: bool = False,
+        attributes: Mapping[str, str | None] = NO_CHANGES,
+        begins_at: Mapping[int, int] = NOWHERE,
     ) -> Put:
         async with self._changing:
             # Looked for again: another request may have made it while this one waited.
@@ -342,11 +361,17 @@ class Topics:
                 return Put(before, created=False)
             known = self._state.find(name)
             wanted = TopicConfig(name, queues, queues) if before is None else before
+            begins = dict(known.min_offsets) if known else {}
+            for queue, offset in begins_at.items():
+                if offset > begins.get(queue, 0):
+                    begins[queue] = offset
+            changed = {**wanted.attributes, **attributes}
             wanted = wanted._replace(
                 queues=queues,
                 read_queues=max(queues, wanted.read_queues),
                 perm=wanted.perm if perm is None else perm,
-                min_offsets=known.min_offsets if known else {},
+                attributes={key: value for key, value in changed.items() if value is not None},
+                min_offsets=begins,
             )
             if wanted != self._state.topics.get(name):
                 await self._record(wanted)
@@ -357,19 +382,6 @@ class Topics:
         await self._log.append_state(body)
         self._state.apply(records.decode(body))
         self._on_change()
-
-    async def _append_snapshot(self, state: BrokerState) -> None:
-        offsets = [NextOffset(topic, queue, offset) for (topic, queue), offset in self._items()]
-        bodies = state.snapshot_records(
-            self._flushed(), SNAPSHOT_PART_BYTES_MAX, next_offsets=offsets
-        )
-        for body in bodies:
-            await self._log.append_state(body)
-        for body in bodies:
-            self._state.apply(records.decode(body))
-
-    def _items(self) -> Iterable[tuple[tuple[str, int], QueueOffset]]:
-        return sorted(self._next_offsets.items())
 
     def _offsets_now(self, topic: TopicConfig) -> Mapping[int, int]:
         """Queue -> where a later topic of this name goes on; queues that had nothing left out."""

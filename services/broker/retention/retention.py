@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 
 HOUR_MS: Final = 3_600_000
 HOURS: Final = 24
+SHOWN_MS_MAX: Final = 10 * 365 * 24 * HOUR_MS
+"""Of a topic's own retention."""
 FILES_PER_RUN_MAX: Final = 10
 """As many as the reference lets go at a time (14.2)."""
 

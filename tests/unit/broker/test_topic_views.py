@@ -9,21 +9,39 @@ from pathlib import Path
 import pytest
 
 from services.broker.queue_offsets import QueueOffsets
+from services.broker.retention.retention import SHOWN_MS_MAX
+from services.broker.retention.visibility import retention_of
 from services.broker.topic_views import QUEUES_AT_ONCE, TopicViews
 from services.broker.topics import Topics
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
+from shared.files.queue_math import Boundary
 from shared.state.records import TopicConfig, TopicRecord
 from shared.state.state import BrokerState
-from tests.support.small_store import SmallStore
+from tests.support.small_store import FIRST_MS, SmallStore
+from tidemark.errors import BadRequest
 from tidemark.offsets import PhysicalOffset
 
 
-class NoLog:
-    """Nothing is changed here."""
+class NoDisk:
+    """State records are durable at once."""
 
     async def append_state(self, body: bytes) -> PhysicalOffset:
-        raise AssertionError("a look changes nothing")
+        return PhysicalOffset(0)
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def wall_ms(self) -> int:
+        return FIRST_MS + int(self.seconds * 1000)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def boot_ms(self) -> int:
+        return int(self.seconds * 1000)
 
 
 QUEUES = 3 * QUEUES_AT_ONCE
@@ -32,6 +50,7 @@ QUEUES = 3 * QUEUES_AT_ONCE
 class Views:
     def __init__(self, root: Path) -> None:
         self.small = SmallStore(root)
+        self.clock = HandClock()
         for queue in (0, 1, 1, QUEUES - 1):
             self.small.put("orders", queue)
         self.small.flush()
@@ -40,12 +59,13 @@ class Views:
         state.apply(TopicRecord(0, TopicConfig("orders", QUEUES, QUEUES)))
         self.reader = CommitLogReader(self.small.store, self.small.positions)
         self.queues = ConsumeQueues(self.small.store, self.reader)
-        topics = Topics(state, NoLog(), QueueOffsets({}), flushed=lambda: 0)
+        self.topics = topics = Topics(state, NoDisk(), QueueOffsets({}), flushed=lambda: 0)
         self.views = TopicViews(
             topics,
             self.queues,
             self.reader,
             lambda: self.small.end,
+            clock=self.clock,
             auto_create=False,
             queues_default=1,
         )
@@ -95,3 +115,87 @@ async def test_a_topic_of_many_queues_lets_other_requests_in_between(made: Views
     await made.views.one("orders")
     assert turns - before == QUEUES // QUEUES_AT_ONCE - 1
     counting.cancel()
+
+
+# -- a topic's own retention -----------------------------------------------------------------------
+
+
+def put_each_second(made: Views, count: int) -> None:
+    """Messages of queue 2, one each second from the clock's beginning on."""
+    for second in range(count):
+        made.small.put("orders", 2, at_ms=FIRST_MS + second * 1000)
+    made.small.flush()
+    made.small.dispatch()
+
+
+async def test_messages_older_than_the_topic_shows_are_not_shown(made: Views) -> None:
+    put_each_second(made, 10)
+    await made.views.put("orders", {"retention_ms": 3000})
+    made.clock.seconds = 9.0
+    assert made.views.floor("orders", 2) == 6
+    assert made.views.shown_from("orders", 2) == 6
+    shown = await made.views.one("orders")
+    assert shown["retention_ms"] == 3000
+    assert shown["queues"][2] == {"queue": 2, "min_offset": 6, "max_offset": 10}
+    found = made.views.offset_by_time("orders", 2, FIRST_MS, Boundary.LOWER)
+    assert found == {"offset": 6, "min_offset": 6, "max_offset": 10}
+    message = made.reader.record(
+        PhysicalOffset(made.small.units[-5][3].physical_offset), made.small.end
+    )
+    assert message is not None
+    assert message.queue_offset == 5
+    assert not made.views.is_shown(message)
+
+
+async def test_where_a_queue_begins_is_looked_for_once_a_second_and_never_moves_back(
+    made: Views,
+) -> None:
+    put_each_second(made, 10)
+    await made.views.put("orders", {"retention_ms": 3000})
+    made.clock.seconds = 9.0
+    assert made.views.floor("orders", 2) == 6
+    made.clock.seconds = 9.9
+    assert made.views.floor("orders", 2) == 6
+    made.clock.seconds = 10.5
+    assert made.views.floor("orders", 2) == 8
+    made.clock.wall_ms = lambda: FIRST_MS  # type: ignore[method-assign]
+    made.clock.seconds = 12.0
+    assert made.views.floor("orders", 2) == 8
+
+
+async def test_when_all_messages_are_too_old_the_queue_is_empty_and_goes_on(made: Views) -> None:
+    put_each_second(made, 4)
+    await made.views.put("orders", {"retention_ms": 1000})
+    made.clock.seconds = 100.0
+    assert made.views.floor("orders", 2) == 4
+    made.small.put("orders", 2, at_ms=FIRST_MS + 100_000)
+    made.small.flush()
+    made.small.dispatch()
+    made.clock.seconds = 101.0
+    assert made.views.floor("orders", 2) == 4
+
+
+async def test_a_longer_retention_brings_nothing_back(made: Views) -> None:
+    """Also after a restart: where the queues began is in the topic's record."""
+    put_each_second(made, 10)
+    await made.views.put("orders", {"retention_ms": 3000})
+    made.clock.seconds = 9.0
+    for retention_ms in (600_000, 0):
+        await made.views.put("orders", {"retention_ms": retention_ms})
+        assert made.views.floor("orders", 2) == 6
+    topic = made.topics.get("orders")
+    assert dict(topic.min_offsets)[2] == 6
+    assert "reserve.time" not in topic.attributes
+    assert (await made.views.one("orders"))["retention_ms"] is None
+
+
+@pytest.mark.parametrize("value", [-1, True, "1h", SHOWN_MS_MAX + 1, 1.5])
+async def test_a_retention_is_a_whole_number_of_milliseconds(made: Views, value: object) -> None:
+    with pytest.raises(BadRequest, match="retention_ms"):
+        await made.views.put("orders", {"retention_ms": value})
+
+
+async def test_what_rocketmq_wrote_in_its_own_unit_of_none_is_no_retention(made: Views) -> None:
+    for text in ("-1", "", "3d", "0", "9" * 30):
+        topic = TopicConfig("orders", 1, 1, attributes={"reserve.time": text})
+        assert retention_of(topic) is None
