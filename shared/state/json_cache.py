@@ -11,12 +11,21 @@ reading takes the ``.bak`` where the file is missing, empty or damaged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from shared.files.disk import Disk, read_whole, write_atomically
-from shared.state.records import TopicConfig
+from shared.state.json_tables import (
+    config_of,
+    entry_of,
+    group_entry_of,
+    group_of,
+    offsets_of,
+    offsets_table,
+)
+from shared.state.records import GroupConfig, Queue, TopicConfig
+from shared.state.typed_fields import I32_MAX
 from tidemark.errors import DamagedFile, StrayFile
 from tidemark.formats import metadata_json
 from tidemark.formats.metadata_json import (
@@ -26,7 +35,6 @@ from tidemark.formats.metadata_json import (
     DelayOffsetsTable,
     GroupsTable,
     MetadataUnreadable,
-    TopicEntry,
     TopicsTable,
 )
 
@@ -37,7 +45,32 @@ DELAY_OFFSETS: Final = "delayOffset.json"
 FILE_SIZE_MAX: Final = 256 << 20
 """A larger file is damaged: it would be read into memory whole."""
 
-Table = TypeVar("Table")
+
+class CoveredTable(Protocol):
+    """What the tables have in common."""
+
+    @property
+    def version(self) -> DataVersion:
+        """RocketMQ's version stamp."""
+        ...
+
+    @property
+    def covered(self) -> Covered | None:
+        """Up to where in the log it tells the state, if it is ours."""
+        ...
+
+
+Table = TypeVar("Table", bound=CoveredTable)
+
+
+class ForeignTables(NamedTuple):
+    """What RocketMQ left in its files; None for a file that is ours, or not there."""
+
+    topics: list[TopicConfig] | None = None
+    groups: list[GroupConfig] | None = None
+    offsets: Mapping[str, Mapping[Queue, int]] | None = None
+    levels: Mapping[int, int] | None = None
+    """Delay level -> next queue offset to deliver."""
 
 
 class JsonCache:
@@ -46,24 +79,14 @@ class JsonCache:
     def __init__(self, disk: Disk, config_dir: Path) -> None:
         self._disk = disk
         self._config_dir = config_dir
+        self._written: dict[str, tuple[DataVersion, int]] = {}
+        """File -> its version and size, as last written here: it need not be parsed again."""
+
+    # -- read --------------------------------------------------------------------------------------
 
     def read_topics(self) -> TopicsTable | None:
         """topics.json; None if there is none. Raises DamagedFile if file and ``.bak`` are bad."""
         return self._read(TOPICS, metadata_json.parse_topics)
-
-    def read_foreign_topics(self, *, state_known: bool) -> list[TopicConfig] | None:
-        """The topics as RocketMQ left them; None if the file is ours, or there is none.
-
-        state_known: the log has told topics already. Then only the file itself can be RocketMQ's,
-        never the ``.bak``: it may be what RocketMQ left before our first write, and taking it over
-        again would undo every change since. Raises DamagedFile if nothing but a damaged file knows.
-        """
-        table = self._usable(self._config_dir / TOPICS, metadata_json.parse_topics)
-        if table is None and not state_known:
-            table = self.read_topics()
-        if table is None or table.covered is not None:
-            return None
-        return [config_of(entry) for entry in table.topics.values()]
 
     def read_groups(self) -> GroupsTable | None:
         """subscriptionGroup.json, like ``read_topics``."""
@@ -77,6 +100,43 @@ class JsonCache:
         """delayOffset.json, like ``read_topics``."""
         return self._read(DELAY_OFFSETS, metadata_json.parse_delay_offsets)
 
+    def read_foreign_topics(self, *, state_known: bool) -> list[TopicConfig] | None:
+        """The topics as RocketMQ left them; None if the file is ours, or there is none.
+
+        state_known: the log has told topics already. Then only the file itself can be RocketMQ's,
+        never the ``.bak``: it may be what RocketMQ left before our first write, and taking it over
+        again would undo every change since. Raises DamagedFile if nothing but a damaged file knows.
+        """
+        table = self._foreign(TOPICS, metadata_json.parse_topics, state_known)
+        return None if table is None else [config_of(each) for each in table.topics.values()]
+
+    def read_foreign_groups(self, *, state_known: bool) -> list[GroupConfig] | None:
+        """The groups as RocketMQ left them, like ``read_foreign_topics``."""
+        table = self._foreign(GROUPS, metadata_json.parse_groups, state_known)
+        if table is None:
+            return None
+        return [
+            group_of(each, table.forbidden.get(each.name, {})) for each in table.groups.values()
+        ]
+
+    def read_foreign_offsets(
+        self, *, state_known: bool
+    ) -> Mapping[str, Mapping[Queue, int]] | None:
+        """The consumer offsets as RocketMQ left them, like ``read_foreign_topics``."""
+        table = self._foreign(CONSUMER_OFFSETS, metadata_json.parse_consumer_offsets, state_known)
+        return None if table is None else offsets_of(table.offsets)
+
+    def read_foreign_levels(self, *, state_known: bool) -> Mapping[int, int] | None:
+        """The delay levels' progress as RocketMQ left it, like ``read_foreign_topics``."""
+        table = self._foreign(DELAY_OFFSETS, metadata_json.parse_delay_offsets, state_known)
+        if table is None:
+            return None
+        return {
+            level: at for level, at in table.offsets.items() if 0 < level <= I32_MAX and at >= 0
+        }
+
+    # -- write -------------------------------------------------------------------------------------
+
     def write_topics(
         self, topics: Iterable[TopicConfig], *, covered: Covered, now_ms: int
     ) -> DataVersion:
@@ -86,26 +146,112 @@ class JsonCache:
         Raises DiskFull, ReadOnlyDisk, OSError; the old content is then still there, perhaps under
         ``.bak`` alone.
         """
-        previous = self._usable(self._config_dir / TOPICS, metadata_json.parse_topics)
-        if previous is None:
-            previous = self._usable(self._backup(TOPICS), metadata_json.parse_topics)
-        version = (previous.version if previous else DataVersion()).next(now_ms)
         entries = {topic.name: entry_of(topic) for topic in topics if not topic.deleted}
-        table = TopicsTable(version, dict(sorted(entries.items())), covered)
-        self._replace(TOPICS, metadata_json.topics_text(table), metadata_json.parse_topics)
+        return self._write(
+            TOPICS,
+            metadata_json.parse_topics,
+            now_ms,
+            lambda version: metadata_json.topics_text(
+                TopicsTable(version, dict(sorted(entries.items())), covered)
+            ),
+        )
+
+    def write_groups(
+        self, groups: Iterable[GroupConfig], *, covered: Covered, now_ms: int
+    ) -> DataVersion:
+        """Replace subscriptionGroup.json, like ``write_topics``."""
+        listed = sorted(groups, key=lambda group: group.name)
+        entries = {group.name: group_entry_of(group) for group in listed}
+        forbidden = {group.name: dict(group.forbidden) for group in listed if group.forbidden}
+        return self._write(
+            GROUPS,
+            metadata_json.parse_groups,
+            now_ms,
+            lambda version: metadata_json.groups_text(
+                GroupsTable(version, entries, forbidden, covered)
+            ),
+        )
+
+    def write_offsets(
+        self,
+        offsets: Iterable[tuple[str, Mapping[Queue, int]]],
+        *,
+        covered: Covered,
+        now_ms: int,
+    ) -> DataVersion:
+        """Replace consumerOffset.json, like ``write_topics``. offsets: group by group."""
+        table = offsets_table(offsets)
+        return self._write(
+            CONSUMER_OFFSETS,
+            metadata_json.parse_consumer_offsets,
+            now_ms,
+            lambda version: metadata_json.consumer_offsets_text(
+                ConsumerOffsetsTable(version, table, covered)
+            ),
+        )
+
+    def write_levels(
+        self, levels: Mapping[int, int], *, covered: Covered, now_ms: int
+    ) -> DataVersion:
+        """Replace delayOffset.json, like ``write_topics``."""
+        return self._write(
+            DELAY_OFFSETS,
+            metadata_json.parse_delay_offsets,
+            now_ms,
+            lambda version: metadata_json.delay_offsets_text(
+                DelayOffsetsTable(version, dict(sorted(levels.items())), covered)
+            ),
+        )
+
+    def exists(self, name: str) -> bool:
+        """Whether a file has any content, or its ``.bak`` has."""
+        stats = map(self._disk.stat, (self._config_dir / name, self._backup(name)))
+        return any(stat is not None and stat.size > 0 for stat in stats)
+
+    # -- one file ----------------------------------------------------------------------------------
+
+    def _foreign(self, name: str, parse: Callable[[str], Table], state_known: bool) -> Table | None:
+        table = self._usable(self._config_dir / name, parse)
+        if table is None and not state_known:
+            table = self._read(name, parse)
+        return None if table is None or table.covered is not None else table
+
+    def _write(
+        self,
+        name: str,
+        parse: Callable[[str], Table],
+        now_ms: int,
+        text_of: Callable[[DataVersion], str],
+    ) -> DataVersion:
+        path = self._config_dir / name
+        stat = self._disk.stat(path)
+        known = self._written.get(name)
+        if known is not None and stat is not None and stat.size == known[1]:
+            # As it was left here; the largest take seconds to parse, every five seconds.
+            previous, is_good = known[0], True
+        else:
+            table = self._usable(path, parse)
+            is_good = table is not None
+            table = table or self._usable(self._backup(name), parse)
+            previous = table.version if table else DataVersion()
+        version = previous.next(now_ms)
+        data = text_of(version).encode("utf-8")
+        self._written.pop(name, None)
+        self._replace(name, data, keep=is_good)
+        self._written[name] = version, len(data)
         return version
 
     def _backup(self, name: str) -> Path:
         return self._config_dir / f"{name}.bak"
 
-    def _replace(self, name: str, text: str, parse: Callable[[str], object]) -> None:
+    def _replace(self, name: str, data: bytes, *, keep: bool) -> None:
         path = self._config_dir / name
         self._disk.make_directory(self._config_dir)
         # A damaged file must not push a good .bak out: until the new one stands, that one is all.
-        if self._usable(path, parse) is not None:
+        if keep:
             self._disk.rename(path, self._backup(name))
             self._disk.sync_directory(self._config_dir)
-        write_atomically(self._disk, path, text.encode("utf-8"))
+        write_atomically(self._disk, path, data)
 
     def _read(self, name: str, parse: Callable[[str], Table]) -> Table | None:
         path, backup = self._config_dir / name, self._backup(name)
@@ -120,8 +266,8 @@ class JsonCache:
                 return table
         if problems:
             raise DamagedFile(
-                f"{'; '.join(problems)}. Messages are not affected; topics that have queues are "
-                "served all the same.",
+                f"{'; '.join(problems)}. Messages are not affected; what the log and the "
+                "queues know is served all the same.",
                 "Restore the file from a copy, or remove it and its .bak: what the log knows is "
                 "written again.",
                 path=path,
@@ -152,31 +298,3 @@ class JsonCache:
         except UnicodeDecodeError as error:
             raise MetadataUnreadable(f"not UTF-8 at byte {error.start}") from None
         return parse(text)
-
-
-def config_of(entry: TopicEntry) -> TopicConfig:
-    """A topic of RocketMQ's as one of ours."""
-    return TopicConfig(
-        entry.name,
-        queues=entry.write_queues,
-        read_queues=entry.read_queues,
-        perm=entry.perm & 0x7FFFFFFF,
-        order=entry.order,
-        filter_type=entry.filter_type,
-        sys_flag=entry.sys_flag,
-        attributes=entry.attributes,
-    )
-
-
-def entry_of(topic: TopicConfig) -> TopicEntry:
-    """A topic of ours as RocketMQ lists it."""
-    return TopicEntry(
-        topic.name,
-        read_queues=topic.read_queues,
-        write_queues=topic.queues,
-        perm=topic.perm,
-        filter_type=topic.filter_type,
-        sys_flag=topic.sys_flag,
-        order=topic.order,
-        attributes=topic.attributes,
-    )

@@ -72,6 +72,10 @@ class BrokerState(Tables):
         vars(twin._since).update(self._since.contents())
         return twin
 
+    def become(self, other: BrokerState) -> None:
+        """Say all that another state says; whoever holds this one sees it change."""
+        vars(self).update(vars(other.copy()))
+
     @property
     def is_known(self) -> bool:
         """The log has told at least one topic or group, or a whole snapshot."""
@@ -160,10 +164,6 @@ class BrokerState(Tables):
         told.start_count = parts[0].start_count
         told.change(DelayRecord(0, levels, parts[0].timer, cancelled), at)
         told.add(since)
-        self._become(told)
+        vars(self).update(told.contents())
         self.snapshots += 1
         self.snapshot_at = at
-
-    def _become(self, tables: Tables) -> None:
-        """Say exactly what other tables say."""
-        vars(self).update(tables.contents())

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker import topics as topics_module
 from services.broker.limits import QUEUES_LISTED_MAX
 from services.broker.queue_offsets import QueueOffsets
 from services.broker.topics import Put, Topics
 from shared.state import records
-from shared.state.records import TopicConfig
+from shared.state.records import NextOffset, TopicConfig
 from shared.state.state import BrokerState
 from tidemark.errors import (
     BadName,
@@ -346,7 +345,17 @@ async def test_a_change_is_finished_when_its_caller_goes_away() -> None:
 # -- RocketMQ's topics -----------------------------------------------------------------------------
 
 
-async def test_topics_that_rocketmq_left_are_taken_over_with_one_snapshot() -> None:
+def adopt(broker: Broker, foreign: list[TopicConfig]) -> int:
+    """As ``opening`` does: a copy is changed, becomes one snapshot, and is served."""
+    state = broker.state.copy()
+    changed = broker.topics.adopt(state, foreign)
+    offsets = [NextOffset(*queue, offset) for queue, offset in broker.offsets.items()]
+    broker.log.bodies += state.snapshot_records(0, 1 << 20, next_offsets=offsets)
+    broker.state.become(state)
+    return changed
+
+
+async def test_topics_that_rocketmq_left_become_ours() -> None:
     broker = Broker([("gone", 0)])
     await broker.topics.create("gone", 1)
     await broker.topics.create("kept", 4)
@@ -356,29 +365,13 @@ async def test_topics_that_rocketmq_left_are_taken_over_with_one_snapshot() -> N
         TopicConfig("new", 4, 5, 4, attributes={"message.type": "DELAY"}),
         TopicConfig("RMQ_SYS_TRANS_HALF_TOPIC", 1, 1),
     ]
-    assert await broker.topics.take_over(theirs) == 3
-    assert len(broker.log.bodies) == 3
+    assert adopt(broker, theirs) == 3
     for each in (broker, broker.restarted()):
         assert each.names() == ["kept", "new"]
         assert each.topics.get("new") == theirs[1]
         assert each.state.deleted["gone"].min_offsets == {0: 7}
-        assert each.state.next_queue_offsets == {("gone", 0): 7}
         assert each.names(system=True)[0] == "RMQ_SYS_TRANS_HALF_TOPIC"
-    assert await broker.topics.take_over(theirs) == 0
-    assert len(broker.log.bodies) == 3
-
-
-async def test_a_take_over_cut_off_in_the_middle_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(topics_module, "SNAPSHOT_PART_BYTES_MAX", 400)
-    broker = Broker()
-    theirs = [TopicConfig(f"t{n}", 1, 1) for n in range(12)]
-    await broker.topics.take_over(theirs)
-    assert len(broker.log.bodies) > 3
-    assert len(broker.restarted().names()) == 12
-    del broker.log.bodies[-1]
-    assert broker.restarted().names() == []
+    assert adopt(broker, theirs) == 0
 
 
 async def test_a_topic_taken_over_keeps_the_offsets_of_its_deletion() -> None:
@@ -386,8 +379,16 @@ async def test_a_topic_taken_over_keeps_the_offsets_of_its_deletion() -> None:
     await broker.topics.create("a", 1)
     broker.sent("a", 0, 5)
     await broker.topics.delete("a")
-    await broker.topics.take_over([TopicConfig("a", 2, 2)])
+    adopt(broker, [TopicConfig("a", 2, 2)])
     assert broker.topics.min_offset("a", 0) == 5
+
+
+async def test_a_topic_that_the_broker_needs_is_made_once() -> None:
+    broker = Broker()
+    made = await broker.topics.ensure_system("%RETRY%g", 2)
+    assert made == await broker.topics.ensure_system("%RETRY%g", 5) == TopicConfig("%RETRY%g", 2, 2)
+    assert len(broker.log.bodies) == 1
+    assert broker.names(system=True) == ["%RETRY%g"]
 
 
 # -- any sequence ----------------------------------------------------------------------------------
@@ -465,7 +466,7 @@ async def test_a_directory_made_by_hand_does_not_make_a_topic_of_two_billion_que
 async def test_no_answer_lists_more_queues_than_the_limit() -> None:
     # What RocketMQ's topics.json says is taken as it is; it may be any number.
     broker = Broker()
-    await broker.topics.take_over([TopicConfig("wide", LARGEST, LARGEST)])
+    adopt(broker, [TopicConfig("wide", LARGEST, LARGEST)])
     topic = broker.topics.get("wide")
     assert broker.topics.queue_count(topic) == LARGEST
     assert broker.topics.queue_numbers(topic) == tuple(range(QUEUES_LISTED_MAX))
@@ -473,6 +474,6 @@ async def test_no_answer_lists_more_queues_than_the_limit() -> None:
 
 async def test_deleting_a_topic_of_two_billion_queues_takes_no_time() -> None:
     broker = Broker([("wide", LARGEST)], next_offsets={("wide", 7): 3, ("other", 7): 9})
-    await broker.topics.take_over([TopicConfig("wide", LARGEST, LARGEST)])
+    adopt(broker, [TopicConfig("wide", LARGEST, LARGEST)])
     gone = await broker.topics.delete("wide")
     assert gone.min_offsets == {7: 3}

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from shared.files.disk import read_whole, write_atomically
 from shared.files.os_disk import OsDisk
-from shared.state.json_cache import JsonCache, config_of, entry_of
+from shared.state.json_cache import JsonCache
+from shared.state.json_tables import config_of, entry_of
 from shared.state.records import TopicConfig
 from tests.support.sim_disk import SimCrash, SimDisk
 from tidemark.errors import DamagedFile

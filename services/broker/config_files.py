@@ -1,0 +1,255 @@
+"""The JSON files in ``config/``: written for RocketMQ and people, read after RocketMQ wrote.
+
+Caches: what counts is in the log. Topics and groups are written a second after they change, offsets
+and delay progress, which always move, every five; all once more at the stop, for a RocketMQ broker
+that opens the store next. A file without our key was written by RocketMQ since; what it says is
+taken over before sends open (``take_over``). A damaged one costs a log line: the log knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from shared.files.store_dir import StoreDir
+from shared.state import json_cache
+from shared.state.json_cache import ForeignTables, JsonCache
+from shared.state.records import DelayState, Queue, TopicConfig
+from shared.state.state import BrokerState
+from tidemark.clock import Clock
+from tidemark.errors import DamagedFile, StoreError
+from tidemark.formats.metadata_json import Covered
+
+log = logging.getLogger(__name__)
+
+PAUSE_S: Final = 1.0
+"""Changes within this time are written together; also the pause after a failure."""
+OFFSETS_PAUSE_S: Final = 5.0
+"""RocketMQ's own for consumer offsets."""
+WRITE_SHARE: Final = 20
+"""A file that takes a second to write is written every twenty: it is only a cache."""
+GROUPS_AT_ONCE: Final = 500
+"""Copied between two turns of the loop."""
+EPOCH: Final = 0
+"""Of a node alone: it has no epoch table."""
+
+T = TypeVar("T")
+
+
+class ListedTopics(Protocol):
+    """Where the topics are (``topics.Topics``)."""
+
+    def list(self, *, system: bool = False) -> list[TopicConfig]:
+        """All of them; system: RocketMQ's and our own too."""
+        ...
+
+
+class MovingOffsets(Protocol):
+    """Where the consumer offsets are (``groups.offsets.Offsets``)."""
+
+    changes: int
+
+    def now(self) -> Mapping[str, Mapping[Queue, int]]:
+        """A view of all of them."""
+        ...
+
+
+class _File:
+    """When one of the files is due."""
+
+    def __init__(self, name: str, pause_s: float, version: Callable[[], object]) -> None:
+        self.name = name
+        self.pause_s = pause_s
+        self.version = version
+        self.written: object = None
+        """Version in the file; none yet: what a killed node left may be old."""
+        self.due_at = 0.0
+        self.failing = False
+
+    def is_due(self, now: float) -> bool:
+        """Whether there is something new, and the last time is long enough ago."""
+        return now >= self.due_at and self.version() != self.written
+
+
+class _Writer(Protocol):
+    """One of ``JsonCache``'s writers, with the content to write."""
+
+    def __call__(self, *, covered: Covered, now_ms: int) -> object:
+        """Replace the file. Blocks."""
+        ...
+
+
+class _Content(NamedTuple):
+    """What a file is to say."""
+
+    is_any: bool
+    """It would not be empty."""
+    write: _Writer
+
+
+class ConfigFiles:
+    """Keeps the files in step with the state."""
+
+    def __init__(
+        self,
+        store: StoreDir,
+        state: BrokerState,
+        topics: ListedTopics,
+        offsets: MovingOffsets,
+        delay_now: Callable[[], DelayState],
+        clock: Clock,
+        flushed: Callable[[], int],
+    ) -> None:
+        """state: as served. flushed: end of the log up to which the state is known."""
+        self._cache = JsonCache(store.disk, store.config_dir)
+        self._state = state
+        self._topics = topics
+        self._offsets = offsets
+        self._delay_now = delay_now
+        self._clock = clock
+        self._flushed = flushed
+        self._topic_changes = self._group_changes = 0
+        self._wake = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._files = (
+            _File(json_cache.TOPICS, PAUSE_S, lambda: self._topic_changes),
+            _File(json_cache.GROUPS, PAUSE_S, lambda: self._group_changes),
+            _File(json_cache.CONSUMER_OFFSETS, OFFSETS_PAUSE_S, lambda: offsets.changes),
+            _File(json_cache.DELAY_OFFSETS, OFFSETS_PAUSE_S, lambda: dict(delay_now().levels)),
+        )
+
+    def topics_changed(self) -> None:
+        """Note that a topic has changed."""
+        self._topic_changes += 1
+        self._wake.set()
+
+    def groups_changed(self) -> None:
+        """Note that a group has changed."""
+        self._group_changes += 1
+        self._wake.set()
+
+    async def read_foreign(self, *, state_known: bool) -> ForeignTables:
+        """What RocketMQ left, if it wrote last.
+
+        state_known: the log has told a state already (``JsonCache.read_foreign_topics``).
+        """
+        cache = self._cache
+
+        def read() -> ForeignTables:
+            return ForeignTables(
+                _readable(lambda: cache.read_foreign_topics(state_known=state_known)),
+                _readable(lambda: cache.read_foreign_groups(state_known=state_known)),
+                _readable(lambda: cache.read_foreign_offsets(state_known=state_known)),
+                _readable(lambda: cache.read_foreign_levels(state_known=state_known)),
+            )
+
+        return await asyncio.to_thread(read)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Write what changes, until stop."""
+        stopper = asyncio.create_task(self._wake_on(stop))
+        try:
+            while not stop.is_set():
+                await self._write_due()
+                await _wait(self._wake, OFFSETS_PAUSE_S)
+                self._wake.clear()
+                await _wait(stop, PAUSE_S)
+        finally:
+            stopper.cancel()
+
+    async def write_all(self) -> bool:
+        """Write all that is new, now; whether the files say what is served."""
+        for file in self._files:
+            file.due_at = 0.0
+        await self._write_due()
+        return not any(file.failing for file in self._files)
+
+    async def _write_due(self) -> None:
+        async with self._writing:
+            for file in self._files:
+                started = self._clock.monotonic()
+                if file.is_due(started):
+                    await self._write(file)
+                    took_s = self._clock.monotonic() - started
+                    file.due_at = started + max(file.pause_s, WRITE_SHARE * took_s)
+
+    async def _write(self, file: _File) -> None:
+        version, now_ms = file.version(), self._clock.wall_ms()
+        covered = Covered(EPOCH, self._flushed())
+        content = await self._content(file.name)
+        cache = self._cache
+
+        def write() -> None:
+            # A store that never had any gets no file for them, but one of RocketMQ's is replaced.
+            if content.is_any or cache.exists(file.name):
+                content.write(covered=covered, now_ms=now_ms)
+
+        try:
+            await asyncio.to_thread(write)
+        except (StoreError, OSError) as error:
+            if not file.failing:
+                log.warning(
+                    "a JSON file could not be written; the log has it all",
+                    extra={
+                        "event": "config-file-not-written",
+                        "file": file.name,
+                        "detail": str(error),
+                    },
+                )
+            file.failing = True
+        else:
+            file.written, file.failing = version, False
+
+    async def _content(self, name: str) -> _Content:
+        """What the file is to say, copied from what is served."""
+        cache = self._cache
+        match name:
+            case json_cache.TOPICS:
+                topics = self._topics.list(system=True)
+                return _Content(bool(topics), partial(cache.write_topics, topics))
+            case json_cache.GROUPS:
+                groups = list(self._state.groups.values())
+                return _Content(bool(groups), partial(cache.write_groups, groups))
+            case json_cache.CONSUMER_OFFSETS:
+                offsets = await self._offsets_copied()
+                return _Content(bool(offsets), partial(cache.write_offsets, offsets))
+            case _:
+                levels = dict(self._delay_now().levels)
+                return _Content(bool(levels), partial(cache.write_levels, levels))
+
+    async def _offsets_copied(self) -> list[tuple[str, Mapping[Queue, int]]]:
+        """All groups' offsets: each group's of one moment, not all of the same one."""
+        copied: list[tuple[str, Mapping[Queue, int]]] = []
+        for count, group in enumerate(list(self._offsets.now()), 1):
+            pairs = self._offsets.now().get(group)
+            if pairs is not None:  # it has not been deleted meanwhile
+                copied.append((group, dict(pairs)))
+            if count % GROUPS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # others' turn
+        return copied
+
+    async def _wake_on(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._wake.set()
+
+
+def _readable(read: Callable[[], T | None]) -> T | None:
+    try:
+        return read()
+    except DamagedFile as error:
+        log.warning(
+            "a JSON file is damaged; what counts is what the log and the queues know",
+            extra={"event": "config-file-damaged", "code": error.code, "detail": error.detail},
+        )
+        return None
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,274 @@
+"""A start's first records, and the JSON files in step with what is served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from services.broker import config_files as config_files_module
+from services.broker import opening as opening_module
+from services.broker.config_files import ConfigFiles
+from services.broker.groups.offsets import Offsets
+from services.broker.opening import Opening
+from services.broker.queue_offsets import QueueOffsets
+from services.broker.topics import Topics
+from shared.files.os_disk import OsDisk
+from shared.files.store_dir import StoreConfig, StoreDir
+from shared.runtime.clock import SystemClock
+from shared.state import records
+from shared.state.json_cache import JsonCache
+from shared.state.records import (
+    DelayRecord,
+    ForeignRange,
+    GroupConfig,
+    GroupRecord,
+    NextOffset,
+    OffsetsRecord,
+    TopicConfig,
+    TopicRecord,
+)
+from shared.state.state import BrokerState
+from tidemark.errors import DiskFull
+from tidemark.offsets import PhysicalOffset, QueueOffset
+
+
+class Log:
+    """A log in memory, durable at once; ``full`` while the disk takes no writes."""
+
+    def __init__(self, bodies: Sequence[bytes] = ()) -> None:
+        self.bodies = list(bodies)
+        self.full = False
+        self.refused = asyncio.Event()
+
+    async def append_state(self, body: bytes) -> PhysicalOffset:
+        if self.full:
+            self.refused.set()
+            raise DiskFull("no room. Nothing was stored.")
+        self.bodies.append(body)
+        return PhysicalOffset(len(self.bodies))
+
+    async def append_snapshot(self, state: BrokerState | None = None) -> PhysicalOffset:
+        assert state is not None
+        for body in state.snapshot_records(0, 400, next_offsets=[NextOffset("t", 0, 9)]):
+            await self.append_state(body)
+        return PhysicalOffset(len(self.bodies))
+
+    def append_offsets_now(self, bodies: Sequence[bytes]) -> PhysicalOffset:
+        raise AssertionError("nothing is committed before the node is open")
+
+    async def file_made(self) -> None:
+        raise AssertionError("there is always a file")
+
+    async def durable(self, end: PhysicalOffset) -> None:
+        return
+
+
+class Start:
+    """One start over a log and a directory."""
+
+    def __init__(self, root: Path, log: Log, foreign: ForeignRange | None = None) -> None:
+        self.store = StoreDir(OsDisk(), root, StoreConfig())
+        self.store.open_or_create()
+        self.cache = JsonCache(self.store.disk, self.store.config_dir)
+        self.state = BrokerState()
+        for body in log.bodies:
+            self.state.apply(records.decode(body))
+        self.offsets = Offsets(self.state, log, flushed=lambda: 7)
+        self.topics = Topics(
+            self.state, log, QueueOffsets({("t", 0): QueueOffset(9)}), flushed=lambda: 7
+        )
+        self.files = ConfigFiles(
+            self.store,
+            self.state,
+            self.topics,
+            self.offsets,
+            lambda: self.state.delay,
+            SystemClock(),
+            flushed=lambda: 7,
+        )
+        self.opening = Opening(
+            self.state,
+            log,
+            self.files,
+            self.topics,
+            self.offsets,
+            flushed=lambda: 7,
+            foreign=foreign,
+        )
+        self.stop = asyncio.Event()
+
+    async def open(self) -> None:
+        assert await self.opening.run(self.stop)
+
+    def json(self, name: str, text: str) -> None:
+        (self.store.config_dir / name).write_text(text)
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.store.config_dir.iterdir())
+
+
+ROCKETMQS = {
+    "topics.json": '{"topicConfigTable":{"t":{"readQueueNums":4,"writeQueueNums":4}}}',
+    "subscriptionGroup.json": '{"subscriptionGroupTable":{"g":{"retryMaxTimes":3}},'
+    '"forbiddenTable":{"g":{"t":1}}}',
+    "consumerOffset.json": '{"offsetTable":{"t@g":{0:12,1:7},"%RETRY%g@g":{0:3}}}',
+    "delayOffset.json": '{"offsetTable":{3:5}}',
+}
+
+
+async def test_a_new_store_gets_a_start_record_and_no_files(tmp_path: Path) -> None:
+    log = Log()
+    start = Start(tmp_path, log)
+    await start.open()
+    assert start.state.start_count == 1
+    assert await start.files.write_all()
+    assert start.names() == []
+    again = Start(tmp_path, log)
+    await again.open()
+    assert again.state.start_count == 2
+
+
+async def test_what_rocketmq_left_is_taken_over_once_with_one_snapshot(tmp_path: Path) -> None:
+    log = Log()
+    start = Start(tmp_path, log)
+    for name, text in ROCKETMQS.items():
+        start.json(name, text)
+    await start.open()
+    group = GroupConfig("g", retry_max=3, forbidden={"t": 1})
+    replayed = BrokerState()
+    for body in log.bodies:
+        replayed.apply(records.decode(body))
+    for state in (start.state, replayed):
+        assert state.topics == {"t": TopicConfig("t", 4, 4)}
+        assert state.groups == {"g": group}
+        assert state.offsets == {"g": {("t", 0): 12, ("t", 1): 7, ("%RETRY%g", 0): 3}}
+        assert state.delay.levels == {3: 5}
+    assert replayed.snapshots == 1
+    assert replayed.next_queue_offsets == {("t", 0): 9}
+    assert start.offsets.get("g", "t", 0) == 12
+    # The files are ours now: a restart takes nothing over, whatever has changed since.
+    start.offsets.accept("g", {("t", 0): 99})
+    written = len(log.bodies)
+    log.bodies.append(records.encode(OffsetsRecord(0, {"g": {("t", 0): 99}})))
+    again = Start(tmp_path, log)
+    await again.open()
+    assert len(log.bodies) == written + 2
+    assert again.offsets.get("g", "t", 0) == 99
+
+
+async def test_only_the_file_that_rocketmq_wrote_counts(tmp_path: Path) -> None:
+    log = Log()
+    first = Start(tmp_path, log)
+    for name, text in ROCKETMQS.items():
+        first.json(name, text)
+    await first.open()
+    first.json("consumerOffset.json", '{"offsetTable":{"t@g":{0:20}}}')
+    first.json("topics.json", '{"topicConfigTable":{"u":{}},"tidemark":{"epoch":0}}')
+    second = Start(tmp_path, log)
+    await second.open()
+    assert second.state.offsets == {"g": {("t", 0): 20}}
+    assert second.state.topics.keys() == {"t"}
+    table = second.cache.read_topics()
+    assert table is not None
+    assert table.topics.keys() == {"t"}
+
+
+async def test_a_range_that_rocketmq_wrote_is_recorded_once(tmp_path: Path) -> None:
+    log = Log()
+    await Start(tmp_path, log, ForeignRange(100, 300)).open()
+    again = Start(tmp_path, log, ForeignRange(100, 300))
+    await again.open()
+    assert again.state.foreign == [ForeignRange(100, 300)]
+    assert len(log.bodies) == 3
+
+
+async def test_it_waits_for_a_disk_that_takes_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening_module, "PAUSE_S", 0.01)
+    log = Log()
+    log.full = True
+    start = Start(tmp_path, log)
+    for name, text in ROCKETMQS.items():
+        start.json(name, text)
+    opening = asyncio.create_task(start.opening.run(start.stop))
+    await log.refused.wait()
+    assert not start.state.groups
+    log.full = False
+    assert await opening
+    assert start.state.groups.keys() == {"g"}
+    log.full = True
+    stopped = Start(tmp_path, log)
+    stopped.stop.set()
+    assert not await stopped.opening.run(stopped.stop)
+
+
+async def test_damaged_files_cost_a_log_line_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = Start(tmp_path, Log())
+    for name in ROCKETMQS:
+        start.json(name, "{")
+    await start.open()
+    damaged = [each for each in caplog.records if "JSON file is damaged" in each.message]
+    assert len(damaged) == 4
+
+
+async def test_changes_reach_the_files_and_all_is_there_at_the_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_files_module, "PAUSE_S", 0.01)
+    start = Start(tmp_path, Log())
+    await start.open()
+    stop = asyncio.Event()
+    running = asyncio.create_task(start.files.run(stop))
+    start.state.apply(TopicRecord(0, TopicConfig("t", 2, 2)))
+    start.files.topics_changed()
+    async with asyncio.timeout(20):
+        while start.cache.read_topics() is None:  # noqa: ASYNC110 - another thread makes the file
+            await asyncio.sleep(0.01)
+    stop.set()
+    await running
+    start.state.apply(GroupRecord(0, GroupConfig("g", order=True, start="last")))
+    start.files.groups_changed()
+    start.offsets.accept("g", {("t", 0): 4})
+    start.state.apply(DelayRecord(0, {2: 8}))
+    assert await start.files.write_all()
+    assert start.names() == sorted(ROCKETMQS)
+    groups, offsets, levels = (
+        start.cache.read_groups(),
+        start.cache.read_consumer_offsets(),
+        start.cache.read_delay_offsets(),
+    )
+    assert groups is not None
+    assert offsets is not None
+    assert levels is not None
+    assert groups.groups["g"].consume_message_orderly
+    assert groups.groups["g"].attributes == {"tidemark.start": "last"}
+    assert offsets.offsets == {("t", "g"): {0: 4}}
+    assert levels.offsets == {2: 8}
+    assert offsets.covered is not None
+    version = offsets.version
+    await start.files.write_all()
+    unchanged = start.cache.read_consumer_offsets()
+    assert unchanged is not None
+    assert unchanged.version == version
+
+
+async def test_a_file_that_cannot_be_written_is_named_once_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = Start(tmp_path, Log())
+    await start.open()
+    start.offsets.accept("g", {("t", 0): 4})
+    (start.store.config_dir / "consumerOffset.json").mkdir()
+    (start.store.config_dir / "consumerOffset.json" / "stray").touch()
+    assert not await start.files.write_all()
+    assert not await start.files.write_all()
+    assert len([each for each in caplog.records if "could not be written" in each.message]) == 1
+    (start.store.config_dir / "consumerOffset.json" / "stray").unlink()
+    (start.store.config_dir / "consumerOffset.json").rmdir()
+    assert await start.files.write_all()
