@@ -1,0 +1,259 @@
+"""Dead letters: what a group gave up, and which of it was sent again.
+
+Whether a letter was redriven is not written down anywhere but in the copy: it carries the letter's
+place, and is found by its unique id in the index, in either topic that it can have gone to. So a
+crash leaves copy and mark, or neither. Two things could hide a copy from that look, and do not:
+
+- It is not dispatched yet. This process remembers the letters that it has redriven until their
+  copies are; one of before has dispatched the recovered log before anything is served.
+- More messages of the same unique id came behind it than one look-up shows. Then the next look-up
+  goes on before those; if that cannot tell either, the letter counts as redriven: better an answer
+  that says so than a message that is handled twice.
+
+A copy never expires before its letter, for it lies behind it in the log.
+Before: ``retry_calls``, ``redrive``. After: ``stored_messages`` reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from services.broker.groups.stored_messages import Page, StoredMessages
+from services.broker.limits import QUERY_MAX
+from services.broker.topics import Topics
+from shared.files.index import IndexReader
+from tidemark.errors import Overloaded, RequestError
+from tidemark.formats import send_back
+from tidemark.formats.record import Record
+from tidemark.formats.send_back import DEAD_QUEUE, RedriveOrigin, dead_topic, retry_topic
+from tidemark.offsets import PhysicalOffset, QueueOffset
+
+UNDISPATCHED_MAX: Final = 100_000
+"""Redriven letters whose copies are not dispatched yet."""
+LETTERS_AT_ONCE: Final = 32
+"""Letters read and looked up between two turns of the loop: some milliseconds."""
+BYTES_AT_ONCE: Final = 1 << 18
+LOOKED_AT_MAX: Final = 20_000
+"""Letters that one call looks at, whether the filter takes them or not."""
+LOOKS_MAX: Final = 64
+"""Look-ups for one letter: of 64 messages with its unique id each."""
+NO_LETTERS: Final = Page([], QueueOffset(0), QueueOffset(0), QueueOffset(0))
+
+
+class IndexDisabled(RequestError):
+    """The store keeps no index, without which nobody can tell which dead letters were redriven."""
+
+    code, title, status = "index-disabled", "The store keeps no index", 409
+
+
+class Redriven(Enum):
+    """Whether a dead letter was sent again."""
+
+    NO = "no"
+    YES = "yes"
+    UNKNOWN = "there are too many messages of its unique id to find the copy among them"
+
+
+class LetterFilter(NamedTuple):
+    """Which dead letters are meant; None: whatever it is."""
+
+    topic: str | None = None
+    """The one that it was first sent to."""
+    key: str | None = None
+    """One of its keys."""
+    begin_ms: int | None = None
+    """It died then or later, by its store time."""
+    end_ms: int | None = None
+    """It died then or before."""
+    message_id: str | None = None
+    """The letter's, that of its first delivery, or its unique id."""
+
+    def matches(self, letter: Record) -> bool:
+        """Whether a letter is meant."""
+        return (
+            (self.topic is None or send_back.original_topic(letter) == self.topic)
+            and (self.key is None or self.key in letter.keys)
+            and (self.begin_ms is None or letter.store_timestamp_ms >= self.begin_ms)
+            and (self.end_ms is None or letter.store_timestamp_ms <= self.end_ms)
+            and (self.message_id is None or self._is_called(letter, self.message_id))
+        )
+
+    def _is_called(self, letter: Record, name: str) -> bool:
+        upper = name.upper()
+        return (
+            letter.unique_id == name
+            or letter.message_id == upper
+            or send_back.original_message_id(letter) == upper
+        )
+
+
+class DeadLetters:
+    """Reads dead letters; knows which were redriven."""
+
+    def __init__(
+        self,
+        messages: StoredMessages,
+        topics: Topics,
+        index: IndexReader | None,
+        dispatched: Callable[[], PhysicalOffset],
+    ) -> None:
+        """index: None if the store keeps none. dispatched: end of what queues and index cover."""
+        self._messages = messages
+        self._topics = topics
+        # Not Queries: it does not show a copy whose topic was deleted or keeps messages for less
+        # time than the log, and the letter would look as if it had never been sent again.
+        self._index = index
+        self._dispatched = dispatched
+        self._undispatched: OrderedDict[RedriveOrigin, PhysicalOffset | None] = OrderedDict()
+        """Letters that this process redrives → the end of their copies, None while that is being
+        appended; in the order in which they were claimed."""
+
+    def exist(self, group: str) -> bool:
+        """Whether the group ever had a dead letter."""
+        return self._topics.find(dead_topic(group)) is not None
+
+    def page(self, group: str, from_offset: int, count_max: int, bytes_max: int) -> Page:
+        """Dead letters from a queue offset on, oldest first."""
+        if not self.exist(group):
+            return NO_LETTERS
+        return self._messages.page(dead_topic(group), DEAD_QUEUE, from_offset, count_max, bytes_max)
+
+    async def list(
+        self, group: str, wanted: LetterFilter, from_offset: int, count_max: int
+    ) -> dict[str, Any]:
+        """Up to count_max of the letters wanted, as the API shows them, and where to go on.
+
+        Looks at LOOKED_AT_MAX letters at most; the next call goes on.
+        """
+        found: list[dict[str, Any]] = []
+        at, looked_at = from_offset, 0
+        while True:
+            page = self.page(group, at, LETTERS_AT_ONCE, BYTES_AT_ONCE)
+            at = max(at, page.next_offset)
+            for letter in page.messages:
+                if len(found) == count_max:
+                    at = letter.queue_offset
+                    break
+                if wanted.matches(letter):
+                    found.append(self.view(group, letter))
+            looked_at += len(page.messages)
+            full = len(found) == count_max or looked_at >= LOOKED_AT_MAX
+            if full or not page.messages or at >= page.max_offset:
+                break
+            await asyncio.sleep(0)  # whoever waits for the loop goes first
+        return {
+            "messages": found,
+            "next_offset": at,
+            "min_offset": page.min_offset,
+            "max_offset": page.max_offset,
+            "done": at >= page.max_offset,
+        }
+
+    def view(self, group: str, letter: Record) -> dict[str, Any]:
+        """A dead letter as the API shows it."""
+        return {
+            "queue_offset": letter.queue_offset,
+            "message_id": letter.message_id,
+            "unique_id": letter.unique_id,
+            "original_topic": send_back.original_topic(letter),
+            "original_message_id": send_back.original_message_id(letter),
+            "reconsume_times": letter.reconsume_times,
+            "dead_at_ms": letter.store_timestamp_ms,
+            "born_timestamp_ms": letter.born_timestamp_ms,
+            "tags": letter.tags,
+            "keys": letter.keys,
+            "size": letter.size,
+            "redriven": None if self._index is None else self._was_redriven(group, letter),
+        }
+
+    def _was_redriven(self, group: str, letter: Record) -> bool:
+        return self.redriven(group, letter) is not Redriven.NO
+
+    # -- which were redriven -------------------------------------------------------------------
+
+    def check_can_tell(self) -> None:
+        """Raise IndexDisabled where nobody can tell which letters were redriven."""
+        if self._index is None:
+            raise IndexDisabled(
+                "the store keeps no index (store.index_enabled is false), and without it nobody "
+                "can tell which dead letters were sent again. Nothing was stored.",
+                "Read the letters from their topic and send what is needed; or run with an index.",
+            )
+
+    def redriven(self, group: str, letter: Record) -> Redriven:
+        """Whether a letter was sent again. Call ``check_can_tell`` before."""
+        origin = RedriveOrigin(group, letter.queue_offset)
+        if origin in self._undispatched:
+            return Redriven.YES
+        unique_id = send_back.copy_unique_id(letter)
+        found = Redriven.NO
+        for topic in {send_back.original_topic(letter), retry_topic(group)}:
+            seen = self._seen(topic, unique_id, origin)
+            if seen is Redriven.YES:
+                return seen
+            found = found if seen is Redriven.NO else seen
+        return found
+
+    def _seen(self, topic: str, unique_id: str, origin: RedriveOrigin) -> Redriven:
+        """Whether the topic has a message of this unique id that descends from the letter."""
+        assert self._index is not None
+        look = functools.partial(
+            self._index.records,
+            topic,
+            unique_id,
+            hits_max=QUERY_MAX,
+            dispatched=self._dispatched(),
+            unique_id_only=True,
+        )
+        hits = look()
+        for _ in range(LOOKS_MAX):
+            if any(send_back.redrive_origin(each.properties) == origin for each in hits):
+                return Redriven.YES
+            if len(hits) < QUERY_MAX:
+                return Redriven.NO
+            oldest = hits[0]
+            # Those of its second once more, for the index knows no more of their time.
+            hits = look(end_ms=oldest.store_timestamp_ms)
+            if hits and hits[0].physical_offset >= oldest.physical_offset:
+                break
+        return Redriven.UNKNOWN
+
+    def claim(self, origins: Collection[RedriveOrigin]) -> None:
+        """Count these letters as redriven from now on; nobody else takes them.
+
+        Call it in the step of the loop in which ``redriven`` said no. Raises Overloaded with
+        nothing claimed.
+        """
+        self._forget_dispatched()
+        if len(self._undispatched) + len(origins) > UNDISPATCHED_MAX:
+            raise Overloaded(
+                f"{len(self._undispatched)} redriven messages are not dispatched yet, "
+                f"{UNDISPATCHED_MAX} are allowed. Nothing more was stored.",
+                "See reput's /ready for why it does not go on; then try again.",
+                limit=UNDISPATCHED_MAX,
+            )
+        self._undispatched.update(dict.fromkeys(origins))
+
+    def stored(self, origins: Collection[RedriveOrigin], end: PhysicalOffset) -> None:
+        """The copies of claimed letters are in the log, below end."""
+        for origin in origins:
+            self._undispatched[origin] = end
+
+    def give_back(self, origins: Collection[RedriveOrigin]) -> None:
+        """The copies of claimed letters could not be stored."""
+        for origin in origins:
+            del self._undispatched[origin]
+
+    def _forget_dispatched(self) -> None:
+        """Forget letters whose copies can be looked up now."""
+        dispatched = self._dispatched()
+        while self._undispatched:
+            end = next(iter(self._undispatched.values()))
+            if end is None or end > dispatched:
+                return
+            self._undispatched.popitem(last=False)

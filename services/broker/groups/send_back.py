@@ -1,0 +1,264 @@
+"""Send-back: a message that a member could not handle goes to a retry, or to the dead letters.
+
+The rules are ``tidemark.formats.send_back`` and ``delay``; here is the shell around them: which
+message is meant, whether the group may send it back, one append, and the wait until it is on disk.
+Only then is the caller answered, and only then may it commit the message: a crash in between leaves
+a message that is delivered once more, never one that is lost.
+Before: ``retry_calls``. After: the delay service delivers it to the group's retry topic, which its
+members are assigned like any other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+from services.broker.append import Append
+from services.broker.flusher import Flusher
+from services.broker.groups.coordinator import not_assigned
+from services.broker.groups.counters import GroupCounters
+from services.broker.groups.stored_messages import Place, StoredMessages
+from services.broker.topics import Topics, is_reserved
+from shared.state.values import GroupConfig
+from tidemark.errors import (
+    AckTimeout,
+    BroadcastGroup,
+    DelayOutOfRange,
+    MessageTooLarge,
+    NotPermitted,
+    NotServing,
+)
+from tidemark.formats import batch, delay, ids, send_back
+from tidemark.formats.batch import WireMessage
+from tidemark.formats.hosts import Host
+from tidemark.formats.record import Record
+from tidemark.formats.runs import Run
+from tidemark.formats.send_back import DEAD_AT_ONCE, DEAD_PREFIX, DEAD_QUEUE, RETRY_PREFIX, Verdict
+
+RETRY: Final = "RETRY"
+DEAD: Final = "DEAD"
+IGNORED: Final = "IGNORED"
+"""The group's configuration, which RocketMQ wrote, has no retry queues: nothing was stored."""
+_TIMES_MAX: Final = (1 << 31) - 1
+
+
+class GroupConfigs(Protocol):
+    """What this module needs of the groups' configurations."""
+
+    def get(self, name: str) -> GroupConfig:
+        """Raises UnknownGroup."""
+        ...
+
+    async def ensure(self, name: str) -> GroupConfig:
+        """The group, made now if it may be. Raises UnknownGroup, BadName."""
+        ...
+
+    async def retry_topic(self, name: str) -> str:
+        """The group's retry topic, which exists on return."""
+        ...
+
+    async def dead_topic(self, name: str) -> str:
+        """The group's dead-letter topic, which exists on return."""
+        ...
+
+
+class Members(Protocol):
+    """What this module needs of who is in a group."""
+
+    def check_caller(self, group: str, member: str | None, generation: int | None) -> None:
+        """Raises UnknownMember, StaleGeneration if what a caller says of itself is not so."""
+        ...
+
+    def holds(self, group: str, member: str, queue: tuple[str, int]) -> bool:
+        """Whether the member has the queue, or had it last and is not done yet."""
+        ...
+
+
+class SentBack(NamedTuple):
+    """What became of a message that was sent back."""
+
+    status: str
+    topic: str | None
+    """Where members, or whoever looks after dead letters, find it; None if nothing was stored."""
+    reconsume_times: int
+    delay_level: int
+    deliver_at_ms: int | None
+    """When a retry is delivered [wall clock ms]; None for a dead letter."""
+    message_id: str | None
+    """Of what was stored for it now."""
+    unique_id: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The body of the answer."""
+        return self._asdict()
+
+
+class SendBack:
+    """Sends messages back."""
+
+    def __init__(
+        self,
+        append: Append,
+        flusher: Flusher,
+        messages: StoredMessages,
+        topics: Topics,
+        configs: GroupConfigs,
+        members: Members,
+        counters: GroupCounters,
+        store_host: Host,
+        *,
+        delay_levels_ms: tuple[int, ...],
+        properties_size_max: int,
+        pick: Callable[[int], int] = random.randrange,
+    ) -> None:
+        """delay_levels_ms: of the store, level 1 first. properties_size_max: bytes that a record's
+        properties may take, without the record CRC. pick: one of so many retry queues.
+        """
+        self._append = append
+        self._flusher = flusher
+        self._messages = messages
+        self._topics = topics
+        self._configs = configs
+        self._members = members
+        self._counters = counters
+        self._store_host = store_host
+        self._delay_levels_ms = delay_levels_ms
+        self._properties_size_max = properties_size_max
+        self._pick = pick
+
+    async def nack(
+        self,
+        group: str,
+        message: str | Place,
+        *,
+        delay_level: int = 0,
+        member: str | None = None,
+        generation: int | None = None,
+    ) -> SentBack:
+        """Send one message back; on disk on return.
+
+        message: its message id, or where it lies. delay_level: 0 for the rule (the third level at
+        first, one more each time), DEAD_AT_ONCE for no more retries, else that level. member,
+        generation: who asks, if it is one of the group's members.
+        Raises BadName, UnknownGroup, BroadcastGroup, UnknownMember, StaleGeneration, NotAssigned,
+        DelayOutOfRange, UnknownMessage, UnknownTopic, UnknownQueue, NotPermitted, MessageTooLarge,
+        what an append raises, and AckTimeout if the node stops before it is on disk.
+        """
+        self._check_level(delay_level)
+        await self._configs.ensure(group)
+        config = self._configs.get(group)
+        if config.broadcast:
+            raise BroadcastGroup(
+                f"group {group!r} is a broadcast group: every member has every message, and none "
+                "is sent back. Nothing was stored.",
+                "Let the member handle it again itself, or make the group a clustering one.",
+                group=group,
+            )
+        self._members.check_caller(group, member, generation)
+        stored = (
+            self._messages.by_message_id(message)
+            if isinstance(message, str)
+            else self._messages.by_place(message)
+        )
+        _check_topic(stored)
+        queue = (stored.topic, stored.queue_id)
+        if member is not None and not self._members.holds(group, member, queue):
+            # Whoever has the queue now is handed the message, too: a retry would be one too many.
+            raise not_assigned(group, member, queue)
+        if config.retry_queues <= 0:
+            return SentBack(IGNORED, None, stored.reconsume_times, 0, None, None, stored.unique_id)
+        verdict = send_back.judge(
+            stored.reconsume_times,
+            delay_level,
+            retry_max=config.retry_max,
+            level_count=len(self._delay_levels_ms),
+        )
+        return await self._store(group, stored, verdict)
+
+    async def _store(self, group: str, stored: Record, verdict: Verdict) -> SentBack:
+        """Append what the message becomes, and wait until it is on disk."""
+        raw = send_back.sent_back(stored, dead=verdict.dead)
+        if verdict.dead:
+            topic = await self._configs.dead_topic(group)
+            place = delay.Delayed(topic, DEAD_QUEUE, raw)
+        else:
+            topic = await self._configs.retry_topic(group)
+            found = self._topics.find(topic)
+            queue = self._pick(max(1, found.queues if found is not None else 1))
+            place = delay.by_level(
+                topic, queue, raw, verdict.delay_level, len(self._delay_levels_ms)
+            )
+        self._check_room(stored, place.properties)
+        times = min(stored.reconsume_times + 1, _TIMES_MAX)
+        run = Run(
+            place.topic,
+            place.queue_id,
+            batch.encode([WireMessage(stored.body, place.properties, stored.flag)]),
+            1,
+            stored.born_host,
+            self._store_host,
+            stored.born_timestamp_ms,
+            stored.sys_flag,
+            times,
+        )
+        # own: as long as the reserve lasts, a full disk does not keep members from going on.
+        appended = await self._append.append([run], own=True)
+        due_ms = (
+            None
+            if verdict.dead
+            else appended.store_timestamp_ms + self._delay_levels_ms[verdict.delay_level - 1]
+        )
+        sent = SentBack(
+            DEAD if verdict.dead else RETRY,
+            topic,
+            times,
+            verdict.delay_level,
+            due_ms,
+            ids.offset_id(self._store_host, appended.start),
+            stored.unique_id,
+        )
+        if verdict.dead:
+            self._counters.dead(group, send_back.original_topic(stored))
+        try:
+            await self._flusher.durable(appended.end)
+        except NotServing as stopping:
+            raise AckTimeout(
+                "the node stops: the message is sent back, and that is not on disk yet. The "
+                "outcome is unknown: it may yet be there, or be lost with the node.",
+                "Do not commit it: it is delivered again, at worst twice.",
+                **sent.as_dict(),
+            ) from stopping
+        return sent
+
+    def _check_level(self, delay_level: int) -> None:
+        count = len(self._delay_levels_ms)
+        if not DEAD_AT_ONCE <= delay_level <= count:
+            raise DelayOutOfRange(
+                f"delay_level is {delay_level}; there are the levels 1 to {count}, 0 for the next "
+                f"longer one, and {DEAD_AT_ONCE} for the dead letters at once. Nothing was stored.",
+                field="delay_level",
+                limit=count,
+            )
+
+    def _check_room(self, stored: Record, raw: bytes) -> None:
+        limit = self._properties_size_max
+        if len(raw) > limit:
+            raise MessageTooLarge(
+                f"message {stored.message_id} cannot be sent back: with the place that it came "
+                f"from its properties take {len(raw)} bytes, {limit} fit into a record. Nothing "
+                "was stored.",
+                "Handle it or commit it; its sender has to leave some bytes of properties free.",
+                message_id=stored.message_id,
+                limit=limit,
+            )
+
+
+def _check_topic(stored: Record) -> None:
+    topic = stored.topic
+    if is_reserved(topic) and not topic.startswith((RETRY_PREFIX, DEAD_PREFIX)):
+        raise NotPermitted(
+            f"message {stored.message_id} is of topic {topic!r}, which the broker keeps for "
+            "itself: nobody consumes it, so nobody sends it back. Nothing was stored.",
+            topic=topic,
+        )

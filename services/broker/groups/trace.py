@@ -1,0 +1,268 @@
+"""Trace: one message through everything that it was, from the sender to the last commit.
+
+Nothing is written for it: the records that a message left are found by its unique id, in its own
+topic, among what waits, and in the retry and dead-letter topics of the groups that have an offset
+in its topic or sent it back for another try; who got it is what the coordinator remembers; when a
+group was done with it is when its offset passed (``commit_times``). Everything is bounded, and what
+was left out is said.
+Before: ``retry_calls``. After: ``trace_events`` tells what it means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from services.broker.groups.commit_times import CommitTimes
+from services.broker.groups.stored_messages import StoredMessages
+from services.broker.groups.trace_events import (
+    CONSUMED,
+    DELAY_TOPICS,
+    Delivered,
+    Event,
+    Reader,
+    Step,
+    events,
+    group_of,
+    home_of,
+    role_of,
+)
+from services.broker.limits import QUERY_MAX
+from services.broker.messages import message_map, tags_code
+from services.broker.topics import Topics
+from shared.files.index import IndexReader
+from shared.state.records import Queue
+from tidemark.errors import UnknownMessage
+from tidemark.formats.record import Record
+from tidemark.formats.send_back import dead_topic, retry_topic
+from tidemark.offsets import PhysicalOffset
+
+GROUPS_MAX: Final = 256
+"""Groups whose retry and dead-letter topics are looked into."""
+GROUPS_AT_ONCE: Final = 1000
+"""Groups whose offsets are looked at between two turns of the loop."""
+
+
+class HandedOut(Protocol):
+    """One delivery that the coordinator remembers."""
+
+    @property
+    def member(self) -> str:
+        """Who got it."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Of the assignment by which the member got it."""
+        ...
+
+    @property
+    def at_ms(self) -> int:
+        """When, by the wall clock."""
+        ...
+
+
+class Deliveries(Protocol):
+    """What this module needs of the coordinator."""
+
+    def deliveries(self, group: str, topic: str, queue: int, queue_offset: int) -> HandedOut | None:
+        """To whom a message was handed last; None if that is not remembered."""
+        ...
+
+
+class Committed(Protocol):
+    """Committed offsets (``offsets.Offsets``)."""
+
+    def groups(self) -> Iterable[str]:
+        """Every group that has some."""
+        ...
+
+    def of_group(self, group: str) -> Mapping[Queue, int]:
+        """All of a group's."""
+        ...
+
+
+class Trace(NamedTuple):
+    """What is known of a message."""
+
+    message: Record
+    """The oldest record of it that there is."""
+    unique_id: str | None
+    events: Sequence[Event]
+    groups_left_out: int
+    """Groups that read its topic and were not looked into."""
+    complete: bool
+    """Whether every record of it was found that there is."""
+
+    def as_dict(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The body of the answer. message: the record as the caller's encoding shows it."""
+        return {
+            "message": message,
+            "unique_id": self.unique_id,
+            "groups_left_out": self.groups_left_out,
+            "complete": self.complete,
+            "events": [event.as_dict() for event in self.events],
+        }
+
+
+class Tracer:
+    """Traces messages. One loop uses it."""
+
+    def __init__(
+        self,
+        messages: StoredMessages,
+        topics: Topics,
+        index: IndexReader | None,
+        committed: Committed,
+        deliveries: Deliveries,
+        commit_times: CommitTimes,
+        *,
+        delay_levels_ms: Sequence[int],
+        flushed: Callable[[], PhysicalOffset],
+        dispatched: Callable[[], PhysicalOffset],
+    ) -> None:
+        """index: None if the store keeps none. flushed: end of what is on disk. dispatched: end of
+        what queues and index cover.
+        """
+        self._messages = messages
+        self._topics = topics
+        self._index = index
+        self._committed = committed
+        self._deliveries = deliveries
+        self._commit_times = commit_times
+        self._delay_levels_ms = delay_levels_ms
+        self._flushed = flushed
+        self._dispatched = dispatched
+
+    async def trace(self, message_id: str, topic: str | None = None) -> Trace:
+        """Everything about a message.
+
+        message_id: of any record of it; with a topic: the unique id of a message of that topic.
+        Raises BadRequest, UnknownTopic, UnknownMessage.
+        """
+        if topic is None:
+            known = self._messages.by_message_id(message_id)
+            home, unique_id, first = home_of(known), known.unique_id, [known]
+        else:
+            self._topics.get(topic)
+            home, unique_id, first = topic, message_id, []
+        found = {each.physical_offset: each for each in first}
+        left_out, complete = 0, unique_id is not None and self._index is not None
+        if unique_id is not None and self._index is not None:
+            left_out, complete = await self._gather(home, unique_id, found)
+        if not found:
+            raise UnknownMessage(
+                f"topic {home!r} has no message with the unique id {message_id[:80]!r}.",
+                "It has expired, was never stored, or is not dispatched yet.",
+                topic=home,
+                unique_id=message_id,
+            )
+        readers = await self._readers(found.values())
+        steps = [Step(each, readers.get(offset, ())) for offset, each in found.items()]
+        told = events(steps, self._delay_levels_ms, flushed=self._flushed())
+        oldest = found[min(found)]
+        return Trace(oldest, unique_id, told, left_out, complete and not left_out)
+
+    def as_map(self, stored: Record, *, json_body: bool) -> dict[str, object]:
+        """A record as the API shows it."""
+        return message_map(
+            stored, code=tags_code(stored, self._delay_levels_ms), json_body=json_body
+        )
+
+    async def _gather(
+        self, home: str, unique_id: str, found: dict[PhysicalOffset, Record]
+    ) -> tuple[int, bool]:
+        """Add every record of the message to found; groups left out, and whether that is all."""
+        complete = self._look(home, home, unique_id, found)
+        for topic in DELAY_TOPICS:
+            complete &= self._look(topic, home, unique_id, found)
+        groups = {group for each in found.values() if (group := group_of(each)) is not None}
+        groups |= await self._groups_of(home)
+        for group in sorted(groups)[:GROUPS_MAX]:
+            for topic in (retry_topic(group), dead_topic(group)):
+                if self._topics.find(topic) is not None:
+                    complete &= self._look(topic, home, unique_id, found)
+            await asyncio.sleep(0)
+        return max(0, len(groups) - GROUPS_MAX), complete
+
+    def _look(
+        self, topic: str, home: str, unique_id: str, found: dict[PhysicalOffset, Record]
+    ) -> bool:
+        """Add what one topic has of the message; False if there may be more of it."""
+        assert self._index is not None
+        hits = self._index.records(
+            topic,
+            unique_id,
+            hits_max=QUERY_MAX,
+            dispatched=self._dispatched(),
+            unique_id_only=True,
+        )
+        for each in hits:
+            # What a topic of the same name had before it was deleted is nobody's any more.
+            if home_of(each) == home and each.queue_offset >= self._topics.min_offset(
+                each.topic, each.queue_id
+            ):
+                found[each.physical_offset] = each
+        return len(hits) < QUERY_MAX
+
+    async def _groups_of(self, topic: str) -> set[str]:
+        """Groups that have an offset in some queue of the topic."""
+        readers: set[str] = set()
+        for number, group in enumerate(list(self._committed.groups()), 1):
+            if any(name == topic for name, _ in self._committed.of_group(group)):
+                readers.add(group)
+            if number % GROUPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return readers
+
+    # -- readers -------------------------------------------------------------------------------
+
+    async def _readers(self, found: Iterable[Record]) -> dict[PhysicalOffset, list[Reader]]:
+        """Who reads the records that members receive, by the records' physical offsets."""
+        consumed = [each for each in found if role_of(each) in CONSUMED]
+        readers: dict[PhysicalOffset, list[Reader]] = {}
+        of_topic: dict[str, set[str]] = {}
+        for each in consumed:
+            group = group_of(each)
+            if group is None and each.topic not in of_topic:
+                of_topic[each.topic] = await self._groups_of(each.topic)
+            groups = of_topic[each.topic] if group is None else {group}
+            readers[each.physical_offset] = [
+                self._reader(name, each) for name in sorted(groups)[:GROUPS_MAX]
+            ]
+        await self._date_commits(consumed, readers)
+        return readers
+
+    def _reader(self, group: str, stored: Record) -> Reader:
+        queue = (stored.topic, stored.queue_id)
+        handed = self._deliveries.deliveries(group, *queue, stored.queue_offset)
+        delivered = None
+        if handed is not None:
+            delivered = Delivered(handed.member, handed.generation, handed.at_ms)
+        return Reader(group, delivered, self._committed.of_group(group).get(queue))
+
+    async def _date_commits(
+        self, consumed: Sequence[Record], readers: dict[PhysicalOffset, list[Reader]]
+    ) -> None:
+        """Say of the commits in readers when they were made, as far as state records tell."""
+        wanted: dict[tuple[str, Queue], list[tuple[int, PhysicalOffset, int]]] = {}
+        for each in consumed:
+            for number, reader in enumerate(readers[each.physical_offset]):
+                if reader.committed is not None and reader.committed > each.queue_offset:
+                    key = (reader.group, (each.topic, each.queue_id))
+                    place = (each.queue_offset, each.physical_offset, number)
+                    wanted.setdefault(key, []).append(place)
+        if not wanted:
+            return
+        since_ms = min(each.store_timestamp_ms for each in consumed)
+        for at_ms, moves in await self._commit_times.moves(since_ms, wanted):
+            for key, offset in moves.items():
+                left = []
+                for queue_offset, physical_offset, number in wanted.get(key, ()):
+                    if offset > queue_offset:
+                        known = readers[physical_offset]
+                        known[number] = known[number]._replace(committed_at_ms=at_ms)
+                    else:
+                        left.append((queue_offset, physical_offset, number))
+                wanted[key] = left

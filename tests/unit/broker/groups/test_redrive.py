@@ -1,0 +1,476 @@
+"""Redrive over a real small store: every dead letter is sent again, and none of them twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.broker.groups import dead_letters
+from services.broker.groups.dead_letters import DeadLetters, IndexDisabled, LetterFilter, Redriven
+from services.broker.groups.redrive import Redrive, RedriveRequest, RedriveResult
+from tests.support.small_broker import BORN, FIRST_MS, HOST, SmallBroker
+from tidemark.errors import AckTimeout, Overloaded, TidemarkError, UnknownGroup
+from tidemark.formats import properties, send_back
+from tidemark.formats.record import Record
+
+RETRY = "%RETRY%billing"
+DEAD = "%DLQ%billing"
+ALL = LetterFilter()
+
+
+class Kit:
+    """A broker with dead letters of the group billing."""
+
+    def __init__(self, root: Path) -> None:
+        self.broker = SmallBroker(root)
+        self.again()
+
+    def again(self, *, properties_size_max: int = 32_747) -> None:
+        """The parts as a new process makes them: what was in memory is gone."""
+        broker = self.broker
+        self.letters = DeadLetters(broker.messages, broker.topics, broker.index, broker.dispatched)
+        self.redriver = Redrive(
+            broker.append_part,
+            broker.flusher_part,
+            self.letters,
+            broker.topics,
+            broker.configs,
+            HOST,
+            properties_size_max=properties_size_max,
+            pick=lambda count: 0,
+        )
+
+    async def topics(self, *names: str) -> None:
+        await self.broker.configs.ensure("billing")
+        for name in names or ("orders",):
+            await self.broker.topics.create(name, 2)
+
+    async def die(
+        self,
+        body: bytes,
+        *,
+        topic: str = "orders",
+        unique_id: str | None = None,
+        pairs: dict[str, str] | None = None,
+    ) -> Record:
+        """One message that is a dead letter now."""
+        name = unique_id if unique_id is not None else f"ID-{body.decode()}"
+        sent = self.broker.send(topic, body, unique_id=name or None, pairs=pairs)
+        raw = send_back.sent_back(sent, dead=True)
+        await self.broker.configs.dead_topic("billing")
+        return self.broker.send(
+            DEAD, body, unique_id=None, pairs=properties.parse(raw), reconsume_times=17
+        )
+
+    async def redrive(
+        self,
+        wanted: LetterFilter = ALL,
+        *,
+        to_group: bool = False,
+        from_offset: int = 0,
+        matched_max: int = 1000,
+        dry_run: bool = False,
+    ) -> RedriveResult:
+        request = RedriveRequest(to_group, wanted, from_offset, matched_max, dry_run)
+        return await self.redriver.redrive("billing", request)
+
+    def copies(self, topic: str = "orders") -> list[bytes]:
+        """Bodies of the messages of a topic that were dead letters, in the order of its queues."""
+        self.broker.dispatch()
+        return [
+            bytes(each.body)
+            for queue in range(2)
+            for each in self.broker.all(topic, queue)
+            if send_back.redrive_origin(each.properties) is not None
+        ]
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Iterator[Kit]:
+    kit = Kit(tmp_path)
+    yield kit
+    kit.broker.close()
+
+
+def counts(result: RedriveResult) -> tuple[int, int, int]:
+    return result.matched, result.redriven, result.skipped
+
+
+async def test_dead_letters_go_back_to_their_topic_as_new_messages(kit: Kit) -> None:
+    await kit.topics()
+    letter = await kit.die(b"a", pairs={"TAGS": "new", "KEYS": "k1 k2", "colour": "red"})
+    kit.broker.now_ms += 1000
+    result = await kit.redrive()
+    assert result.as_dict() == {
+        "matched": 1,
+        "redriven": 1,
+        "skipped": 0,
+        "refused": 0,
+        "refusals": [],
+        "next_offset": 1,
+        "max_offset": 1,
+        "done": True,
+        "dry_run": False,
+    }
+    kit.broker.dispatch()
+    copy = kit.broker.all("orders")[-1]
+    assert (bytes(copy.body), copy.reconsume_times, copy.unique_id) == (b"a", 0, "ID-a")
+    assert (copy.tags, copy.keys, copy.born_host) == ("new", ["k1", "k2"], BORN)
+    found = copy.property_map
+    assert found["TIDEMARK_REDRIVE_ORIGIN"] == f"billing@{letter.queue_offset}"
+    assert found["colour"] == "red"
+    assert not found.keys() & {"RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DELAY", "WAIT", "REAL_TOPIC"}
+    assert not kit.broker.own[-1], "user data: refused while the disk is full"
+
+
+async def test_dead_letters_can_go_back_to_their_group_alone(kit: Kit) -> None:
+    await kit.topics()
+    letter = await kit.die(b"a")
+    before = len(kit.broker.all("orders"))
+    assert counts(await kit.redrive(to_group=True)) == (1, 1, 0)
+    kit.broker.dispatch()
+    assert len(kit.broker.all("orders")) == before
+    (copy,) = kit.broker.all(RETRY)
+    assert copy.reconsume_times == 0
+    assert copy.property_map["RETRY_TOPIC"] == "orders"
+    origin = letter.property_map["ORIGIN_MESSAGE_ID"]
+    assert copy.property_map["ORIGIN_MESSAGE_ID"] == origin
+
+
+@pytest.mark.parametrize("to_group", [False, True])
+@pytest.mark.parametrize("unique_id", ["ID", ""])
+@pytest.mark.parametrize("dispatched", [False, True])
+@pytest.mark.parametrize("then_to_group", [False, True])
+async def test_a_letter_is_redriven_once(
+    kit: Kit, to_group: bool, unique_id: str, dispatched: bool, then_to_group: bool
+) -> None:
+    await kit.topics()
+    await kit.die(b"a", unique_id=unique_id)
+    await kit.redrive(to_group=to_group)
+    if dispatched:
+        kit.broker.dispatch()
+    assert counts(await kit.redrive(to_group=then_to_group)) == (1, 0, 1)
+    assert len(kit.copies("orders") + kit.copies(RETRY)) == 1
+
+
+# A crash between two appends: what was appended is known by itself, the rest goes again.
+@pytest.mark.parametrize("survived", range(8))
+async def test_after_a_crash_only_what_is_not_in_the_log_goes_again(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, survived: int
+) -> None:
+    await kit.topics()
+    for number in range(7):
+        await kit.die(b"%d" % number)
+    monkeypatch.setattr("services.broker.groups.redrive.LETTERS_AT_ONCE", 1)
+    append, left = kit.broker.append, survived
+
+    async def crash(runs: object, *, own: bool = False) -> object:
+        nonlocal left
+        if left == 0:
+            raise TidemarkError("killed")
+        left -= 1
+        return await append(runs, own=own)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(kit.broker, "append", crash)
+    if survived < 7:
+        with pytest.raises(TidemarkError, match="killed"):
+            await kit.redrive()
+    else:
+        await kit.redrive()
+    monkeypatch.setattr(kit.broker, "append", append)
+    kit.broker.dispatch()
+    kit.again()
+    assert counts(await kit.redrive()) == (7, 7 - survived, survived)
+    assert kit.copies() == [b"%d" % number for number in range(7)]
+
+
+async def test_two_calls_at_once_share_the_letters(kit: Kit) -> None:
+    await kit.topics()
+    for number in range(80):
+        await kit.die(b"%d" % number)
+    kit.broker.lacks_file = True  # the first of them waits in its append
+    one, other = await asyncio.gather(kit.redrive(), kit.redrive(to_group=True))
+    assert one.redriven + other.redriven == 80
+    assert one.skipped + other.skipped == 80
+    copies = kit.copies("orders") + kit.copies(RETRY)
+    assert sorted(copies) == sorted(b"%d" % number for number in range(80))
+
+
+async def test_a_copy_that_its_topic_does_not_show_any_more_still_counts(kit: Kit) -> None:
+    await kit.topics()
+    await kit.die(b"a")
+    await kit.redrive()
+    kit.broker.dispatch()
+    await kit.broker.topics.delete("orders")
+    kit.again()
+    assert counts(await kit.redrive()) == (1, 0, 1)
+
+
+async def test_a_letter_that_came_of_a_redriven_one_can_be_redriven(kit: Kit) -> None:
+    await kit.topics()
+    first = await kit.die(b"a", unique_id="ID")
+    await kit.redrive()
+    kit.broker.dispatch()
+    copy = kit.broker.all("orders")[-1]
+    raw = properties.parse(send_back.sent_back(copy, dead=True))
+    second = kit.broker.send(DEAD, b"a", unique_id=None, pairs=raw, reconsume_times=17)
+    assert second.property_map["TIDEMARK_REDRIVE_ORIGIN"] == f"billing@{first.queue_offset}"
+    assert counts(await kit.redrive()) == (2, 1, 1)
+    kit.broker.dispatch()
+    origin = kit.broker.all("orders")[-1].property_map["TIDEMARK_REDRIVE_ORIGIN"]
+    assert origin == f"billing@{second.queue_offset}"
+    assert counts(await kit.redrive()) == (2, 0, 2)
+
+
+async def test_many_messages_of_one_unique_id_do_not_hide_the_copy(kit: Kit) -> None:
+    await kit.topics()
+    await kit.die(b"a", unique_id="ID")
+    await kit.redrive()
+    for number in range(200):
+        kit.broker.now_ms += 1000 if number % 20 == 0 else 0
+        kit.broker.send("orders", unique_id="ID")
+    kit.again()
+    assert counts(await kit.redrive()) == (1, 0, 1)
+
+
+async def test_where_nobody_can_tell_a_letter_is_not_sent_twice(kit: Kit) -> None:
+    await kit.topics()
+    letter = await kit.die(b"a", unique_id="ID")
+    for _ in range(100):  # all in one second, which is all that the index knows of their time
+        kit.broker.send("orders", unique_id="ID")
+    assert kit.letters.redriven("billing", letter) is Redriven.UNKNOWN
+    assert counts(await kit.redrive()) == (1, 0, 1)
+
+
+async def test_letters_of_another_group_are_its_own(kit: Kit) -> None:
+    await kit.topics()
+    letter = await kit.die(b"a")
+    await kit.redrive()
+    kit.broker.dispatch()
+    assert kit.letters.redriven("billing", letter) is Redriven.YES
+    assert kit.letters.redriven("shipping", letter) is Redriven.NO
+
+
+async def test_filters(kit: Kit) -> None:
+    await kit.topics("orders", "bills")
+    letters = []
+    for number in range(12):
+        kit.broker.now_ms = FIRST_MS + number * 1000
+        topic = "bills" if number % 3 == 0 else "orders"
+        pairs = {"KEYS": f"k{number % 2} all"}
+        letters.append(await kit.die(b"%d" % number, topic=topic, pairs=pairs))
+
+    async def matched(wanted: LetterFilter) -> list[int]:
+        result = await kit.redrive(wanted, dry_run=True)
+        numbers = [number for number, each in enumerate(letters) if wanted.matches(each)]
+        assert result.matched == result.redriven == len(numbers)
+        return numbers
+
+    assert await matched(ALL) == list(range(12))
+    assert await matched(LetterFilter(topic="bills")) == [0, 3, 6, 9]
+    assert await matched(LetterFilter(key="k1")) == [1, 3, 5, 7, 9, 11]
+    assert await matched(LetterFilter(topic="orders", key="k1")) == [1, 5, 7, 11]
+    window = LetterFilter(begin_ms=FIRST_MS + 2000, end_ms=FIRST_MS + 4000)
+    assert await matched(window) == [2, 3, 4]
+    assert await matched(LetterFilter(message_id=letters[4].message_id.lower())) == [4]
+    first_id = letters[5].property_map["ORIGIN_MESSAGE_ID"]
+    assert await matched(LetterFilter(message_id=first_id)) == [5]
+    assert await matched(LetterFilter(message_id="ID-6")) == [6]
+    assert await matched(LetterFilter(message_id="nobody")) == []
+    assert kit.copies("orders") + kit.copies("bills") == []
+    assert counts(await kit.redrive(LetterFilter(topic="bills"))) == (4, 4, 0)
+    assert kit.copies("bills") == [b"0", b"3", b"6", b"9"]
+    assert counts(await kit.redrive()) == (12, 8, 4)
+
+
+@given(
+    st.integers(1, 70),
+    st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=6),
+)
+def test_any_sequence_of_bounded_calls_sends_each_letter_once(
+    letters: int, calls: list[tuple[int, bool]]
+) -> None:
+    import tempfile
+
+    async def run(root: Path) -> None:
+        kit = Kit(root)
+        await kit.topics()
+        for number in range(letters):
+            await kit.die(b"%d" % number)
+        at = 0
+        for matched_max, restarts in calls:
+            result = await kit.redrive(from_offset=at, matched_max=matched_max)
+            assert result.matched == min(matched_max, letters - at)
+            assert result.next_offset == at + result.matched
+            at = result.next_offset
+            if restarts:
+                kit.broker.dispatch()
+                kit.again()
+            if result.as_dict()["done"]:
+                at = 0
+        await kit.redrive()
+        assert sorted(kit.copies()) == sorted(b"%d" % number for number in range(letters))
+        kit.broker.close()
+
+    with tempfile.TemporaryDirectory() as root:
+        asyncio.run(run(Path(root)))
+
+
+async def test_messages_with_a_sharding_key_go_to_its_queue(kit: Kit) -> None:
+    await kit.topics()
+    for number in range(6):
+        await kit.die(b"%d" % number, pairs={"__SHARDINGKEY": f"customer-{number}"})
+    await kit.redrive()
+    kit.broker.dispatch()
+    for queue in range(2):
+        for each in kit.broker.all("orders", queue):
+            if send_back.redrive_origin(each.properties) is not None:
+                key = each.property_map["__SHARDINGKEY"]
+                assert queue == abs(_java_hash(key)) % 2
+
+
+def _java_hash(text: str) -> int:
+    value = 0
+    for letter in text:
+        value = (31 * value + ord(letter)) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+async def test_letters_whose_topic_is_gone_do_not_keep_the_others_back(kit: Kit) -> None:
+    await kit.topics("orders", "bills")
+    for number in range(6):
+        await kit.die(b"%d" % number, topic=("orders", "bills")[number % 2])
+    await kit.broker.topics.delete("bills")
+    for dry_run in (True, False):
+        result = await kit.redrive(dry_run=dry_run)
+        assert counts(result) == (6, 3, 0)
+        (refusal,) = result.as_dict()["refusals"]
+        assert (refusal["topic"], refusal["code"], refusal["count"]) == (
+            "bills",
+            "unknown-topic",
+            3,
+        )
+        assert result.as_dict()["refused"] == 3
+    assert kit.copies("orders") == [b"0", b"2", b"4"]
+    assert counts(await kit.redrive(LetterFilter(topic="bills"), to_group=True)) == (3, 3, 0)
+    assert kit.copies(RETRY) == [b"1", b"3", b"5"]
+
+
+async def test_a_letter_without_room_for_its_origin_is_refused(kit: Kit) -> None:
+    await kit.topics()
+    await kit.die(b"a", pairs={"long": "x" * 100})
+    await kit.die(b"b")
+    kit.again(properties_size_max=100)
+    result = await kit.redrive()
+    assert counts(result) == (2, 1, 0)
+    assert result.as_dict()["refusals"][0]["code"] == "too-large"
+
+
+async def test_a_dry_run_makes_nothing(kit: Kit) -> None:
+    await kit.topics()
+    await kit.die(b"a")
+    end = kit.broker.appender.appended
+    assert counts(await kit.redrive(dry_run=True)) == (1, 1, 0)
+    assert counts(await kit.redrive(to_group=True, dry_run=True)) == (1, 1, 0)
+    assert kit.broker.appender.appended == end
+
+
+async def test_a_group_without_dead_letters_is_done_at_once(kit: Kit) -> None:
+    await kit.topics()
+    result = await kit.redrive()
+    assert (counts(result), result.next_offset, result.max_offset) == ((0, 0, 0), 0, 0)
+    assert result.as_dict()["done"] is True
+    listed = await kit.letters.list("billing", ALL, 0, 10)
+    assert listed == {
+        "messages": [],
+        "next_offset": 0,
+        "min_offset": 0,
+        "max_offset": 0,
+        "done": True,
+    }
+
+
+async def test_beyond_the_end_there_is_nothing(kit: Kit) -> None:
+    await kit.topics()
+    await kit.die(b"a")
+    result = await kit.redrive(from_offset=9)
+    assert (counts(result), result.as_dict()["done"]) == ((0, 0, 0), True)
+    assert (await kit.letters.list("billing", ALL, 9, 10))["done"] is True
+
+
+async def test_to_a_group_that_is_gone_nothing_is_sent(kit: Kit) -> None:
+    await kit.topics()
+    await kit.die(b"a")
+    await kit.broker.configs.delete("billing")
+    with pytest.raises(UnknownGroup):
+        await kit.redrive(to_group=True)
+
+
+async def test_without_index_nobody_can_tell_what_was_redriven(kit: Kit) -> None:
+    await kit.topics()
+    await kit.die(b"a")
+    broker = kit.broker
+    blind = DeadLetters(broker.messages, broker.topics, None, broker.dispatched)
+    with pytest.raises(IndexDisabled):
+        blind.check_can_tell()
+    listed = await blind.list("billing", ALL, 0, 10)
+    assert [each["redriven"] for each in listed["messages"]] == [None]
+
+
+async def test_a_node_that_stops_first_says_that_the_outcome_is_unknown(kit: Kit) -> None:
+    await kit.topics()
+    await kit.die(b"a")
+    kit.broker.is_stopping = True
+    with pytest.raises(AckTimeout, match="1 dead letters"):
+        await kit.redrive()
+
+
+async def test_too_many_letters_that_are_not_dispatched_wait(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await kit.topics()
+    for number in range(5):
+        await kit.die(b"%d" % number)
+    monkeypatch.setattr(dead_letters, "UNDISPATCHED_MAX", 3)
+    assert counts(await kit.redrive(matched_max=3)) == (3, 3, 0)
+    with pytest.raises(Overloaded, match="not dispatched yet"):
+        await kit.redrive(from_offset=3)
+    kit.broker.dispatch()
+    assert counts(await kit.redrive(from_offset=3)) == (2, 2, 0)
+
+
+async def test_a_list_shows_where_letters_came_from_and_which_were_redriven(kit: Kit) -> None:
+    await kit.topics("orders", "bills")
+    letters = []
+    for number in range(5):
+        kit.broker.now_ms += 1000
+        topic = ("orders", "bills")[number % 2]
+        pairs = {"TAGS": "new", "KEYS": "k"}
+        letters.append(await kit.die(b"%d" % number, topic=topic, pairs=pairs))
+    await kit.redrive(LetterFilter(topic="bills"))
+    listed = await kit.letters.list("billing", ALL, 1, 3)
+    assert [each["queue_offset"] for each in listed["messages"]] == [1, 2, 3]
+    assert [each["redriven"] for each in listed["messages"]] == [True, False, True]
+    assert (listed["next_offset"], listed["max_offset"], listed["done"]) == (4, 5, False)
+    assert listed["messages"][0] == {
+        "queue_offset": 1,
+        "message_id": letters[1].message_id,
+        "unique_id": "ID-1",
+        "original_topic": "bills",
+        "original_message_id": letters[1].property_map["ORIGIN_MESSAGE_ID"],
+        "reconsume_times": 17,
+        "dead_at_ms": FIRST_MS + 2000,
+        "born_timestamp_ms": 77,
+        "tags": "new",
+        "keys": ["k"],
+        "size": letters[1].size,
+        "redriven": True,
+    }
+    only = await kit.letters.list("billing", LetterFilter(topic="bills"), 0, 10)
+    assert [each["queue_offset"] for each in only["messages"]] == [1, 3]
+    assert only["done"] is True

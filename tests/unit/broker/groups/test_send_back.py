@@ -1,0 +1,275 @@
+"""Nack over a real small store: what is stored for what comes back, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.broker.groups.send_back import SendBack
+from services.broker.groups.stored_messages import Place
+from services.broker.queue_offsets import Queue
+from shared.state.records import GroupConfig
+from tests.support.small_broker import BORN, HOST, LEVELS_MS, SmallBroker
+from tidemark.errors import (
+    AckTimeout,
+    BadRequest,
+    BroadcastGroup,
+    DelayOutOfRange,
+    MessageTooLarge,
+    NotAssigned,
+    NotPermitted,
+    StaleGeneration,
+    TidemarkError,
+    UnknownGroup,
+    UnknownMember,
+    UnknownMessage,
+    UnknownQueue,
+    UnknownTopic,
+)
+from tidemark.formats.record import Record
+
+RETRY = "%RETRY%billing"
+DEAD = "%DLQ%billing"
+
+
+class Members:
+    """A group with one member, or none."""
+
+    def __init__(self) -> None:
+        self.refusal: TidemarkError | None = None
+        self.asked: list[tuple[str, str | None, int | None]] = []
+        self.held: set[Queue] = {("orders", 0)}
+
+    def check_caller(self, group: str, member: str | None, generation: int | None) -> None:
+        self.asked.append((group, member, generation))
+        if self.refusal is not None:
+            raise self.refusal
+
+    def holds(self, group: str, member: str, queue: Queue) -> bool:
+        return queue in self.held
+
+
+class Kit:
+    """A broker and its send-back."""
+
+    def __init__(self, root: Path, *, properties_size_max: int = 32_747) -> None:
+        self.broker = SmallBroker(root)
+        self.members = Members()
+        self.send_back = SendBack(
+            self.broker.append_part,
+            self.broker.flusher_part,
+            self.broker.messages,
+            self.broker.topics,
+            self.broker.configs,
+            self.members,
+            self.broker.counters,
+            HOST,
+            delay_levels_ms=LEVELS_MS,
+            properties_size_max=properties_size_max,
+            pick=lambda count: count - 1,
+        )
+
+    async def message(self, **more: object) -> Record:
+        await self.broker.topics.create("orders", 1)
+        return self.broker.send("orders", **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Iterator[Kit]:
+    kit = Kit(tmp_path)
+    yield kit
+    kit.broker.close()
+
+
+async def test_a_message_that_comes_back_waits_under_the_schedule_topic(kit: Kit) -> None:
+    message = await kit.message(body=b"work", flag=9)
+    kit.broker.now_ms += 500
+    sent = await kit.send_back.nack("billing", message.message_id)
+    kit.broker.dispatch()
+    (waiting,) = kit.broker.all("SCHEDULE_TOPIC_XXXX", 2)
+    assert sent.as_dict() == {
+        "status": "RETRY",
+        "topic": RETRY,
+        "reconsume_times": 1,
+        "delay_level": 3,
+        "deliver_at_ms": kit.broker.now_ms + LEVELS_MS[2],
+        "message_id": waiting.message_id,
+        "unique_id": "ID",
+    }
+    assert (bytes(waiting.body), waiting.flag, waiting.reconsume_times) == (b"work", 9, 1)
+    assert (waiting.born_host, waiting.born_timestamp_ms, waiting.store_host) == (BORN, 77, HOST)
+    found = waiting.property_map
+    found.pop("__CRC32#")
+    assert found == {
+        "UNIQ_KEY": "ID",
+        "WAIT": "false",
+        "RETRY_TOPIC": "orders",
+        "ORIGIN_MESSAGE_ID": message.message_id,
+        "DELAY": "3",
+        "REAL_TOPIC": RETRY,
+        "REAL_QID": "0",
+    }
+    assert kit.broker.own[-1], "it goes on while sends are refused"
+    assert kit.broker.topics.get(RETRY).queues == 1
+
+
+async def test_a_message_walks_through_all_its_retries_to_the_dead_letters(kit: Kit) -> None:
+    await kit.broker.configs.put("billing", {"retry_max": 5})
+    first = await kit.message(pairs={"KEYS": "order-1", "TAGS": "new"})
+    current, levels = first, []
+    for times in range(1, 6):
+        sent = await kit.send_back.nack("billing", current.message_id)
+        assert (sent.status, sent.reconsume_times) == ("RETRY", times)
+        levels.append(sent.delay_level)
+        kit.broker.dispatch()
+        (current,) = kit.broker.release()
+        assert (current.topic, current.reconsume_times) == (RETRY, times)
+    assert levels == [3, 4, 4, 4, 4], "four levels: the last one serves for all above"
+    sent = await kit.send_back.nack("billing", current.message_id)
+    assert (sent.status, sent.topic, sent.delay_level) == ("DEAD", DEAD, 0)
+    assert (sent.reconsume_times, sent.deliver_at_ms) == (6, None)
+    kit.broker.dispatch()
+    (letter,) = kit.broker.all(DEAD)
+    assert letter.message_id == sent.message_id
+    assert (letter.reconsume_times, letter.unique_id, letter.keys) == (6, "ID", ["order-1"])
+    found = letter.property_map
+    assert (found["RETRY_TOPIC"], found["ORIGIN_MESSAGE_ID"]) == ("orders", first.message_id)
+    assert found["DELAY"] == "0"
+    assert "TIDEMARK_DELAY_ORIGIN" not in found
+    name = "tidemark_group_dead_messages_total"
+    labels = {"group": "billing", "topic": "orders"}
+    assert kit.broker.registry.get_sample_value(name, labels) == 1
+
+
+async def test_a_message_can_be_dead_at_once_or_wait_at_a_level_of_choice(kit: Kit) -> None:
+    message = await kit.message()
+    sent = await kit.send_back.nack("billing", Place("orders", 0, 0), delay_level=1)
+    assert (sent.status, sent.delay_level) == ("RETRY", 1)
+    sent = await kit.send_back.nack("billing", message.message_id.lower(), delay_level=-1)
+    assert (sent.status, sent.topic) == ("DEAD", DEAD)
+
+
+async def test_without_retries_the_first_failure_is_the_last(kit: Kit) -> None:
+    await kit.broker.configs.put("billing", {"retry_max": 0})
+    message = await kit.message()
+    assert (await kit.send_back.nack("billing", message.message_id)).status == "DEAD"
+
+
+async def test_retries_are_spread_over_the_groups_retry_queues(kit: Kit) -> None:
+    await kit.broker.configs.put("billing", {"retry_queues": 3})
+    message = await kit.message()
+    await kit.send_back.nack("billing", message.message_id)
+    kit.broker.dispatch()
+    (waiting,) = kit.broker.all("SCHEDULE_TOPIC_XXXX", 2)
+    assert waiting.property_map["REAL_QID"] == "2"
+
+
+# RocketMQ answers success there, too, and the message is gone once it is committed.
+async def test_a_group_that_rocketmq_left_without_retry_queues_is_told_so(kit: Kit) -> None:
+    message = await kit.message()
+    kit.broker.state.groups["billing"] = GroupConfig("billing", retry_queues=0)
+    end = kit.broker.appender.appended
+    sent = await kit.send_back.nack("billing", message.message_id)
+    assert (sent.status, sent.topic, sent.message_id) == ("IGNORED", None, None)
+    assert kit.broker.appender.appended == end
+
+
+@pytest.mark.parametrize("level", [-2, 5, 18])
+async def test_a_level_that_there_is_not_is_refused(kit: Kit, level: int) -> None:
+    message = await kit.message()
+    with pytest.raises(DelayOutOfRange, match="levels 1 to 4"):
+        await kit.send_back.nack("billing", message.message_id, delay_level=level)
+
+
+async def test_broadcast_groups_send_nothing_back(kit: Kit) -> None:
+    await kit.broker.configs.put("billing", {"broadcast": True})
+    message = await kit.message()
+    with pytest.raises(BroadcastGroup):
+        await kit.send_back.nack("billing", message.message_id)
+
+
+async def test_a_message_that_nobody_can_see_is_unknown(kit: Kit) -> None:
+    message = await kit.message()
+    nack = kit.send_back.nack
+    with pytest.raises(UnknownMessage, match="no queue points there"):
+        await nack("billing", f"{message.message_id[:16]}{message.physical_offset + 1:016X}")
+    with pytest.raises(UnknownMessage, match="stored by another host"):
+        await nack("billing", f"0A0A0A0A00000001{message.physical_offset:016X}")
+    with pytest.raises(UnknownMessage, match="no message at offset 1 of queue 0"):
+        await nack("billing", Place("orders", 0, 1))
+    with pytest.raises(UnknownQueue):
+        await nack("billing", Place("orders", 7, 0))
+    with pytest.raises(UnknownTopic):
+        await nack("billing", Place("bills", 0, 0))
+    with pytest.raises(BadRequest, match="is not a message id"):
+        await nack("billing", "4711")
+
+
+async def test_what_the_broker_keeps_for_itself_is_not_sent_back(kit: Kit) -> None:
+    await kit.broker.topics.ensure_system("rmq_sys_wheel_timer", 1)
+    kit.broker.send("rmq_sys_wheel_timer")
+    with pytest.raises(NotPermitted, match="keeps for itself"):
+        await kit.send_back.nack("billing", Place("rmq_sys_wheel_timer", 0, 0))
+
+
+async def test_a_dead_letter_that_is_consumed_can_come_back_again(kit: Kit) -> None:
+    message = await kit.message()
+    await kit.send_back.nack("billing", message.message_id, delay_level=-1)
+    kit.broker.dispatch()
+    sent = await kit.send_back.nack("undertaker", Place(DEAD, 0, 0))
+    assert (sent.status, sent.topic) == ("RETRY", "%RETRY%undertaker")
+
+
+@pytest.mark.parametrize("refusal", [StaleGeneration("old"), UnknownMember("gone")])
+async def test_who_is_no_member_any_more_sends_nothing_back(
+    kit: Kit, refusal: TidemarkError
+) -> None:
+    message = await kit.message()
+    kit.members.refusal = refusal
+    with pytest.raises(type(refusal)):
+        await kit.send_back.nack("billing", message.message_id, member="m", generation=4)
+    assert kit.members.asked == [("billing", "m", 4)]
+
+
+async def test_only_whoever_has_the_queue_sends_its_messages_back(kit: Kit) -> None:
+    message = await kit.message()
+    nack = kit.send_back.nack
+    assert (await nack("billing", message.message_id, member="m")).status == "RETRY"
+    kit.members.held.clear()
+    with pytest.raises(NotAssigned, match="queue 0 of topic 'orders'"):
+        await nack("billing", message.message_id, member="m")
+    assert (await nack("billing", message.message_id)).status == "RETRY", "nobody said who it is"
+
+
+async def test_a_group_that_may_not_be_made_is_unknown(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.broker.configs._auto_create = False
+    message = await kit.message()
+    with pytest.raises(UnknownGroup):
+        await kit.send_back.nack("billing", message.message_id)
+    kit.broker.close()
+
+
+async def test_a_message_without_room_for_its_origin_is_refused(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, properties_size_max=200)
+    message = await kit.message(pairs={"long": "x" * 150})
+    with pytest.raises(MessageTooLarge, match="200 fit into a record"):
+        await kit.send_back.nack("billing", message.message_id)
+    kit.broker.close()
+
+
+async def test_a_node_that_stops_first_says_that_the_outcome_is_unknown(kit: Kit) -> None:
+    message = await kit.message()
+    await kit.send_back.nack("billing", message.message_id)
+    kit.broker.is_stopping = True
+    with pytest.raises(AckTimeout, match="outcome is unknown") as refused:
+        await kit.send_back.nack("billing", message.message_id)
+    assert refused.value.reconsume_times == 1
+
+
+async def test_a_count_at_its_end_stays_there(kit: Kit) -> None:
+    message = await kit.message(reconsume_times=(1 << 31) - 1)
+    sent = await kit.send_back.nack("billing", message.message_id)
+    assert (sent.status, sent.reconsume_times) == ("DEAD", (1 << 31) - 1)
