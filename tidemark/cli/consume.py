@@ -11,32 +11,28 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import BinaryIO, Final, Literal
+from typing import Final, Literal
 
 import click
 
+from tidemark.cli.consume_group import consume_group
+from tidemark.cli.message_writer import Writer
 from tidemark.cli.output import (
+    READER_RETRY_FOR_S,
     client_for,
     expected_errors,
-    message_facts,
     run,
     say,
-    to_json,
     url_option,
 )
-from tidemark.cli.produce import NO_NEWLINE
 from tidemark.cli.times import TIMESTAMP
 from tidemark.client.client import Client
 from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX
-from tidemark.client.messages import Message, RawPull
-from tidemark.errors import BrokenAnswer, UnknownQueue, UnknownTopic
-from tidemark.formats import twins
-from tidemark.formats.record import UndecodableRecord
+from tidemark.client.messages import RawPull
+from tidemark.errors import UnknownQueue, UnknownTopic
 
 FOLLOW_WAIT_MS: Final = 15_000
 TOPIC_POLL_S: Final = 0.5
-RETRY_FOR_S: Final = 60.0
-"""A broker that restarts under a reader costs a pause, not the reader."""
 FOLLOWED_QUEUES_MAX: Final = 64
 
 
@@ -73,6 +69,7 @@ class Start:
 @click.option("--offset", type=click.IntRange(min=0), help="Start at this queue offset.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more instead of ending.")
 @click.option("--max", "count_max", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("--group", help="As a member of this group, which commits what is written.")
 @click.option("--tags", help="Only messages with one of these tags: `a || b`.")
 @click.option(
     "--format",
@@ -92,6 +89,7 @@ def consume(
     offset: int | None,
     follow: bool,
     count_max: int | None,
+    group: str | None,
     tags: str | None,
     form: str,
     url: str,
@@ -100,6 +98,9 @@ def consume(
 
     Starts at the oldest message, with --follow at the end, unless told otherwise. Ends where the
     queues ended when it began. Messages of one queue come in order, those of several do not.
+
+    With --group: starts where the group stands, shares the queues with its other members, and ends
+    when the group has committed what was there when it began.
     """
     if sum((from_beginning, from_time is not None, offset is not None)) > 1:
         raise click.UsageError("give one of --from-beginning, --from-time and --offset")
@@ -110,69 +111,22 @@ def consume(
         start = Start("offset", offset)
     writer = Writer(sys.stdout.buffer, as_json=form == "json", count_max=count_max, tags=tags)
     try:
-        run(_consume(url, topic, queue, start, follow, writer))
+        if group is None:
+            run(_consume(url, topic, queue, start, follow, writer))
+        else:
+            if queue is not None or offset is not None:
+                raise click.UsageError("a group reads all queues, each from where it stands")
+            begin = "first" if from_beginning else from_time
+            run(consume_group(url, topic, group, begin, follow=follow, writer=writer))
     except KeyboardInterrupt:
         if not follow:  # for a follower it is the way to end
             raise
 
 
-class Writer:
-    """Writes messages until there were enough."""
-
-    def __init__(
-        self, out: BinaryIO, *, as_json: bool, count_max: int | None, tags: str | None
-    ) -> None:
-        self._out = out
-        self._as_json = as_json
-        self._left = count_max
-        self.tags = tags
-        # The broker compares hashes of tags: two tags of equal hash are told apart here.
-        every = tags is None or tags.strip() == "*"
-        self._tags = None if every else {tag.strip() for tag in (tags or "").split("||")}
-        self._newline_due = False
-        """The last body was a last line without a newline; it gets one if another follows."""
-
-    @property
-    def full(self) -> bool:
-        """As many messages as wanted are written."""
-        return self._left == 0
-
-    def write(self, pulled: RawPull, end: int | None) -> None:
-        """Write a pull's messages with queue offsets below ``end``. Raises BrokenAnswer."""
-        try:
-            messages = twins.decode_messages(pulled.records)
-        except UndecodableRecord as error:
-            raise BrokenAnswer(str(error)) from error
-        if self._tags is not None:
-            messages = [message for message in messages if message.tags in self._tags]
-        if end is not None and messages and messages[-1].queue_offset >= end:
-            messages = [message for message in messages if message.queue_offset < end]
-        if self._left is not None:
-            messages = messages[: self._left]
-            self._left -= len(messages)
-        if not messages:
-            return
-        if self._newline_due:
-            self._out.write(b"\n")
-        if self._as_json:
-            self._out.write(_json(messages))
-        else:
-            self._newline_due = NO_NEWLINE in messages[-1].properties
-            self._out.write(b"\n".join([message.body for message in messages]))
-            if not self._newline_due:
-                self._out.write(b"\n")
-        self._out.flush()
-
-
-def _json(messages: list[Message]) -> bytes:
-    lines = [to_json(message_facts(message)) for message in messages]
-    return ("\n".join(lines) + "\n").encode()
-
-
 async def _consume(
     url: str, topic: str, queue: int | None, start: Start, follow: bool, writer: Writer
 ) -> None:
-    async with client_for(url, retry_for_s=RETRY_FOR_S) as client:
+    async with client_for(url, retry_for_s=READER_RETRY_FOR_S) as client:
         count, is_new = await _queue_count(client, topic, follow)
         if is_new and start.at == "end":
             start = Start("beginning")  # what made the topic is what was waited for

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 import click
 
 from tidemark import __version__
 from tidemark.cli.consume import consume
+from tidemark.cli.delay import delay
 from tidemark.cli.dev import dev
+from tidemark.cli.dlq import dlq
+from tidemark.cli.group import group
+from tidemark.cli.lag import lag
 from tidemark.cli.message import message
 from tidemark.cli.produce import produce
+from tidemark.cli.retention import retention
 from tidemark.cli.store import store
 from tidemark.cli.topic import topic
 
@@ -29,7 +35,11 @@ def cli() -> None:
     """
 
 
-for command in (dev, topic, produce, consume, message, store):
+COMMANDS: Final = (
+    *(dev, topic, produce, consume, message),
+    *(group, lag, delay, dlq, retention, store),
+)
+for command in COMMANDS:
     cli.add_command(command)
 
 

@@ -1,6 +1,8 @@
-"""``tidemark message``: one message by its id, or those with a key."""
+"""``tidemark message``: one message by its id, those with a key, what became of one."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import click
 
@@ -15,15 +17,22 @@ from tidemark.cli.output import (
     url_option,
     with_client,
 )
-from tidemark.cli.times import TIMESTAMP
+from tidemark.cli.times import TIMESTAMP, shown_time
 from tidemark.client.client import Client
 from tidemark.client.messages import Message, is_offset_id
+from tidemark.client.trace import Trace, TraceEvent
 from tidemark.errors import RequestError, UnknownMessage
+from tidemark.formats.properties import REAL_TOPIC, RETRY_TOPIC
+
+TRACED: Final = [
+    *("topic", "queue", "queue_offset", "message_id", "unique_id", "tags", "keys", "size"),
+]
+"""What a trace shows of the message itself; ``get`` shows the rest."""
 
 
 @click.group()
 def message() -> None:
-    """Messages by id or key."""
+    """Messages by id or key: get, find, trace."""
 
 
 @message.command()
@@ -66,6 +75,55 @@ def find(
     print_rows(facts, columns)
 
 
+@message.command()
+@click.argument("message_id", metavar="ID")
+@click.option("--topic", help="Where to look for a unique id; all topics without it.")
+@url_option
+@output_option
+@expected_errors
+def trace(message_id: str, topic: str | None, url: str) -> None:
+    """Tell what became of the message with this ID, step by step.
+
+    Produced, delayed, flushed, dispatched, delivered to which member of which group, committed,
+    retried, dead, redriven: from the log, and from what the broker remembers of deliveries.
+    """
+    found = with_client(url, lambda client: _trace(client, message_id, topic))
+    if as_json():
+        click.echo(to_json(found.facts))
+        return
+    told = {name: found.message.get(name) for name in TRACED if name in found.message}
+    print_facts(told)
+    click.echo()
+    rows = [
+        {"at": shown_time(event.at_ms), "what": event.what, "facts": _shown_facts(event)}
+        for event in found.events
+    ]
+    print_rows(rows, ["at", "what", "facts"])
+
+
+async def _trace(client: Client, message_id: str, topic: str | None) -> Trace:
+    """By either id; the broker looks for a unique id under its topic, which is looked for here."""
+    if topic is None:
+        if is_offset_id(message_id):
+            try:
+                return await client.trace(message_id)
+            except RequestError:
+                pass  # as in _find
+        found = await _find(client, message_id, None)
+        # What waits, or is a retry, says in its properties which topic it belongs to.
+        names = (found.properties.get(name) for name in (RETRY_TOPIC, REAL_TOPIC))
+        topic = next((name for name in names if name is not None), found.topic)
+    return await client.trace(message_id, topic=topic)
+
+
+def _shown_facts(event: TraceEvent) -> str:
+    """What else is known of an event, and why its time is not: ``group=billing member=m-1``."""
+    told = dict(event.facts)
+    if event.at_ms is None:
+        told["time"] = event.reason
+    return " ".join(f"{name}={value}" for name, value in told.items() if value is not None)
+
+
 async def _find(client: Client, message_id: str, topic: str | None) -> Message:
     """Try it as a message id, then as a unique id: both are 32 or 56 hex digits."""
     if is_offset_id(message_id):
@@ -73,7 +131,12 @@ async def _find(client: Client, message_id: str, topic: str | None) -> Message:
             return await client.message_by_id(message_id)
         except RequestError:
             pass  # no record there, or no offset of ours: it may still be a unique id
-    topics = [topic] if topic is not None else [found.name for found in await client.topics()]
+    if topic is not None:
+        topics = [topic]
+    else:
+        # Where it was sent to first; copies of it in topics that the broker keeps come after.
+        listed = sorted(await client.topics(), key=lambda found: found.system)
+        topics = [found.name for found in listed]
     for name in topics:
         try:
             return await client.message_by_unique_id(name, message_id)

@@ -30,6 +30,8 @@ from tidemark.errors import TidemarkError
 P = ParamSpec("P")
 T = TypeVar("T")
 
+READER_RETRY_FOR_S: Final = 60.0
+"""A broker that restarts under a reader costs a pause, not the reader."""
 _FORMAT_KEY: Final = "tidemark.cli.output.format"
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9`\"'])")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
 from tidemark.cli.output import (
@@ -13,8 +15,12 @@ from tidemark.cli.output import (
     url_option,
     with_client,
 )
+from tidemark.cli.times import DURATION
 from tidemark.client.client import Client
+from tidemark.client.connection import path
 from tidemark.client.messages import Topic
+
+QUEUES_DEFAULT: Final = 4
 
 
 @click.group()
@@ -24,14 +30,34 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--queues", type=click.IntRange(min=1), default=4, show_default=True)
+@click.option("--queues", type=click.IntRange(min=1), help="How many.  [default: 4]")
+@click.option(
+    "--retention",
+    type=DURATION,
+    help="How long a message can be read, such as 7d; 0ms: as long as it is kept. Without --queues "
+    "an existing topic keeps as many as it has.",
+)
 @url_option
 @output_option
 @expected_errors
-def create(name: str, queues: int, url: str) -> None:
-    """Make a topic NAME, or give it this many queues."""
-    made = with_client(url, lambda client: client.create_topic(name, queues=queues))
-    print_facts({"topic": made.name, "queues": made.queues})
+def create(name: str, queues: int | None, retention: int | None, url: str) -> None:
+    """Make a topic NAME, or give it this many queues and this retention."""
+    made = with_client(url, lambda client: _create(client, name, queues, retention))
+    print_facts(
+        {
+            "topic": made.name,
+            "queues": made.queues,
+            "retention_ms": made.settings.get("retention_ms"),
+        }
+    )
+
+
+async def _create(client: Client, name: str, queues: int | None, retention_ms: int | None) -> Topic:
+    if retention_ms is None:
+        return await client.create_topic(name, queues=QUEUES_DEFAULT if queues is None else queues)
+    body = {"retention_ms": retention_ms} | ({} if queues is None else {"queues": queues})
+    await client.connection.call("PUT", path("topics", name), body=body, idempotent=True)
+    return await client.topic(name)
 
 
 @topic.command("list")

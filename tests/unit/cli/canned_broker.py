@@ -1,0 +1,90 @@
+"""A broker that answers what a test has written down, and keeps what it was asked.
+
+For commands that only ask and print: what they send is the API's, checked here; that a real broker
+answers so is checked with real processes (tests/processes/test_delivery_verbs.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from asyncio import AbstractEventLoop, Event, new_event_loop
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import msgpack
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from tests.unit.client.fake_broker import answer, error
+
+Answer = dict[str, Any] | Callable[["Asked"], dict[str, Any]] | None
+"""A map, a function that makes one of the call, or None for 204."""
+
+
+class Asked(NamedTuple):
+    """One call."""
+
+    method: str
+    path: str
+    """Without ``/v1/``, names as they are."""
+    query: dict[str, str]
+    body: dict[str, Any]
+
+
+class CannedBroker:
+    """Answers by (method, path); anything else is unknown-group, unless ``otherwise`` says."""
+
+    def __init__(self) -> None:
+        self.answers: dict[tuple[str, str], Answer] = {}
+        self.otherwise = "unknown-group"
+        self.asked: list[Asked] = []
+        self.url = ""
+
+    def calls(self, method: str, path: str) -> list[Asked]:
+        """What was asked of one of them."""
+        return [one for one in self.asked if (one.method, one.path) == (method, path)]
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        raw = await request.read()
+        path = request.path.removeprefix("/v1/")
+        asked = Asked(
+            request.method, path, dict(request.query), msgpack.unpackb(raw) if raw else {}
+        )
+        self.asked.append(asked)
+        if (asked.method, path) not in self.answers:
+            return error(404, self.otherwise)
+        found = self.answers[asked.method, path]
+        if found is None:
+            return web.Response(status=204)
+        return answer(found(asked) if callable(found) else found)
+
+    @contextmanager
+    def serve(self) -> Iterator[CannedBroker]:
+        """In a thread of its own: the command line blocks."""
+        loop, ready, stop = new_event_loop(), threading.Event(), Event()
+        thread = threading.Thread(
+            target=loop.run_until_complete, args=[self._serve(ready, stop)], daemon=True
+        )
+        thread.start()
+        try:
+            assert ready.wait(10)
+            yield self
+        finally:
+            _stop(loop, stop, thread)
+
+    async def _serve(self, ready: threading.Event, stop: Event) -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{rest:.*}", self._answer)
+        server = TestServer(app)
+        await server.start_server()
+        self.url = str(server.make_url("")).rstrip("/")
+        ready.set()
+        await stop.wait()
+        await server.close()
+
+
+def _stop(loop: AbstractEventLoop, stop: Event, thread: threading.Thread) -> None:
+    loop.call_soon_threadsafe(stop.set)
+    thread.join()
+    loop.close()

@@ -1,0 +1,92 @@
+"""``tidemark consume --group``: as a member of a group, whose other members get the rest.
+
+Messages are committed once they are written: asking for the next batch commits the last one, and
+leaving hands the queues over at once. Without ``--follow`` it ends when the group has committed
+everything that the topic held when it began, whichever member did; retries of later are not waited
+for. The step before is ``consume``, which reads the options.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from tidemark.cli.message_writer import Writer
+from tidemark.cli.output import READER_RETRY_FOR_S, client_for
+from tidemark.client.client import Client
+
+if TYPE_CHECKING:
+    from tidemark.client.subscription import Subscription
+
+BATCH_MAX: Final = 1024
+LOOK_INTERVAL_S: Final = 0.2
+
+
+async def consume_group(
+    url: str,
+    topic: str,
+    group: str,
+    start: str | int | None,
+    *,
+    follow: bool,
+    writer: Writer,
+) -> None:
+    """Write what the group's share brings until the end, until enough, or for ever.
+
+    start: where a group begins that has committed nothing yet: ``first``, ``last``, a time [ms],
+    or None for what the group says.
+    """
+    async with client_for(url, retry_for_s=READER_RETRY_FOR_S) as client:
+        ends = None if follow else await _ends(client, topic)
+        subscription = client.subscribe(
+            topic, group=group, tags=writer.tags or "*", start=start, max_in_flight=BATCH_MAX
+        )
+        async with subscription as messages, _stopped_at(ends, client, group, messages):
+            # One by one if only so many are wanted: a batch is committed as a whole.
+            async for batch in messages.batches(max=1 if writer.is_limited else BATCH_MAX):
+                writer.write_messages(batch)
+                if writer.full:
+                    return  # leaving commits it, too
+
+
+async def _ends(client: Client, topic: str) -> dict[tuple[str, int], int]:
+    """Where every queue of the topic ends now, of those that hold something."""
+    found = await client.topic(topic)
+    return {
+        (topic, queue.queue): queue.max_offset
+        for queue in found.ranges
+        if queue.max_offset > queue.min_offset
+    }
+
+
+@contextlib.asynccontextmanager
+async def _stopped_at(
+    ends: Mapping[tuple[str, int], int] | None,
+    client: Client,
+    group: str,
+    messages: Subscription,
+) -> AsyncIterator[None]:
+    """Stop the subscription once the group has committed everything below ``ends``, if any."""
+
+    async def watch(ends: Mapping[tuple[str, int], int]) -> None:
+        while True:
+            committed = await client.groups.offsets(group)
+            if all(committed.get(queue, 0) >= end for queue, end in ends.items()):
+                return
+            await asyncio.sleep(LOOK_INTERVAL_S)
+
+    if ends is None:
+        yield
+        return
+    watching = asyncio.create_task(watch(ends))
+    # However it ends: if it fails, nobody would ever say that this is the end.
+    watching.add_done_callback(lambda _: messages.stop())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.wait({watching})
+    if not watching.cancelled():
+        watching.result()

@@ -1,0 +1,98 @@
+"""``tidemark delay``: messages that wait for their time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from tidemark.cli.output import (
+    as_json,
+    client_for,
+    expected_errors,
+    output_option,
+    print_facts,
+    print_rows,
+    run,
+    say,
+    url_option,
+)
+from tidemark.cli.times import shown_time
+from tidemark.client.delayed import DelayedMessage
+from tidemark.errors import UnknownDelayed
+
+COLUMNS: Final = ["unique_id", "topic", "queue", "deliver_at", "delay_level", "size"]
+RETRY_FOR_S: Final = 1.0
+
+
+@click.group()
+def delay() -> None:
+    """Messages that wait for their time: list, cancel."""
+
+
+@delay.command("list")
+@click.option("--topic", help="Only messages to this topic.")
+@click.option(
+    "--max", "count_max", type=click.IntRange(min=1), default=100, show_default=True,
+    help="List at most so many.",
+)  # fmt: skip
+@url_option
+@output_option
+@expected_errors
+def list_delayed(topic: str | None, count_max: int, url: str) -> None:
+    """List messages that wait, those of each delay level and of other times one after another."""
+    listed, pending = run(_list(url, topic, count_max))
+    if pending is not None and pending > len(listed):
+        say(f"{len(listed)} of {pending} messages that wait" + _to(topic))
+    rows: list[dict[str, object]] = [one._asdict() for one in listed]
+    if not as_json():
+        for row, one in zip(rows, listed, strict=True):
+            row["deliver_at"] = shown_time(one.deliver_at_ms)
+    print_rows(rows, COLUMNS)
+
+
+async def _list(
+    url: str, topic: str | None, count_max: int
+) -> tuple[list[DelayedMessage], int | None]:
+    """At most so many messages, and how many there are in all; None: nobody counted."""
+    async with client_for(url, retry_for_s=RETRY_FOR_S) as client:
+        page = await client.delayed.list(topic, max=count_max)
+        listed = list(page.messages)
+        while page.next is not None and len(listed) < count_max:
+            page = await client.delayed.list(topic, max=count_max - len(listed), after=page.next)
+            listed += page.messages
+        return listed, page.pending
+
+
+@delay.command()
+@click.argument("topic")
+@click.argument("unique_id", metavar="ID")
+@click.option("--dry-run", is_flag=True, help="Look for it in the list; cancel nothing.")
+@url_option
+@output_option
+@expected_errors
+def cancel(topic: str, unique_id: str, dry_run: bool, url: str) -> None:
+    """Cancel the message to TOPIC with this unique ID: it is never delivered."""
+    count = run(_cancel(url, topic, unique_id, dry_run))
+    messages = f"{count} message{'s' * (count != 1)} to {topic} with the unique id {unique_id}"
+    say(f"{'would cancel' if dry_run else 'cancelled'} {messages}")
+    print_facts({"topic": topic, "unique_id": unique_id, "cancelled": 0 if dry_run else count})
+
+
+async def _cancel(url: str, topic: str, unique_id: str, dry_run: bool) -> int:
+    async with client_for(url, retry_for_s=RETRY_FOR_S) as client:
+        if not dry_run:
+            return await client.delayed.cancel(topic, unique_id)
+        count = 0
+        async for waiting in client.delayed.iterate(topic):
+            count += waiting.unique_id == unique_id
+    if not count:
+        raise UnknownDelayed(
+            f"no message to {topic} with the unique id {unique_id} waits. It may be delivered.",
+            "`tidemark message trace ID --topic TOPIC` tells what became of it.",
+        )
+    return count
+
+
+def _to(topic: str | None) -> str:
+    return "" if topic is None else f" for {topic}"

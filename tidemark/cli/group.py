@@ -1,0 +1,211 @@
+"""``tidemark group``: make, list, describe, reset, delete. What a group lags by is ``lag``'s."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import click
+
+from tidemark.cli.lag import QUEUE_COLUMNS, queue_rows
+from tidemark.cli.output import (
+    as_json,
+    expected_errors,
+    output_option,
+    print_facts,
+    print_rows,
+    say,
+    to_json,
+    url_option,
+    with_client,
+)
+from tidemark.cli.times import DURATION, TIMESTAMP, shown_duration, shown_time
+from tidemark.client.client import Client
+
+LIST_COLUMNS: Final = ["group", "state", "members", "order", "broadcast", "start", "retry_max"]
+MEMBER_COLUMNS: Final = ["member", "subscriptions", "assignment", "session", "last_seen"]
+
+
+@click.group()
+def group() -> None:
+    """Consumer groups: who shares a topic's messages, and from where on."""
+
+
+class _Start(click.ParamType[str | int]):
+    """``first``, ``last``, or a time."""
+
+    name = "start"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | int:
+        if isinstance(value, int) or value in ("first", "last"):
+            return value if isinstance(value, int) else str(value)
+        return TIMESTAMP.convert(value, param, ctx)
+
+
+@group.command()
+@click.argument("name")
+@click.option("--order/--no-order", default=None, help="One batch of a queue at a time, in order.")
+@click.option("--broadcast/--no-broadcast", default=None, help="Every member gets every message.")
+@click.option("--start", type=_Start(), help="Where new queues begin: first, last, or a time.")
+@click.option("--retry-max", type=click.IntRange(min=0), help="Retries before a dead letter.")
+@click.option("--lag-objective", type=DURATION, help="The lag to stay under, such as 30s.")
+@url_option
+@output_option
+@expected_errors
+def create(
+    name: str,
+    order: bool | None,
+    broadcast: bool | None,
+    start: str | int | None,
+    retry_max: int | None,
+    lag_objective: int | None,
+    url: str,
+) -> None:
+    """Make a group NAME, or change what is given of it."""
+    made = with_client(
+        url,
+        lambda client: client.groups.create(
+            name,
+            order=order,
+            broadcast=broadcast,
+            start=start,
+            retry_max=retry_max,
+            lag_objective_ms=lag_objective,
+        ),
+    )
+    print_facts(made.settings)
+
+
+@group.command("list")
+@url_option
+@output_option
+@expected_errors
+def list_groups(url: str) -> None:
+    """List all groups."""
+    groups = [found.settings for found in with_client(url, lambda client: client.groups.list())]
+    print_rows(groups if as_json() else [_shown_config(one) for one in groups], LIST_COLUMNS)
+
+
+@group.command()
+@click.argument("name")
+@url_option
+@output_option
+@expected_errors
+def describe(name: str, url: str) -> None:
+    """Show group NAME: its settings, its members, and where it stands in every queue."""
+    facts = with_client(url, lambda client: client.groups.get(name)).facts
+    if as_json():
+        click.echo(to_json(facts))
+        return
+    nested = ("members", "topics", "lag")
+    settings = {name: value for name, value in facts.items() if name not in nested}
+    print_facts(_shown_config(settings) | {"at_ms": shown_time(facts.get("at_ms"))})
+    click.echo()
+    print_rows([_member_row(member) for member in facts["members"]], MEMBER_COLUMNS)
+    click.echo()
+    print_rows(queue_rows(facts), QUEUE_COLUMNS)
+
+
+@group.command()
+@click.argument("name")
+@click.argument("topic")
+@click.option("--to", "place", type=click.Choice(["first", "last"]), help="The first or last kept.")
+@click.option("--to-time", type=TIMESTAMP, help="The first message stored at this time.")
+@click.option("--to-offset", type=click.IntRange(min=0), help="This queue offset.")
+@click.option("--queue", type=click.IntRange(min=0), help="One queue.  [default: all]")
+@click.option("--dry-run", is_flag=True, help="Say what would move; move nothing.")
+@url_option
+@output_option
+@expected_errors
+def reset(
+    name: str,
+    topic: str,
+    place: str | None,
+    to_time: int | None,
+    to_offset: int | None,
+    queue: int | None,
+    dry_run: bool,
+    url: str,
+) -> None:
+    """Set where group NAME goes on in TOPIC. No member may run: it would go on where it was."""
+    if sum((place is not None, to_time is not None, to_offset is not None)) != 1:
+        raise click.UsageError("give one of --to, --to-time and --to-offset")
+    moves = with_client(
+        url,
+        lambda client: client.groups.reset(
+            name,
+            topic,
+            to=place if to_time is None else to_time,
+            offset=to_offset,
+            queue=queue,
+            dry_run=dry_run,
+        ),
+    )
+    rows = [
+        {"topic": topic, "queue": move.queue, "from": move.from_offset, "to": move.to_offset}
+        for move in moves
+    ]
+    say(f"{'would move' if dry_run else 'moved'} group {name} in {len(rows)} queues of {topic}")
+    print_rows(rows, ["topic", "queue", "from", "to"])
+
+
+@group.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask for the name again.")
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
+@url_option
+@output_option
+@expected_errors
+def delete(name: str, yes: bool, dry_run: bool, url: str) -> None:
+    """Delete group NAME and its offsets. Its retry and dead-letter topics stay."""
+
+    async def look(client: Client) -> Mapping[str, Any]:
+        return (await client.groups.get(name)).facts
+
+    facts = with_client(url, look)
+    queues = sum(len(topic["queues"]) for topic in facts["topics"])
+    what = f"group {name}: its offsets in {queues} queues"
+    if dry_run:
+        say(f"would delete {what}")
+    else:
+        if not yes:
+            say(f"about to delete {what}")
+            typed = click.prompt("Type the group's name to delete it", err=True)
+            if typed != name:
+                raise click.ClickException(f"{typed!r} is not {name!r}; nothing was deleted")
+        with_client(url, lambda client: client.groups.delete(name))
+        say(f"deleted {what}")
+    print_facts({"group": name, "queues": queues, "deleted": not dry_run})
+
+
+def _shown_config(facts: Mapping[str, Any]) -> dict[str, object]:
+    """A group's settings as a person reads them."""
+    shown: dict[str, object] = dict(facts)
+    if isinstance(facts.get("start"), int):
+        shown["start"] = shown_time(facts["start"])
+    if shown.pop("lag_objective_ms", None) is not None:
+        shown["lag_objective"] = shown_duration(facts["lag_objective_ms"])
+    return shown
+
+
+def _member_row(member: Mapping[str, Any]) -> dict[str, object]:
+    return {
+        "member": member["member"],
+        "subscriptions": [
+            one["topic"] if one["tags"] == "*" else f"{one['topic']}({one['tags']})"
+            for one in member["subscriptions"]
+        ],
+        "assignment": _shown_queues(member["assignment"]),
+        "session": shown_duration(member["session_ms"]),
+        "last_seen": shown_duration(member["last_seen_ms"]),
+    }
+
+
+def _shown_queues(queues: Sequence[Sequence[Any]]) -> list[str]:
+    """Queues by topic: ``orders:0,1,5``."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, queue in queues:
+        by_topic.setdefault(topic, []).append(queue)
+    return [f"{topic}:{','.join(map(str, sorted(of)))}" for topic, of in sorted(by_topic.items())]

@@ -1,0 +1,136 @@
+"""``tidemark lag``: what groups have not read yet, in messages, bytes and seconds.
+
+A number that is not known is ``-`` in the table and null in JSON, always with its reason, never 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+
+from tidemark.cli.output import (
+    READER_RETRY_FOR_S,
+    client_for,
+    expected_errors,
+    output_option,
+    print_rows,
+    repeated,
+    run,
+    url_option,
+)
+from tidemark.client.client import Client
+from tidemark.errors import UnknownGroup
+
+NUMBERS: Final = ["messages", "bytes", "seconds"]
+GROUP_COLUMNS: Final = [
+    *("group", "state", "members", *NUMBERS),
+    *("in_flight", "expiring_messages", "lost", "lagging_queues", "unknown_queues", "why"),
+]
+QUEUE_COLUMNS: Final = [
+    *("topic", "queue", "member", "committed", "min_offset", "max_offset", *NUMBERS),
+    *("expiring_messages", "lost", "why"),
+]
+CALLS_AT_ONCE: Final = 8
+RETRY_FOR_S: Final = 1.0
+
+
+@click.command()
+@click.argument("group", required=False)
+@click.option("--topic", help="Only the queues of this topic; needs GROUP.")
+@click.option("--watch", "-w", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1, 3600),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks of --watch.",
+)
+@url_option
+@output_option
+@expected_errors
+def lag(group: str | None, topic: str | None, watch: bool, interval: float, url: str) -> None:
+    """Show the lag of GROUP queue by queue, or of all groups, one line each.
+
+    seconds is the age of the oldest message not yet read, by the time at which it was stored.
+    """
+    if topic is not None and group is None:
+        raise click.UsageError("--topic needs a GROUP")
+    if not watch:
+        columns = GROUP_COLUMNS if group is None else QUEUE_COLUMNS
+        print_rows(run(_look_once(url, group, topic)), columns)
+        return
+    try:
+        run(_watch(url, group, topic, interval))
+    except KeyboardInterrupt:
+        return  # the way to end it
+
+
+async def _look_once(url: str, group: str | None, topic: str | None) -> list[dict[str, object]]:
+    async with client_for(url, retry_for_s=RETRY_FOR_S) as client:
+        return await _look(client, group, topic)
+
+
+async def _look(client: Client, group: str | None, topic: str | None) -> list[dict[str, object]]:
+    if group is not None:
+        rows = queue_rows((await client.groups.get(group)).facts)
+        return [row for row in rows if topic is None or row["topic"] == topic]
+    slots = asyncio.Semaphore(CALLS_AT_ONCE)
+
+    async def row_of(name: str) -> dict[str, object] | None:
+        async with slots:
+            try:
+                return group_row((await client.groups.get(name)).facts)
+            except UnknownGroup:
+                return None  # deleted since it was listed
+
+    names = [found.name for found in await client.groups.list()]
+    found = await asyncio.gather(*(row_of(name) for name in names))
+    return [row for row in found if row is not None]
+
+
+def group_row(facts: Mapping[str, Any]) -> dict[str, object]:
+    """A group and its totals, of the answer that describes it."""
+    total = facts["lag"]
+    return {
+        "group": facts["group"],
+        "state": facts["state"],
+        "members": len(facts["members"]),
+        **{name: total.get(name) for name in GROUP_COLUMNS[3:-1]},
+        "why": _why(total),
+    }
+
+
+def queue_rows(facts: Mapping[str, Any]) -> list[dict[str, object]]:
+    """A row per queue, of the answer that describes a group."""
+    return [
+        {
+            "topic": topic["topic"],
+            **{name: queue.get(name) for name in QUEUE_COLUMNS[1:-1]},
+            "why": _why(queue),
+        }
+        for topic in facts["topics"]
+        for queue in topic["queues"]
+    ]
+
+
+def _why(lag: Mapping[str, Any]) -> str | None:
+    """Why the numbers that are not known are not; None if all are."""
+    reasons = {name: lag.get("reasons", {}).get(name) for name in NUMBERS if lag.get(name) is None}
+    unlike = set(reasons.values())
+    if not reasons:
+        return None
+    if len(unlike) == 1:
+        return str(unlike.pop())
+    return ", ".join(f"{name}: {reason}" for name, reason in reasons.items())
+
+
+async def _watch(url: str, group: str | None, topic: str | None, interval_s: float) -> None:
+    columns = GROUP_COLUMNS if group is None else QUEUE_COLUMNS
+    async with client_for(url, retry_for_s=READER_RETRY_FOR_S) as client:
+        with repeated(columns) as show:
+            while True:
+                show(await _look(client, group, topic))
+                await asyncio.sleep(interval_s)

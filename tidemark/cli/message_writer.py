@@ -1,0 +1,75 @@
+"""Messages to standard output: bodies as lines, or a JSON object each, until there are enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import BinaryIO
+
+from tidemark.cli.output import message_facts, to_json
+from tidemark.cli.produce import NO_NEWLINE
+from tidemark.client.messages import Message, RawPull
+from tidemark.errors import BrokenAnswer
+from tidemark.formats import twins
+from tidemark.formats.record import UndecodableRecord
+
+
+class Writer:
+    """Writes messages until there were enough."""
+
+    def __init__(
+        self, out: BinaryIO, *, as_json: bool, count_max: int | None, tags: str | None
+    ) -> None:
+        self._out = out
+        self._as_json = as_json
+        self._left = count_max
+        self.tags = tags
+        # The broker compares hashes of tags: two tags of equal hash are told apart here.
+        every = tags is None or tags.strip() == "*"
+        self._tags = None if every else {tag.strip() for tag in (tags or "").split("||")}
+        self._newline_due = False
+        """The last body was a last line without a newline; it gets one if another follows."""
+
+    @property
+    def full(self) -> bool:
+        """As many messages as wanted are written."""
+        return self._left == 0
+
+    @property
+    def is_limited(self) -> bool:
+        """Only so many messages are wanted."""
+        return self._left is not None
+
+    def write(self, pulled: RawPull, end: int | None) -> None:
+        """Write a pull's messages with queue offsets below ``end``. Raises BrokenAnswer."""
+        try:
+            messages = twins.decode_messages(pulled.records)
+        except UndecodableRecord as error:
+            raise BrokenAnswer(str(error)) from error
+        if self._tags is not None:
+            messages = [message for message in messages if message.tags in self._tags]
+        if end is not None and messages and messages[-1].queue_offset >= end:
+            messages = [message for message in messages if message.queue_offset < end]
+        self.write_messages(messages)
+
+    def write_messages(self, messages: Sequence[Message]) -> None:
+        """Write these, or as many of them as are still wanted."""
+        if self._left is not None:
+            messages = messages[: self._left]
+            self._left -= len(messages)
+        if not messages:
+            return
+        if self._newline_due:
+            self._out.write(b"\n")
+        if self._as_json:
+            self._out.write(_json(messages))
+        else:
+            self._newline_due = NO_NEWLINE in messages[-1].properties
+            self._out.write(b"\n".join([message.body for message in messages]))
+            if not self._newline_due:
+                self._out.write(b"\n")
+        self._out.flush()
+
+
+def _json(messages: Sequence[Message]) -> bytes:
+    lines = [to_json(message_facts(message)) for message in messages]
+    return ("\n".join(lines) + "\n").encode()
