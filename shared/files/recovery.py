@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from shared.files import log_walk
-from shared.files.log_walk import LogFiles, Progress, WalkResult
+from shared.files.foreign_ranges import ranges_told
+from shared.files.log_walk import LogFiles, Progress, Range, WalkResult
 from shared.files.positions import Positions
 from shared.files.queue_files import COPIED_MAX, QueueFiles
 from shared.files.store_dir import StoreDir
@@ -33,6 +34,7 @@ from shared.files.valid_end import (
     decide,
     start_of_walk,
 )
+from shared.state.json_cache import JsonCache
 from tidemark.errors import CorruptRecord, DiskFull, ReadOnlyDisk, StoreError
 from tidemark.formats.checkpoint import REGION_MAGIC, Slot, min_timestamp, resume_check
 from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
@@ -40,6 +42,8 @@ from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 JUDGE_ALL: Final = 2**63 - 1
 QUEUES_AT_ONCE: Final = 1000
 """Queues looked at between two looks at whether the process is to end."""
+RECORD_CRC: Final = "record crc"
+"""What ``record_check.record_crc_fault`` begins with."""
 ZEROS: Final = "zeros"
 """What ``record.validate`` says of space that was never written."""
 
@@ -121,6 +125,14 @@ class _Recovery:
         else:
             self.origin = Origin.FOREIGN_CLEAN if store.was_clean else Origin.FOREIGN_UNCLEAN
         self.flushed = get(Slot.FLUSHED) if self.region_is_ours else 0
+        self.killed_foreign = (
+            self.region_is_ours
+            and not store.was_clean
+            and JsonCache(store.disk, store.config_dir).is_foreign
+        )
+        """RocketMQ had the store since, and was killed."""
+        self.told: list[Range] = []
+        """Where state records say that RocketMQ wrote; asked for only where it matters."""
         self.log_min = self._drop_leftovers()
         self._lengths: dict[int, dict[tuple[str, int], QueueOffset]] = {}
 
@@ -128,13 +140,7 @@ class _Recovery:
         queues_end = self._look_at_queues(progress)
         dispatched_durable = self._dispatched_durable()
         start = self._start(queues_end, dispatched_durable)
-        walked = log_walk.walk(
-            self.files,
-            start,
-            unjudged=self._foreign(),
-            unproven_from=self._unproven_from(),
-            progress=progress,
-        )
+        walked = self._walk(start, progress)
         end = PhysicalOffset(walked.end)
         marks = self._marks(queues_end, walked)
         last_byte = self._last_byte_behind(walked)
@@ -159,6 +165,26 @@ class _Recovery:
             max(0, walked.last_store_timestamp_ms - self.now),
             read_only,
         )
+
+    def _walk(self, start: PhysicalOffset, progress: Progress) -> WalkResult:
+        """Walk the log; once more if it ends at a record that the log itself calls RocketMQ's.
+
+        The checkpoint knows where RocketMQ wrote. Where it was lost, or an old copy restored, state
+        records behind the place do.
+        """
+        while True:
+            walked = log_walk.walk(
+                self.files,
+                start,
+                unjudged=self._foreign(),
+                unproven_from=self._unproven_from(),
+                progress=progress,
+            )
+            if self.told or not walked.reason.startswith(RECORD_CRC):
+                return walked
+            self.told = ranges_told(self.files, walked.end)
+            if not any(low <= walked.end < high for low, high in self.told):
+                return walked
 
     # -- what is known before the walk --------------------------------------------------------
 
@@ -257,12 +283,14 @@ class _Recovery:
         if self.origin is not Origin.OURS:
             return [(0, JUDGE_ALL)]
         if not self.region_is_ours:
-            return []
+            return self.told
         get = self.positions.get
         known = (get(Slot.FOREIGN_FROM), get(Slot.FOREIGN_UNTIL))
-        found = [known] if known[1] else []
+        found = [*self.told, *([known] if known[1] else [])]
         # We stop with flushed at the log's end: after a clean stop, records behind are not ours.
-        return [*found, (self.flushed, JUDGE_ALL)] if self.store.was_clean else found
+        # After a kill they may be; RocketMQ rewrites its JSON files every few seconds.
+        behind = self.store.was_clean or self.killed_foreign
+        return [*found, (self.flushed, JUDGE_ALL)] if behind else found
 
     def _unproven_from(self) -> int:
         """From where on a record may have reached the disk in part and look like one."""
@@ -289,6 +317,8 @@ class _Recovery:
 
     def _units_are_marks(self, walked: WalkResult) -> bool:
         """Whether a queue unit proves that its record was on disk."""
+        if self.killed_foreign:
+            return False  # RocketMQ makes them of records that are not on disk yet
         if self.origin is Origin.OURS:
             # Units of before the last recovery that reput has not cut yet may point to what that
             # recovery cut: those of a RocketMQ broker, or made under visible_after="written".
@@ -420,13 +450,10 @@ class _Recovery:
     def _publish_foreign(self, end: PhysicalOffset) -> None:
         """Remember where record CRC properties are not judged: readers cannot tell, and neither
         can the next recovery, if this start is killed before dispatch has passed it."""
-        reaching = [start for start, until in self._foreign() if until == JUDGE_ALL and start < end]
-        if not reaching:
-            return
-        if self.region_is_ours and self.positions.get(Slot.FOREIGN_UNTIL):
-            reaching.append(self.positions.get(Slot.FOREIGN_FROM))  # and what lies between
-        self.positions.publish(Slot.FOREIGN_FROM, min(reaching))
-        self.positions.publish(Slot.FOREIGN_UNTIL, end)
+        ranges = [(low, min(high, end)) for low, high in self._foreign() if low < end]
+        if ranges:  # and what lies between them
+            self.positions.publish(Slot.FOREIGN_FROM, min(low for low, _ in ranges))
+            self.positions.publish(Slot.FOREIGN_UNTIL, max(high for _, high in ranges))
 
     def _publish(self, end: PhysicalOffset) -> int:
         publish = self.positions.publish

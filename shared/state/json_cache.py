@@ -135,6 +135,17 @@ class JsonCache:
             level: at for level, at in table.offsets.items() if 0 < level <= I32_MAX and at >= 0
         }
 
+    @property
+    def is_foreign(self) -> bool:
+        """RocketMQ wrote at least one of the files last."""
+        tables = (
+            self._usable(self._config_dir / TOPICS, metadata_json.parse_topics),
+            self._usable(self._config_dir / GROUPS, metadata_json.parse_groups),
+            self._usable(self._config_dir / CONSUMER_OFFSETS, metadata_json.parse_consumer_offsets),
+            self._usable(self._config_dir / DELAY_OFFSETS, metadata_json.parse_delay_offsets),
+        )
+        return any(table is not None and table.covered is None for table in tables)
+
     # -- write -------------------------------------------------------------------------------------
 
     def write_topics(
