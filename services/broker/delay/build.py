@@ -1,0 +1,105 @@
+"""Delayed messages put together: what ``serving`` makes once the state is replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from services.broker.append import Append
+from services.broker.delay.delayed import DelayedMessages
+from services.broker.delay.delivery import Delivery
+from services.broker.delay.level_queues import LevelQueues
+from services.broker.delay.slices import Slices
+from services.broker.delay.timer_queue import TimerQueue
+from services.broker.delay.waiting import Ends, Waiting
+from services.broker.flusher import Flusher
+from services.broker.query import Queries
+from services.broker.queue_offsets import QueueOffsets
+from services.broker.state_log import StateLog
+from shared.files.commit_log import CommitLogReader
+from shared.files.consume_queue import ConsumeQueues
+from shared.files.positions import Positions
+from shared.files.store_dir import StoreDir
+from shared.runtime.clock import boot_id
+from shared.state.state import BrokerState
+from tidemark.clock import Clock
+from tidemark.errors import StoreError
+from tidemark.formats.delay import TIMER_LEVEL
+from tidemark.formats.hashing import SCHEDULE_TOPIC
+from tidemark.formats.record import Record
+from tidemark.offsets import PhysicalOffset
+
+FILE: Final = "timer/pending.db"
+"""Of the sorted file, in the store."""
+SAME_ID_MAX: Final = 64
+"""Messages of one unique id that a cancellation looks at: a sender that retries makes a few."""
+
+
+def make_delayed(
+    directory: StoreDir,
+    positions: Positions,
+    clock: Clock,
+    append: Append,
+    flusher: Flusher,
+    state_log: StateLog,
+    offsets: QueueOffsets,
+    queries: Queries,
+    *,
+    state: BrokerState,
+    dispatched: Callable[[], PhysicalOffset],
+    flushed: Callable[[], PhysicalOffset],
+    log_end: Callable[[], int],
+    on_fault: Callable[[StoreError | None], None],
+) -> DelayedMessages:
+    """Delayed messages of one store, not begun yet.
+
+    state: as it is served, for the topics. dispatched: end of what consumers
+    may see. flushed, log_end: of what is on disk, and of what is appended. on_fault: called with
+    what stops delivery, and with None when it goes on.
+    """
+    # Readers of its own: those of the loop are not for two threads.
+    log_reader = CommitLogReader(directory, positions)
+    queues = ConsumeQueues(directory, log_reader)
+    delays_ms = directory.config.delay_levels_ms
+
+    def is_gone(topic: str) -> bool:
+        return topic in state.deleted and topic not in state.topics
+
+    def levels() -> Sequence[int]:
+        # Also those of a longer table than the present one: what waits there is due all the same.
+        used = {queue + 1 for (topic, queue), _ in offsets.items() if topic == SCHEDULE_TOPIC}
+        return [TIMER_LEVEL, *sorted({*used, *range(1, len(delays_ms) + 1)})]
+
+    def ends() -> Ends:
+        return Ends(dispatched(), flushed())
+
+    def find(topic: str, unique_id: str) -> Sequence[Record]:
+        return queries.by_unique_id(topic, unique_id, hits_max=SAME_ID_MAX)
+
+    waiting = Waiting(
+        log_reader,
+        queues,
+        LevelQueues(log_reader, queues, delays_ms),
+        TimerQueue(directory.root / FILE, boot_id(), log_reader, queues, clock),
+        Slices(
+            log_reader,
+            file_size=directory.config.commit_log_file_size,
+            topic_is_gone=is_gone,
+        ),
+    )
+    delivery = Delivery(
+        waiting,
+        append,
+        flusher,
+        state_log,
+        clock,
+        state=lambda: state_log.delay_now(),
+        levels=levels,
+        next_of=offsets.next_of,
+        ends=ends,
+        log_end=log_end,
+        on_fault=on_fault,
+    )
+    return DelayedMessages(
+        delivery, waiting, clock, find=find, ends=ends, next_of=offsets.next_of, levels=levels
+    )

@@ -1,0 +1,201 @@
+"""Delayed messages as others see them: listed, cancelled, carried forward, counted.
+
+Each of these takes the lock of ``delivery``, so a message is either still waiting when it is
+cancelled, or delivered: never both. Before: ``calls`` and retention ask. After: the log, for a
+cancellation and a carried message are records like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from services.broker.delay.delivery import Delivery
+from services.broker.delay.listing import BEGIN, ListTime, Page
+from services.broker.delay.slices import Entry
+from services.broker.delay.waiting import Ends, Waiting
+from shared.state.records import DelayRecord
+from tidemark.clock import Clock
+from tidemark.errors import Overloaded, UnknownDelayed
+from tidemark.formats import delay
+from tidemark.formats.delay import TIMER_LEVEL, TIMER_TOPIC
+from tidemark.formats.hashing import SCHEDULE_TOPIC
+from tidemark.formats.record import Record
+from tidemark.offsets import PhysicalOffset
+
+CANCELLED_MAX: Final = 100_000
+"""Cancelled messages whose times have not come: they are kept in memory and in every snapshot."""
+DISPATCH_POLL_S: Final = 0.005
+DISPATCH_POLLS: Final = 200
+"""How often a cancellation looks whether what was just sent can be found: for a second."""
+AGAIN_S: Final = 0.01
+
+
+class CarryResult(NamedTuple):
+    """What ``carry_below`` did."""
+
+    carried: int
+    """Messages that wait on at the end of the log."""
+    lost: int
+    """Messages that do not: they name no place that they could go to."""
+
+
+class DelayedMessages:
+    """All messages that wait."""
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        waiting: Waiting,
+        clock: Clock,
+        *,
+        find: Callable[[str, str], Sequence[Record]],
+        ends: Callable[[], Ends],
+        next_of: Callable[[tuple[str, int]], int],
+        levels: Callable[[], Sequence[int]],
+    ) -> None:
+        """find: messages under a topic by their unique id. The others are those of ``Delivery``."""
+        self._delivery = delivery
+        self._waiting = waiting
+        self._clock = clock
+        self._find = find
+        self._ends = ends
+        self._next_of = next_of
+        self._levels = levels
+
+    def begin(self) -> None:
+        """Delivery may begin: sends are open, and the state is known."""
+        self._delivery.begin()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Deliver until stop is set; not before ``begin``."""
+        await self._delivery.run(stop)
+
+    # -- numbers ---------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> int | None:
+        """Messages that wait, whatever their topic; None while that is not known."""
+        look = self._delivery.last_look
+        if look is None or look.timer_count is None:
+            return None
+        progress = self._delivery.known()
+        in_levels = sum(
+            max(0, self._next_of(delay.place_of(level)) - queue_offset)
+            for level, queue_offset in progress.levels.items()
+        )
+        cancelled = sum(level != TIMER_LEVEL for level, _ in progress.cancelled)
+        unread = self._next_of(delay.place_of(TIMER_LEVEL)) - look.read_to
+        return max(0, in_levels - cancelled) + look.timer_count + max(0, unread)
+
+    @property
+    def overdue_s(self) -> float | None:
+        """Age of the delay of the most overdue message; 0 if none is, None if it is not known."""
+        look = self._delivery.last_look
+        if look is None:
+            return None
+        if look.next_due_ms is None:
+            return 0.0
+        return max(0, self._clock.wall_ms() - look.next_due_ms) / 1000
+
+    def pending_below(self, physical_offset: int) -> bool:
+        """Whether a message that waits may have its record below physical_offset."""
+        look = self._delivery.last_look
+        if look is None or look.timer_count is None:
+            return any(self._next_of(delay.place_of(level)) > 0 for level in self._levels())
+        return look.oldest is not None and look.oldest < physical_offset
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    async def page(self, after: ListTime | None, topic: str | None, count_max: int) -> Page:
+        """Some of what waits, next due first. Raises NotServing, CorruptRecord, DamagedFile."""
+        async with self._delivery.lock:
+            self._delivery.known()
+            return await self._delivery.in_thread(
+                self._waiting.page,
+                BEGIN if after is None else after,
+                topic,
+                count_max,
+                self._ends(),
+                self._clock.wall_ms(),
+            )
+
+    async def cancel(self, unique_id: str, topic: str | None) -> list[Entry]:
+        """Cancel every message of that id that waits; durable on return.
+
+        topic: of these only those for it. Raises UnknownDelayed if none waits, Overloaded,
+        NotServing, and what an append raises.
+        """
+        await self._dispatched_to(self._ends().flushed)
+        candidates = [
+            stored
+            for name in (SCHEDULE_TOPIC, TIMER_TOPIC)
+            for stored in self._find(name, unique_id)
+            if (place := delay.real_place(stored.properties)) is not None
+            and topic in (None, place.topic)
+        ]
+        async with self._delivery.lock:
+            progress = self._delivery.known()
+            waiting: list[Entry] = []
+            for stored in candidates:
+                entry = await self._delivery.in_thread(
+                    self._waiting.waits,
+                    delay.level_of(stored),
+                    stored.queue_offset,
+                    self._ends(),
+                    self._clock.wall_ms(),
+                )
+                if entry is not None:
+                    waiting.append(entry)
+            if not waiting:
+                where = "" if topic is None else f" for topic {topic!r}"
+                raise UnknownDelayed(
+                    f"no message with unique id {unique_id!r} waits{where}. Nothing was changed.",
+                    "It was delivered, cancelled, or never delayed; `GET /v1/delayed` lists what "
+                    "waits.",
+                    unique_id=unique_id,
+                )
+            if len(progress.cancelled) + len(waiting) > CANCELLED_MAX:
+                raise Overloaded(
+                    f"{len(progress.cancelled)} cancelled messages have not come to their times "
+                    f"yet, {CANCELLED_MAX} are kept. Nothing was changed.",
+                    "Try again when some have.",
+                    limit=CANCELLED_MAX,
+                    used=len(progress.cancelled),
+                )
+            cancelled = {(entry.level, entry.queue_offset): entry.due_ms for entry in waiting}
+            record = DelayRecord(self._ends().flushed, cancelled=cancelled)
+            await self._delivery.append_record(record)
+            await self._delivery.in_thread(self._waiting.cancelled, waiting)
+            await self._delivery.keep()
+            return waiting
+
+    async def carry_below(self, physical_offset: PhysicalOffset) -> CarryResult:
+        """Let what waits below physical_offset wait on at the end of the log; durable on return.
+
+        Its files may go then. Goes on while sends are refused for lack of space. Raises NotServing,
+        CorruptRecord, DamagedFile and what an append raises: what is left waits where it was.
+        """
+        carried = lost = 0
+        while True:
+            async with self._delivery.lock:
+                self._delivery.known()
+                slices = await self._delivery.in_thread(
+                    self._waiting.to_carry, physical_offset, self._ends(), self._clock.wall_ms()
+                )
+                if slices:
+                    await self._delivery.append_all(slices, own=True, delivers=False)
+                    carried += sum(each.message_count for each in slices)
+                    lost += sum(each.lost_count for each in slices)
+                elif slices is not None:
+                    self._delivery.last_look = None  # what it calls the oldest is so no more
+                    return CarryResult(carried, lost)
+            await asyncio.sleep(AGAIN_S if slices is None else 0)
+
+    async def _dispatched_to(self, end: PhysicalOffset) -> None:
+        """Wait, for a moment, until what is stored below end can be looked up."""
+        for _ in range(DISPATCH_POLLS):
+            if self._ends().dispatched >= end:
+                return
+            await asyncio.sleep(DISPATCH_POLL_S)

@@ -1,0 +1,266 @@
+"""Delivers what is due: the turns around ``waiting``, and the record of how far they are.
+
+One turn: the thread says what is due; each slice is appended, and in the same step of the loop the
+progress moves, so that no record of it and no cancellation can come in between; then one fdatasync
+for all of them, after which the thread keeps what follows. Progress is told by a ``delay`` record
+once a second while it moves. A kill anywhere costs nothing: what was appended names its origin.
+
+Turns, and what ``delayed`` does, exclude each other by one lock. Where the log cannot be
+read, or takes no messages, delivery waits and tries again; it never skips. Before: ``produce`` or a
+send-back put the message where it waits. After: dispatch, like any other message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from services.broker.append import Append
+from services.broker.delay.progress import Progress
+from services.broker.delay.slices import Slice
+from services.broker.delay.waiting import Ends, Look, Waiting
+from services.broker.flusher import Flusher
+from services.broker.state_log import StateLog
+from shared.state import records
+from shared.state.records import DelayRecord
+from shared.state.values import DelayState
+from tidemark.clock import Clock
+from tidemark.errors import FileNotReady, NotServing, StoreError
+from tidemark.formats import delay
+from tidemark.formats.delay import TIMER_LEVEL
+from tidemark.offsets import PhysicalOffset
+
+log = logging.getLogger(__name__)
+
+POLL_S: Final = 0.04
+"""How late a message may be noticed that was not known when it was last looked: half of the 100 ms
+that a delivery may be late."""
+RETRY_S: Final = 1.0
+"""Between two tries while the log takes no messages or cannot be read."""
+TELL_INTERVAL_S: Final = 1.0
+TELL_BYTES: Final = 16 << 20
+"""Of log, after which progress that moves is told."""
+TELL_ANYWAY_BYTES: Final = 64 << 20
+"""Of log, after which progress is told although it stands: what a start reads at most."""
+T = TypeVar("T")
+
+
+class Delivery:
+    """Delivers delayed messages. ``delayed`` is what others see of it."""
+
+    def __init__(
+        self,
+        waiting: Waiting,
+        append: Append,
+        flusher: Flusher,
+        state_log: StateLog,
+        clock: Clock,
+        *,
+        state: Callable[[], DelayState],
+        levels: Callable[[], Sequence[int]],
+        next_of: Callable[[tuple[str, int]], int],
+        ends: Callable[[], Ends],
+        log_end: Callable[[], int],
+        on_fault: Callable[[StoreError | None], None],
+    ) -> None:
+        """waiting: used in this object's thread alone. state: delay progress as the log tells it.
+        levels: in which messages ever waited, TIMER_LEVEL among them, and all that are configured.
+        next_of: the number that a queue's next message gets. log_end: of what is appended.
+        on_fault: called with what stops delivery, and with None when it goes on.
+        """
+        self._waiting = waiting
+        self._append = append
+        self._flusher = flusher
+        self._state_log = state_log
+        self._clock = clock
+        self._state = state
+        self._levels = levels
+        self._next_of = next_of
+        self._ends = ends
+        self._log_end = log_end
+        self._on_fault = on_fault
+        self.lock = asyncio.Lock()
+        """Held by whoever lets the thread work, or moves the progress."""
+        self._begun = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="delay")
+        self._stopped = False
+        self._progress: Progress | None = None
+        self.last_look: Look | None = None
+        """What the last turn found; None: nothing is known now."""
+        self._looked_to = PhysicalOffset(0)
+        self._appended = PhysicalOffset(0)
+        self._told_at = 0.0
+        self._told_end = 0
+        self._fault: StoreError | None = None
+
+    # -- the life --------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Sends are open: the log is dispatched to its recovered end and the state is known."""
+        self._begun.set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Deliver until stop is set; not before ``begin``."""
+        stopped = asyncio.ensure_future(stop.wait())
+        begun = asyncio.ensure_future(self._begun.wait())
+        try:
+            await asyncio.wait({stopped, begun}, return_when=asyncio.FIRST_COMPLETED)
+            while not stop.is_set():
+                pause_s = await self._turn()
+                if pause_s:
+                    await asyncio.wait({stopped}, timeout=pause_s)
+        finally:
+            stopped.cancel()
+            begun.cancel()
+            self._stopped = True
+            # It may be in the middle of something that somebody else has asked for.
+            await asyncio.to_thread(self._thread.shutdown)
+            self._waiting.close()
+
+    async def _turn(self) -> float:
+        """Deliver what is due; how long to wait until the next turn [s]."""
+        try:
+            async with self.lock:
+                if self._progress is None:
+                    await self._recover()
+                pause_s = await self._deliver() if self._has_work() else self._pause_s()
+                self._tell()
+        except NotServing as refusal:
+            return self._hold(refusal)  # the node stops, or dispatch is behind
+        except StoreError as fault:
+            return self._hold(fault)
+        if self._fault is not None:
+            self._fault = None
+            log.info("delayed messages go on", extra={"event": "delay-goes-on"})
+            self._on_fault(None)
+        return pause_s
+
+    def _hold(self, fault: StoreError | NotServing) -> float:
+        if isinstance(fault, StoreError) and (
+            self._fault is None or self._fault.code != fault.code
+        ):
+            self._fault = fault
+            log.error(
+                "delayed messages are not delivered now: %s",
+                fault,
+                extra={"event": "delay-waits", "code": fault.code},
+            )
+            self._on_fault(fault)
+        return RETRY_S
+
+    async def _recover(self) -> None:
+        levels = [level for level in self._levels() if self._next_of(delay.place_of(level)) > 0]
+        progress, self._told_end = await self.in_thread(
+            self._waiting.recover, self._state(), levels, self._ends(), self._clock.wall_ms()
+        )
+        for level in self._levels():
+            if level != TIMER_LEVEL:
+                progress.levels.setdefault(level, 0)
+        self._progress = progress
+
+    async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        """Let the thread work, one thing after another. Raises NotServing once the node stops."""
+        if self._stopped:
+            raise NotServing("the node is stopping. Nothing was changed.", "Try again.")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, lambda: work(*arguments))
+
+    # -- one turn --------------------------------------------------------------------------------
+
+    def _has_work(self) -> bool:
+        """Whether a look may find something: cheap, for it is asked all the time."""
+        look = self.last_look
+        if look is None or look.more or look.timer_count is None:
+            return True
+        if look.next_due_ms is not None and look.next_due_ms <= self._clock.wall_ms():
+            return True
+        if self._ends().kept == self._looked_to:
+            return False
+        return any(self._next_of(delay.place_of(level)) > seen for level, seen in look.seen.items())
+
+    def _pause_s(self) -> float:
+        look = self.last_look
+        if look is None or look.next_due_ms is None:
+            return POLL_S
+        left_s = (look.next_due_ms - self._clock.wall_ms()) / 1000
+        return min(POLL_S, max(0.001, left_s))
+
+    async def _deliver(self) -> float:
+        ends = self._ends()
+        look = await self.in_thread(self._waiting.look, ends, self._clock.wall_ms())
+        self.last_look, self._looked_to = look, ends.kept
+        await self.append_all(look.slices, own=False, delivers=True)
+        return 0.0 if look.more else self._pause_s()
+
+    async def append_all(self, slices: Sequence[Slice], *, own: bool, delivers: bool) -> None:
+        """Append slices and move the progress; all on disk, and kept, on return.
+
+        own: as for ``Append.append``. delivers: False if the messages wait on elsewhere. Raises
+        what ``Append.append`` raises: the slices from there on wait on.
+        """
+        progress = self.known()
+        count = 0
+        try:
+            for each in slices:
+                if each.runs:
+                    self._appended = (await self._append.append(each.runs, own=own)).end
+                # Still the same step of the loop as the append: a record of the progress comes
+                # before both or after both.
+                for level, queue_offset in each.levels.items():
+                    progress.passed_level(level, queue_offset)
+                if delivers:
+                    for row in each.rows:
+                        progress.passed_timer(row.due_ms, row.queue_offset)
+                count += 1
+                await asyncio.sleep(0)  # senders get their turn
+        finally:
+            if count < len(slices):
+                await self.in_thread(self._waiting.put_back, slices[count:])
+                self.last_look = None  # what it says is due first is so no more
+        if slices:
+            await self.keep()
+
+    async def keep(self) -> None:
+        """Let the thread keep what it did, once all that it follows from is on disk."""
+        await self._flusher.durable(self._appended)
+        await self.in_thread(self._waiting.commit)
+
+    async def append_record(self, record: DelayRecord) -> None:
+        """Append a record of cancellations in one step with their taking effect; then on disk."""
+        self._appended = await self._state_log.append_soon(records.encode(record))
+        self.known().cancel(record.cancelled)
+        await self._flusher.durable(self._appended)
+
+    # -- telling ---------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        """Append a record of the progress if it is time and it can be told."""
+        progress, look = self.known(), self.last_look
+        grown = self._log_end() - self._told_end
+        now = self._clock.monotonic()
+        if progress.has_moved:
+            is_time = now - self._told_at >= TELL_INTERVAL_S or grown >= TELL_BYTES
+        else:
+            is_time = grown >= TELL_ANYWAY_BYTES
+        if not is_time or look is None or not any(look.seen.values()):
+            return  # what nobody has used needs no record
+        told = progress.record(self._ends().flushed, look.first, look.read_to)
+        if told is None:
+            return
+        try:
+            self._told_end = self._state_log.append_state_now(records.encode(told))
+        except FileNotReady:
+            return  # the next turn finds the file
+        self._told_at = now
+        progress.told(told)
+
+    def known(self) -> Progress:
+        """The progress. Raises NotServing before it is known what has been delivered."""
+        if self._progress is None:
+            raise NotServing(
+                "it is not known yet which delayed messages have been delivered.", "Try again."
+            )
+        return self._progress

@@ -1,0 +1,123 @@
+"""Some of what waits, next due first: the pages of ``GET /v1/delayed``.
+
+Every source is in the order of its times, and they are merged, so a page costs what it shows. A
+topic is known from the record alone: a page that looks for one ends after a bounded number of
+records, and the next begins there. Where the clock has stepped back, a level's messages are shown
+in the order of their queue.
+
+Blocks: for the delay's thread. Before: ``calls`` asks. After: its answer.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from services.broker.delay.level_queues import LevelQueues
+from services.broker.delay.progress import Progress
+from services.broker.delay.slices import Entry, read_entry
+from services.broker.delay.timer_queue import TimerQueue
+from shared.files.commit_log import CommitLogReader
+from tidemark.formats import delay
+from tidemark.formats.delay import TIMER_LEVEL
+from tidemark.offsets import PhysicalOffset
+
+LOOKED_AT_MAX: Final = 8192
+"""Records looked at for one page."""
+ROWS_AT_ONCE: Final = 256
+_I64_MAX: Final = (1 << 63) - 1
+
+
+class ListTime(NamedTuple):
+    """Where a list goes on: behind this one."""
+
+    due_ms: int
+    level: int
+    queue_offset: int
+
+
+BEGIN: Final = ListTime(-1, -1, -1)
+
+
+class Page(NamedTuple):
+    """Some of what waits."""
+
+    messages: Sequence[dict[str, Any]]
+    """As ``GET /v1/delayed`` shows them."""
+    after: ListTime | None
+    """Where the next page begins; None: this was the last."""
+
+
+def of_levels(
+    levels: LevelQueues,
+    progress: Progress,
+    after: ListTime,
+    dispatched: PhysicalOffset,
+    now_ms: int,
+) -> list[Iterator[Entry]]:
+    """What waits in each level behind a time."""
+
+    def one(level: int) -> Iterator[Entry]:
+        begin = progress.levels[level]
+        first = levels.first_due_from(level, begin, after.due_ms, dispatched)
+        for entry in levels.waiting(level, first, dispatched, now_ms):
+            if time_of(entry) > after and not progress.is_cancelled(level, entry.queue_offset):
+                yield entry
+
+    return [one(level) for level in sorted(progress.levels)]
+
+
+def of_timer(timer: TimerQueue, after: ListTime) -> Iterator[Entry]:
+    """What waits for any time behind a time."""
+    # At equal times the timer's come before those of levels.
+    at = (after.due_ms, after.queue_offset if after.level <= TIMER_LEVEL else _I64_MAX)
+    while rows := timer.behind(at, ROWS_AT_ONCE):
+        yield from rows
+        at = (rows[-1].due_ms, rows[-1].queue_offset)
+
+
+def page(
+    sources: Sequence[Iterator[Entry]],
+    log_reader: CommitLogReader,
+    dispatched: PhysicalOffset,
+    *,
+    topic: str | None,
+    count_max: int,
+) -> Page:
+    """The next count_max of all sources. topic: of these only those for it.
+
+    Raises CorruptRecord, DamagedFile.
+    """
+    messages: list[dict[str, Any]] = []
+    for looked_at, entry in enumerate(heapq.merge(*sources, key=time_of), 1):
+        shown = _shown(entry, log_reader, dispatched)
+        if shown is not None and topic in (None, shown["topic"]):
+            messages.append(shown)
+        if len(messages) == count_max or looked_at == LOOKED_AT_MAX:
+            return Page(messages, time_of(entry))
+    return Page(messages, None)
+
+
+def time_of(entry: Entry) -> ListTime:
+    """Where an entry stands in the order."""
+    return ListTime(entry.due_ms, entry.level, entry.queue_offset)
+
+
+def _shown(
+    entry: Entry, log_reader: CommitLogReader, dispatched: PhysicalOffset
+) -> dict[str, Any] | None:
+    stored = read_entry(log_reader, entry, dispatched)
+    place = None if stored is None else delay.real_place(stored.properties)
+    if stored is None or place is None:
+        return None
+    return {
+        "unique_id": stored.unique_id,
+        "message_id": stored.message_id,
+        "topic": place.topic,
+        "queue": place.queue_id,
+        "deliver_at_ms": entry.due_ms,
+        "delay_level": entry.level or None,
+        "store_timestamp_ms": stored.store_timestamp_ms,
+        "size": stored.size,
+    }

@@ -1,0 +1,133 @@
+"""What the log itself says is delivered: the origins behind the last ``delay`` record.
+
+A delivered copy names the place at which its message has waited. Progress is told once a second at
+most, so a start reads the log from the last record that told it: that is what makes a delivery
+happen once however often the node is killed. A snapshot does not count as such a record: it repeats
+the last one, and stands behind copies that that one does not know of.
+
+Blocks: for the delay's thread. Before: the state is replayed. After: ``progress``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from services.broker.delay.progress import Found
+from shared.files.commit_log import CommitLogReader
+from shared.files.consume_queue import ConsumeQueues
+from shared.state import records
+from shared.state.records import STATE_QUEUE, STATE_TOPIC, DelayRecord, StateRecordUnreadable
+from tidemark.errors import CorruptRecord
+from tidemark.formats import delay, properties, record
+from tidemark.offsets import PhysicalOffset
+
+CHUNK_SIZE: Final = 4 << 20
+"""Bytes copied out of a mapping at a time: searching bytes is fast, and memory stays bounded."""
+UNITS_AT_ONCE: Final = 4096
+_HEAD: Final = struct.Struct(">ii")  # size, magic
+_MAGICS: Final = frozenset({record.MAGIC_V1, record.MAGIC_V2})
+_NEEDLE: Final = properties.DELAY_ORIGIN.encode() + b"\x01"
+_KIND: Final = records.KIND_DELAY.encode()
+
+
+def last_told(
+    queues: ConsumeQueues, log: CommitLogReader, dispatched: PhysicalOffset
+) -> PhysicalOffset:
+    """Physical offset of the last record that told delay progress; the log's start if none did.
+
+    Reads the state queue backwards: there is such a record in every 64 MiB of log. Raises
+    CorruptRecord.
+    """
+    queue = queues.get(STATE_TOPIC, STATE_QUEUE)
+    first = int(queue.min_offset(log.min_offset))
+    end = int(queue.max_offset(dispatched))
+    while end > first:
+        start = max(first, end - UNITS_AT_ONCE)
+        for unit in reversed(_units(queues, start, end, dispatched)):
+            stored = log.record(PhysicalOffset(unit), dispatched)
+            if stored is not None and _tells(stored):
+                return stored.physical_offset
+        end = start
+    return log.min_offset
+
+
+def _units(
+    queues: ConsumeQueues, start: int, end: int, dispatched: PhysicalOffset
+) -> list[PhysicalOffset]:
+    """Where the state records with queue offsets [start, end) are."""
+    queue = queues.get(STATE_TOPIC, STATE_QUEUE)
+    found: list[PhysicalOffset] = []
+    while start < end:
+        units = queue.units(start, end - start, dispatched)
+        found += [PhysicalOffset(unit.physical_offset) for unit in units]
+        start = start + len(units) if units else int(queue.roll_next(start))
+    return found
+
+
+def _tells(stored: record.Record) -> bool:
+    body = bytes(stored.body)
+    if _KIND not in body:
+        return False
+    try:
+        told = records.decode(body)
+    except StateRecordUnreadable:
+        return False  # the replay of the state has named it
+    # A cancellation alone tells nothing of what has been delivered.
+    return isinstance(told, DelayRecord) and (bool(told.levels) or told.timer is not None)
+
+
+def find_origins(log: CommitLogReader, start: PhysicalOffset, end: PhysicalOffset) -> Found:
+    """Everything that was delivered or carried by records that begin in [start, end).
+
+    start: where a record begins. end: a published one. Raises CorruptRecord.
+    """
+    levels: dict[int, int] = {}
+    timer: dict[int, int | None] = {}
+    at = start
+    while at < end:
+        window = log.window(at, end)
+        if not window:
+            at = max(log.min_offset, log.next_file(at))  # it expired meanwhile, and its copies
+            continue
+        for stored in _with_origin(window, at):
+            origin = delay.origin_of(stored.properties)
+            if origin is None:
+                continue
+            if origin.level != delay.TIMER_LEVEL:
+                behind = origin.queue_offset + 1
+                levels[origin.level] = max(behind, levels.get(origin.level, 0))
+            elif stored.topic == delay.TIMER_TOPIC:
+                timer.setdefault(origin.queue_offset, None)
+            else:
+                due_ms = delay.timer_due_ms(stored.properties)
+                timer[origin.queue_offset] = stored.store_timestamp_ms if due_ms is None else due_ms
+        at = log.next_file(at)
+    return Found(levels, timer)
+
+
+def _with_origin(window: memoryview, at: PhysicalOffset) -> Iterator[record.Record]:
+    """The records of one file, from its record at window[0] on, that hold an origin's name."""
+    base, chunk_size = 0, CHUNK_SIZE
+    while base < len(window):
+        data = bytes(window[base : base + chunk_size])
+        start, hit = 0, data.find(_NEEDLE)
+        while len(data) - start >= _HEAD.size:
+            size, magic = _HEAD.unpack_from(data, start)
+            if magic == record.MAGIC_BLANK:
+                return
+            if magic not in _MAGICS or size < record.RECORD_SIZE_MIN:
+                reason = f"magic {magic & 0xFFFFFFFF:#010x}, size {size} bytes"
+                raise CorruptRecord(at + base + start, reason)
+            if start + size > len(data):
+                break
+            if 0 <= hit < start + size:
+                yield record.decode(data, start)
+                hit = data.find(_NEEDLE, start + size)
+            start += size
+        if base + len(data) == len(window):
+            return  # what is left is too short for a record, or for a filler
+        # A record that is larger than a chunk: take all of it at once.
+        chunk_size = CHUNK_SIZE if start else 2 * chunk_size
+        base += start

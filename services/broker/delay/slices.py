@@ -1,0 +1,214 @@
+"""What is due, read from the log and made into runs: as many messages as go into one append.
+
+The delivered record is the waiting one with its own topic and queue again: body, flag, system flag,
+born time, both hosts and the count of its retries as they are (store layout 12.4). Messages of one
+request have all of these in common and become one run; of the messages for one queue the order of
+their times is kept.
+
+Blocks: it reads the log, in the delay's thread. Before: ``level_queues`` and ``timer_queue`` say
+what is due. After: ``delivery`` appends a slice and moves its progress.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from services.broker.delay.pending_times import Pending
+from shared.files.commit_log import CommitLogReader
+from tidemark.errors import DamagedFile
+from tidemark.formats import batch, delay
+from tidemark.formats.batch import WireMessage
+from tidemark.formats.delay import Delayed
+from tidemark.formats.record import BLANK_SIZE, Record
+from tidemark.formats.runs import Run
+from tidemark.offsets import PhysicalOffset
+
+log = logging.getLogger(__name__)
+
+SLICE_COUNT_MAX: Final = 512
+"""Messages of one append: some milliseconds of the loop."""
+SLICE_BYTES_MAX: Final = 1 << 20
+SLICES_PER_FILE_MIN: Final = 8
+"""A slice is at most that part of a commit log file: a larger one wastes its end."""
+
+
+class Entry(NamedTuple):
+    """One message that waits and is to be delivered, or carried; sorts by its time."""
+
+    due_ms: int
+    level: int
+    queue_offset: int
+    physical_offset: int
+    size: int
+    row: Pending | None
+    """Of the timer's: as the sorted file has it."""
+    passed_over: bool = False
+    """It is cancelled: progress goes past it, and nothing is delivered."""
+
+
+class Slice(NamedTuple):
+    """Some messages in the order of their times: one append, and what it means for progress."""
+
+    runs: Sequence[Run]
+    """Empty if nothing of it is to be delivered."""
+    levels: Mapping[int, int]
+    """Level -> queue offset behind the last one of the slice."""
+    rows: Sequence[Pending]
+    """Of the timer's queue."""
+    message_count: int
+    """Messages in the runs."""
+    lost_count: int
+    """Messages whose records are gone, or that have no place to go to."""
+
+
+Change = Callable[[Record, Entry], Delayed | None]
+"""Where a record goes now; None: nowhere."""
+
+
+class Slices:
+    """Makes slices. For one thread."""
+
+    def __init__(
+        self, log_reader: CommitLogReader, *, file_size: int, topic_is_gone: Callable[[str], bool]
+    ) -> None:
+        """file_size: of a commit log file. topic_is_gone: whether a topic was deleted: what waits
+        for it goes with it.
+        """
+        self._log = log_reader
+        self._topic_is_gone = topic_is_gone
+        self._bytes_max = min(SLICE_BYTES_MAX, file_size // SLICES_PER_FILE_MIN)
+        self._record_size_max = file_size - BLANK_SIZE
+
+    def delivering(
+        self, entries: Iterable[Entry], dispatched: PhysicalOffset, now_ms: int
+    ) -> list[Slice]:
+        """The copies that deliver the entries. Raises CorruptRecord, DamagedFile."""
+
+        def change(stored: Record, entry: Entry) -> Delayed | None:
+            copy = delay.delivered(stored, now_ms)
+            return None if copy is not None and self._topic_is_gone(copy.topic) else copy
+
+        return [self._slice(each, dispatched, change) for each in self._cut(entries)]
+
+    def carrying(self, entries: Iterable[Entry], dispatched: PhysicalOffset) -> list[Slice]:
+        """The copies that wait on in place of the entries. Raises CorruptRecord, DamagedFile."""
+
+        def change(stored: Record, entry: Entry) -> Delayed | None:
+            return delay.carried(stored, entry.due_ms)
+
+        return [self._slice(each, dispatched, change) for each in self._cut(entries)]
+
+    def _cut(self, entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+        part: list[Entry] = []
+        size = 0
+        for entry in entries:
+            grown = size + entry.size + delay.PROPERTIES_ROOM
+            if part and (len(part) == SLICE_COUNT_MAX or grown > self._bytes_max):
+                yield part
+                part, grown = [], entry.size + delay.PROPERTIES_ROOM
+            part.append(entry)
+            size = grown
+        if part:
+            yield part
+
+    def _slice(self, entries: Sequence[Entry], dispatched: PhysicalOffset, change: Change) -> Slice:
+        made = _Runs()
+        levels: dict[int, int] = {}
+        lost = 0
+        for entry in entries:
+            if entry.row is None:
+                levels[entry.level] = entry.queue_offset + 1
+            if entry.passed_over:
+                continue
+            stored = read_entry(self._log, entry, dispatched)
+            copy = None if stored is None else change(stored, entry)
+            if stored is None or copy is None or self._is_too_large(stored, copy):
+                lost += 1
+                self._name(entry, stored)
+            else:
+                made.add(stored, copy)
+        rows = [entry.row for entry in entries if entry.row is not None]
+        return Slice(made.runs(), levels, rows, made.count, lost)
+
+    def _is_too_large(self, stored: Record, copy: Delayed) -> bool:
+        grown = len(copy.properties) - len(stored.properties) + len(copy.topic.encode()) + 32
+        return stored.size + grown > self._record_size_max
+
+    @staticmethod
+    def _name(entry: Entry, stored: Record | None) -> None:
+        why = (
+            "its record is no longer in the log"
+            if stored is None
+            else "its topic was deleted, it names none that it could go to, or it fits into no file"
+        )
+        log.warning(
+            "a delayed message is not delivered: %s",
+            why,
+            extra={
+                "event": "delayed-not-delivered",
+                "delay_level": entry.level,
+                "queue_offset": entry.queue_offset,
+                "at": entry.physical_offset,
+                "unique_id": None if stored is None else stored.unique_id,
+            },
+        )
+
+
+def read_entry(
+    log_reader: CommitLogReader, entry: Entry, dispatched: PhysicalOffset
+) -> Record | None:
+    """The entry's record, its body borrowed; None if its file is gone.
+
+    Raises CorruptRecord; DamagedFile if another message stands there.
+    """
+    offset = PhysicalOffset(entry.physical_offset)
+    stored = log_reader.record(offset, dispatched)
+    if stored is None:
+        return None
+    place = (*delay.place_of(entry.level), entry.queue_offset)
+    if (stored.topic, stored.queue_id, stored.queue_offset) != place:
+        raise DamagedFile(
+            f"message {entry.queue_offset} of queue {place[0]}/{place[1]} should be at "
+            f"physical offset {offset}, where {stored.topic}/{stored.queue_id} has its message "
+            f"{stored.queue_offset}. Nothing was delivered from there; the commit log is safe.",
+            "Stop the node and run `tidemark store rebuild`.",
+            at=int(offset),
+        )
+    return stored
+
+
+class _Runs:
+    """Messages gathered by queue; neighbours with everything in common share a run."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._queues: dict[tuple[str, int], list[tuple[Run, list[WireMessage]]]] = {}
+
+    def add(self, stored: Record, copy: Delayed) -> None:
+        """Add the copy of a record."""
+        head = Run(
+            copy.topic,
+            copy.queue_id,
+            b"",
+            0,
+            stored.born_host,
+            stored.store_host,
+            stored.born_timestamp_ms,
+            stored.sys_flag,
+            stored.reconsume_times,
+        )
+        runs = self._queues.setdefault((copy.topic, copy.queue_id), [])
+        if not runs or runs[-1][0] != head:
+            runs.append((head, []))
+        runs[-1][1].append(WireMessage(stored.body, copy.properties, stored.flag))
+        self.count += 1
+
+    def runs(self) -> list[Run]:
+        """All of them; those of one queue adjacent."""
+        return [
+            head._replace(entries=batch.encode(messages), message_count=len(messages))
+            for runs in self._queues.values()
+            for head, messages in runs
+        ]

@@ -1,0 +1,293 @@
+"""The timer topic's queue: read once, sorted by ``pending_times``, delivered by time.
+
+Messages for any time come in the order in which they were sent. What is read of the queue goes
+into the sorted file, without what is already delivered; what is due comes out of it. A carried copy
+names the message in whose place it waits: that one goes out of the file as its copy goes in.
+
+Losing the file costs a reading of the queue, and nothing is delivered from it meanwhile: a message
+could be met whose carried copy has not been. Blocks: for the delay's thread. Before: dispatch
+wrote the units. After: ``slices``.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from services.broker.delay.pending_times import Pending, PendingTimes, remove
+from services.broker.delay.progress import Progress, Time
+from services.broker.delay.slices import Entry, read_entry
+from shared.files.commit_log import CommitLogReader
+from shared.files.consume_queue import ConsumeQueueReader, ConsumeQueues
+from shared.files.queue_math import is_filler
+from shared.runtime.clock import BootId
+from tidemark.clock import Clock
+from tidemark.formats import delay
+from tidemark.formats.delay import TIMER_LEVEL, TIMER_QUEUE, TIMER_TOPIC
+from tidemark.formats.queue_unit import Unit
+from tidemark.offsets import PhysicalOffset, QueueOffset
+
+log = logging.getLogger(__name__)
+
+TAKE_IN_MAX: Final = 16_384
+"""Messages read at a time: some tenths of a second."""
+UNITS_AT_ONCE: Final = 1024
+REOPEN_AFTER_S: Final = 1.0
+_I64_MAX: Final = (1 << 63) - 1
+
+
+class TimerQueue:
+    """The queue and its sorted file. For one thread."""
+
+    def __init__(
+        self,
+        path: Path,
+        boot_id: BootId,
+        log_reader: CommitLogReader,
+        queues: ConsumeQueues,
+        clock: Clock,
+    ) -> None:
+        """path: of the sorted file."""
+        self._path = path
+        self._boot_id = boot_id
+        self._log = log_reader
+        self._queues = queues
+        self._clock = clock
+        self._times: PendingTimes | None = None
+        self._reopen_at = 0.0
+        self._whole_from = 0
+
+    # -- the file --------------------------------------------------------------------------------
+
+    def open(self, progress: Progress, readable: PhysicalOffset) -> None:
+        """Open the file and make it say what the progress says; not if nobody ever named a time.
+
+        readable: end of what may be read, and is on disk. Does nothing for a while after the file
+        was lost.
+        """
+        queue = self._queue()
+        end = int(queue.max_offset(readable))
+        if not end or self._clock.monotonic() < self._reopen_at:
+            return
+        with self._loses():
+            times = PendingTimes(self._path, self._boot_id)
+            if not _is_of_this_log(times, queue, readable):
+                times.discard()
+                times = PendingTimes(self._path, self._boot_id)
+            self._times = times
+            self._whole_from = end if times.read_to == 0 else 0
+            times.remove_through(*progress.timer)
+            cancelled = (at for level, at in progress.cancelled if level == TIMER_LEVEL)
+            for queue_offset in (*progress.done, *cancelled):
+                _remove(times, queue_offset)
+            times.commit()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a file to ask."""
+        return self._times is not None
+
+    @contextmanager
+    def _loses(self) -> Iterator[None]:
+        """What SQLite or the disk refuses costs the file, for a while, and nothing else.
+
+        What was committed is still right: it knows of nothing that the log does not. A damaged
+        file goes.
+        """
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            log.warning(
+                "the file of pending times cannot be used; what waits for any time waits on until "
+                "it can: %s",
+                error,
+                extra={"event": "timer-file-lost", "path": str(self._path)},
+            )
+            if self._times is not None:
+                self._times.close()
+                self._times = None
+            if isinstance(error, sqlite3.DatabaseError) and not isinstance(
+                error, sqlite3.OperationalError
+            ):
+                with suppress(OSError):
+                    remove(self._path)
+            self._reopen_at = self._clock.monotonic() + REOPEN_AFTER_S
+
+    # -- in --------------------------------------------------------------------------------------
+
+    def first_is_foreign(self, readable: PhysicalOffset) -> bool:
+        """Whether RocketMQ wrote the oldest message of the queue."""
+        queue = self._queue()
+        first = queue.min_offset(self._log.min_offset)
+        unit = queue.unit(first) if first < queue.max_offset(readable) else None
+        return unit is not None and not self._log.checks_at(unit.physical_offset).record_crc
+
+    def end(self, readable: PhysicalOffset) -> int:
+        """Queue offset up to which the queue can be read."""
+        return int(self._queue().max_offset(readable))
+
+    @property
+    def read_to(self) -> int:
+        """Queue offset up to which it has been read; 0 without a file."""
+        return 0 if self._times is None else self._times.read_to
+
+    def take_in(self, progress: Progress, readable: PhysicalOffset) -> bool:
+        """Read what has come; whether there is more. Raises CorruptRecord, DamagedFile."""
+        if self._times is None:
+            self.open(progress, readable)
+        times = self._times
+        if times is None:
+            return False
+        queue = self._queue()
+        end = int(queue.max_offset(readable))
+        at = start = max(times.read_to, int(queue.min_offset(self._log.min_offset)))
+        rows: list[Pending] = []
+        replaced: list[int] = []
+        log_end = times.log_end
+        while at < end and at - start < TAKE_IN_MAX:
+            units = queue.units(at, min(UNITS_AT_ONCE, end - at), readable)
+            for number, unit in enumerate(units, at):
+                if not is_filler(unit.physical_offset, unit.size):
+                    log_end = unit.end
+                    self._read(number, unit, readable, progress, rows, replaced)
+            at = at + len(units) if units else min(end, int(queue.roll_next(at)))
+        if at > times.read_to:
+            with self._loses():
+                times.take_in(rows, read_to=at, log_end=log_end)
+                for queue_offset in replaced:
+                    _remove(times, queue_offset)
+        return at < end
+
+    def _read(
+        self,
+        number: int,
+        unit: Unit,
+        readable: PhysicalOffset,
+        progress: Progress,
+        rows: list[Pending],
+        replaced: list[int],
+    ) -> None:
+        """Add what waits to rows, and to replaced in whose place it waits."""
+        entry = Entry(0, TIMER_LEVEL, number, unit.physical_offset, unit.size, None)
+        stored = read_entry(self._log, entry, readable)
+        if stored is None:
+            return
+        origin = delay.origin_of(stored.properties)
+        if origin is not None and origin.level == TIMER_LEVEL:
+            replaced.append(origin.queue_offset)
+        due_ms = delay.timer_due_ms(stored.properties)
+        if due_ms is None:
+            log.warning(
+                "a message of the timer's queue does not say when it is due; it is passed over",
+                extra={"event": "delayed-not-delivered", "queue_offset": number},
+            )
+        elif not progress.is_done(due_ms, number):
+            rows.append(Pending(due_ms, number, unit.physical_offset, unit.size))
+
+    # -- out -------------------------------------------------------------------------------------
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing that is in the file can have been carried without its knowing."""
+        return self._times is not None and self._times.read_to >= self._whole_from
+
+    def due(self, now_ms: int, count_max: int) -> list[Entry]:
+        """The first count_max that are due, by their times."""
+        if self._times is None or not self.is_whole:
+            return []
+        with self._loses():
+            return [_entry(row) for row in self._times.due(now_ms, count_max)]
+        return []
+
+    def behind(self, time: Time, count_max: int) -> list[Entry]:
+        """The first count_max that wait behind a time, by their times."""
+        if self._times is None:
+            return []
+        with self._loses():
+            return [_entry(row) for row in self._times.behind(*time, count_max)]
+        return []
+
+    def first(self) -> Time | None:
+        """The time of the next one; None if none waits, or there is no file."""
+        found = self.behind((-1, -1), 1)
+        return (found[0].due_ms, found[0].queue_offset) if found else None
+
+    def below(self, physical_offset: int, count_max: int) -> list[Entry]:
+        """The oldest count_max that lie below physical_offset."""
+        if self._times is None:
+            return []
+        with self._loses():
+            return [_entry(row) for row in self._times.below(physical_offset, count_max)]
+        return []
+
+    def oldest(self) -> PhysicalOffset | None:
+        """No record that waits lies below; None: none waits, or the queue has not been read."""
+        found = self.below(_I64_MAX, 1)
+        return PhysicalOffset(found[0].physical_offset) if found else None
+
+    def find(self, queue_offset: int) -> Entry | None:
+        """The message with that queue offset, if it waits."""
+        if self._times is None:
+            return None
+        with self._loses():
+            row = self._times.find(queue_offset)
+            return None if row is None else _entry(row)
+        return None
+
+    @property
+    def count(self) -> int | None:
+        """How many wait; None without a file."""
+        return None if self._times is None else self._times.count
+
+    def remove(self, rows: Sequence[Pending]) -> None:
+        """Those wait no more."""
+        if self._times is not None and rows:
+            with self._loses():
+                self._times.remove(rows)
+
+    def put_back(self, rows: Sequence[Pending]) -> None:
+        """Those wait on."""
+        if self._times is not None and rows:
+            with self._loses():
+                self._times.put_back(rows)
+
+    def commit(self) -> None:
+        """Keep what was done. All that it follows from is flushed."""
+        if self._times is not None:
+            with self._loses():
+                self._times.commit()
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._times is not None:
+            self._times.close()
+            self._times = None
+
+    def _queue(self) -> ConsumeQueueReader:
+        return self._queues.get(TIMER_TOPIC, TIMER_QUEUE)
+
+
+def _is_of_this_log(
+    times: PendingTimes, queue: ConsumeQueueReader, readable: PhysicalOffset
+) -> bool:
+    """Whether the last message that was read is still where it was."""
+    if times.read_to == 0:
+        return True
+    if times.log_end > readable or times.read_to > queue.max_offset(readable):
+        return False
+    unit = queue.unit(QueueOffset(times.read_to - 1))
+    return unit is None or is_filler(unit.physical_offset, unit.size) or unit.end == times.log_end
+
+
+def _entry(row: Pending) -> Entry:
+    return Entry(row.due_ms, TIMER_LEVEL, row.queue_offset, row.physical_offset, row.size, row)
+
+
+def _remove(times: PendingTimes, queue_offset: int) -> None:
+    row = times.find(queue_offset)
+    if row is not None:
+        times.remove([row])

@@ -1,0 +1,266 @@
+"""Everything that waits, and what of it is due: the side of the disk, in the delay's one thread.
+
+Puts the levels' queues and the timer's together. Whatever is found due comes back as slices, each
+of them one append. Nothing here is decided for good: ``delivery`` appends a slice and moves the
+``Progress``, or puts the slice back; it changes the progress only while nothing runs here. Every
+method blocks, and raises CorruptRecord or DamagedFile where the log or a queue cannot be trusted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from services.broker.delay import listing, origins
+from services.broker.delay.level_queues import LevelQueues
+from services.broker.delay.listing import ListTime, Page
+from services.broker.delay.progress import NOTHING_FOUND, Progress, Time
+from services.broker.delay.slices import Entry, Slice, Slices
+from services.broker.delay.timer_queue import TimerQueue
+from shared.files.commit_log import CommitLogReader
+from shared.files.consume_queue import ConsumeQueues
+from shared.state.values import DelayState, TimerMark
+from tidemark.formats.delay import TIMER_LEVEL
+from tidemark.offsets import PhysicalOffset
+
+log = logging.getLogger(__name__)
+
+BATCH_COUNT_MAX: Final = 4096
+"""Messages delivered between two looks at what is due."""
+BATCH_BYTES_MAX: Final = 8 << 20
+CARRY_COUNT_MAX: Final = 1024
+"""Messages carried between two deliveries."""
+_I64_MAX: Final = (1 << 63) - 1
+
+
+class Ends(NamedTuple):
+    """How far the log can be read now."""
+
+    dispatched: PhysicalOffset
+    """End of what has units."""
+    flushed: PhysicalOffset
+    """End of what is on disk: the sorted file must not know of more."""
+
+    @property
+    def kept(self) -> PhysicalOffset:
+        """End of what has units and no crash can take back."""
+        return min(self.dispatched, self.flushed)
+
+
+class Look(NamedTuple):
+    """What a look at everything found."""
+
+    slices: Sequence[Slice]
+    """What is due, in the order of its times: to be appended, or put back."""
+    more: bool
+    """There may be more that is due or to be read: look again at once."""
+    next_due_ms: int | None
+    """When the next message is due that is in no slice; None: none waits."""
+    seen: Mapping[int, int]
+    """Level -> queue offset up to which its queue was there to be looked at, the timer's too."""
+    oldest: PhysicalOffset | None
+    """No record that waits, or is in a slice, lies below; None: none waits."""
+    timer_count: int | None
+    """How many wait in the timer's queue, without the slices; None: not known now."""
+    first: Time | None
+    """Of these the one that is due first."""
+    read_to: int
+    """Queue offset up to which the timer's queue has been read."""
+
+
+class Waiting:
+    """The queues of the delay topics. For one thread."""
+
+    def __init__(
+        self,
+        log_reader: CommitLogReader,
+        queues: ConsumeQueues,
+        level_queues: LevelQueues,
+        timer_queue: TimerQueue,
+        slices: Slices,
+    ) -> None:
+        """log_reader, queues: those of this thread, which the others use too."""
+        self._log = log_reader
+        self._queues = queues
+        self._levels = level_queues
+        self._timer = timer_queue
+        self._slices = slices
+        self._progress = Progress(DelayState())
+
+    def recover(
+        self, state: DelayState, levels: Sequence[int], ends: Ends, now_ms: int
+    ) -> tuple[Progress, PhysicalOffset]:
+        """Find out what is delivered; the progress, to be moved by the caller from now on, and
+        the end of what it was told in.
+
+        state: as the records of the log tell it. levels: all in which messages ever waited,
+        TIMER_LEVEL among them; of none nothing is read.
+        """
+        found, start = NOTHING_FOUND, ends.dispatched
+        if levels:
+            start = origins.last_told(self._queues, self._log, ends.dispatched)
+            found = origins.find_origins(self._log, start, ends.dispatched)
+            log.info(
+                "it is known what has been delivered",
+                extra={
+                    "event": "delay-recovered",
+                    "from": start,
+                    "to": ends.dispatched,
+                    "levels": dict(found.levels),
+                    "timer_messages": len(found.timer),
+                },
+            )
+        progress = self._progress = Progress(state, found)
+        for level in levels:
+            if level != TIMER_LEVEL:
+                at = progress.levels.get(level, 0)
+                progress.levels[level] = self._levels.clamped(level, at, ends.dispatched)
+        if (
+            progress.timer == TimerMark()
+            and not found.timer
+            and self._timer.first_is_foreign(ends.kept)
+        ):
+            # RocketMQ's timer has delivered what was due until now; how far it is, is in files of
+            # its own. What lies ahead is ours.
+            end = self._timer.end(ends.kept)
+            progress.left_to_rocketmq(TimerMark(now_ms, _I64_MAX, end))
+        self._timer.open(progress, ends.kept)
+        return progress, start
+
+    def look(self, ends: Ends, now_ms: int) -> Look:
+        """Read what has come, and make slices of what is due; they wait no more."""
+        progress = self._progress
+        more = self._timer.take_in(progress, ends.kept)
+        found: list[Entry] = []
+        seen: dict[int, int] = {}
+        next_dues: list[int] = []
+        oldest: list[PhysicalOffset] = []
+        for level in sorted(progress.levels):
+            head = self._levels.head(
+                level,
+                progress.levels[level],
+                dispatched=ends.dispatched,
+                now_ms=now_ms,
+                is_cancelled=progress.is_cancelled,
+                count_max=BATCH_COUNT_MAX,
+            )
+            found += head.due
+            seen[level] = head.end
+            if head.next_due_ms is not None:
+                next_dues.append(head.next_due_ms)
+            if head.oldest is not None:
+                oldest.append(head.oldest)
+        if (timer_oldest := self._timer.oldest()) is not None:
+            oldest.append(timer_oldest)
+        for entry in self._timer.due(now_ms, BATCH_COUNT_MAX):
+            # Of a cancellation that was cut short, the file may not know.
+            done = progress.is_done(entry.due_ms, entry.queue_offset)
+            found.append(entry._replace(passed_over=done))
+        chosen = _first(sorted(found, key=_time))
+        slices = self._slices.delivering(chosen, ends.dispatched, now_ms)
+        for each in slices:
+            self._timer.remove(each.rows)
+        first = self._timer.first()
+        if first is not None:
+            next_dues.append(first[0])
+        seen[TIMER_LEVEL] = self._timer.read_to
+        return Look(
+            slices,
+            more or len(chosen) < len(found) or len(chosen) == BATCH_COUNT_MAX,
+            min(next_dues, default=None),
+            seen,
+            min(oldest, default=None),
+            self._timer.count if self._timer.end(ends.kept) else 0,
+            first,
+            self._timer.read_to,
+        )
+
+    def to_carry(
+        self, physical_offset: PhysicalOffset, ends: Ends, now_ms: int
+    ) -> list[Slice] | None:
+        """Slices that carry some of what lies below physical_offset; [] if nothing does.
+
+        None: the timer's queue has not been read to its end yet: ask again.
+        """
+        progress = self._progress
+        if self._timer.take_in(progress, ends.kept) or not self._timer_is_known(ends):
+            return None
+        found: list[Entry] = []
+        for level in sorted(progress.levels):
+            waiting = self._levels.waiting(level, progress.levels[level], ends.dispatched, now_ms)
+            for entry in waiting:
+                if entry.physical_offset >= physical_offset or len(found) >= CARRY_COUNT_MAX:
+                    break
+                cancelled = progress.is_cancelled(level, entry.queue_offset)
+                found.append(entry._replace(passed_over=cancelled))
+        found += self._timer.below(physical_offset, CARRY_COUNT_MAX)
+        slices = self._slices.carrying(found, ends.dispatched)
+        for each in slices:
+            self._timer.remove(each.rows)
+        return slices
+
+    def _timer_is_known(self, ends: Ends) -> bool:
+        return self._timer.is_whole or not self._timer.end(ends.kept)
+
+    def put_back(self, slices: Sequence[Slice]) -> None:
+        """Those were not appended: they wait on."""
+        for each in slices:
+            self._timer.put_back(each.rows)
+
+    def waits(self, level: int, queue_offset: int, ends: Ends, now_ms: int) -> Entry | None:
+        """The message at that place, if it still waits and nobody has cancelled it."""
+        progress = self._progress
+        if progress.is_cancelled(level, queue_offset):
+            return None
+        if level == TIMER_LEVEL:
+            self._timer.take_in(progress, ends.kept)
+            return self._timer.find(queue_offset)
+        if queue_offset < progress.levels.get(level, 0):
+            return None
+        found = next(self._levels.waiting(level, queue_offset, ends.dispatched, now_ms), None)
+        return found if found is not None and found.queue_offset == queue_offset else None
+
+    def page(
+        self, after: ListTime, topic: str | None, count_max: int, ends: Ends, now_ms: int
+    ) -> Page:
+        """Some of what waits behind a time, by their times."""
+        self._timer.take_in(self._progress, ends.kept)
+        levels = listing.of_levels(self._levels, self._progress, after, ends.dispatched, now_ms)
+        return listing.page(
+            [*levels, listing.of_timer(self._timer, after)],
+            self._log,
+            ends.dispatched,
+            topic=topic,
+            count_max=count_max,
+        )
+
+    def cancelled(self, entries: Sequence[Entry]) -> None:
+        """Those are not to be delivered."""
+        self._timer.remove([entry.row for entry in entries if entry.row is not None])
+
+    def commit(self) -> None:
+        """Everything appended so far is on disk: keep what follows from it."""
+        self._timer.commit()
+
+    def close(self) -> None:
+        """Give files and mappings back."""
+        self._timer.close()
+        self._queues.forget()
+        self._log.close()
+
+
+def _time(entry: Entry) -> tuple[int, int, int]:
+    return entry.due_ms, entry.level, entry.queue_offset
+
+
+def _first(entries: Sequence[Entry]) -> list[Entry]:
+    """As many as are delivered at a time."""
+    chosen: list[Entry] = []
+    size = 0
+    for entry in entries[:BATCH_COUNT_MAX]:
+        size += entry.size
+        if chosen and size > BATCH_BYTES_MAX:
+            break
+        chosen.append(entry)
+    return chosen
