@@ -147,7 +147,8 @@ def reset(
         {"topic": topic, "queue": move.queue, "from": move.from_offset, "to": move.to_offset}
         for move in moves
     ]
-    say(f"{'would move' if dry_run else 'moved'} group {name} in {len(rows)} queues of {topic}")
+    queues = f"{len(rows)} queue{'s' * (len(rows) != 1)}"
+    say(f"{'would move' if dry_run else 'moved'} group {name} in {queues} of {topic}")
     print_rows(rows, ["topic", "queue", "from", "to"])
 
 

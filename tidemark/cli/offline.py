@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 from shared.files.consume_queue import EVERYTHING, ConsumeQueueReader
 from shared.files.disk import Disk, read_whole
-from shared.files.log_walk import LogFiles, last_nonzero, state_flushed_behind
+from shared.files.foreign_ranges import ranges_told
+from shared.files.log_walk import LogFiles, Range, last_nonzero, state_flushed_behind
 from shared.files.os_disk import OsDisk
+from shared.files.recovery import RECORD_CRC
 from shared.files.store_config import StoreConfig, config_of
 from shared.files.store_dir import StoreDir
 from shared.files.valid_end import (
@@ -90,6 +92,7 @@ class OfflineStore:
         )
         self._page = read_whole(self.disk, self.store.checkpoint_path) or b""
         self.is_foreign = self.disk.stat(self.store.description_path) is None
+        self._told: list[Range] | None = None
 
     def __enter__(self) -> OfflineStore:
         return self
@@ -145,7 +148,8 @@ class OfflineStore:
         files = self.files
         known = set(files.starts)
         at = self.min_offset if start is None else start
-        checks = Checks(record_crc=not self.is_foreign)
+        judged = not self.is_foreign
+        crossing = False
         reason = ""
         while at < (limit or files.end):
             file_start = files.start_of(at)
@@ -156,8 +160,8 @@ class OfflineStore:
             found = twins.walk(
                 view[at - file_start : limit - file_start if limit else None],
                 at=PhysicalOffset(at),
-                checks=checks,
-                records_max=RECORDS_AT_ONCE,
+                checks=Checks(record_crc=judged and not crossing),
+                records_max=1 if crossing else RECORDS_AT_ONCE,
                 delay_levels_ms=self.config.delay_levels_ms,
             )
             if found.entries:
@@ -165,6 +169,14 @@ class OfflineStore:
             at += found.end
             if progress is not None:
                 progress(at)
+            crossing = (
+                judged
+                and found.stop is Stop.BAD
+                and found.reason.startswith(RECORD_CRC)
+                and self._is_rocketmqs(at)
+            )
+            if crossing:
+                continue  # this record alone is not judged by that property
             if found.stop is Stop.BLANK:
                 at = file_start + files.file_size
             elif found.stop is Stop.BAD or (found.stop is Stop.VIEW_END and found.reason):
@@ -174,6 +186,14 @@ class OfflineStore:
             yield LogEnd(at, Decision(Verdict.CLEAN, ""), "", None)
         else:
             yield self._judge(at, reason)
+
+    def _is_rocketmqs(self, at: int) -> bool:
+        """Whether RocketMQ wrote the record at ``at`` into a store of ours."""
+        if self.slot(Slot.FOREIGN_FROM) <= at < self.slot(Slot.FOREIGN_UNTIL):
+            return True
+        if self._told is None:
+            self._told = ranges_told(self.files, at)  # the checkpoint may have been lost
+        return any(low <= at < high for low, high in self._told)
 
     def _judge(self, at: int, reason: str) -> LogEnd:
         """What it means that no valid record starts at ``at``."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support.command import PROJECT
 from tests.unit.cli.canned_broker import Asked, CannedBroker
 from tidemark.cli.main import cli
 
@@ -181,7 +186,9 @@ def test_a_reset_says_from_where_to_where(
     assert (asked["topic"], asked["to"], asked["queue"], asked["dry_run"]) == (
         *("orders", to, 1, True),
     )
-    assert "would move group billing in 1 queues" in run(broker, *command, "--dry-run").stderr
+    assert (
+        "would move group billing in 1 queue of orders" in run(broker, *command, "--dry-run").stderr
+    )
     run(broker, *command)
     assert not broker.asked[-1].body.get("dry_run", False)
     assert broker.asked[-1].body.get("queue") is None
@@ -230,6 +237,37 @@ def test_lag_of_all_groups_is_a_line_each_and_a_group_that_went_is_left_out(
     rows = printed(broker, "lag")
     assert [row["group"] for row in rows] == sorted(names)
     assert {(row["messages"], row["members"], row["unknown_queues"]) for row in rows} == {(3, 1, 1)}
+
+
+def test_a_watcher_looks_again_until_it_is_interrupted(broker: CannedBroker) -> None:
+    looks = iter(range(1, 1_000_000))
+
+    def look(_asked: Asked) -> dict[str, Any]:
+        facts = described("billing")
+        facts["topics"][0]["queues"][0]["messages"] = next(looks)
+        return facts
+
+    broker.answers["GET", "groups/billing"] = look
+    watcher = subprocess.Popen(
+        [
+            # As a terminal starts it: who runs the tests in the background ignores SIGINT.
+            *("env", "--default-signal=INT", sys.executable, "-m", "tidemark.cli.main"),
+            *("lag", "billing", "--watch", "--interval", "0.1", "-o", "json"),
+        ],
+        cwd=PROJECT,
+        env={**os.environ, "TIDEMARK_URL": broker.url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert watcher.stdout is not None
+    assert watcher.stderr is not None
+    seen = [json.loads(watcher.stdout.readline())[0]["messages"] for _ in range(3)]
+    assert seen == [1, 2, 3]
+    watcher.send_signal(signal.SIGINT)
+    assert watcher.wait(30) == 0
+    assert watcher.stderr.read() == b""
+    watcher.stdout.close()
+    watcher.stderr.close()
 
 
 # -- delay ----------------------------------------------------------------------------------------
