@@ -120,7 +120,9 @@ async def _list(
 @click.option("--end", type=TIMESTAMP, help="Only what died at or before this time.")
 @click.option("--message-id", help="Only this one: by its id here, its first id, or its unique id.")
 @click.option("--from-offset", type=click.IntRange(min=0), default=0, help="Begin at this one.")
-@click.option("--max", "count_max", type=click.IntRange(min=1), help="Redrive at most so many.")
+@click.option(
+    "--max", "count_max", type=click.IntRange(min=1), help="Take at most so many that match."
+)
 @click.option("--dry-run", is_flag=True, help="Count what would be sent again; send nothing.")
 @url_option
 @output_option

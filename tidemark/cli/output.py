@@ -166,7 +166,8 @@ def table_of(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> Ta
     """Rows as a person reads them: a line each, what is not known as ``-``."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        numeric = bool(rows) and all(isinstance(row.get(column), int | float) for row in rows)
+        known = [row[column] for row in rows if row.get(column) is not None]
+        numeric = bool(known) and all(isinstance(value, int | float) for value in known)
         table.add_column(column.replace("_", " "), justify="right" if numeric else "left")
     for row in rows:
         table.add_row(*(_cell(row.get(column)) for column in columns))
