@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from services.reput.cleaning import Cleaning, Removed
 from services.reput.index_writer import IndexIncomplete, IndexWriter
 from services.reput.log_source import LogSource
 from services.reput.queue_survey import Found
@@ -34,6 +35,7 @@ from services.reput.resume import (
     IndexMode,
     Marks,
     QueueMode,
+    are_all,
     bounds,
     decide,
 )
@@ -109,6 +111,14 @@ class Dispatcher:
         self._whole_sync = store.disk.whole_sync(store.root)
         self._queues = QueueWriter(store)
         self._index = IndexWriter(store, clock or SystemClock(), utc_offset_s)
+        self._cleaning = Cleaning(
+            positions,
+            log,
+            self._queues,
+            self._index,
+            durable=lambda: self.durable,
+            on_removed=self._removed,
+        )
         self.position = PhysicalOffset(0)
         """Everything below is in queues and index, as far as this pass has come."""
         self.dispatched = 0
@@ -126,7 +136,7 @@ class Dispatcher:
         self._pass_end = 0
         self._in_pass = False
         self._may_rebuild = True
-        self._expected_entries: int | None = None
+        self._expected: Marks | None = None
         self._resume_number = 0
         self._unit_timestamp_ms = 0
         self._synced: tuple[int, int] | None = None
@@ -196,10 +206,8 @@ class Dispatcher:
                 self._publish_resumed(decision, generation)
             raise
         start, log_min = decision.start, marks.log_min
-        self._expected_entries = (
-            marks.index_entries
-            if decision.index_mode is IndexMode.REOPEN and limits.durable == start
-            else None
+        self._expected = (
+            marks if decision.index_mode is IndexMode.REOPEN and limits.durable == start else None
         )
         self._in_pass = self._may_rebuild = True
         self.position = PhysicalOffset(max(log_min, min(start, index_start)))
@@ -207,6 +215,7 @@ class Dispatcher:
         self._publish_resumed(decision, generation)
         self.durable = positions.get(Slot.DISPATCHED_DURABLE)
         self.decision = decision
+        self._cleaning.begin()
         self._end_pass_if_due()
         return decision
 
@@ -274,6 +283,8 @@ class Dispatcher:
             firsts=get(Slot.RESUME_FIRSTS),
             index_entries=get(Slot.RESUME_INDEX_ENTRIES),
             check=get(Slot.RESUME_CHECK),
+            removing_firsts=get(Slot.REMOVING_FIRSTS),
+            removing_entries=get(Slot.REMOVING_ENTRIES),
         )
 
     def adopt_generation(self) -> bool:
@@ -347,7 +358,9 @@ class Dispatcher:
         self._end_pass_if_due()
 
     def _settle(self) -> None:
-        self._settled = Settled(self.position, self._queues.totals, self._index.entries)
+        self._settled = Settled(
+            self.position, self._queues.totals, self._index.entries, self._cleaning.removed
+        )
 
     def _publish_dispatched(self, offset: int) -> None:
         self.dispatched = offset
@@ -387,8 +400,8 @@ class Dispatcher:
             self._queues.compare = False
         if not self._in_pass or self.position < self._pass_end:
             return
-        expected, self._expected_entries = self._expected_entries, None
-        if expected is not None and self._index.entries != expected:
+        expected, self._expected = self._expected, None
+        if expected is not None and not are_all(self._index.entries, expected):
             self._rebuild_index()  # a full file is missing
             return
         self._in_pass = False
@@ -424,9 +437,33 @@ class Dispatcher:
     def _rebuild_index(self) -> None:
         self._pass_end = max(self.position, self._pass_end)
         self._in_pass = True
-        self._expected_entries = None
+        self._expected = None
         log_min = self._log.min_offset
         self.position = PhysicalOffset(max(log_min, self._index.start_over(log_min)))
+
+    # -- cleaning -----------------------------------------------------------------------------
+
+    @property
+    def may_clean(self) -> bool:
+        """Whether ``clean`` has something to do, and may."""
+        return not self._in_pass and not self._queues.compare and self._cleaning.is_due
+
+    def clean(self) -> int:
+        """Remove a few leading files of queues and index whose records have expired; how many.
+
+        Raises OSError or StoreError if one cannot be removed: call it again.
+        """
+        return self._cleaning.step() if self.may_clean else 0
+
+    def _removed(self, change: Removed) -> None:
+        # Not ``_settle``: a step may be interrupted, and its units are in the totals already.
+        position, (units, firsts), entries, removed = self._settled
+        self._settled = Settled(
+            position,
+            Totals(units, firsts + change.firsts),
+            entries - change.entries,
+            Removed(removed.firsts + change.firsts, removed.entries + change.entries),
+        )
 
     # -- sync ---------------------------------------------------------------------------------
 
@@ -474,12 +511,13 @@ class Dispatcher:
         self._positions.put_head(logics_timestamp_ms=job.unit_timestamp_ms)
         if job.index_timestamp_ms:
             self._positions.put_head(index_timestamp_ms=job.index_timestamp_ms)
-        position, (units, firsts), entries = job.settled
+        position, (units, firsts), entries, removed = job.settled
         publish(Slot.RESUME_UNITS, units)
         publish(Slot.RESUME_FIRSTS, firsts)
         publish(Slot.RESUME_INDEX_ENTRIES, entries)
         publish(Slot.RESUME_CHECK, resume_check(position, units, entries))
         publish(Slot.DISPATCHED_DURABLE, position)
+        self._cleaning.totals_published(removed)
         self.durable = position
         self._synced = (job.resume_number, position)
 

@@ -38,6 +38,8 @@ SYNC_THREADS: Final = 4
 SYNC_ALONE_MAX: Final = 4
 """More touched files than that are synced by several threads."""
 WATCH_INTERVAL_S: Final = 0.5
+CLEAN_INTERVAL_S: Final = 0.1
+"""Files of expired records are looked for so often while they cannot go yet."""
 BUSY_FOR_S: Final = 0.05
 """Polls often for so long after something was found."""
 
@@ -71,6 +73,8 @@ class Follower:
         self._generation = 0
         self._begin_at = self._begin_end = 0
         self._blocked: str | None = None
+        self._unremovable = False
+        self._clean_at = self._synced_at
         self._pace = Pace()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -156,6 +160,7 @@ class Follower:
                 await self._doorbell.wait(self._config.retry_interval_ms / 1000)
                 continue
             done = await self._step()
+            await self._clean()
             self._note_progress()
             await self._sync_if_due()
             now = self._clock.monotonic()
@@ -207,6 +212,33 @@ class Follower:
         if dispatcher.dispatched != before:
             self._doorbell.ring(BROKER)
         return done
+
+    async def _clean(self) -> None:
+        """Some of what a shorter log asks for; the rest after the next step."""
+        now = self._clock.monotonic()
+        if now < self._clean_at or not self._dispatcher.may_clean:
+            return
+        self._clean_at = now + CLEAN_INTERVAL_S
+        try:
+            removed = await self._in_worker(self._dispatcher.clean)
+        except (StoreError, OSError) as error:
+            self._note_unremovable(error)
+            return
+        if self._unremovable:
+            self._unremovable = False
+            log.info("files of expired records can be removed", extra={"event": "cleaning-goes-on"})
+        if removed:  # there may be more
+            self._clean_at = now
+            self._doorbell.wake()
+
+    def _note_unremovable(self, error: StoreError | OSError) -> None:
+        """Files of expired records stay: that costs space, and nothing else."""
+        if not self._unremovable:
+            self._unremovable = True
+            log.error(
+                "files of expired records cannot be removed; it is tried again and again",
+                extra={"event": "cleaning-waits", "detail": str(error)},
+            )
 
     async def _follow_generation(self) -> bool:
         """Notice that the log was recovered anew; False while the disk does not let us resume."""

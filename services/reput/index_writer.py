@@ -15,6 +15,7 @@ takes them as they come.
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -406,6 +407,32 @@ class IndexWriter:
         opened.file.start_after(before.header if before else None)
         self._touch(opened)
         return opened
+
+    # -- expiring -----------------------------------------------------------------------------
+
+    def expired_entries(self, log_min: int) -> list[int]:
+        """Of each leading file, never the last, that holds nothing but entries of records below
+        log_min: how many those are."""
+        entries = []
+        for known in self._older:
+            if known.header.end_offset >= log_min:
+                break
+            entries.append(known.entries)
+        return entries
+
+    def remove_first_file(self) -> int:
+        """Remove the oldest file, durably; how many entries it held."""
+        known = self._older[0]
+        opened = self._reading.pop(known.name, None)
+        if opened is not None:
+            opened.close()
+        with contextlib.suppress(FileNotFoundError):
+            self._remove(known.name)
+        self._disk.sync_directory(self._directory)
+        self._new_names.add(self._directory)  # the totals change: a sync has to publish them
+        del self._older[0]
+        self.entries -= known.entries
+        return known.entries
 
     # -- files --------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ is published.
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,15 @@ class Totals(NamedTuple):
     """Of the max queue offsets."""
     firsts: int
     """Of the first queue offsets of the first files."""
+
+
+class Expired(NamedTuple):
+    """Leading files of one queue that hold nothing but units of expired records."""
+
+    now: int
+    """So many can go."""
+    later: bool
+    """The next one has to wait until more of the queue is on disk."""
 
 
 class _Reserved(NamedTuple):
@@ -383,6 +393,67 @@ class QueueWriter:
             self._reserve(queue, file, start, position, end)
         file.pwrite(units, position)
         self.stored_count += len(units) // UNIT_SIZE
+
+    # -- expiring -----------------------------------------------------------------------------
+
+    @property
+    def units_per_file(self) -> int:
+        """By how much a queue's first offset grows with each file that goes."""
+        return self._file_size // UNIT_SIZE
+
+    def with_several_files(self) -> list[QueueKey]:
+        """Queues that have a file besides the one that the next unit goes to."""
+        behind = self.units_per_file
+        return [key for key, queue in self._queues.items() if queue.next > queue.first + behind]
+
+    def expired_files(
+        self, key: QueueKey, *, log_min: int, durable: int, files_max: int
+    ) -> Expired:
+        """How many of a queue's leading files hold nothing but units of records below log_min.
+
+        Never the last one. Nor one whose successor has no unit on disk, of a record that ends at or
+        below durable: the next start counts units up to there, and would find the queue empty.
+        """
+        queue = self._queues.get(key)
+        if queue is None or not queue.has_units:  # made again meanwhile, and not so far yet
+            return Expired(0, later=False)
+        start, last = queue.first * UNIT_SIZE, place(queue.next - 1, self._file_size)[0]
+        count = 0
+        while start < last and count < files_max:
+            unit = self._unit_at(queue, start, self._file_size - UNIT_SIZE)
+            if unit is None or unit.size == 0 or unit.physical_offset >= log_min:
+                break
+            following = self._unit_at(queue, start + self._file_size, 0)
+            if following is None or following.size == 0 or following.end > durable:
+                return Expired(count, later=True)
+            count += 1
+            start += self._file_size
+        return Expired(count, later=False)
+
+    def _unit_at(self, queue: _Queue, start: int, position: int) -> Unit | None:
+        try:
+            file = self._disk.open(queue.directory / offset_name(start), writable=False)
+        except FileNotFoundError:
+            return None
+        try:
+            return Unit._make(UNIT.unpack(file.pread(UNIT_SIZE, position)))
+        finally:
+            file.close()
+
+    def remove_first_file(self, key: QueueKey) -> int:
+        """Remove a queue's first file, durably; by how much its first queue offset grew."""
+        queue = self._queues[key]
+        path = queue.directory / offset_name(queue.first * UNIT_SIZE)
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(path)
+        # Before the next one goes: names are lost in any order, and a gap in a queue's files has
+        # everything behind it made again.
+        self._disk.sync_directory(queue.directory)
+        self._new_names.add(queue.directory)  # the totals change: a sync has to publish them
+        self._touched.discard(path)
+        queue.first += self.units_per_file
+        self._firsts += self.units_per_file
+        return self.units_per_file
 
     # -- files --------------------------------------------------------------------------------
 

@@ -49,6 +49,10 @@ class Marks(NamedTuple):
     """RESUME_INDEX_ENTRIES."""
     check: int = 0
     """RESUME_CHECK."""
+    removing_firsts: int = 0
+    """REMOVING_FIRSTS: leading files may have gone since."""
+    removing_entries: int = 0
+    """REMOVING_ENTRIES."""
 
 
 class Bounds(NamedTuple):
@@ -155,7 +159,7 @@ def _queue_fault(marks: Marks, limits: Bounds, counted: Counted) -> str:
         return "a queue file has another size, or a unit in it is damaged"
     if counted.units != marks.units:
         return f"the queues hold {counted.units} units where {marks.units} were synced"
-    if counted.firsts != marks.firsts:
+    if not marks.firsts <= counted.firsts <= marks.firsts + marks.removing_firsts:
         return f"first queue offsets add up to {counted.firsts}, they were {marks.firsts}"
     return ""
 
@@ -165,6 +169,11 @@ def _index_mode(marks: Marks, limits: Bounds, counted: Counted) -> IndexMode:
         return IndexMode.COMPARE
     if not marks.boot_is_ours:
         return IndexMode.REOPEN
-    if counted.index_entries != marks.index_entries:
+    if not are_all(counted.index_entries, marks):
         return IndexMode.REBUILD
     return IndexMode.CONTINUE
+
+
+def are_all(index_entries: int, marks: Marks) -> bool:
+    """Whether so many entries are those that were synced, but for files that were to go."""
+    return marks.index_entries - marks.removing_entries <= index_entries <= marks.index_entries

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from services.reput.cleaning import NOTHING, Removed
 from services.reput.queue_writer import Totals
 from shared.files.disk import Disk, WholeSync
 from tidemark.errors import FlushFailed
@@ -40,6 +41,8 @@ class Settled(NamedTuple):
     position: int
     totals: Totals
     index_entries: int
+    removed: Removed = NOTHING
+    """What removals had changed by then."""
 
 
 @dataclass(frozen=True, slots=True)
