@@ -17,6 +17,7 @@ from shared.state import records
 from shared.state.records import STATE_TOPIC, ForeignRange, ForeignRecord
 from shared.state.state import BrokerState
 from tests.support.small_store import BOOT, CONFIG, SmallStore
+from tidemark.cli.offline import LogEnd, OfflineStore
 from tidemark.errors import CorruptRecord
 from tidemark.formats.checkpoint import Slot
 from tidemark.offsets import PhysicalOffset
@@ -67,6 +68,10 @@ def test_a_lost_checkpoint_does_not_make_rocketmqs_records_corrupt(small: SmallS
     whole = small.end
     small.close()
     small.store.checkpoint_path.unlink()
+    with OfflineStore(small.store.root, CONFIG) as offline:
+        *_, last = offline.windows()
+        assert isinstance(last, LogEnd)
+        assert last.end == whole
     assert again(small).end == whole
     positions = Positions.open(small.store.disk, small.store.checkpoint_path)
     assert (positions.get(Slot.FOREIGN_FROM), positions.get(Slot.FOREIGN_UNTIL)) == (start, end)
