@@ -1,8 +1,8 @@
-"""The consumers' side of a broker, built and run: groups and what belongs to them.
+"""The consumers' side of a broker, built and run: groups, send-backs, traces, lag.
 
-Built when the state has been replayed; its background parts run once sends are open, because all of
-them append. Before: ``serving`` has the log, the queues and the topics. After: ``parts`` for the
-calls.
+Built when the state has been replayed; its background parts begin when the node has recorded its
+start, because all of them append, and end with the node. Before: ``serving`` has the log, the
+queues and the topics. After: ``parts`` for the calls.
 """
 
 from __future__ import annotations
@@ -11,16 +11,39 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import NamedTuple
 
+from services.broker.append import Append
 from services.broker.config import BrokerConfig
+from services.broker.flusher import Flusher
+from services.broker.groups.commit_times import CommitTimes
 from services.broker.groups.configs import GroupConfigs
+from services.broker.groups.consumer_groups import ConsumerGroups
+from services.broker.groups.dead_letters import BYTES_AT_ONCE, DeadLetters
+from services.broker.groups.metrics import Sources
 from services.broker.groups.offsets import Offsets
+from services.broker.groups.queue_looks import QueueLooks
+from services.broker.groups.redrive import Redrive
+from services.broker.groups.send_back import SendBack
+from services.broker.groups.stored_messages import StoredMessages
+from services.broker.groups.trace import Tracer
+from services.broker.groups.views import GroupViews
+from services.broker.messages import Rules
+from services.broker.metrics import BrokerMetrics
+from services.broker.pull import Puller
+from services.broker.query import Queries
+from services.broker.queue_offsets import QueueOffsets
 from services.broker.state_log import StateLog
+from services.broker.topic_views import TopicViews
 from services.broker.topics import Topics
+from shared.files.commit_log import CommitLogReader
+from shared.files.consume_queue import ConsumeQueues
+from shared.files.index import IndexReader
 from shared.state.state import BrokerState
 from tidemark.clock import Clock
+from tidemark.formats.hosts import Host
+from tidemark.offsets import PhysicalOffset
 
-Runners = Mapping[str, Callable[[], Coroutine[None, None, None]]]
-"""Name → what runs until it is stopped."""
+Runner = Callable[[], Coroutine[None, None, None]]
+"""What runs until the node stops."""
 
 
 class Foundation(NamedTuple):
@@ -28,15 +51,27 @@ class Foundation(NamedTuple):
 
     config: BrokerConfig
     clock: Clock
+    metrics: BrokerMetrics
+    store_host: Host
     state: BrokerState
     """As served; each part of it has one owner."""
     state_log: StateLog
+    append: Append
+    flusher: Flusher
+    queue_offsets: QueueOffsets
     topics: Topics
-    flushed: Callable[[], int]
+    views: TopicViews
+    puller: Puller
+    queries: Queries
+    index_reader: IndexReader
+    queues: ConsumeQueues
+    reader: CommitLogReader
+    flushed: Callable[[], PhysicalOffset]
+    dispatched: Callable[[], PhysicalOffset]
 
 
 class Consuming:
-    """Groups, their offsets, and what else serves consumers."""
+    """All that serves consumers, but plain pulls."""
 
     def __init__(self, base: Foundation, *, on_group_change: Callable[[], None]) -> None:
         """on_group_change: called after a group was made, changed or deleted."""
@@ -51,10 +86,99 @@ class Consuming:
             auto_create=base.config.auto_create_groups,
             on_change=on_group_change,
         )
+        self.groups = ConsumerGroups.make(
+            self.configs,
+            self.offsets,
+            base.topics,
+            base.views,
+            base.puller,
+            base.metrics.groups,
+            base.clock,
+            start_count=lambda: base.state_log.start_count,
+        )
+        self._add_send_back(base)
+        self._add_views(base)
 
-    def runners(self, stop: asyncio.Event) -> Runners:
-        """The background parts, to be run from when sends are open."""
-        return {"offsets": lambda: self.offsets.run(stop)}
+    def _add_send_back(self, base: Foundation) -> None:
+        store = base.config.store
+        index = base.index_reader if store.index_enabled else None
+        levels_ms = store.delay_levels_ms
+        room = Rules(base.config.message_size_max, store.record_crc).properties_size_max
+        messages = StoredMessages(base.queries, base.puller, base.views)
+        coordinator = self.groups.coordinator
+        self.send_back = SendBack(
+            base.append,
+            base.flusher,
+            messages,
+            base.topics,
+            self.configs,
+            coordinator,
+            base.metrics.groups,
+            base.store_host,
+            delay_levels_ms=levels_ms,
+            properties_size_max=room,
+        )
+        self.redrive = Redrive(
+            base.append,
+            base.flusher,
+            DeadLetters(messages, base.topics, index, base.dispatched),
+            base.topics,
+            self.configs,
+            base.store_host,
+            properties_size_max=room,
+            bytes_at_once=min(BYTES_AT_ONCE, store.commit_log_file_size // 4),
+        )
+        self.tracer = Tracer(
+            messages,
+            base.topics,
+            index,
+            self.offsets,
+            coordinator,
+            CommitTimes(base.queues, base.reader, base.dispatched),
+            delay_levels_ms=levels_ms,
+            flushed=base.flushed,
+            dispatched=base.dispatched,
+        )
+
+    def _add_views(self, base: Foundation) -> None:
+        looks = QueueLooks(
+            base.topics,
+            base.queues,
+            base.reader,
+            next_of=base.queue_offsets.next_of,
+            floor=base.views.floor,
+            dispatched=base.dispatched,
+        )
+        coordinator = self.groups.coordinator
+        self.views = GroupViews(
+            self.configs,
+            self.offsets,
+            coordinator,
+            looks,
+            base.clock,
+            expiring=lambda group: {},
+        )
+        base.metrics.group_gauges.connect(
+            Sources(self.configs, self.offsets, coordinator, looks, base.clock)
+        )
+
+    def runners(self, stop: asyncio.Event, opened: asyncio.Event) -> Mapping[str, Runner]:
+        """The background parts by name; opened: the start is recorded, or it will never be."""
+        parts: Mapping[str, Callable[[asyncio.Event], Coroutine[None, None, None]]] = {
+            "offsets": self.offsets.run,
+            "groups": self.groups.coordinator.run,
+        }
+
+        def after_opening(
+            run: Callable[[asyncio.Event], Coroutine[None, None, None]],
+        ) -> Runner:
+            async def part() -> None:
+                await opened.wait()
+                await run(stop)
+
+            return part
+
+        return {name: after_opening(run) for name, run in parts.items()}
 
     async def finish(self) -> None:
         """Append what is still to be said; the node stops, and appending ends after this."""

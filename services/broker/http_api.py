@@ -30,6 +30,10 @@ from services.broker.fields import (
     shown,
 )
 from services.broker.gate import Gate
+from services.broker.groups import openapi_groups, openapi_retry, openapi_views
+from services.broker.groups.calls import GroupCalls
+from services.broker.groups.retry_calls import RetryCalls
+from services.broker.groups.view_calls import GroupViewCalls
 from services.broker.http_requests import (
     Bodies,
     number,
@@ -40,6 +44,7 @@ from services.broker.http_requests import (
 from services.broker.limits import PULL_BYTES_MAX, PULL_MAX, QUERY_MAX, WAIT_MS_MAX
 from services.broker.messages import Rules, message_map, tags_code
 from services.broker.metrics import BrokerMetrics
+from services.broker.openapi_merge import Fragment, merged
 from services.broker.parts import Parts
 from services.broker.pull import PullRequest, parse_tags
 from services.broker.send_call import SendCall
@@ -71,9 +76,15 @@ PULL_PATH: Final = re.compile(
 """Path of a pull as nearly all are: what is escaped, and any mistake, goes the long way."""
 
 
+FRAGMENTS: Final = tuple(
+    Fragment(each.PATHS, each.SCHEMAS) for each in (openapi_groups, openapi_views, openapi_retry)
+)
+"""What the modules of calls say about themselves."""
+
+
 def modules(tools: CallTools) -> Sequence[Calls]:
     """The calls that have modules of their own."""
-    return ()
+    return (GroupCalls(tools), GroupViewCalls(tools), RetryCalls(tools))
 
 
 class Api:
@@ -104,7 +115,10 @@ class Api:
             gate, rules, self._bodies, unique_ids, metrics, lambda: self._parts().sends
         )
         self._document = encodings.encode(
-            openapi.document(version=version, rules=rules, request_size_max=request_size_max),
+            merged(
+                openapi.document(version=version, rules=rules, request_size_max=request_size_max),
+                *FRAGMENTS,
+            ),
             Encoding.JSON,
         )
         self._counted_out: dict[str, tuple[Callable[[float], None], Callable[[float], None]]] = {}

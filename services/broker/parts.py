@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from services.broker.groups.configs import GroupConfigs
-from services.broker.groups.offsets import Offsets
+from services.broker.groups.consumer_groups import ConsumerGroups
+from services.broker.groups.redrive import Redrive
+from services.broker.groups.send_back import SendBack
+from services.broker.groups.trace import Tracer
+from services.broker.groups.views import GroupViews
 from services.broker.produce import Sends
 from services.broker.pull import Puller
 from services.broker.query import Queries
@@ -20,4 +24,8 @@ class Parts(NamedTuple):
     queries: Queries
     topics: TopicViews
     group_configs: GroupConfigs
-    offsets: Offsets
+    groups: ConsumerGroups
+    group_views: GroupViews
+    send_back: SendBack
+    redrive: Redrive
+    tracer: Tracer

@@ -220,6 +220,7 @@ class Serving:
         api.parts = built.parts
         watch.queues = self._queues
         flush_stop = asyncio.Event()
+        opened = asyncio.Event()
 
         async def open_and_close() -> None:
             try:
@@ -231,7 +232,9 @@ class Serving:
                     self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
                     self._on_serving()
                     log.info("serving", extra={"event": "ready"})
+                    opened.set()
                 await stop.wait()
+                opened.set()  # parts that never began have nothing to do but to see the stop
                 gate.shut()
                 self._health.state = "stopping"
                 await built.consuming.finish()
@@ -252,7 +255,7 @@ class Serving:
                     "pulls": lambda: built.parts.puller.run(stop, self._doorbell),
                     "snapshots": lambda: built.state_log.run(stop),
                     "config-files": lambda: built.config_files.run(stop),
-                    **built.consuming.runners(stop),
+                    **built.consuming.runners(stop, opened),
                     "door": open_and_close,
                 },
             )
@@ -291,7 +294,7 @@ class Serving:
             flushed=lambda: self._appender.flushed,
             queues_in_store={*store.directory.queues(), *store.recovered.next_queue_offsets},
             auto_create_queues=config.auto_create_queues if config.auto_create_topics else None,
-            on_change=lambda: config_files.topics_changed(),
+            on_change=lambda: topics_changed(),
         )
         views = TopicViews(
             topics,
@@ -331,13 +334,8 @@ class Serving:
             on_fault=self._flusher.fail,
         )
         state_log.connect(append, self._flusher)
-        queries = Queries(
-            self._reader,
-            self._queues,
-            IndexReader(store.directory, self._reader),
-            self._dispatched,
-            views.is_shown,
-        )
+        index = IndexReader(store.directory, self._reader)
+        queries = Queries(self._reader, self._queues, index, self._dispatched, views.is_shown)
         sends = Sends(
             append,
             self._flusher,
@@ -349,7 +347,24 @@ class Serving:
         )
         consuming = Consuming(
             Foundation(
-                config, self._clock, state, state_log, topics, lambda: self._appender.flushed
+                config,
+                self._clock,
+                self._metrics,
+                self._host,
+                state,
+                state_log,
+                append,
+                self._flusher,
+                offsets,
+                topics,
+                views,
+                puller,
+                queries,
+                index,
+                self._queues,
+                self._reader,
+                flushed=lambda: self._appender.flushed,
+                dispatched=self._dispatched,
             ),
             on_group_change=lambda: config_files.groups_changed(),
         )
@@ -362,6 +377,11 @@ class Serving:
             self._clock,
             flushed=lambda: self._appender.flushed,
         )
+
+        def topics_changed() -> None:
+            config_files.topics_changed()
+            consuming.groups.coordinator.topics_changed()
+
         opening = Opening(
             state,
             state_log,
@@ -371,7 +391,18 @@ class Serving:
             flushed=lambda: self._appender.flushed,
             foreign=self._foreign_range(),
         )
-        parts = Parts(sends, puller, queries, views, consuming.configs, consuming.offsets)
+        parts = Parts(
+            sends,
+            puller,
+            queries,
+            views,
+            consuming.configs,
+            consuming.groups,
+            consuming.views,
+            consuming.send_back,
+            consuming.redrive,
+            consuming.tracer,
+        )
         return Built(parts, append, consuming, state_log, config_files, opening)
 
     def _foreign_range(self) -> ForeignRange | None:
