@@ -5,6 +5,10 @@
     async with tidemark.connect("http://localhost:8080") as mq:
         await mq.send("orders", b"hello", tags="new", keys=["order-1"])
 
+    async with tidemark.connect() as mq, mq.subscribe("orders", group="billing") as messages:
+        async for message in messages:  # asking for the next one commits this one
+            print(message.body)
+
 The names below are loaded on first use: ``tidemark.errors`` and ``tidemark.formats`` are imported
 by every service, and none of them should pay for an HTTP client.
 """
@@ -25,7 +29,9 @@ if TYPE_CHECKING:
         SendResult,
         Topic,
     )
+    from tidemark.client.subscription import Subscription
     from tidemark.client.sync import SyncClient, connect_sync
+    from tidemark.client.sync_subscription import SyncSubscription
 
 __all__ = [
     "Client",
@@ -34,7 +40,9 @@ __all__ = [
     "PullResult",
     "QueueRange",
     "SendResult",
+    "Subscription",
     "SyncClient",
+    "SyncSubscription",
     "TidemarkError",
     "Topic",
     "connect",
@@ -48,9 +56,9 @@ def __getattr__(name: str) -> object:
     """Load a client name when it is first asked for."""
     if name not in __all__:
         raise AttributeError(f"module 'tidemark' has no attribute {name!r}")
-    from tidemark.client import client, messages, sync
+    from tidemark.client import client, messages, subscription, sync, sync_subscription
 
-    for module in (client, messages, sync):
+    for module in (client, messages, subscription, sync, sync_subscription):
         if hasattr(module, name):
             value: object = getattr(module, name)
             globals()[name] = value

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import re
+import secrets
+import socket
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
+from typing import Final
 
 from tidemark.client.admin import Admin
 from tidemark.client.batching import Limits
+from tidemark.client.boot_clock import boot_ms
+from tidemark.client.changes import Callback
+from tidemark.client.commits import COMMIT_INTERVAL_MS
 from tidemark.client.connection import Connection
 from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX, Consumer
+from tidemark.client.dead_letters import DeadLetters
+from tidemark.client.delayed import Delayed
+from tidemark.client.feed import Feed
+from tidemark.client.group_calls import GroupCalls
+from tidemark.client.groups import Groups, Start, group_settings
 from tidemark.client.messages import (
     Message,
     NewMessage,
@@ -20,8 +34,13 @@ from tidemark.client.messages import (
     outgoing,
 )
 from tidemark.client.producer import SEND_TIMEOUT_MS, Producer, as_outgoing
+from tidemark.client.subscription import Subscription
+from tidemark.client.times import as_ms
+from tidemark.client.trace import Trace, trace
 
-DEFAULT_URL = "http://localhost:8080"
+DEFAULT_URL: Final = "http://localhost:8080"
+IN_FLIGHT_MAX: Final = 8192
+SESSION_MS: Final = 30_000
 
 
 def connect(
@@ -50,6 +69,9 @@ class Client:
         self.consumer = Consumer(connection)
         self.admin = Admin(connection)
         self.producer = Producer(connection, limits)
+        self.groups = Groups(connection)
+        self.delayed = Delayed(connection)
+        self.dead_letters = DeadLetters(connection)
 
     async def __aenter__(self) -> Client:
         await self.connection.__aenter__()
@@ -77,14 +99,19 @@ class Client:
         queue: int | None = None,
         sharding_key: str | None = None,
         flag: int = 0,
+        delay_level: int | None = None,
+        delay_ms: int | None = None,
+        deliver_at: datetime | int | None = None,
         ack: str | None = None,
         timeout_ms: int = SEND_TIMEOUT_MS,
     ) -> SendResult:
         """Store one message and say where, and at which level it is safe.
 
-        ack: ``memory`` or ``disk``; None takes the broker's default. Raises AckTimeout when the
-        message is stored but the level was not reached in ``timeout_ms``, Unreachable when there
-        was no answer: then it may be stored, and it is not sent again by itself.
+        At most one of delay_level (1: the store's shortest), delay_ms, and deliver_at (a datetime
+        with time zone, or milliseconds since 1970) keeps it from consumers until its time. ack:
+        ``memory`` or ``disk``; None takes the broker's default. Raises DelayOutOfRange; AckTimeout
+        when the message is stored but the level was not reached in ``timeout_ms``; Unreachable when
+        there was no answer: then it may be stored, and it is not sent again by itself.
         """
         check(body, keys)
         message = outgoing(
@@ -95,6 +122,9 @@ class Client:
             queue=queue,
             sharding_key=sharding_key,
             flag=flag,
+            delay_level=delay_level,
+            delay_ms=delay_ms,
+            deliver_at_ms=None if deliver_at is None else as_ms(deliver_at, "deliver_at"),
         )
         return await self.producer.send(topic, message, ack=ack, timeout_ms=timeout_ms)
 
@@ -115,6 +145,59 @@ class Client:
         return await self.producer.send_many(
             topic, as_outgoing(messages, queue), ack=ack, timeout_ms=timeout_ms
         )
+
+    def subscribe(
+        self,
+        topics: str | Mapping[str, str],
+        *,
+        group: str,
+        tags: str = "*",
+        start: Start | None = None,
+        order: bool | None = None,
+        broadcast: bool | None = None,
+        max_in_flight: int = IN_FLIGHT_MAX,
+        session_ms: int = SESSION_MS,
+        member: str | None = None,
+        commit_interval_ms: float = COMMIT_INTERVAL_MS,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+    ) -> Subscription:
+        """Messages of topics, shared with the other members of a group: ``async with`` it.
+
+        topics: one, of which ``tags`` (``a || b``, or ``*`` for all) are taken, or several with an
+        expression each. start (``first``, ``last``, a time), order, broadcast: set for the group
+        before joining it; None leaves it as it is, or as the broker makes groups. max_in_flight:
+        messages fetched and not done; few: a broker's answer brings little, many: memory.
+        session_ms: so long after this program's death its queues go to others. member: a name that
+        no other member has; None makes one. on_assigned, on_revoked: awaited with the queues, the
+        latter before they go to another.
+        """
+        if max_in_flight < 1:
+            raise ValueError(f"max_in_flight must be 1 or more, not {max_in_flight}")
+        wanted = {topics: tags} if isinstance(topics, str) else dict(topics)
+        if not wanted:
+            raise ValueError("subscribe to at least one topic")
+        calls = GroupCalls(self.connection, group, _member_name() if member is None else member)
+        return Subscription(
+            Feed(
+                calls,
+                wanted,
+                settings=group_settings(order=order, broadcast=broadcast, start=start),
+                max_in_flight=max_in_flight,
+                session_ms=session_ms,
+                commit_interval_ms=commit_interval_ms,
+                on_assigned=on_assigned,
+                on_revoked=on_revoked,
+                clock=boot_ms,
+            )
+        )
+
+    async def trace(self, message_id: str, *, topic: str | None = None) -> Trace:
+        """Every step of a message that the node can tell; raises UnknownMessage.
+
+        topic: if ``message_id`` is a unique id.
+        """
+        return await trace(self.connection, message_id, topic)
 
     async def pull(
         self,
@@ -208,3 +291,9 @@ class Client:
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic; raises UnknownTopic."""
         await self.admin.delete_topic(topic)
+
+
+def _member_name() -> str:
+    """A name that tells people where a member runs, and that no other has."""
+    host = re.sub(r"[^a-zA-Z0-9_-]", "-", socket.gethostname())[:40]
+    return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"

@@ -106,23 +106,29 @@ class Connection:
         idempotent: bool,
         accept: str = MSGPACK,
         wait_s: float = 0.0,
+        retry_for_s: float | None = None,
+        answer_timeout_s: float | None = None,
     ) -> Answer:
         """Make one call; repeat it while that is safe and time is left.
 
         path: quoted (see ``path``). query: None values are left out. wait_s: how long the broker
-        may hold the call on purpose, added to the time-out. Raises the typed error of the code that
-        the broker named, Unreachable if it named none.
+        may hold the call on purpose, added to the time-out. retry_for_s, answer_timeout_s: other
+        bounds than the client's. Raises the typed error of the code that the broker named,
+        Unreachable if it named none.
         """
         with _utf8(errors.BadRequest, "a value of the request"):
             url = URL(self.url + path + _query(query), encoded=True)
             data = None if body is None else cast(bytes, msgpack.packb(body))
         loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + self._retry_for_s
+        give_up_at = loop.time() + (self._retry_for_s if retry_for_s is None else retry_for_s)
+        timeout_s = (
+            self._answer_timeout_s if answer_timeout_s is None else answer_timeout_s
+        ) + wait_s
         attempt = 0
         while True:
             attempt += 1
             try:
-                return await self._once(method, url, data, accept=accept, wait_s=wait_s)
+                return await self._once(method, url, data, accept=accept, timeout_s=timeout_s)
             except _Failed as failed:
                 pause_s = delay_s(attempt, jitter=random.random())
                 if (
@@ -133,7 +139,7 @@ class Connection:
                 await asyncio.sleep(pause_s)
 
     async def _once(
-        self, method: str, url: URL, data: bytes | None, *, accept: str, wait_s: float
+        self, method: str, url: URL, data: bytes | None, *, accept: str, timeout_s: float
     ) -> Answer:
         if self._session is None:
             raise RuntimeError("the client is closed; use it inside `async with`")
@@ -141,7 +147,7 @@ class Connection:
         if data is not None:
             headers["Content-Type"] = MSGPACK
         timeout = aiohttp.ClientTimeout(
-            total=self._answer_timeout_s + wait_s, sock_connect=CONNECT_TIMEOUT_S
+            total=timeout_s, sock_connect=min(CONNECT_TIMEOUT_S, timeout_s)
         )
         try:
             async with self._session.request(
@@ -226,7 +232,9 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> errors.Tid
         code = str(wire["code"])
     except (ValueError, KeyError, TypeError, msgpack.UnpackException):
         start = body[:200].decode("utf-8", "replace")
-        return errors.BrokenAnswer(f"HTTP status {status} without an error code: {start!r}")
+        broken = errors.BrokenAnswer(f"HTTP status {status} without an error code: {start!r}")
+        broken.facts["http_status"] = status
+        return broken
     facts = {name: value for name, value in wire.items() if name not in _ERROR_FIELDS}
     kind = _kinds().get(code) or _unknown_kind(
         code, str(wire.get("title", "")), status, wire.get("retriable") is True

@@ -127,7 +127,9 @@ def outgoing(
 class SendResult(NamedTuple):
     """Where one message was stored, and what that is worth.
 
-    level: ``memory``, ``disk`` or ``replicated``, as reached; copies: on how many nodes.
+    level: ``memory``, ``disk`` or ``replicated``, as reached; copies: on how many nodes. A delayed
+    message is stored in a topic of the broker's until ``deliver_at_ms``: queue and offsets are that
+    topic's.
     """
 
     message_id: str
@@ -137,6 +139,10 @@ class SendResult(NamedTuple):
     store_timestamp_ms: int
     level: str
     copies: int
+    deliver_at_ms: int | None = None
+    """When a delayed message is due; None: it was not delayed."""
+    unique_id: str | None = None
+    """What cancels a delayed message; None where the broker did not say."""
 
 
 class PullResult(NamedTuple):

@@ -287,6 +287,8 @@ def _result(stored: Mapping[str, Any], level: str, copies: int) -> SendResult:
         stored["store_timestamp_ms"],
         level,
         copies,
+        stored.get("deliver_at_ms"),
+        stored.get("unique_id"),
     )
 
 

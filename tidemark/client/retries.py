@@ -11,6 +11,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
+from tidemark import errors
+
 DELAY_FIRST_S: Final = 0.05
 DELAY_MAX_S: Final = 2.0
 
@@ -47,3 +49,14 @@ def delay_s(attempt: int, *, jitter: float) -> float:
     """Seconds before attempt number ``attempt`` (1 = the first repetition); jitter in [0, 1)."""
     ceiling = min(DELAY_MAX_S, DELAY_FIRST_S * 2.0 ** min(attempt - 1, 10))
     return ceiling * (0.5 + jitter / 2)
+
+
+def is_transient(error: errors.TidemarkError) -> bool:
+    """Whether who goes on for ever, a member of a group, tries again after this error.
+
+    What the broker calls retriable, and what something between it and us answered in its place
+    while it was away; not an answer that cannot be read although it was a success.
+    """
+    if isinstance(error, errors.BrokenAnswer):
+        return int(error.facts.get("http_status", 0)) >= 500
+    return error.retriable

@@ -11,13 +11,21 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tidemark.client.client import DEFAULT_URL, Client, connect
+from tidemark.client.changes import Callback
+from tidemark.client.client import DEFAULT_URL, IN_FLIGHT_MAX, SESSION_MS, Client, connect
+from tidemark.client.commits import COMMIT_INTERVAL_MS
 from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX
+from tidemark.client.groups import Start
 from tidemark.client.messages import Message, NewMessage, PullResult, SendResult, Topic
 from tidemark.client.producer import SEND_TIMEOUT_MS
+from tidemark.client.subscription import Subscription
+from tidemark.client.sync_groups import SyncDeadLetters, SyncDelayed, SyncGroups
+from tidemark.client.sync_subscription import SyncSubscription
+from tidemark.client.trace import Trace
 
 T = TypeVar("T")
 
@@ -36,6 +44,9 @@ class SyncClient:
         self._client = client
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self.groups = SyncGroups(self._run, client.groups)
+        self.delayed = SyncDelayed(self._run, client.delayed)
+        self.dead_letters = SyncDeadLetters(self._run, client.dead_letters)
 
     def __enter__(self) -> SyncClient:
         self._loop = asyncio.new_event_loop()
@@ -73,6 +84,9 @@ class SyncClient:
         queue: int | None = None,
         sharding_key: str | None = None,
         flag: int = 0,
+        delay_level: int | None = None,
+        delay_ms: int | None = None,
+        deliver_at: datetime | int | None = None,
         ack: str | None = None,
         timeout_ms: int = SEND_TIMEOUT_MS,
     ) -> SendResult:
@@ -87,6 +101,9 @@ class SyncClient:
                 queue=queue,
                 sharding_key=sharding_key,
                 flag=flag,
+                delay_level=delay_level,
+                delay_ms=delay_ms,
+                deliver_at=deliver_at,
                 ack=ack,
                 timeout_ms=timeout_ms,
             )
@@ -105,6 +122,49 @@ class SyncClient:
         return self._run(
             self._client.send_many(topic, messages, ack=ack, queue=queue, timeout_ms=timeout_ms)
         )
+
+    def subscribe(
+        self,
+        topics: str | Mapping[str, str],
+        *,
+        group: str,
+        tags: str = "*",
+        start: Start | None = None,
+        order: bool | None = None,
+        broadcast: bool | None = None,
+        max_in_flight: int = IN_FLIGHT_MAX,
+        session_ms: int = SESSION_MS,
+        member: str | None = None,
+        commit_interval_ms: float = COMMIT_INTERVAL_MS,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+    ) -> SyncSubscription:
+        """Messages of topics, shared with the other members of a group: ``with`` it.
+
+        on_assigned, on_revoked: coroutines; they run in the client's own thread.
+        """
+
+        def make() -> Subscription:
+            return self._client.subscribe(
+                topics,
+                group=group,
+                tags=tags,
+                start=start,
+                order=order,
+                broadcast=broadcast,
+                max_in_flight=max_in_flight,
+                session_ms=session_ms,
+                member=member,
+                commit_interval_ms=commit_interval_ms,
+                on_assigned=on_assigned,
+                on_revoked=on_revoked,
+            )
+
+        return SyncSubscription(self._run, make)
+
+    def trace(self, message_id: str, *, topic: str | None = None) -> Trace:
+        """Every step of a message that the node can tell."""
+        return self._run(self._client.trace(message_id, topic=topic))
 
     def pull(
         self,

@@ -23,6 +23,14 @@ _SHOWN_MAX: Final = 40
 """Bytes of a body that ``repr`` shows."""
 
 
+class Source(NamedTuple):
+    """Where a message was read: what is committed for it, and sent back."""
+
+    topic: str
+    queue: int
+    queue_offset: int
+
+
 class Message(NamedTuple):
     """One stored message. Every field is as the broker stored it; the body is a copy of its own."""
 
@@ -73,6 +81,11 @@ class Message(NamedTuple):
             f"body={body}, tags={self.tags!r}, keys={self.keys!r}, "
             f"message_id={self.message_id!r})"
         )
+
+    @property
+    def source(self) -> Source:
+        """Where it was read."""
+        return Source(self.topic, self.queue, self.queue_offset)
 
     @classmethod
     def from_record(cls, stored: Record) -> Message:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import msgpack
 from aiohttp import web
@@ -169,13 +169,16 @@ class FakeBroker:
         ]
         return {"topic": name, "queues": ranges}
 
-    @asynccontextmanager
-    async def serve(self, port: int | None = None) -> AsyncIterator[FakeBroker]:
-        app = web.Application()
+    def add_routes(self, app: web.Application) -> None:
         app.router.add_get("/v1/topics", self.topics)
         app.router.add_route("*", "/v1/topics/{topic}", self.topic)
         app.router.add_post("/v1/topics/{topic}/messages", self.produce)
         app.router.add_get("/v1/topics/{topic}/queues/{queue}/messages", self.pull)
+
+    @asynccontextmanager
+    async def serve(self, port: int | None = None) -> AsyncIterator[Self]:
+        app = web.Application()
+        self.add_routes(app)
         server = TestServer(app, port=port)
         await server.start_server()
         self.url = str(server.make_url("")).rstrip("/")

@@ -1,0 +1,230 @@
+"""The parts of a subscription at work: enters the group, runs them, and leaves in order.
+
+``member`` beats, ``changes`` lets queues come and go, ``fetching`` brings messages, ``committing``
+tells how far the program is: four tasks. If one dies, whoever waits for messages gets its error:
+a subscription never falls silent. Leaving gives back everything: what is done is committed, the
+program is told, the queues are free for others at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from tidemark import errors
+from tidemark.client.changes import Callback, Changes
+from tidemark.client.commits import CommitLedger
+from tidemark.client.committing import Committing
+from tidemark.client.fetching import Fetching
+from tidemark.client.group_calls import GroupCalls
+from tidemark.client.holdings import HeldQueue, Hold
+from tidemark.client.member import Member
+from tidemark.client.tags import wanted_tags
+from tidemark.formats.message import Message, Source
+
+LEAVE_TIMEOUT_S: Final = 10.0
+"""How long leaving waits for a broker that does not answer; its session ends by itself."""
+
+log = logging.getLogger(__name__)
+
+
+class Feed:
+    """Messages for one member of one group, some of one queue at a time."""
+
+    def __init__(
+        self,
+        calls: GroupCalls,
+        topics: Mapping[str, str],
+        *,
+        settings: Mapping[str, object],
+        max_in_flight: int,
+        session_ms: int,
+        commit_interval_ms: float,
+        on_assigned: Callback | None,
+        on_revoked: Callback | None,
+        clock: Callable[[], float],
+    ) -> None:
+        """topics: to tag expressions. settings: of the group, set before joining if there are any.
+
+        max_in_flight: messages fetched and not done. commit_interval_ms: between two commits.
+        """
+        self._settings = settings
+        self.member = Member(
+            calls,
+            topics,
+            session_ms=session_ms,
+            ledger=CommitLedger(commit_interval_ms),
+            clock=clock,
+        )
+        self.committing = Committing(self.member)
+        self.fetching = Fetching(
+            self.member,
+            self.committing,
+            {topic: wanted_tags(tags) for topic, tags in topics.items()},
+            max_in_flight=max_in_flight,
+            session_ms=session_ms,
+        )
+        self._changes = Changes(
+            self.member, self.committing, on_assigned=on_assigned, on_revoked=on_revoked
+        )
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._failure: BaseException | None = None
+        self.is_interrupted = False
+        """Whether nothing more is handed out: stopped, left, or a part has died."""
+
+    async def start(self) -> None:
+        """Configure the group if asked to, join it, start the parts; raises what they meet."""
+        if self._settings:
+            await self.member.calls.configure(self._settings)
+        await self.member.join()
+        parts = {
+            "heartbeats": self.member.beat,
+            "changes": self._changes.run,
+            "fetches": self.fetching.run,
+        }
+        if not self.member.joined.broadcast:
+            parts["commits"] = self.committing.run
+        self._tasks = {
+            name: asyncio.create_task(run(), name=f"tidemark-{name}") for name, run in parts.items()
+        }
+        for task in self._tasks.values():
+            task.add_done_callback(self._ended)
+
+    def stop(self) -> None:
+        """Hand out nothing more: who waits for messages hears that there are none."""
+        self.is_interrupted = True
+        self.member.pulse.ring()
+
+    def raise_failure(self) -> None:
+        """Raise what a part died of, once."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def take(self, count: int) -> tuple[HeldQueue, Sequence[Message]] | None:
+        """Up to ``count`` messages of one queue if some are here: they are handed out."""
+        return None if self.is_interrupted else self.fetching.take(count)
+
+    async def next(self, count: int) -> tuple[HeldQueue, Sequence[Message]] | None:
+        """As ``take``, but waits. None after ``stop``. Raises what a part died of."""
+        while True:
+            taken = self.take(count)
+            if taken is not None:
+                return taken
+            if self.is_interrupted:
+                self.raise_failure()
+                return None
+            await self.member.pulse.wait()
+
+    async def may_start(self, held: HeldQueue) -> bool:
+        """Whether work on a message of this queue may start now; waits while nobody can say.
+
+        False: the queue is not ours any more, or all is over. The message is to be given up.
+        """
+        while held.hold is Hold.OWNED and not self.is_interrupted:
+            if self.member.may_hand_out:
+                return True
+            await self.member.pulse.wait()
+        return False
+
+    def finish(self, held: HeldQueue, messages: Sequence[Message]) -> None:
+        """Messages that were handed out are done."""
+        for message in messages:
+            held.progress.finish(message.queue_offset)
+        self._went_on(held, messages)
+
+    def give_up(self, held: HeldQueue, messages: Sequence[Message]) -> None:
+        """Messages that were handed out stay undone: they are delivered again."""
+        for message in messages:
+            held.progress.give_up(message.queue_offset)
+        self._went_on(held, messages)
+
+    def _went_on(self, held: HeldQueue, messages: Sequence[Message]) -> None:
+        self.fetching.done(messages)
+        self.committing.moved()
+        if not held.is_idle:
+            return
+        if held.hold is Hold.LEAVING:
+            self.member.pulse.ring()  # it can be let go
+        elif self.member.joined.order:
+            self.committing.hurry()  # the broker gives no more of it before
+
+    async def nack(self, source: Source, *, delay_level: int) -> None:
+        """Send a message back; one that has expired meanwhile has nowhere to come from again."""
+        try:
+            await self.member.calls.nack(source, delay_level=delay_level)
+        except errors.UnknownMessage:
+            log.warning(
+                "a message that was to be sent back has expired",
+                extra={
+                    "event": "nack-expired",
+                    "group": self.member.calls.group,
+                    **source._asdict(),
+                },
+            )
+
+    async def leave(self) -> None:
+        """Commit what is done, tell the program, give the queues back.
+
+        Raises what a part died of, unless it was raised already, and Unreachable if the broker does
+        not answer: the last commits may be missing then, and those messages are delivered again.
+        """
+        self.is_interrupted = True
+        await self._end("fetches", "changes")
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await self._let_all_go()
+        except TimeoutError:
+            raise errors.Unreachable(
+                f"the broker has not taken the last commits of group {self.member.calls.group} in "
+                f"{LEAVE_TIMEOUT_S:.0f} s. Those messages are delivered again.",
+                "Check the node's /ready.",
+            ) from None
+        finally:
+            await self._end(*self._tasks)
+            await self._sign_off()
+        self.raise_failure()
+
+    async def _let_all_go(self) -> None:
+        """Release every queue, as long as those live who beat and commit for it."""
+        left = [held for held in self.member.holdings if held.told]
+        for held in left:
+            held.hold = Hold.LEAVING
+        letting_go = asyncio.create_task(self._changes.let_go(left))
+        helpers = [task for name, task in self._tasks.items() if name in ("heartbeats", "commits")]
+        try:
+            await asyncio.wait({letting_go, *helpers}, return_when=asyncio.FIRST_COMPLETED)
+            if letting_go.done():
+                letting_go.result()
+        finally:
+            letting_go.cancel()
+            await asyncio.gather(letting_go, return_exceptions=True)
+
+    async def _sign_off(self) -> None:
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await self.member.calls.leave()
+        except (errors.TidemarkError, TimeoutError) as error:
+            # Not raised: all is committed, and the broker gives the queues away when the session
+            # ends. Who waits for them wants to know why it took so long.
+            log.warning(
+                "the broker was not told that this member left; its session has to end first",
+                extra={"event": "leave-failed", "reason": str(error)},
+            )
+
+    async def _end(self, *names: str) -> None:
+        tasks = [self._tasks[name] for name in names if name in self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        failure = task.exception()
+        if failure is not None:
+            self._failure = self._failure or failure
+            self.is_interrupted = True
+            self.member.pulse.ring()

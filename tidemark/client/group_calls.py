@@ -1,0 +1,221 @@
+"""The calls of one member of one group, as the API has them: requests out, typed answers in.
+
+Holds no rule of when to call; every error is the broker's own, typed by its code. What belongs to a
+generation is not repeated by itself: its callers know what to say instead (``member``,
+``fetching``, ``committing``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from tidemark import errors
+from tidemark.client.commits import Queue
+from tidemark.client.connection import RECORDS, Connection, path
+
+_SIZE: Final = struct.Struct(">I")
+"""Bytes of the map in front of the records of a fetch."""
+
+
+class Joined(NamedTuple):
+    """What the broker answers to a join or a heartbeat."""
+
+    generation: int
+    assignment: list[Queue]
+    session_ms: int
+    order: bool
+    """Whether a queue's next messages come only when those before are committed or sent back."""
+    broadcast: bool
+    """Whether every member has all queues, and nothing is committed or sent back."""
+    retry_max: int
+
+
+class FetchedQueue(NamedTuple):
+    """What a fetch brought of one queue."""
+
+    queue: Queue
+    status: str
+    """RetrievalStatus as pulls have it (docs/formats.md, section 11)."""
+    from_offset: int
+    next_offset: int
+    min_offset: int
+    records: memoryview
+    """Whole records, one behind the other; empty if only the position changed."""
+
+
+class Fetched(NamedTuple):
+    """One answer to a fetch."""
+
+    generation: int
+    queues: list[FetchedQueue]
+
+
+class GroupCalls:
+    """Speaks for one member."""
+
+    def __init__(self, connection: Connection, group: str, member: str) -> None:
+        self._connection = connection
+        self._group, self._member = path("groups", group), path("groups", group, "members", member)
+        self.group, self.member = group, member
+
+    async def configure(self, settings: Mapping[str, object]) -> None:
+        """Make the group, or change these settings of it."""
+        await self._connection.call("PUT", self._group, body=settings, idempotent=True)
+
+    async def heartbeat(
+        self,
+        subscriptions: Mapping[str, str],
+        *,
+        session_ms: int,
+        holding: Sequence[Queue],
+        generation: int | None,
+        timeout_s: float | None = None,
+    ) -> Joined:
+        """Say that the member lives, what it wants and what it still works on.
+
+        generation: None joins anew. Raises UnknownMember if the broker does not have the member.
+        timeout_s: an answer that comes later is worth nothing; None: as the client waits for any.
+        """
+        body: dict[str, object] = {
+            "subscriptions": [
+                {"topic": topic, "tags": tags} for topic, tags in subscriptions.items()
+            ],
+            "session_ms": session_ms,
+            "holding": [list(queue) for queue in holding],
+        }
+        if generation is not None:
+            body["generation"] = generation
+        answer = await self._connection.call(
+            "POST",
+            self._member,
+            body=body,
+            idempotent=True,
+            retry_for_s=None if generation is None else 0.0,
+            answer_timeout_s=timeout_s,
+        )
+        wire = answer.map()
+        try:
+            return Joined(
+                generation=wire["generation"],
+                assignment=[(topic, queue) for topic, queue in wire["assignment"]],
+                session_ms=wire["session_ms"],
+                order=wire["order"],
+                broadcast=wire["broadcast"],
+                retry_max=wire["retry_max"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise _lacking("a heartbeat", error) from error
+
+    async def leave(self) -> None:
+        """Give all queues back at once. Fine if the broker does not have the member any more."""
+        try:
+            await self._connection.call("DELETE", self._member, idempotent=True)
+        except (errors.UnknownMember, errors.UnknownGroup):
+            return
+
+    async def fetch(
+        self,
+        *,
+        generation: int,
+        count_max: int,
+        size_max: int,
+        wait_ms: int,
+        timeout_s: float,
+        positions: Iterable[tuple[Queue, int]],
+    ) -> Fetched:
+        """Wait up to ``wait_ms``, and ``timeout_s`` for the answer, for messages of any queue.
+
+        positions: where the broker's cursors of these queues are to stand first. An answer that
+        does not arrive has moved the cursors all the same.
+        """
+        body: dict[str, object] = {
+            "generation": generation,
+            "max": count_max,
+            "max_bytes": size_max,
+            "wait_ms": wait_ms,
+        }
+        placed = [[*queue, offset] for queue, offset in positions]
+        if placed:
+            body["positions"] = placed
+        answer = await self._connection.call(
+            "POST",
+            f"{self._member}/fetch",
+            body=body,
+            idempotent=False,
+            accept=RECORDS,
+            retry_for_s=0.0,
+            wait_s=wait_ms / 1000,
+            answer_timeout_s=timeout_s,
+        )
+        return read_fetched(answer.body)
+
+    async def commit(
+        self, offsets: Mapping[Queue, int], *, generation: int, ack: str | None = None
+    ) -> None:
+        """Commit offsets, all or none. ack: ``disk`` waits for the record of them."""
+        body: dict[str, object] = {
+            "member": self.member,
+            "generation": generation,
+            "offsets": [[*queue, offset] for queue, offset in offsets.items()],
+        }
+        if ack is not None:
+            body["ack"] = ack
+        await self._connection.call(
+            "POST", f"{self._group}/offsets", body=body, idempotent=True, retry_for_s=0.0
+        )
+
+    async def committed(self) -> dict[Queue, int]:
+        """Every committed offset of the group."""
+        answer = await self._connection.call("GET", f"{self._group}/offsets", idempotent=True)
+        try:
+            return {
+                (each["topic"], each["queue"]): each["offset"] for each in answer.map()["offsets"]
+            }
+        except (KeyError, TypeError) as error:
+            raise _lacking("a list of offsets", error) from error
+
+    async def nack(self, source: tuple[str, int, int], *, delay_level: int) -> None:
+        """Send one message back. May be repeated: a second copy is better than none."""
+        topic, queue, queue_offset = source
+        body: dict[str, object] = {"topic": topic, "queue": queue, "queue_offset": queue_offset}
+        if delay_level:
+            body["delay_level"] = delay_level
+        await self._connection.call("POST", f"{self._group}/nack", body=body, idempotent=True)
+
+
+def read_fetched(body: bytes) -> Fetched:
+    """Read the answer to a fetch; records borrow from ``body``. Raises BrokenAnswer."""
+    view = memoryview(body)
+    try:
+        (size,) = _SIZE.unpack_from(view)
+        at = _SIZE.size + size
+        if at > len(view):
+            raise ValueError(f"a map of {size} bytes in an answer of {len(view)}")
+        wire: dict[str, Any] = msgpack.unpackb(view[_SIZE.size : at])
+        queues: list[FetchedQueue] = []
+        for each in wire["queues"]:
+            end = at + each["size"]
+            queues.append(
+                FetchedQueue(
+                    (each["topic"], each["queue"]),
+                    each["status"],
+                    each["from_offset"],
+                    each["next_offset"],
+                    each["min_offset"],
+                    view[at:end],
+                )
+            )
+            at = end
+        if at != len(view):
+            raise ValueError(f"records of {at} bytes in an answer of {len(view)}")
+        return Fetched(wire["generation"], queues)
+    except (KeyError, TypeError, ValueError, struct.error, msgpack.UnpackException) as error:
+        raise _lacking("a fetch", error) from error
+
+
+def _lacking(what: str, error: Exception) -> errors.BrokenAnswer:
+    return errors.BrokenAnswer(f"the answer to {what} cannot be read: {error!r}")

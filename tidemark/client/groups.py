@@ -1,0 +1,269 @@
+"""Groups from outside: make, list, look at, reset, delete. Members are ``subscription``'s."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from tidemark import errors
+from tidemark.client.commits import Queue
+from tidemark.client.connection import Connection, path
+from tidemark.client.times import as_ms
+
+Start = str | int | datetime
+"""``first``, ``last``, or a time: milliseconds or a datetime with time zone."""
+
+
+class Group(NamedTuple):
+    """A group and how it is configured."""
+
+    name: str
+    order: bool
+    broadcast: bool
+    start: str | int
+    """``first``, ``last`` or milliseconds: where it begins in a topic that it meets."""
+    retry_max: int
+    lag_objective_ms: int | None
+    state: str | None
+    """``empty``, ``stable`` or ``rebalancing``; None where the answer did not say."""
+    members: int | None
+    settings: dict[str, Any]
+    """All that the broker says of it, as answered."""
+
+
+class Lag(NamedTuple):
+    """What a group has not read. None is unknown, and ``reasons`` says why, by field."""
+
+    messages: int | None
+    bytes: int | None
+    seconds: float | None
+    """Age of the oldest unread message by its store time."""
+    expiring_messages: int | None
+    """Unread messages that the next deletion of a log file would take."""
+    reasons: dict[str, str]
+
+
+class QueueLag(NamedTuple):
+    """One queue as a group sees it."""
+
+    topic: str
+    queue: int
+    member: str | None
+    """Who reads it now."""
+    committed: int | None
+    min_offset: int | None
+    max_offset: int | None
+    lag: Lag
+
+
+class GroupMember(NamedTuple):
+    """A member as others see it."""
+
+    name: str
+    assignment: list[Queue]
+    subscriptions: dict[str, str]
+    session_ms: int
+    last_seen_ms: int
+    """Since its last heartbeat."""
+
+
+class GroupDetail(NamedTuple):
+    """A group with members and lag, all from one look."""
+
+    group: Group
+    generation: int | None
+    members: list[GroupMember]
+    lag: Lag
+    """Of all queues together."""
+    queues: list[QueueLag]
+    facts: dict[str, Any]
+    """The whole answer."""
+
+
+class QueueReset(NamedTuple):
+    """What a reset did, or would do, to one queue."""
+
+    queue: int
+    from_offset: int | None
+    to_offset: int
+
+
+class Groups:
+    """The calls that administrate groups. Raises UnknownGroup where there is none."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def create(
+        self,
+        group: str,
+        *,
+        order: bool | None = None,
+        broadcast: bool | None = None,
+        start: Start | None = None,
+        retry_max: int | None = None,
+        lag_objective_ms: int | None = None,
+    ) -> Group:
+        """Make a group, or change what is given of an existing one."""
+        settings = group_settings(
+            order=order,
+            broadcast=broadcast,
+            start=start,
+            retry_max=retry_max,
+            lag_objective_ms=lag_objective_ms,
+        )
+        answer = await self._connection.call(
+            "PUT", path("groups", group), body=settings, idempotent=True
+        )
+        return _group({"group": group, **answer.map()})
+
+    async def get(self, group: str) -> GroupDetail:
+        """One group with its members and its lag."""
+        wire = (await self._connection.call("GET", path("groups", group), idempotent=True)).map()
+        try:
+            return GroupDetail(
+                _group(wire),
+                wire["generation"],
+                [_member(each) for each in wire["members"]],
+                _lag(wire["lag"]),
+                [
+                    _queue(topic["topic"], each)
+                    for topic in wire["topics"]
+                    for each in topic["queues"]
+                ],
+                wire,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise errors.BrokenAnswer(f"a group in the answer lacks {error}") from error
+
+    async def delete(self, group: str) -> None:
+        """Delete a group and its offsets. Raises GroupInUse while it has members."""
+        await self._connection.call("DELETE", path("groups", group), idempotent=True)
+
+    async def offsets(self, group: str) -> dict[Queue, int]:
+        """What the group has committed: the next queue offset per (topic, queue)."""
+        answer = await self._connection.call(
+            "GET", path("groups", group) + "/offsets", idempotent=True
+        )
+        try:
+            return {
+                (each["topic"], each["queue"]): each["offset"] for each in answer.map()["offsets"]
+            }
+        except (KeyError, TypeError) as error:
+            raise errors.BrokenAnswer(f"an offset in the answer lacks {error}") from error
+
+    async def reset(
+        self,
+        group: str,
+        topic: str,
+        *,
+        to: Start | None = None,
+        offset: int | None = None,
+        queue: int | None = None,
+        dry_run: bool = False,
+    ) -> list[QueueReset]:
+        """Set where the group goes on in a topic; one of ``to`` and ``offset``.
+
+        to: ``first``, ``last``, or a time: the first message stored then or later. queue: None for
+        all. dry_run: only say what would be done. Raises GroupInUse while the group has members.
+        """
+        if (to is None) == (offset is None):
+            raise ValueError("a reset needs either a time or word in `to`, or an `offset`")
+        target: object
+        if to is None:
+            target = {"offset": offset}
+        elif isinstance(to, str):
+            target = to
+        else:
+            target = {"time_ms": as_ms(to, "to")}
+        body: dict[str, object] = {"topic": topic, "to": target, "dry_run": dry_run}
+        if queue is not None:
+            body["queue"] = queue
+        answer = await self._connection.call(
+            "POST", path("groups", group) + "/reset", body=body, idempotent=True
+        )
+        try:
+            return [
+                QueueReset(each["queue"], each["from"], each["to"])
+                for each in answer.map()["queues"]
+            ]
+        except (KeyError, TypeError) as error:
+            raise errors.BrokenAnswer(f"the answer to a reset lacks {error}") from error
+
+    async def list(self) -> list[Group]:
+        """All groups, by name."""
+        answer = await self._connection.call("GET", path("groups"), idempotent=True)
+        listed = answer.map().get("groups")
+        if not isinstance(listed, list):
+            raise errors.BrokenAnswer("the answer to a list of groups has no list `groups`")
+        return sorted((_group(wire) for wire in listed), key=lambda group: group.name)
+
+
+def group_settings(
+    *,
+    order: bool | None = None,
+    broadcast: bool | None = None,
+    start: Start | None = None,
+    retry_max: int | None = None,
+    lag_objective_ms: int | None = None,
+) -> dict[str, object]:
+    """The body that configures a group; what is None is left as it is."""
+    given: dict[str, object] = {
+        "order": order,
+        "broadcast": broadcast,
+        "start": start if start is None or isinstance(start, str) else as_ms(start, "start"),
+        "retry_max": retry_max,
+        "lag_objective_ms": lag_objective_ms,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _group(wire: Mapping[str, Any]) -> Group:
+    try:
+        members = wire.get("members")
+        return Group(
+            name=wire["group"],
+            order=wire["order"],
+            broadcast=wire["broadcast"],
+            start=wire["start"],
+            retry_max=wire["retry_max"],
+            lag_objective_ms=wire["lag_objective_ms"],
+            state=wire.get("state"),
+            members=len(members) if isinstance(members, list) else members,
+            settings=dict(wire),
+        )
+    except (KeyError, TypeError) as error:
+        raise errors.BrokenAnswer(f"a group in the answer lacks {error}") from error
+
+
+def _member(wire: Mapping[str, Any]) -> GroupMember:
+    return GroupMember(
+        wire["member"],
+        [(topic, queue) for topic, queue in wire["assignment"]],
+        {each["topic"]: each["tags"] for each in wire["subscriptions"]},
+        wire["session_ms"],
+        wire["last_seen_ms"],
+    )
+
+
+def _queue(topic: str, wire: Mapping[str, Any]) -> QueueLag:
+    return QueueLag(
+        topic,
+        wire["queue"],
+        wire["member"],
+        wire["committed"],
+        wire["min_offset"],
+        wire["max_offset"],
+        _lag(wire),
+    )
+
+
+def _lag(wire: Mapping[str, Any]) -> Lag:
+    return Lag(
+        wire["messages"],
+        wire["bytes"],
+        wire["seconds"],
+        wire["expiring_messages"],
+        dict(wire["reasons"]),
+    )

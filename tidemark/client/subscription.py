@@ -1,0 +1,227 @@
+"""What a program subscribes with: asks for messages, and by asking for the next says it is done.
+
+    async with mq.subscribe("orders", group="billing") as messages:
+        async for message in messages:
+            ...
+
+Asking for the next message commits this one. An exception in the body sends the message back for
+retry, in an ordered group leaves it where it is, and leaves the group; so does the end of the
+body, which counts the message in hand as done. A cancelled body leaves its message undone: it is
+delivered again. The parts at work are ``feed``; several messages at once are ``handlers``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from types import TracebackType
+from typing import Final
+
+from tidemark import errors
+from tidemark.client.commits import Queue
+from tidemark.client.feed import Feed
+from tidemark.client.handlers import RETRY_PAUSE_MS, Handlers, message_key
+from tidemark.client.holdings import HeldQueue, Hold
+from tidemark.formats.message import Message, Source
+
+BATCH_COUNT_MAX: Final = 1024
+CHUNK: Final = 256
+"""Messages that ``async for`` takes from the buffer at once."""
+TURN_MS: Final = 10.0
+"""A program that never waits for anything gives way to the heartbeats this often."""
+
+
+class Subscription:
+    """Messages of a group for one member of it. Use it with ``async with``; one task asks."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._member = feed.member
+        self._held: HeldQueue | None = None
+        self._rest: deque[Message] = deque()
+        """Taken from the buffer, of the queue ``_held``, and not given to the program yet."""
+        self._in_hand: list[tuple[HeldQueue, Sequence[Message]]] = []
+        """What the program has and has not asked on from."""
+        self._sent_back: set[Source] = set()
+        """Messages in hand that the program has sent back itself."""
+        self._turn_at_ms = 0.0
+
+    @property
+    def member(self) -> str:
+        """The member's name, as others see it."""
+        return self._member.calls.member
+
+    @property
+    def generation(self) -> int:
+        """The group's generation as last heard of."""
+        return self._member.generation
+
+    @property
+    def assignment(self) -> set[Queue]:
+        """Queues that are this member's now: (topic, queue)."""
+        return {held.queue for held in self._member.holdings.of(Hold.OWNED)}
+
+    async def __aenter__(self) -> Subscription:
+        await self._feed.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            try:
+                await self._settle_in_hand(error)
+            finally:
+                await self._feed.leave()
+        except errors.TidemarkError as failure:
+            if error is None:
+                raise
+            # What ended the body matters more; what leaving met stands with it.
+            error.add_note(f"On leaving the group: {failure}")
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self._each()
+
+    async def batches(self, max: int = BATCH_COUNT_MAX) -> AsyncGenerator[list[Message], None]:
+        """Up to ``max`` messages at a time, whatever is here, none of it empty.
+
+        Each queue's messages are in order. Asking for the next batch commits this one; an exception
+        in the body sends all of it back.
+        """
+        if max < 1:
+            raise ValueError(f"max must be 1 or more, not {max}")
+        self._finish_in_hand()
+        while (taken := self._take_rest(max) or await self._feed.next(max)) is not None:
+            batch: list[Message] = []
+            following: tuple[HeldQueue, Sequence[Message]] | None = taken
+            while following is not None:
+                self._in_hand.append(following)
+                batch += following[1]
+                following = self._feed.take(max - len(batch)) if len(batch) < max else None
+            yield batch
+            self._finish_in_hand()
+
+    async def run(
+        self,
+        handler: Callable[[Message], Awaitable[object]],
+        *,
+        concurrency: int = 1,
+        by_key: bool | Callable[[Message], Hashable | None] = True,
+        retry_pause_ms: float = RETRY_PAUSE_MS,
+    ) -> None:
+        """Call ``handler`` for every message, ``concurrency`` at once, until ``stop`` or cancelled.
+
+        by_key: messages of one key (sharding key, else first key; or what the callable says) are
+        handled one after another, in order. In an ordered group all messages of one queue are.
+        Committed is the lowest message that is not done. A message whose handler raises is sent
+        back; in an ordered group it is handled again after ``retry_pause_ms``, and after the
+        group's ``retry_max`` times goes to the dead letters; in a broadcast group it is logged.
+        """
+        if concurrency < 1:
+            raise ValueError(f"concurrency must be 1 or more, not {concurrency}")
+        self._finish_in_hand()
+        key_of = message_key if by_key is True else (by_key or None)
+        handlers = Handlers(self._feed, handler, key_of=key_of, retry_pause_ms=retry_pause_ms)
+        await handlers.run(concurrency, self._take_rest(len(self._rest)))
+
+    async def nack(self, message: Message, *, delay_level: int = 0) -> None:
+        """Send a message back for retry, durably; going on from it then does no more.
+
+        delay_level: 0 lets the number of tries choose it; −1 sends it to the dead letters now.
+        Raises BroadcastGroup, DelayOutOfRange.
+        """
+        await self._feed.nack(message.source, delay_level=delay_level)
+        self._sent_back.add(message.source)
+
+    async def commit(self, *, ack: str = "accepted") -> None:
+        """Commit now what is done: not the message, or the batch, in hand.
+
+        ack: ``disk`` returns when the commit survives a power cut of the broker.
+        """
+        if ack not in ("accepted", "disk"):
+            raise ValueError(f"ack must be accepted or disk, not {ack!r}")
+        await self._feed.committing.commit(ack)
+
+    def stop(self) -> None:
+        """End the loop that asks for messages, or ``run``, after what is in hand."""
+        self._feed.stop()
+
+    async def _each(self) -> AsyncGenerator[Message, None]:
+        feed, rest = self._feed, self._rest
+        clock, lease = self._member.clock, self._member.lease
+        self._finish_in_hand()
+        while True:
+            while rest:
+                held = self._held
+                assert held is not None
+                now_ms = clock()
+                if held.hold is not Hold.OWNED or feed.is_interrupted:
+                    self._give_up_rest()
+                elif now_ms >= lease.ends_at_ms:
+                    await feed.may_start(held)
+                elif now_ms >= self._turn_at_ms:
+                    await asyncio.sleep(0)
+                    self._turn_at_ms = clock() + TURN_MS
+                else:
+                    message = rest.popleft()
+                    self._in_hand.append((held, (message,)))
+                    yield message
+                    self._finish_in_hand()
+            taken = await feed.next(CHUNK)
+            if taken is None:
+                return
+            self._held = taken[0]
+            rest.extend(taken[1])
+
+    def _take_rest(self, count: int) -> tuple[HeldQueue, Sequence[Message]] | None:
+        """What another way of asking left behind, up to ``count`` messages."""
+        if not self._rest or self._held is None:
+            return None
+        if self._held.hold is not Hold.OWNED or self._feed.is_interrupted:
+            self._give_up_rest()
+            return None
+        return self._held, [self._rest.popleft() for _ in range(min(count, len(self._rest)))]
+
+    def _give_up_rest(self) -> None:
+        if self._held is not None:
+            self._feed.give_up(self._held, list(self._rest))
+        self._rest.clear()
+
+    def _finish_in_hand(self) -> None:
+        """The program asked on: what it had is done."""
+        in_hand, self._in_hand = self._in_hand, []
+        for held, messages in in_hand:
+            self._feed.finish(held, messages)
+        self._sent_back.clear()
+
+    async def _settle_in_hand(self, error: BaseException | None) -> None:
+        """The body ended: say what becomes of what it had in hand."""
+        joined = self._member.joined
+        self._give_up_rest()
+        if error is None:
+            self._finish_in_hand()
+            return
+        in_hand, self._in_hand = self._in_hand, []
+        # Cancelled, or a signal: the message did not fail, so it is not counted as a failure.
+        is_failure = isinstance(error, Exception) and not (joined.order or joined.broadcast)
+        for held, messages in in_hand:
+            for message in messages:
+                if message.source in self._sent_back:
+                    self._feed.finish(held, (message,))
+                elif is_failure:
+                    await self._send_back_failed(held, message)
+                else:
+                    self._feed.give_up(held, (message,))
+
+    async def _send_back_failed(self, held: HeldQueue, message: Message) -> None:
+        try:
+            await self._feed.nack(message.source, delay_level=0)
+        except BaseException:
+            # Not sent back, so it must not be committed either: then it is delivered again.
+            self._feed.give_up(held, (message,))
+            raise
+        self._feed.finish(held, (message,))

@@ -1,0 +1,52 @@
+"""What became of one message: every step that the node can still tell."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tidemark import errors
+from tidemark.client.connection import Connection, path
+
+
+class TraceEvent(NamedTuple):
+    """One step of a message."""
+
+    what: str
+    """``produced``, ``delayed``, ``delivered``, ``committed``, ``retried``, ``dead`` and others."""
+    at_ms: int | None
+    """None: nobody knows when, and ``reason`` says why."""
+    reason: str | None
+    facts: dict[str, Any]
+    """Where, by whom, for which group: what belongs to the step."""
+
+
+class Trace(NamedTuple):
+    """A message and its steps, oldest first."""
+
+    message: dict[str, Any]
+    events: list[TraceEvent]
+    complete: bool | None
+    """Whether every record of the message was found that there is."""
+    facts: dict[str, Any]
+    """The whole answer."""
+
+
+async def trace(connection: Connection, message_id: str, topic: str | None) -> Trace:
+    """Ask for the steps of a message; topic: if the id is a unique id. Raises UnknownMessage."""
+    answer = await connection.call(
+        "GET", path("messages", message_id, "trace"), query={"topic": topic}, idempotent=True
+    )
+    wire = answer.map()
+    try:
+        events = [
+            TraceEvent(
+                each["what"],
+                each["at_ms"],
+                each.get("reason"),
+                {name: value for name, value in each.items() if name not in TraceEvent._fields},
+            )
+            for each in wire["events"]
+        ]
+        return Trace(wire["message"], events, wire.get("complete"), wire)
+    except (KeyError, TypeError) as error:
+        raise errors.BrokenAnswer(f"a trace in the answer lacks {error}") from error
