@@ -28,6 +28,7 @@ class Wake(Enum):
     TIME = "it has waited as long as it was to"
     GONE = "its client has closed the connection"
     CLOSE = "the node stops"
+    CHANGED = "its member has other queues than before, or has asked again"
 
 
 class Watcher(Protocol):

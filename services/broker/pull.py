@@ -23,7 +23,7 @@ from shared.files.consume_queue import ConsumeQueues
 from shared.files.pull import PullResult, PullStatus, get_message
 from shared.runtime.doorbell import Doorbell
 from tidemark.clock import Clock
-from tidemark.errors import BadRequest
+from tidemark.errors import BadTags
 from tidemark.formats import hashing
 from tidemark.formats.record import Checks
 from tidemark.formats.select import Wanted
@@ -42,12 +42,13 @@ _REASONS: Final = {
     Wake.TIME: "timeout",
     Wake.GONE: "timeout",
     Wake.CLOSE: "close",
+    Wake.CHANGED: "assignment",
 }
 """What the metric of ended waits calls them."""
 
 
 def parse_tags(expression: str | None) -> Wanted | None:
-    """Read ``a || b``; None takes every message. Raises BadRequest.
+    """Read ``a || b``; None takes every message. Raises BadTags.
 
     The tags themselves are compared, too: other tags may have the same hash.
     """
@@ -55,8 +56,9 @@ def parse_tags(expression: str | None) -> Wanted | None:
         return None
     tags = frozenset(tag.strip() for tag in expression.split("||"))
     if "" in tags or len(tags) > TAGS_MAX or "*" in tags:
-        raise BadRequest(
+        raise BadTags(
             f"tags must be * or up to {TAGS_MAX} tags separated by ||, not {shown(expression)}.",
+            "Write tags as a || b, or * for all.",
             field="tags",
         )
     return Wanted(frozenset(map(hashing.string_hash, tags)), tags)
@@ -129,6 +131,13 @@ class Puller:
         result = self._get(request)
         return result._replace(min_offset=floor) if result.min_offset < floor else result
 
+    def bounds(self, topic: str, queue: int) -> tuple[QueueOffset, QueueOffset]:
+        """First and next queue offset of what can be pulled; equal if there is nothing."""
+        reader = self._queues.get(topic, queue)
+        # The minimum first: see shared.files.pull.get_message.
+        first = max(reader.min_offset(self._log.min_offset), self._floor(topic, queue))
+        return first, max(reader.max_offset(self._dispatched()), first)
+
     def _get(self, request: PullRequest) -> PullResult:
         return get_message(
             self._queues.get(request.topic, request.queue),
@@ -174,6 +183,10 @@ class Puller:
         """Tell the watcher when the queue has a message from queue offset ``offset`` on."""
         waits = self._queue_offsets.next_of(queue) > offset
         self.held.watch(queue, watcher, appended_to=self._written() if waits else None)
+
+    def unwatch(self, queue: Queue, watcher: Watcher) -> None:
+        """Tell the watcher no more; nothing if it does not watch."""
+        self.held.unwatch(queue, watcher)
 
     def ended(self, why: Wake) -> None:
         """Count a held call that ended."""

@@ -1,0 +1,85 @@
+"""A fetch's answer as bytes: a map that says what is where, then the records as they are stored.
+
+The raw form is a big-endian 32-bit size, a msgpack map of that size, and the records of its
+``queues`` one behind the other, in their order, ``size`` bytes each; they leave from the log's
+mapping (``borrowed``). The other form has every message as a map, for people and curl.
+Before: ``fetch``. After: the client.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final, cast
+
+import msgpack
+from aiohttp import web
+
+from services.broker.borrowed import Stretches
+from services.broker.encodings import RECORDS
+from services.broker.groups.fetch import Fetched, Piece
+from services.broker.messages import message_map
+from tidemark.errors import CorruptRecord
+from tidemark.formats import record
+from tidemark.formats.queue_unit import Unit
+
+MAP_SIZE: Final = struct.Struct(">I")
+"""Bytes of the map, in front of it."""
+
+
+def raw_answer(fetched: Fetched) -> web.Response:
+    """The records as they are stored, behind a map that says which are of which queue."""
+    described = [
+        {**_described(piece), "size": piece.result.bytes_total} for piece in fetched.pieces
+    ]
+    head = cast(bytes, msgpack.packb({"generation": fetched.generation, "queues": described}))
+    stretches = [memoryview(MAP_SIZE.pack(len(head)) + head)]
+    size = len(stretches[0])
+    for piece in fetched.pieces:
+        stretches += piece.result.stretches
+        size += piece.result.bytes_total
+    return web.Response(body=Stretches(stretches, size), headers={"Content-Type": RECORDS})
+
+
+def answer_map(
+    fetched: Fetched, checks_at: Callable[[int], record.Checks], *, json_body: bool
+) -> dict[str, object]:
+    """The whole answer as maps, CRCs compared. Raises CorruptRecord, DamagedFile."""
+    return {
+        "generation": fetched.generation,
+        "queues": [
+            {
+                **_described(piece),
+                "messages": [
+                    message_map(
+                        _checked(data, unit, checks_at(unit.physical_offset)),
+                        code=unit.tags_code,
+                        json_body=json_body,
+                    )
+                    for _, unit, data in piece.result.messages()
+                ],
+            }
+            for piece in fetched.pieces
+        ],
+    }
+
+
+def _described(piece: Piece) -> dict[str, object]:
+    topic, number = piece.queue
+    return {
+        "topic": topic,
+        "queue": number,
+        "status": piece.result.status.value,
+        "from_offset": piece.from_offset,
+        "next_offset": piece.next_offset,
+        "min_offset": piece.result.min_offset,
+        "max_offset": piece.result.max_offset,
+    }
+
+
+def _checked(data: memoryview, unit: Unit, checks: record.Checks) -> record.Record:
+    """The record that a unit points to, CRCs compared: damage is named, never handed out."""
+    outcome = record.validate(data, 0, at=unit.physical_offset, checks=checks)
+    if outcome.kind is not record.Kind.VALID:
+        raise CorruptRecord(unit.physical_offset, outcome.reason)
+    return record.decode(data)

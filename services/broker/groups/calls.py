@@ -1,0 +1,205 @@
+"""The calls of groups and their members: configuration, join, leave, fetch, commit, reset.
+
+No rule of its own: each reads, checks, calls and answers.
+Before: ``http_api`` routes. After: ``coordinator``, ``commits``, ``answers``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from aiohttp import hdrs, web
+
+from services.broker import encodings
+from services.broker.calls import CallTools, Route, answer, encoding_of
+from services.broker.encodings import Encoding
+from services.broker.fields import check_name, table
+from services.broker.groups import requests
+from services.broker.groups.answers import answer_map, raw_answer
+from services.broker.groups.counters import OTHER
+from services.broker.groups.fetch import Fetched
+from services.broker.groups.views import as_map
+from services.broker.http_requests import parameters
+
+GROUPS_AT_ONCE: Final = 1000
+"""Groups listed between two turns of the loop: a few milliseconds."""
+PAIRS_COUNTED_MAX: Final = 1000
+"""Pairs of a topic and a group whose messages out have series of their own."""
+
+
+class GroupCalls:
+    """The calls of groups and their members."""
+
+    def __init__(self, tools: CallTools) -> None:
+        self._tools = tools
+        self._counted_out: dict[
+            tuple[str, str], tuple[Callable[[float], None], Callable[[float], None]]
+        ] = {}
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        """All of them."""
+        group, member = "/v1/groups/{group}", "/v1/groups/{group}/members/{member}"
+        return [
+            Route("GET", "/v1/groups", "groups", self._list),
+            Route("PUT", group, "group-put", self._put),
+            Route("DELETE", group, "group-delete", self._delete),
+            Route("POST", member, "member-join", self._join),
+            Route("DELETE", member, "member-leave", self._leave),
+            Route("POST", member + "/fetch", "fetch", self._fetch),
+            Route("POST", group + "/offsets", "commit", self._commit),
+            Route("GET", group + "/offsets", "committed", self._committed),
+            Route("POST", group + "/reset", "group-reset", self._reset),
+        ]
+
+    async def _list(self, request: web.Request) -> web.StreamResponse:
+        parameters(request, frozenset())
+        self._tools.gate.check_reads()
+        parts = self._tools.parts()
+        listed: list[dict[str, Any]] = []
+        for index, config in enumerate(parts.group_configs.list()):
+            if index and index % GROUPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            listed.append(
+                {
+                    **as_map(config),
+                    "members": parts.groups.coordinator.member_count(config.name),
+                    "state": parts.groups.coordinator.state(config.name),
+                }
+            )
+        return answer(request, {"groups": listed})
+
+    async def _put(self, request: web.Request) -> web.StreamResponse:
+        group = _plain(request)
+        self._tools.gate.check_sends()
+        groups = self._tools.parts().groups.coordinator
+        if request.body_exists:
+            async with self._tools.bodies.read(request) as body:
+                config = await groups.put(group, table(body, "the request body"))
+        else:
+            config = await groups.put(group, {})
+        return answer(request, as_map(config))
+
+    async def _delete(self, request: web.Request) -> web.StreamResponse:
+        group = _plain(request)
+        self._tools.gate.check_sends()
+        await self._tools.parts().groups.coordinator.delete(group)
+        return web.Response(status=204)
+
+    async def _join(self, request: web.Request) -> web.StreamResponse:
+        group, member = _plain(request), _member(request)
+        self._tools.gate.check_sends()
+        async with self._tools.bodies.read(request) as body:
+            joined = await self._tools.parts().groups.coordinator.join(
+                group, member, requests.parse_join(body)
+            )
+        return answer(
+            request,
+            {
+                "generation": joined.generation,
+                "assignment": [list(queue) for queue in joined.assignment],
+                "session_ms": joined.session_ms,
+                "order": joined.config.order,
+                "broadcast": joined.config.broadcast,
+                "retry_max": joined.config.retry_max,
+            },
+        )
+
+    async def _leave(self, request: web.Request) -> web.StreamResponse:
+        group, member = _plain(request), _member(request)
+        self._tools.gate.check_reads()
+        self._tools.parts().groups.coordinator.leave(group, member)
+        return web.Response(status=204)
+
+    async def _fetch(self, request: web.Request) -> web.StreamResponse:
+        group, member = _plain(request), _member(request)
+        fields: object = {}
+        if request.body_exists:
+            # Not held until the answer: its bytes count as waiting, and a fetch waits long.
+            async with self._tools.bodies.read(request) as body:
+                fields = body
+        fetch = requests.parse_fetch(fields)
+        self._tools.gate.check_reads()
+        transport = request.transport
+        parts = self._tools.parts()
+        fetched = await parts.groups.coordinator.fetch(
+            group, member, fetch, lambda: transport is None or transport.is_closing()
+        )
+        self._count_out(group, fetched)
+        if encodings.wants_records(request.headers.get(hdrs.ACCEPT)):
+            return raw_answer(fetched)
+        json_body = encoding_of(request) is Encoding.JSON
+        return answer(request, answer_map(fetched, parts.puller.checks_at, json_body=json_body))
+
+    async def _commit(self, request: web.Request) -> web.StreamResponse:
+        group = _plain(request)
+        self._tools.gate.check_sends()
+        async with self._tools.bodies.read(request) as body:
+            commit = requests.parse_commit(body)
+        level = await self._tools.parts().groups.commits.commit(group, commit)
+        return answer(request, {"level": str(level)})
+
+    async def _committed(self, request: web.Request) -> web.StreamResponse:
+        group = _plain(request)
+        self._tools.gate.check_reads()
+        committed = self._tools.parts().groups.commits.committed(group)
+        return answer(
+            request,
+            {
+                "offsets": [
+                    {"topic": topic, "queue": queue, "offset": offset}
+                    for (topic, queue), offset in sorted(committed.items())
+                ]
+            },
+        )
+
+    async def _reset(self, request: web.Request) -> web.StreamResponse:
+        group = _plain(request)
+        self._tools.gate.check_sends()
+        async with self._tools.bodies.read(request) as body:
+            reset = requests.parse_reset(body)
+        resets = await self._tools.parts().groups.commits.reset(group, reset)
+        return answer(
+            request,
+            {
+                "queues": [
+                    {"queue": each.queue, "from": each.before, "to": each.after} for each in resets
+                ],
+                "dry_run": reset.dry_run,
+            },
+        )
+
+    def _count_out(self, group: str, fetched: Fetched) -> None:
+        for piece in fetched.pieces:
+            if piece.result.message_count:
+                messages, size = self._counters_of(piece.queue[0], group)
+                messages(piece.result.message_count)
+                size(piece.result.bytes_total)
+
+    def _counters_of(
+        self, topic: str, group: str
+    ) -> tuple[Callable[[float], None], Callable[[float], None]]:
+        """Looked up once: by its labels a counter costs more than counting."""
+        metrics = self._tools.metrics
+        pair = (topic, group)
+        if pair not in self._counted_out and len(self._counted_out) >= PAIRS_COUNTED_MAX:
+            pair = (OTHER, OTHER)
+        counters = self._counted_out.get(pair)
+        if counters is None:
+            counters = self._counted_out[pair] = (
+                metrics.messages_out.labels(*pair).inc,
+                metrics.sent_bytes.labels(*pair).inc,
+            )
+        return counters
+
+
+def _plain(request: web.Request) -> str:
+    """The group in the path of a call without parameters."""
+    parameters(request, frozenset())
+    return check_name(request.match_info["group"], "group")
+
+
+def _member(request: web.Request) -> str:
+    return check_name(request.match_info["member"], "member")

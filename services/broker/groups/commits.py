@@ -1,0 +1,211 @@
+"""Commits and resets: how far a group is, said by its members or by an operator.
+
+A commit is checked as a whole and taken as a whole. While a group has members only they may commit,
+with the generation that is current: one of before a change of hands, or of before a restart, would
+take back what the next owner of the queue has done. A member's commit never moves back, for it may
+be a repeated one that comes late; going back is what a reset is for, and that asks for a group
+without members.
+Before: ``calls``, ``fetch`` (messages that no tag of the group's takes). After: ``offsets``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from services.broker.groups.configs import GroupConfigs
+from services.broker.groups.coordinator import Coordinator, not_assigned
+from services.broker.groups.counters import GroupCounters
+from services.broker.groups.offsets import Offsets
+from services.broker.groups.requests import CommitLevel, CommitRequest, ResetRequest, ToOffset
+from services.broker.groups.starts import Starts
+from services.broker.queue_offsets import Queue
+from services.broker.topics import Topics
+from shared.state.records import GroupConfig, Start
+from tidemark.clock import Clock
+from tidemark.errors import BroadcastGroup, MemberRequired, OffsetBeyondEnd
+
+
+class Reset(NamedTuple):
+    """What a reset does, or would do, to one queue."""
+
+    queue: int
+    before: int | None
+    """None: the group had no offset there."""
+    after: int
+
+
+class Bounds(Protocol):
+    """How far a queue goes (``pull.Puller``)."""
+
+    def bounds(self, topic: str, queue: int) -> tuple[int, int]:
+        """First and next queue offset of what can be pulled."""
+        ...
+
+
+class Commits:
+    """Moves the offsets of groups."""
+
+    def __init__(
+        self,
+        configs: GroupConfigs,
+        offsets: Offsets,
+        coordinator: Coordinator,
+        topics: Topics,
+        bounds: Bounds,
+        starts: Starts,
+        counters: GroupCounters,
+        clock: Clock,
+    ) -> None:
+        self._configs = configs
+        self._offsets = offsets
+        self._coordinator = coordinator
+        self._topics = topics
+        self._bounds = bounds
+        self._starts = starts
+        self._counters = counters
+        self._clock = clock
+
+    async def commit(self, group: str, request: CommitRequest) -> CommitLevel:
+        """Take all of the offsets or none; the level reached.
+
+        Raises UnknownGroup, BadName, BroadcastGroup, MemberRequired, StaleGeneration,
+        UnknownMember, NotAssigned, UnknownTopic, UnknownQueue, NotPermitted, OffsetBeyondEnd,
+        Overloaded, and, waiting for the disk, what a flush raises.
+        """
+        config = await self._configs.ensure(group)
+        self._commit(config, request)
+        if request.level is CommitLevel.DISK:
+            await self._offsets.durable()
+        return request.level
+
+    def _commit(self, config: GroupConfig, request: CommitRequest) -> None:
+        """One step of the loop: what is checked still holds when it is taken."""
+        group = config.name
+        self._refuse_broadcast(config)
+        self._check_caller(group, request)
+        moves: dict[Queue, int] = {}
+        for queue, offset in request.moves.items():
+            if request.member is None:
+                self._check_end(queue, offset)
+                moves[queue] = offset
+            elif not self._coordinator.holds(group, request.member, queue):
+                raise not_assigned(group, request.member, queue)
+            elif (moved := self._member_move(group, queue, offset)) is not None:
+                moves[queue] = moved
+        before = {queue: self._offsets.get(group, *queue) for queue in moves}
+        self._offsets.accept(group, moves)
+        now_ms = self._clock.wall_ms()
+        for queue, offset in moves.items():
+            session = self._coordinator.session_of(group, queue)
+            place = None if session is None else session.places.get(queue)
+            oldest = None if place is None else place.committed(offset)
+            if config.order and session is not None and place is not None:
+                session.ready(place)  # it may have waited for this
+            self._counters.committed(
+                group,
+                queue[0],
+                before=before[queue],
+                after=offset,
+                oldest_delay_s=None
+                if oldest is None
+                else max(0, now_ms - oldest.store_timestamp_ms) / 1000,
+            )
+
+    def _check_caller(self, group: str, request: CommitRequest) -> None:
+        if request.member is None and request.generation is None:
+            if (count := self._coordinator.member_count(group)) > 0:
+                raise MemberRequired(
+                    f"group {group!r} has {count} members: only they may commit. Nothing was "
+                    "committed.",
+                    "Name member and generation, or stop the consumers first.",
+                    group=group,
+                    members=count,
+                )
+            return
+        if request.member is None or request.generation is None:
+            raise MemberRequired(
+                "a commit of a member names both member and generation. Nothing was committed.",
+                "The answer to a heartbeat has the generation.",
+                group=group,
+            )
+        self._coordinator.check_caller(group, request.member, request.generation)
+
+    def _member_move(self, group: str, queue: Queue, offset: int) -> int | None:
+        """Where a member's commit moves the queue; None if nowhere. Raises OffsetBeyondEnd."""
+        session = self._coordinator.session_of(group, queue)
+        place = None if session is None else session.places.get(queue)
+        if place is None or offset > place.next_offset:
+            self._check_end(queue, offset, known=True)
+        elif offset >= place.handed_to:
+            offset = place.next_offset  # behind it there is nothing that the member takes
+        committed = self._offsets.get(group, *queue)
+        return offset if committed is None or offset > committed else None
+
+    def _check_end(self, queue: Queue, offset: int, *, known: bool = False) -> None:
+        topic, number = queue
+        if not known:
+            self._topics.for_reading(topic, number)
+        _, end = self._bounds.bounds(topic, number)
+        if offset > end:
+            raise OffsetBeyondEnd(
+                f"queue {number} of topic {topic!r} ends at queue offset {end}, {offset} is beyond "
+                "it. Nothing was committed.",
+                "A commit is the offset behind the last message handled: at most max_offset.",
+                topic=topic,
+                queue=number,
+                offset=offset,
+                max_offset=end,
+            )
+
+    def committed(self, group: str) -> Mapping[Queue, int]:
+        """All offsets of a group. Raises UnknownGroup, BadName."""
+        self._configs.get(group)
+        return self._offsets.of_group(group)
+
+    async def reset(self, group: str, request: ResetRequest) -> Sequence[Reset]:
+        """Move a topic's queues, or one of them; durable on return.
+
+        A dry run moves nothing and may be asked of a group with members. Raises UnknownGroup,
+        BroadcastGroup, GroupInUse, UnknownTopic, UnknownQueue, NotPermitted, OffsetBeyondEnd, and
+        what a flush raises.
+        """
+        config = self._configs.get(group)
+        self._refuse_broadcast(config)
+        if not request.dry_run:
+            self._coordinator.check_unused(group)
+        topic = self._topics.get(request.topic)
+        numbers = self._topics.queue_numbers(topic) if request.queue is None else (request.queue,)
+        for number in numbers:
+            self._topics.for_reading(topic.name, number)
+        resets = [
+            Reset(
+                number,
+                self._offsets.get(group, topic.name, number),
+                self._target(request.to, (topic.name, number)),
+            )
+            for number in numbers
+        ]
+        if not request.dry_run:
+            # In the step that found the group without members.
+            self._offsets.accept(group, {(topic.name, each.queue): each.after for each in resets})
+            for each in resets:
+                self._counters.was_reset(group, topic.name, before=each.before, after=each.after)
+            await self._offsets.durable()
+        return resets
+
+    def _target(self, to: Start | ToOffset, queue: Queue) -> int:
+        if not isinstance(to, ToOffset):
+            return self._starts.at(to, queue)
+        self._check_end(queue, to.offset, known=True)
+        first, _ = self._bounds.bounds(*queue)
+        return max(first, to.offset)
+
+    def _refuse_broadcast(self, config: GroupConfig) -> None:
+        if config.broadcast:
+            raise BroadcastGroup(
+                f"group {config.name!r} is a broadcasting one: each member reads everything and "
+                "keeps its own position. Nothing was changed.",
+                "Give positions with the fetch, or use a clustering group.",
+                group=config.name,
+            )

@@ -1,0 +1,55 @@
+"""The parts that serve consumers, put together in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from services.broker.groups.commits import Commits
+from services.broker.groups.configs import GroupConfigs
+from services.broker.groups.coordinator import Coordinator
+from services.broker.groups.counters import GroupCounters
+from services.broker.groups.deliveries import Deliveries
+from services.broker.groups.fetch import Fetches
+from services.broker.groups.offsets import Offsets
+from services.broker.groups.starts import Starts, Times
+from services.broker.pull import Puller
+from services.broker.topics import Topics
+from tidemark.clock import Clock
+
+
+class ConsumerGroups(NamedTuple):
+    """Who consumes, and how far they are."""
+
+    coordinator: Coordinator
+    commits: Commits
+
+    @classmethod
+    def make(
+        cls,
+        configs: GroupConfigs,
+        offsets: Offsets,
+        topics: Topics,
+        times: Times,
+        puller: Puller,
+        counters: GroupCounters,
+        clock: Clock,
+        *,
+        start_count: Callable[[], int],
+    ) -> ConsumerGroups:
+        """start_count: how often this node, writable, has started."""
+        starts = Starts(offsets, puller, times)
+        deliveries = Deliveries()
+        coordinator = Coordinator(
+            configs,
+            offsets,
+            topics,
+            starts,
+            Fetches(puller, clock, counters, deliveries),
+            deliveries,
+            puller,
+            clock,
+            start_count=start_count,
+        )
+        commits = Commits(configs, offsets, coordinator, topics, puller, starts, counters, clock)
+        return cls(coordinator, commits)

@@ -1,0 +1,66 @@
+"""What was handed to whom lately: for the trace of a message, and to count redeliveries. Pure.
+
+A note per batch, not per message, in a ring per queue; the queues that were quiet longest go first.
+In memory only: after a restart, or of a message of long ago, nothing is known, which is what
+``None`` says. Before: ``fetch`` handed out a batch. After: ``trace`` asks about one message.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Final, NamedTuple
+
+from services.broker.queue_offsets import Queue
+
+QUEUES_MAX: Final = 10_000
+BATCHES_PER_QUEUE_MAX: Final = 64
+
+
+class Delivery(NamedTuple):
+    """A batch that a member got: the queue offsets [first, end)."""
+
+    first: int
+    end: int
+    member: str
+    generation: int
+    at_ms: int
+    """Wall clock."""
+
+
+class Deliveries:
+    """The last batches of each group and queue."""
+
+    def __init__(
+        self,
+        *,
+        queues_max: int = QUEUES_MAX,
+        batches_per_queue_max: int = BATCHES_PER_QUEUE_MAX,
+    ) -> None:
+        self._rings: OrderedDict[tuple[str, Queue], tuple[deque[Delivery], int]] = OrderedDict()
+        self._queues_max = queues_max
+        self._batches_max = batches_per_queue_max
+
+    def note(self, group: str, queue: Queue, delivery: Delivery) -> int:
+        """Remember a batch; how many of its messages were handed out before, as far as known."""
+        key = (group, queue)
+        ring, high = self._rings.pop(key, (None, delivery.first))
+        if ring is None:
+            ring = deque(maxlen=self._batches_max)
+        ring.append(delivery)
+        self._rings[key] = ring, max(high, delivery.end)
+        while len(self._rings) > self._queues_max:
+            self._rings.popitem(last=False)
+        return max(0, min(high, delivery.end) - delivery.first)
+
+    def find(self, group: str, queue: Queue, queue_offset: int) -> Delivery | None:
+        """The last batch that held the message; None if it is not known, or was not handed out."""
+        ring, _ = self._rings.get((group, queue), ((), 0))
+        for delivery in reversed(ring):
+            if delivery.first <= queue_offset < delivery.end:
+                return delivery
+        return None
+
+    def forget(self, group: str) -> None:
+        """The group is deleted."""
+        for key in [key for key in self._rings if key[0] == group]:
+            del self._rings[key]

@@ -1,0 +1,249 @@
+"""Fetch: one long poll over all queues of a member, raw records borrowed from the log's mapping.
+
+The ready places are looked at in turn (``sessions``), each through the ``Puller``, so everything
+said of a pull holds here: nothing beyond ``dispatched``, tags compared on the broker, stretches of
+the mapping and no work per message. What is handed out moves the member's place; the group's
+committed offset moves by commits, and by itself only over messages that the member's tags leave
+out, when everything before them is committed: otherwise a group that takes one tag of many would
+look as if it never caught up.
+
+Before: ``calls`` checked the request. After: ``answers`` frames what was found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from services.broker.groups.counters import GroupCounters
+from services.broker.groups.deliveries import Deliveries, Delivery
+from services.broker.groups.requests import FetchRequest
+from services.broker.groups.sessions import Batch, Place, Session
+from services.broker.held_pulls import Wake
+from services.broker.pull import Puller, PullRequest
+from services.broker.queue_offsets import Queue
+from shared.files.pull import PullResult, PullStatus
+from tidemark.clock import Clock
+from tidemark.errors import CorruptRecord, DamagedFile
+from tidemark.formats import record
+from tidemark.formats.queue_unit import UNIT
+from tidemark.formats.record_layout import LONG
+from tidemark.offsets import UNIT_SIZE
+
+LOOKS_AT_ONCE: Final = 256
+"""Places looked at between two turns of the loop: some milliseconds."""
+_QUEUE_OFFSET_AT: Final = 20
+_AT_THE_END: Final = frozenset({PullStatus.OFFSET_OVERFLOW_ONE, PullStatus.NO_MESSAGE_IN_QUEUE})
+_SAID_ONCE: Final = frozenset({PullStatus.OFFSET_TOO_SMALL, PullStatus.OFFSET_OVERFLOW_BADLY})
+"""The member's place was outside of what the queue holds: it is told, and goes on inside."""
+
+
+class Piece(NamedTuple):
+    """What a fetch found in one queue."""
+
+    queue: Queue
+    from_offset: int
+    next_offset: int
+    result: PullResult
+
+
+class Fetched(NamedTuple):
+    """One answer."""
+
+    generation: int
+    pieces: list[Piece]
+
+
+class Reader(NamedTuple):
+    """On whose behalf a fetch looks: the facts of its group that may change while it is held."""
+
+    group: str
+    session: Session
+    order: bool
+    generation: Callable[[], int]
+    is_member: Callable[[], bool]
+    """Whether the session is still that of a member."""
+    committed: Callable[[Queue], int | None]
+    """None in a broadcasting group, and where nothing was committed."""
+    skip: Callable[[Queue, int], None]
+    """Commit up to an offset that no message of the member's lies before."""
+
+
+class Fetches:
+    """Answers fetches."""
+
+    def __init__(
+        self, puller: Puller, clock: Clock, counters: GroupCounters, deliveries: Deliveries
+    ) -> None:
+        self._puller = puller
+        self._clock = clock
+        self._counters = counters
+        self._deliveries = deliveries
+
+    async def fetch(
+        self, reader: Reader, request: FetchRequest, is_gone: Callable[[], bool]
+    ) -> Fetched:
+        """Answer at once, or when there is a message, or the generation changes, or in time.
+
+        A later fetch of the same member ends this one. is_gone: whether the client has closed its
+        connection: it is given nothing then, so that its place does not move.
+        """
+        session, generation = reader.session, reader.generation()
+        session.fetches += 1
+        turn = session.fetches
+        session.wake(Wake.CHANGED)
+        deadline = self._clock.monotonic() + request.wait_ms / 1000
+        moved: dict[Place, Piece] = {}
+        pieces: list[Piece] = []
+        while True:
+            # A queue that came with another generation is not the member's to its knowledge: it
+            # would throw its messages away, and its place here would stand behind them.
+            if reader.generation() != generation:
+                break
+            pieces = [] if is_gone() else self._take(reader, request, moved)
+            if pieces:
+                break
+            left_s = deadline - self._clock.monotonic()
+            if left_s <= 0 or is_gone() or self._puller.held.is_closed:
+                break
+            if session.line:
+                await asyncio.sleep(0)  # a long run of filtered messages must not hold the loop
+            elif not self._puller.may_hold or not await self._held(session, left_s, is_gone):
+                break
+            if turn != session.fetches or not reader.is_member():
+                break
+        told = {piece.queue for piece in pieces}
+        pieces += [
+            piece
+            for place, piece in moved.items()
+            if piece.queue not in told and session.places.get(piece.queue) is place
+        ]
+        return Fetched(reader.generation(), pieces)
+
+    async def _held(self, session: Session, timeout_s: float, is_gone: Callable[[], bool]) -> bool:
+        """Wait until one of the places is ready; whether to look again."""
+        with self._puller.place():
+            held = self._puller.held.hold(None, appended_to=None, is_gone=is_gone)
+            session.held = held
+            timer = asyncio.get_running_loop().call_later(timeout_s, held.wake, Wake.TIME)
+            try:
+                why = await held.woken
+            finally:
+                timer.cancel()
+                self._puller.held.let_go(held)
+                if session.held is held:
+                    session.held = None
+        self._puller.ended(why)
+        return why in (Wake.MESSAGE, Wake.CHANGED)
+
+    def _take(
+        self, reader: Reader, request: FetchRequest, moved: dict[Place, Piece]
+    ) -> list[Piece]:
+        """Look at ready places until the answer is full; all in one step of the loop.
+
+        moved: places that moved without a message, with what is to be said of them; added to.
+        """
+        session = reader.session
+        pieces: list[Piece] = []
+        count_left, bytes_left = request.count_max, request.bytes_max
+        for _ in range(min(len(session.line), LOOKS_AT_ONCE)):
+            place = next(iter(session.line))
+            del session.line[place]
+            if reader.order and place.handed_to > (reader.committed(place.queue) or 0):
+                continue  # blocked: the commit puts it in line again
+            topic, number = place.queue
+            began = place.next_offset
+            try:
+                result = self._puller.look(
+                    PullRequest(
+                        topic, number, began, count_left, bytes_left, place.tags, 0, bulk=True
+                    )
+                )
+            except (CorruptRecord, DamagedFile):
+                if not pieces:
+                    session.line[place] = None  # behind the others: they go on
+                    raise
+                # First the messages whose places have moved; the damage is met again.
+                session.line = {place: None, **session.line}
+                break
+            piece = self._step(reader, place, began, result)
+            if result.message_count or result.status in _SAID_ONCE:
+                pieces.append(piece)
+                count_left -= result.message_count
+                bytes_left -= result.bytes_total
+                if count_left <= 0 or bytes_left <= 0:
+                    break
+            elif place.next_offset != began:
+                first = moved.get(place, piece).from_offset
+                moved[place] = piece._replace(from_offset=first)
+        return pieces
+
+    def _step(self, reader: Reader, place: Place, began: int, result: PullResult) -> Piece:
+        """Move the place behind what was looked at, and say where it stands now."""
+        session = reader.session
+        next_offset = began if result.status in _AT_THE_END else int(result.next_offset)
+        place.next_offset = next_offset
+        piece = Piece(place.queue, began, next_offset, result)
+        if result.message_count:
+            self._handed(reader, place, result)
+        elif result.status in _SAID_ONCE:
+            place.handed_to = next_offset
+            place.batches.clear()
+        elif next_offset > began:
+            self._skipped(reader, place, result)
+        if reader.order and result.message_count:
+            return piece  # neither in line nor watched until the commit
+        if result.status in _AT_THE_END or next_offset >= result.max_offset:
+            session.watch(place)
+        else:
+            session.line[place] = None
+        return piece
+
+    def _handed(self, reader: Reader, place: Place, result: PullResult) -> None:
+        """Note who got what, and when."""
+        topic, _ = place.queue
+        end = end_of_messages(result)
+        now_ms = self._clock.wall_ms()
+        delivery = Delivery(
+            int(result.looked_from), end, reader.session.member, reader.generation(), now_ms
+        )
+        again = self._deliveries.note(reader.group, place.queue, delivery)
+        stored_ms = record.peek_store_timestamp(result.stretches[0], 0) or now_ms
+        place.handed_to = end
+        place.batches.append(Batch(end, stored_ms))
+        self._counters.delivered(
+            reader.group,
+            topic,
+            redelivered=again,
+            filtered=result.filtered,
+            oldest_delay_s=max(0, now_ms - stored_ms) / 1000,
+        )
+
+    def _skipped(self, reader: Reader, place: Place, result: PullResult) -> None:
+        """Nothing for this member: the group is done with it, if it is with all before."""
+        topic, _ = place.queue
+        self._counters.delivered(reader.group, topic, filtered=result.filtered)
+        committed = reader.committed(place.queue)
+        if committed is not None and place.handed_to <= committed < place.next_offset:
+            reader.skip(place.queue, place.next_offset)
+
+
+def end_of_messages(result: PullResult) -> int:
+    """Queue offset behind the last message of a pull that found some.
+
+    ``next_offset`` is larger if units behind it were passed over: what the tags left out counts as
+    done as soon as the messages before it are, and is not to be waited for.
+    """
+    looked = int(result.next_offset - result.looked_from)
+    if looked == result.message_count:
+        return int(result.next_offset)
+    last = result.stretches[-1]
+    for index in range(looked - 1, -1, -1):
+        _, size, _ = UNIT.unpack_from(result.units, index * UNIT_SIZE)
+        at = len(last) - size
+        if 0 < size <= len(last):
+            (number,) = LONG.unpack_from(last, at + _QUEUE_OFFSET_AT)
+            if number == result.looked_from + index:
+                return int(number) + 1
+    return int(result.next_offset)

@@ -1,0 +1,247 @@
+"""Requests about groups as values: decoded bodies in, checked requests out. Pure.
+
+The first mistake is raised, by field, before anything is changed.
+Before: ``encodings`` decoded the bytes. After: ``coordinator`` and ``commits``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from services.broker.fields import (
+    I64_MAX,
+    check_name,
+    known_fields,
+    one_of,
+    shown,
+    string,
+    table,
+    whole_number,
+)
+from services.broker.queue_offsets import Queue
+from shared.state.records import Start
+from tidemark.errors import BadRequest
+
+I32_MAX: Final = (1 << 31) - 1
+TIME_MS_MAX: Final = 1 << 53
+"""What a number of JSON says exactly."""
+SUBSCRIPTIONS_MAX: Final = 256
+"""Topics of one member."""
+QUEUES_PER_GROUP_MAX: Final = 16_384
+"""Of the topics that a group's members take: all are looked at when one is assigned anew."""
+SESSION_MS_MIN: Final = 1_000
+"""A shorter one ends with a pause of the garbage collector."""
+SESSION_MS_MAX: Final = 600_000
+SESSION_MS_DEFAULT: Final = 30_000
+FETCH_MAX: Final = 8192
+"""Messages of one fetch."""
+FETCH_DEFAULT: Final = 1024
+FETCH_BYTES_MAX: Final = 32 << 20
+FETCH_BYTES_DEFAULT: Final = 4 << 20
+FETCH_WAIT_MS_MAX: Final = 30_000
+"""Below the idle time-outs of common proxies."""
+
+JOIN_FIELDS: Final = frozenset({"subscriptions", "session_ms", "holding", "generation"})
+FETCH_FIELDS: Final = frozenset({"generation", "max", "max_bytes", "wait_ms", "positions"})
+COMMIT_FIELDS: Final = frozenset({"member", "generation", "offsets", "ack"})
+RESET_FIELDS: Final = frozenset({"topic", "to", "queue", "dry_run"})
+
+
+class Subscribed(NamedTuple):
+    """One topic that a member takes."""
+
+    topic: str
+    tags: str
+    """The expression, ``*`` for all."""
+
+
+class JoinRequest(NamedTuple):
+    """One checked join or heartbeat."""
+
+    subscriptions: Sequence[Subscribed]
+    session_ms: int
+    holding: Collection[Queue] | None
+    generation: int | None
+
+
+class FetchRequest(NamedTuple):
+    """One checked fetch."""
+
+    generation: int | None
+    count_max: int
+    bytes_max: int
+    wait_ms: int
+    positions: list[tuple[Queue, int]]
+
+
+class CommitLevel(StrEnum):
+    """What the answer to a commit promises."""
+
+    ACCEPTED = "accepted"
+    """Served; a SIGKILL of the broker within the next 100 ms may take it back."""
+    DISK = "disk"
+
+
+class CommitRequest(NamedTuple):
+    """One checked commit."""
+
+    member: str | None
+    generation: int | None
+    moves: Mapping[Queue, int]
+    level: CommitLevel
+
+
+class ToOffset(NamedTuple):
+    """Reset to this queue offset, or to what is nearest of what is there."""
+
+    offset: int
+
+
+class ResetRequest(NamedTuple):
+    """One checked reset."""
+
+    topic: str
+    queue: int | None
+    to: Start | ToOffset
+    dry_run: bool
+
+
+def parse_join(value: object) -> JoinRequest:
+    """A join or a heartbeat. Raises BadRequest, BadName; tags are judged with the topics."""
+    fields = known_fields(table(value, "the request body"), JOIN_FIELDS, "")
+    given = _list(fields.get("subscriptions"), "subscriptions", SUBSCRIPTIONS_MAX)
+    if not given:
+        raise BadRequest(
+            "subscriptions is empty: a member takes at least one topic.", field="subscriptions"
+        )
+    subscriptions = [_subscription(each, f"subscriptions[{i}]") for i, each in enumerate(given)]
+    if len({each.topic for each in subscriptions}) < len(subscriptions):
+        raise BadRequest(
+            "subscriptions names a topic twice.",
+            "Write all tags of a topic in one expression: a || b.",
+            field="subscriptions",
+        )
+    holding = fields.get("holding")
+    return JoinRequest(
+        subscriptions,
+        _number(fields, "session_ms", SESSION_MS_DEFAULT, SESSION_MS_MIN, SESSION_MS_MAX),
+        None
+        if holding is None
+        else frozenset(
+            _queue(each, f"holding[{i}]", 2)
+            for i, each in enumerate(_list(holding, "holding", QUEUES_PER_GROUP_MAX))
+        ),
+        _generation(fields),
+    )
+
+
+def parse_fetch(value: object) -> FetchRequest:
+    """A fetch. Raises BadRequest, BadName."""
+    fields = known_fields(table(value, "the request body"), FETCH_FIELDS, "")
+    return FetchRequest(
+        _generation(fields),
+        _number(fields, "max", FETCH_DEFAULT, 1, FETCH_MAX),
+        _number(fields, "max_bytes", FETCH_BYTES_DEFAULT, 1, FETCH_BYTES_MAX),
+        _number(fields, "wait_ms", 0, 0, FETCH_WAIT_MS_MAX),
+        list(_offsets(fields.get("positions") or [], "positions").items()),
+    )
+
+
+def parse_commit(value: object) -> CommitRequest:
+    """A commit. Raises BadRequest, BadName."""
+    fields = known_fields(table(value, "the request body"), COMMIT_FIELDS, "")
+    member, ack = fields.get("member"), fields.get("ack")
+    return CommitRequest(
+        None if member is None else check_name(string(member, "member"), "member"),
+        _generation(fields),
+        _offsets(fields.get("offsets"), "offsets"),
+        CommitLevel.ACCEPTED
+        if ack is None
+        else CommitLevel(one_of(ack, "ack", [str(level) for level in CommitLevel])),
+    )
+
+
+def parse_reset(value: object) -> ResetRequest:
+    """A reset. Raises BadRequest, BadName."""
+    fields = known_fields(table(value, "the request body"), RESET_FIELDS, "")
+    dry_run = fields.get("dry_run")
+    if dry_run is not None and not isinstance(dry_run, bool):
+        raise BadRequest(f"dry_run must be true or false, not {shown(dry_run)}.", field="dry_run")
+    queue = fields.get("queue")
+    return ResetRequest(
+        check_name(string(fields.get("topic"), "topic")),
+        None if queue is None else whole_number(queue, "queue", 0, I32_MAX),
+        _to(fields.get("to")),
+        bool(dry_run),
+    )
+
+
+def _to(value: object) -> Start | ToOffset:
+    if value == "first":
+        return "first"
+    if value == "last":
+        return "last"
+    if isinstance(value, dict) and len(value) == 1:
+        if "time_ms" in value:
+            return whole_number(value["time_ms"], "to.time_ms", 0, TIME_MS_MAX)
+        if "offset" in value:
+            return ToOffset(whole_number(value["offset"], "to.offset", 0, I64_MAX))
+    raise BadRequest(
+        'to must be "first", "last", {"time_ms": …} or {"offset": …}, not ' + f"{shown(value)}.",
+        field="to",
+    )
+
+
+def _subscription(value: object, at: str) -> Subscribed:
+    fields = known_fields(table(value, at), {"topic", "tags"}, at + ".")
+    tags = fields.get("tags")
+    return Subscribed(
+        check_name(string(fields.get("topic"), f"{at}.topic")),
+        "*" if tags is None else string(tags, f"{at}.tags"),
+    )
+
+
+def _offsets(value: object, at: str) -> dict[Queue, int]:
+    """A list of [topic, queue, offset], each queue once."""
+    found: dict[Queue, int] = {}
+    for index, each in enumerate(_list(value, at, QUEUES_PER_GROUP_MAX)):
+        where = f"{at}[{index}]"
+        queue = _queue(each, where, 3)
+        assert isinstance(each, list)
+        if queue in found:
+            raise BadRequest(f"{where}: the queue is named twice.", field=where)
+        found[queue] = whole_number(each[2], f"{where}[2]", 0, I64_MAX)
+    return found
+
+
+def _queue(value: object, at: str, size: int) -> Queue:
+    """The queue that a list of so many members begins with."""
+    if not isinstance(value, list) or len(value) != size:
+        members = "[topic, queue]" if size == 2 else "[topic, queue, offset]"
+        raise BadRequest(f"{at} must be {members}, not {shown(value)}.", field=at)
+    return (
+        check_name(string(value[0], f"{at}[0]")),
+        whole_number(value[1], f"{at}[1]", 0, I32_MAX),
+    )
+
+
+def _list(value: object, at: str, count_max: int) -> list[object]:
+    if not isinstance(value, list):
+        raise BadRequest(f"{at} must be a list, not {shown(value)}.", field=at)
+    if len(value) > count_max:
+        raise BadRequest(
+            f"{at} has {len(value)} members, {count_max} are allowed.", field=at, limit=count_max
+        )
+    return value
+
+
+def _generation(fields: Mapping[str, object]) -> int | None:
+    value = fields.get("generation")
+    return None if value is None else whole_number(value, "generation", 0, I64_MAX)
+
+
+def _number(fields: Mapping[str, object], name: str, default: int, low: int, high: int) -> int:
+    value = fields.get(name)
+    return default if value is None else whole_number(value, name, low, high)

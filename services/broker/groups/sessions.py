@@ -1,0 +1,129 @@
+"""What a member is to be given next: its place in each of its queues. No I/O.
+
+A *place* says from which queue offset the member's next batch of one queue begins. It is *ready*
+(there may be something to look at), *watched* (at the end; told when a message is dispatched) or
+*blocked* (an ordered group's queue whose last batch is not committed). Ready places stand in line:
+a look takes the first and puts it at the end again, so no queue starves; places that are not ready
+cost a fetch nothing. Before: ``membership`` granted or revoked a queue, a message was dispatched,
+or a commit came. After: ``fetch`` looks at the ready places.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, NamedTuple, Protocol
+
+from services.broker.held_pulls import HeldPull, Wake, Watcher
+from services.broker.queue_offsets import Queue
+from tidemark.formats.select import Wanted
+
+BATCHES_REMEMBERED_MAX: Final = 64
+"""Batches of one place that are handed out and not committed, whose store times are kept."""
+
+
+class Watching(Protocol):
+    """Who tells of new messages (``pull.Puller``)."""
+
+    def watch(self, queue: Queue, offset: int, watcher: Watcher) -> None:
+        """Tell the watcher when there is a message from this queue offset on."""
+        ...
+
+    def unwatch(self, queue: Queue, watcher: Watcher) -> None:
+        """Tell it no more."""
+        ...
+
+
+class Batch(NamedTuple):
+    """One queue's share of a fetch, not committed yet."""
+
+    end: int
+    """Queue offset behind its last message."""
+    store_timestamp_ms: int
+    """Of its first message."""
+
+
+class Place:
+    """Where one member stands in one queue. A watcher of the queue while it is at the end."""
+
+    __slots__ = ("batches", "handed_to", "next_offset", "queue", "session", "tags")
+
+    def __init__(self, session: Session, queue: Queue, offset: int, tags: Wanted | None) -> None:
+        self.session = session
+        self.queue = queue
+        self.tags = tags
+        self.next_offset = offset
+        """Queue offset of the next unit to look at."""
+        self.handed_to = offset
+        """Queue offset behind the last message handed out."""
+        self.batches: deque[Batch] = deque(maxlen=BATCHES_REMEMBERED_MAX)
+
+    def wake(self, why: Wake) -> None:
+        """The queue has a message again."""
+        self.session.ready(self)
+
+    def committed(self, offset: int) -> Batch | None:
+        """The group is done with everything before offset; the oldest batch of that, if any."""
+        oldest: Batch | None = None
+        while self.batches and self.batches[0].end <= offset:
+            batch = self.batches.popleft()
+            oldest = oldest or batch
+        return oldest
+
+
+class Session:
+    """The places of one member, and its fetch if one is held."""
+
+    def __init__(self, member: str, watching: Watching) -> None:
+        self.member = member
+        self.places: dict[Queue, Place] = {}
+        self.line: dict[Place, None] = {}
+        """Ready places, the one to look at first in front."""
+        self.held: HeldPull | None = None
+        """The member's fetch that waits."""
+        self.fetches = 0
+        """Of the member so far: a later one ends an earlier one."""
+        self._watching = watching
+
+    def grant(self, queue: Queue, offset: int, tags: Wanted | None) -> None:
+        """The queue is the member's from now on; its next batch begins at offset."""
+        self.revoke(queue)
+        place = self.places[queue] = Place(self, queue, offset, tags)
+        self.ready(place)
+
+    def revoke(self, queue: Queue) -> None:
+        """Nothing more of the queue; nothing if the member does not have it."""
+        place = self.places.pop(queue, None)
+        if place is not None:
+            self.line.pop(place, None)
+            self._watching.unwatch(queue, place)
+
+    def close(self) -> None:
+        """The member is gone: its fetch, if one is held, is to find out."""
+        for queue in list(self.places):
+            self.revoke(queue)
+        self.wake(Wake.CHANGED)
+
+    def move(self, queue: Queue, offset: int) -> None:
+        """The member's next batch of its queue begins at offset. KeyError if it is not its own."""
+        place = self.places[queue]
+        if place.next_offset != offset:
+            place.next_offset = place.handed_to = offset
+            place.batches.clear()
+            self.ready(place)
+
+    def ready(self, place: Place) -> None:
+        """There may be something to look at: at the end of the line, unless it stands there."""
+        self._watching.unwatch(place.queue, place)
+        if self.places.get(place.queue) is place:
+            self.line.setdefault(place)
+            self.wake(Wake.MESSAGE)
+
+    def watch(self, place: Place) -> None:
+        """It is at the end of its queue: told when there is more."""
+        self.line.pop(place, None)
+        self._watching.watch(place.queue, place.next_offset, place)
+
+    def wake(self, why: Wake) -> None:
+        """Let the member's held fetch go on; nothing if there is none."""
+        if self.held is not None:
+            self.held.wake(why)
