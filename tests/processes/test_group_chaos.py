@@ -1,0 +1,40 @@
+"""A consumer group whose members come, go and are SIGKILLed at random, under load.
+
+Twenty seconds here; ``python -m tests.support.group_chaos --seconds 180 --rate 20000`` is the long
+run, with --ordered that of an ordered group. The plan comes from a seed (TIDEMARK_CHAOS_SEED).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.group_chaos import Outcome, Plan, chaos
+
+SEED = int(os.environ.get("TIDEMARK_CHAOS_SEED", str(time.time_ns() % 1_000_000)))
+DUPLICATES_MAX = 0.05
+
+
+async def ran(plan: Plan, directory: Path) -> Outcome:
+    """What a plan came to; printed, so that a failure names its seed."""
+    outcome = await chaos(plan, directory)
+    print(outcome.sentence())
+    assert not outcome.wrong, outcome.wrong[:3]
+    assert not outcome.verdict.violations, outcome.verdict.wrong
+    assert outcome.verdict.distinct == outcome.sent
+    assert outcome.events["killed"], "nobody was killed"
+    return outcome
+
+
+@pytest.mark.timeout(180)
+async def test_every_message_is_handled_and_no_queue_has_two_owners(tmp_path: Path) -> None:
+    outcome = await ran(Plan(SEED), tmp_path)
+    assert outcome.verdict.duplicate_share <= DUPLICATES_MAX
+
+
+@pytest.mark.timeout(180)
+async def test_an_ordered_group_handles_each_queue_in_its_order(tmp_path: Path) -> None:
+    await ran(Plan(SEED, rate=1500, ordered=True), tmp_path)

@@ -1,0 +1,326 @@
+"""Chaos for a consumer group: members come, go and are killed at random while messages flow.
+
+    python -m tests.support.group_chaos --seconds 180 --rate 20000 [--ordered] [--seed N]
+
+Broker, reput and every member are real processes. Instants and victims come from a seed, printed
+with the counts; processes are not deterministic, so a seed repeats the plan and not every
+interleaving. What is owed is judged by ``group_chaos_check`` from what the members wrote down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import tidemark
+from tests.support.group_chaos_check import Verdict, judge, read
+from tests.support.node import PROJECT, Node
+
+TOPIC: Final = "chaos"
+GROUP: Final = "workers"
+BODY_SIZE: Final = 100
+SENDS_PER_S_MAX: Final = 100
+STORE: Final = {
+    "commit_log_file_size": 64 << 20,
+    "consume_queue_file_size": 2_000_000,
+    "index_slots": 50_000,
+    "index_entries": 200_000,
+}
+LOOK_S: Final = 0.5
+DRAIN_S: Final = 60.0
+EXIT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much of what."""
+
+    seed: int
+    seconds: float = 20.0
+    rate: int = 6000
+    """Messages a second."""
+    queues: int = 64
+    members: int = 8
+    members_min: int = 3
+    """Fewer than that do not stay: somebody has to be there to be killed."""
+    pause_s: float = 1.0
+    """Mean time between two comings, goings or kills."""
+    session_ms: int = 5000
+    ordered: bool = False
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What happened, for people and for asserts."""
+
+    plan: Plan
+    verdict: Verdict
+    sent: int
+    events: Counter[str]
+    drained_s: float
+    """From the last message sent until the group had no lag."""
+    lag_max: int
+    looks: int
+    wrong: list[str] = field(default_factory=list)
+    """What was wrong besides the verdict."""
+
+    def sentence(self) -> str:
+        """The counts in one line."""
+        verdict, plan = self.verdict, self.plan
+        return (
+            f"seed {plan.seed}{', ordered' * plan.ordered}: {plan.seconds:.0f} s, {self.sent} "
+            f"messages sent over {plan.queues} queues; {self.events['joined']} members joined, "
+            f"{self.events['left']} left, {self.events['killed']} were killed; {verdict.moves} "
+            f"queues changed hands in {verdict.generations} generations seen; {verdict.distinct} "
+            f"messages handled, {verdict.missing} not, {verdict.duplicates} more than once "
+            f"({verdict.duplicate_share:.2%}); {verdict.violations} violations; lag {self.lag_max} "
+            f"at most in {self.looks} looks, 0 after {self.drained_s:.1f} s"
+        )
+
+
+class Chaos:
+    """One run."""
+
+    def __init__(self, plan: Plan, directory: Path) -> None:
+        """directory: of the store, the logs and the file that members write to; left as it is."""
+        self._plan = plan
+        self._directory = directory
+        self._file = directory / "handled"
+        self._random = Random(plan.seed)
+        self._members: dict[int, subprocess.Popen[bytes]] = {}
+        self._leaving: dict[int, subprocess.Popen[bytes]] = {}
+        self._next_member = 0
+        self._events: Counter[str] = Counter()
+        self._sent: Counter[int] = Counter()
+        self._lag_max = self._looks = 0
+        self._wrong: list[str] = []
+
+    async def run(self) -> Outcome:
+        """Start everything, let it happen, wait until the group has caught up, judge."""
+        plan = self._plan
+        with Node(self._directory, store=STORE) as node:
+            node.start()
+            await asyncio.to_thread(node.wait_ready)
+            self._call(node, "PUT", f"/v1/topics/{TOPIC}", {"queues": plan.queues})
+            self._call(node, "PUT", f"/v1/groups/{GROUP}", {"order": plan.ordered})
+            try:
+                drained_s = await self._happen(node)
+            finally:
+                self._kill_all()
+            ends = self._ends(node)
+        verdict = judge(read(self._file), ends, ordered=plan.ordered)
+        for queue, count in self._sent.items():
+            if ends[queue] != count:
+                self._wrong.append(f"queue {queue}: {count} messages acked, {ends[queue]} there")
+        return Outcome(
+            plan,
+            verdict,
+            self._sent.total(),
+            self._events,
+            drained_s,
+            self._lag_max,
+            self._looks,
+            self._wrong,
+        )
+
+    async def _happen(self, node: Node) -> float:
+        """Load and chaos, then quiet until there is no lag; how long that took [s]."""
+        plan = self._plan
+        for _ in range(plan.members):
+            self._join(node)
+        await self._until(lambda: self._present(node) == plan.members, "all members to join")
+        until = time.monotonic() + plan.seconds
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._produce(node, until))
+            tasks.create_task(self._disturb(node, until))
+            tasks.create_task(self._watch(node, until))
+        began = time.monotonic()
+        await self._until(lambda: self._lag(node) == 0, "the lag to be 0", DRAIN_S)
+        drained_s = time.monotonic() - began
+        for number in [*self._members]:
+            self._leave(number)
+        await self._until(self._all_left, "all members to leave", EXIT_S)
+        return drained_s
+
+    # -- load -----------------------------------------------------------------------------------
+
+    async def _produce(self, node: Node, until: float) -> None:
+        """Send at the plan's rate, a batch to one queue after another; late batches catch up."""
+        plan = self._plan
+        batch = max(1, plan.rate // SENDS_PER_S_MAX)
+        interval_s, due = batch / plan.rate, time.monotonic()
+        bodies = [number.to_bytes(4, "big") * (BODY_SIZE // 4) for number in range(batch)]
+        queue = 0
+        async with tidemark.connect(node.api_url) as mq:
+            while due < until:
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                await mq.send_many(TOPIC, bodies, queue=queue, timeout_ms=30_000)
+                self._sent[queue] += batch
+                queue = (queue + 1) % plan.queues
+                due += interval_s
+
+    # -- chaos ----------------------------------------------------------------------------------
+
+    async def _disturb(self, node: Node, until: float) -> None:
+        """Let members come, go and die, from the seed."""
+        plan, random = self._plan, self._random
+        while (now := time.monotonic()) < until:
+            await asyncio.sleep(min(random.expovariate(1 / plan.pause_s), until - now))
+            self._check_members()
+            present = len(self._members)
+            if present <= plan.members_min or (present < plan.members and random.random() < 0.5):
+                self._join(node)
+            elif random.random() < 0.6:
+                self._kill(random.choice([*self._members]))
+            else:
+                self._leave(random.choice([*self._members]))
+
+    def _join(self, node: Node) -> None:
+        number, plan = self._next_member, self._plan
+        self._next_member += 1
+        command = [sys.executable, "-m", "tests.support.group_chaos_member"]
+        command += [node.api_url, TOPIC, GROUP, str(number), str(self._file)]
+        command += ["--session-ms", str(plan.session_ms), *["--ordered"] * plan.ordered]
+        with self._log(number).open("ab") as log:
+            self._members[number] = subprocess.Popen(
+                command, cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self._events["joined"] += 1
+
+    def _leave(self, number: int) -> None:
+        member = self._leaving[number] = self._members.pop(number)
+        member.send_signal(signal.SIGTERM)
+        self._events["left"] += 1
+
+    def _kill(self, number: int) -> None:
+        member = self._members.pop(number)
+        member.kill()
+        member.wait()
+        self._events["killed"] += 1
+
+    def _check_members(self) -> None:
+        """Nobody ends by itself, and who leaves does so with status 0."""
+        for number, member in [*self._members.items()]:
+            if member.poll() is not None:
+                del self._members[number]
+                self._ended_badly(number, member)
+        for number, member in [*self._leaving.items()]:
+            if member.poll() is not None:
+                del self._leaving[number]
+                if member.returncode != 0:
+                    self._ended_badly(number, member)
+
+    def _ended_badly(self, number: int, member: subprocess.Popen[bytes]) -> None:
+        text = self._log(number).read_text(encoding="utf-8", errors="replace")[-2000:]
+        self._wrong.append(f"member {number} ended with status {member.returncode}: {text}")
+
+    def _all_left(self) -> bool:
+        self._check_members()
+        return not self._leaving
+
+    def _kill_all(self) -> None:
+        for member in (*self._members.values(), *self._leaving.values()):
+            member.kill()
+            member.wait()
+
+    def _log(self, number: int) -> Path:
+        return self._directory / f"member-{number}.log"
+
+    # -- looking --------------------------------------------------------------------------------
+
+    async def _watch(self, node: Node, until: float) -> None:
+        """Look at the lag all the time: it may be unknown for a moment, and never negative."""
+        while time.monotonic() < until:
+            lag = await asyncio.to_thread(self._lag, node)
+            self._lag_max = max(self._lag_max, lag or 0)
+            await asyncio.sleep(LOOK_S)
+
+    def _lag(self, node: Node) -> int | None:
+        """Unread messages of the group; None while those of a queue are not known."""
+        view = self._call(node, "GET", f"/v1/groups/{GROUP}")
+        self._looks += 1
+        owned = Counter(tuple(each) for one in view["members"] for each in one["assignment"])
+        if twice := [place for place, owners in owned.items() if owners > 1]:
+            self._wrong.append(f"assigned to two members at once: {twice[:3]}")
+        for topic in view["topics"]:
+            for queue in topic["queues"]:
+                messages, committed = queue["messages"], queue["committed"]
+                if messages is None and "messages" not in queue["reasons"]:
+                    self._wrong.append(f"no reason why the lag is not known: {queue}")
+                if messages is not None and (messages < 0 or committed > queue["max_offset"]):
+                    self._wrong.append(f"committed beyond the end, or a negative lag: {queue}")
+        lag: dict[str, Any] = view["lag"]
+        return None if lag["unknown_queues"] else lag["messages"]
+
+    def _present(self, node: Node) -> int:
+        self._check_members()
+        if self._wrong:
+            raise RuntimeError(self._wrong[0])
+        return len(self._call(node, "GET", f"/v1/groups/{GROUP}")["members"])
+
+    def _ends(self, node: Node) -> dict[int, int]:
+        queues = self._call(node, "GET", f"/v1/topics/{TOPIC}")["queues"]
+        return {queue["queue"]: queue["max_offset"] for queue in queues}
+
+    def _call(self, node: Node, method: str, path: str, body: object = None) -> dict[str, Any]:
+        status, answer = node.request_json(method, path, body)
+        if status != 200:
+            raise RuntimeError(f"{method} {path} was answered {status}: {answer}")
+        return answer
+
+    async def _until(
+        self, condition: Callable[[], object], what: str, timeout_s: float = 60.0
+    ) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not await asyncio.to_thread(condition):
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"waited {timeout_s} s for {what}; {self._wrong[:3]}")
+            await asyncio.sleep(0.1)
+
+
+async def chaos(plan: Plan, directory: Path) -> Outcome:
+    """Run a plan."""
+    return await Chaos(plan, directory).run()
+
+
+def main() -> int:
+    """Read the command line, run, print; 1 if anything was violated."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=180.0)
+    parser.add_argument("--rate", type=int, default=20_000)
+    parser.add_argument("--queues", type=int, default=64)
+    parser.add_argument("--members", type=int, default=8)
+    parser.add_argument("--pause", type=float, default=2.0, help="mean seconds between events")
+    parser.add_argument("--ordered", action="store_true")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
+    given = parser.parse_args()
+    plan = Plan(
+        given.seed,
+        seconds=given.seconds,
+        rate=given.rate,
+        queues=given.queues,
+        members=given.members,
+        pause_s=given.pause,
+        ordered=given.ordered,
+    )
+    with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
+        outcome = asyncio.run(chaos(plan, Path(directory)))
+    print(outcome.sentence())
+    for wrong in (*outcome.wrong, *outcome.verdict.wrong):
+        print(wrong)
+    return 1 if outcome.wrong or outcome.verdict.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
