@@ -70,9 +70,13 @@ def _remount_read_only(disk: Path) -> None:
 
 
 def _node(tmp_path: Path, disk: Path) -> Node:
-    # Queue files of the usual size: mostly holes.
+    # Queue files of the usual size: mostly holes. A full disk takes no messages here; where it does
+    # is tested in test_retention_full_disk.
     return Node(
-        tmp_path / "node", store_dir=disk / "store", store={"consume_queue_file_size": 6_000_000}
+        tmp_path / "node",
+        store_dir=disk / "store",
+        store={"consume_queue_file_size": 6_000_000},
+        broker={"clean_file_forcibly": False},
     )
 
 

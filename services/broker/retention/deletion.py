@@ -66,7 +66,7 @@ class Deletion:
         delayed: Delayed,
         expiry: Expiry,
         *,
-        ring: Callable[[], None],
+        ring: Callable[[], object],
     ) -> None:
         """files: the appender's. reader: the one that serves. ring: wakes reput."""
         self._files = files

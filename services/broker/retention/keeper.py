@@ -133,7 +133,7 @@ class Retention:
         try:
             while not stop.is_set():
                 self._wake.clear()
-                await self._once(stop)
+                await self.judge(stop)
                 pause_s = SETTLE_INTERVAL_S if self._expiry.is_waiting else INTERVAL_S
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
@@ -145,7 +145,8 @@ class Retention:
         await stop.wait()
         self._wake.set()
 
-    async def _once(self, stop: asyncio.Event) -> None:
+    async def judge(self, stop: asyncio.Event) -> None:
+        """One round: measure, refuse or not, let files go, warn."""
         self._expiry.settle()
         self._follow_reput()
         measured = self._measured = await asyncio.to_thread(self._measure)

@@ -1,0 +1,382 @@
+"""Retention over a real log: what goes and in which order, what is refused, counted and shown."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from services.broker.retention.borders import border
+from services.broker.retention.metrics import RetentionMetrics
+from tests.unit.broker.retention.retained_store import FILE_SIZE, POLICY, RetainedStore
+from tidemark.errors import DiskFull, FileNotReady
+from tidemark.formats.checkpoint import Slot
+from tidemark.offsets import PhysicalOffset
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[RetainedStore]:
+    store = RetainedStore(tmp_path / "store")
+    yield store
+    store.close()
+
+
+def age(made: RetainedStore, file: int, seconds: float) -> None:
+    """Let a file have been written so long ago."""
+    at = made.clock.wall_ms() / 1000 - seconds
+    os.utime(made.small.log_file(file * FILE_SIZE), (at, at))
+
+
+def fullness(made: RetainedStore, percent: float) -> None:
+    """Let the disk be so full, by what somebody else has on it."""
+    files = len(list(made.disk.log_dir.iterdir()))
+    made.disk.other = int(made.disk.total * percent / 100) - files * FILE_SIZE
+
+
+# -- what goes -------------------------------------------------------------------------------------
+
+
+async def test_expired_files_go_oldest_first_and_readers_learn_of_it_before(
+    made: RetainedStore,
+) -> None:
+    made.fill(4)
+    for file in range(4):
+        age(made, file, 7200 if file < 2 else 0)
+    await made.judge()
+    assert made.starts == [2, 3]
+    assert made.small.positions.get(Slot.MIN) == 2 * FILE_SIZE == made.reader.min_offset
+    assert made.rings > 0
+    assert made.retention.as_dict()["deleted_files"] == {"age": 2, "size": 0, "disk_pressure": 0}
+    await made.judge()
+    assert made.starts == [2, 3]
+
+
+async def test_a_young_file_keeps_the_older_ones_behind_it(made: RetainedStore) -> None:
+    made.fill(4)
+    for file, seconds in ((0, 7200), (1, 0), (2, 7200)):
+        age(made, file, seconds)
+    await made.judge()
+    assert made.starts == [1, 2, 3]
+
+
+async def test_at_most_ten_files_go_in_one_run(made: RetainedStore) -> None:
+    made.fill(14)
+    made.clock.seconds = 10_000_000_000.0
+    await made.judge()
+    assert made.starts == [10, 11, 12, 13]
+    await made.judge()
+    assert made.starts == [13]
+
+
+async def test_the_log_is_no_larger_than_allowed(tmp_path: Path) -> None:
+    made = RetainedStore(tmp_path, POLICY._replace(size_max=3 * FILE_SIZE))
+    made.fill(6)
+    await made.judge()
+    assert made.starts == [3, 4, 5]
+    assert made.retention.as_dict()["deleted_files"]["size"] == 3
+    made.close()
+
+
+@pytest.mark.parametrize("holder", ["dispatch", "confirm", "snapshot", "no_snapshot"])
+async def test_what_others_need_stays_however_full_the_disk_is(
+    made: RetainedStore, holder: str
+) -> None:
+    made.fill(4)
+    fullness(made, 95)
+    match holder:
+        case "dispatch":
+            made.small.positions.publish(Slot.DISPATCHED_DURABLE, FILE_SIZE - 1)
+        case "confirm":
+            made.small.positions.publish(Slot.FLUSHED, FILE_SIZE - 1)
+        case "snapshot":
+            made.snapshot_start = FILE_SIZE - 1
+        case _:
+            made.snapshot_start = None
+    await made.judge()
+    assert made.starts == [0, 1, 2, 3]
+    told = made.retention.as_dict()["next_deletion"]
+    assert told["at_ms"] is None
+    assert (
+        told["kept_by"]
+        == {
+            "dispatch": "not_dispatched",
+            "confirm": "not_confirmed",
+            "snapshot": "snapshot",
+            "no_snapshot": "no_snapshot",
+        }[holder]
+    )
+
+
+async def test_a_full_disk_takes_as_many_files_as_bring_it_below_the_threshold(
+    made: RetainedStore,
+) -> None:
+    made.disk.total = 100 * FILE_SIZE
+    made.fill(8)
+    fullness(made, 88)
+    await made.judge()
+    assert made.starts == [3, 4, 5, 6, 7]
+    assert made.retention.as_dict()["deleted_files"]["disk_pressure"] == 3
+
+
+async def test_after_a_full_disks_run_the_next_waits_until_reput_has_let_go(
+    made: RetainedStore,
+) -> None:
+    """Blocks of a file that somebody has mapped are not free when its name is gone."""
+    made.disk.total = 100 * FILE_SIZE
+    made.fill(8)
+    fullness(made, 86)
+    await made.judge()
+    assert made.starts == [1, 2, 3, 4, 5, 6, 7]
+    fullness(made, 86)  # as if nothing had become free
+    await made.judge()
+    assert len(made.starts) == 7
+    made.reput_follows()
+    await made.judge()
+    assert len(made.starts) == 6
+    assert made.let_go == 1
+    fullness(made, 86)
+    made.clock.seconds += 6.0  # nor is a reput that does not answer waited for
+    await made.judge()
+    assert len(made.starts) == 5
+
+
+async def test_a_name_that_could_not_be_removed_is_removed_later(
+    made: RetainedStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made.fill(3)
+    age(made, 0, 7200)
+
+    def refuse(path: Path) -> None:
+        raise OSError(5, "planted")
+
+    monkeypatch.setattr(made.disk, "unlink", refuse)
+    for _ in range(2):
+        await made.judge()
+    assert made.starts == [0, 1, 2]
+    assert made.reader.min_offset == FILE_SIZE, "nobody reads it any more"
+    told = [each.__dict__.get("event") for each in caplog.records]
+    assert told.count("log-file-stays") == 1
+    monkeypatch.undo()
+    await made.judge()
+    assert made.starts == [1, 2]
+
+
+# -- sends -----------------------------------------------------------------------------------------
+
+
+async def test_sends_stop_above_the_warning_level_and_go_on_by_themselves(
+    made: RetainedStore,
+) -> None:
+    made.snapshot_start = None
+    fullness(made, 90)
+    await made.judge()
+    made.files.check_may_send()
+    fullness(made, 90.5)
+    await made.judge()
+    with pytest.raises(DiskFull, match="91 % full") as refused:
+        made.files.check_may_send()
+    assert (refused.value.used_percent, refused.value.limit) == (91, 90)
+    assert str(made.disk.log_dir) in refused.value.detail
+    assert [reason.code for reason in made.health.reasons] == ["disk-full"]
+    assert made.retention.as_dict()["sends_refused"] is True
+    fullness(made, 50)
+    await made.judge()
+    made.files.check_may_send()
+    assert made.health.ready
+
+
+async def test_no_file_is_made_ahead_that_would_fill_the_disk_beyond_it(
+    made: RetainedStore,
+) -> None:
+    made.disk.total = 100 * FILE_SIZE
+    made.fill(2)
+    fullness(made, 90)
+    files = made.small.appender.files
+    assert files.ready_ahead == 0
+    await made.files.wait()  # one there has to be, for the broker's own records
+    assert files.ready_ahead == 1
+    with pytest.raises(DiskFull, match="to 92 %"):
+        await made.files.wait()
+
+
+async def test_files_that_are_made_have_the_disk_looked_at_again(made: RetainedStore) -> None:
+    stop = asyncio.Event()
+    running = asyncio.create_task(made.retention.run(stop))
+    made.snapshot_start = None
+    await asyncio.sleep(0)
+    fullness(made, 95)
+    with pytest.raises(DiskFull):
+        await made.files.wait()
+    for _ in range(900):  # less than the second after which it would look by itself
+        if made.files.refusal is not None:
+            break
+        await asyncio.sleep(0.001)
+    assert made.files.refusal is not None
+    stop.set()
+    await running
+
+
+# -- what groups lose ------------------------------------------------------------------------------
+
+
+async def test_messages_that_a_group_had_not_read_are_counted_when_they_go(
+    made: RetainedStore,
+) -> None:
+    made.fill(5)
+    made.groups.committed = {
+        "slow": {("orders", 0): 4, ("deleted", 0): 0},
+        "fast": {("orders", 0): made.border(4)},
+    }
+    for file in range(2):
+        age(made, file, 7200)
+    await made.judge()
+    assert made.starts == [2, 3, 4]
+    assert made.skipped == {("slow", "orders"): made.border(2) - 4}
+
+
+async def test_messages_in_a_members_hands_are_lost_only_when_the_queue_changes_hands(
+    made: RetainedStore,
+) -> None:
+    made.fill(4)
+    key = ("orders", 0)
+    made.groups.committed = {"g": {key: 2}}
+    made.groups.owners["g", "orders", 0] = "m1"
+    made.groups.handed_out = {"g": {key: 3}}
+    age(made, 0, 7200)
+    await made.judge()
+    lost = made.border(1) - 5
+    assert made.skipped == {("g", "orders"): lost}
+    made.groups.committed["g"][key] = 4
+    await made.judge()
+    assert made.skipped == {("g", "orders"): lost}
+    made.groups.owners["g", "orders", 0] = "m2"
+    await made.judge()
+    assert made.skipped == {("g", "orders"): lost + 1}
+
+
+async def test_a_group_is_warned_of_once_before_its_messages_go(
+    made: RetainedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    made.fill(3)
+    made.groups.committed = {"slow": {("orders", 0): 2}, "fast": {("orders", 0): made.border(2)}}
+    age(made, 0, 3600 - 59)
+    for _ in range(3):
+        await made.judge()
+        made.clock.seconds += 0.1
+    warnings = [each for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert warnings[0].__dict__["event"] == "messages-expiring"
+    assert (warnings[0].__dict__["group"], warnings[0].__dict__["messages"]) == (
+        "slow",
+        made.border(1) - 2,
+    )
+    assert made.retention.expiring("slow") == {("orders", 0): made.border(1) - 2}
+    assert made.retention.expiring("fast") == {}
+    assert made.retention.expiring_groups == 1
+    made.groups.committed["slow"]["orders", 0] = made.border(1)
+    made.clock.seconds += 20
+    await made.judge()
+    assert [each.__dict__.get("event") for each in caplog.records][-1] == "messages-safe"
+    assert made.retention.expiring_groups == 0
+
+
+async def test_a_border_is_where_a_queue_begins_in_a_shorter_log(made: RetainedStore) -> None:
+    made.fill(6)
+    store = made.small.store
+    for files in range(6):
+        at = border(store, ("orders", 0), files * FILE_SIZE)
+        assert at == made.border(files)
+    assert border(store, ("orders", 0), 1 << 40) == len(made.small.units)
+    assert border(store, ("unknown", 3), 0) == 0
+
+
+# -- delayed messages ------------------------------------------------------------------------------
+
+
+async def test_delayed_messages_are_carried_on_before_their_file_goes(made: RetainedStore) -> None:
+    made.fill(3)
+    age(made, 0, 7200)
+    made.delayed.pending = 7
+    await made.judge()
+    assert made.delayed.carried_below == [FILE_SIZE]
+    assert made.starts == [1, 2]
+
+
+@pytest.mark.parametrize("full", [False, True])
+async def test_without_room_to_carry_them_on_only_a_full_disk_takes_the_file(
+    made: RetainedStore, full: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    made.disk.total = 100 * FILE_SIZE
+    made.fill(3)
+    age(made, 0, 7200)
+    fullness(made, 86 if full else 50)
+    made.delayed.pending, made.delayed.error = 7, DiskFull("planted.", "")
+    await made.judge()
+    assert made.starts == ([1, 2] if full else [0, 1, 2])
+    events = [each.__dict__.get("event") for each in caplog.records]
+    assert ("delayed-lost" if full else "delayed-not-carried") in events
+
+
+async def test_a_log_file_that_is_only_late_is_waited_for(made: RetainedStore) -> None:
+    made.disk.total = 100 * FILE_SIZE
+    made.fill(3)
+    fullness(made, 86)
+    made.delayed.pending, made.delayed.error = 7, FileNotReady("planted.", "")
+    await made.judge()
+    assert made.starts == [0, 1, 2]
+    made.delayed.error = None
+    await made.judge()
+    assert made.starts == [1, 2]
+
+
+# -- what is shown ---------------------------------------------------------------------------------
+
+
+async def test_the_view_tells_what_goes_next_and_when_sends_will_stop(made: RetainedStore) -> None:
+    made.fill(3)
+    for file in range(3):
+        age(made, file, 60)
+    fullness(made, 50)
+    for _ in range(20):
+        await made.judge()
+        made.clock.seconds += 5.0
+        made.disk.other += 1_000_000
+    told = made.retention.as_dict()
+    assert told["pressure"] == "none"
+    assert told["log_files"] == 3
+    assert told["oldest_file"]["age_ms"] == 160_000
+    assert told["next_deletion"]["why"] == "age"
+    due_in_ms = told["next_deletion"]["at_ms"] - made.clock.wall_ms()
+    assert due_in_ms == POLICY.age_ms - 160_000
+    assert told["log"]["used_percent"] in (51, 52)
+    assert told["forecast"]["growth_bytes_per_s"] == pytest.approx(200_000)
+    room = made.disk.total * 0.9 - told["log"]["used_bytes"]
+    assert told["forecast"]["full_in_s"] == pytest.approx(room / 200_000, rel=0.01)
+
+
+async def test_metrics_show_it_and_before_the_store_is_open_nothing(made: RetainedStore) -> None:
+    registry = CollectorRegistry()
+    metrics = RetentionMetrics(registry)
+    assert b"tidemark_log_segments_deleted_total{" not in generate_latest(registry)
+    made.fill(3)
+    age(made, 0, 7200)
+    await made.judge()
+    metrics.show = (made.retention, made.reader, lambda: PhysicalOffset(made.small.end))
+    shown = generate_latest(registry).decode()
+    assert 'tidemark_log_segments_deleted_total{reason="age"} 1.0' in shown
+    oldest = made.small.units[made.border(1)][3]
+    at_ms = made.reader.store_timestamp(
+        PhysicalOffset(oldest.physical_offset), oldest.size, made.small.end
+    )
+    assert at_ms is not None
+    assert registry.get_sample_value("tidemark_log_oldest_message_timestamp_seconds") == (
+        at_ms / 1000
+    )
+    assert "tidemark_store_full_seconds NaN" in shown
+    assert "tidemark_retention_sends_refused 0.0" in shown
