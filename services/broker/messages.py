@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from services.broker.delay.wanted import DELAY_FIELDS, Delay, wanted_delay
 from services.broker.fields import (
     known_fields,
     one_of,
@@ -25,8 +26,13 @@ from services.broker.fields import (
     whole_number,
 )
 from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
-from tidemark.errors import BadProperty, BadRequest, MessageTooLarge, TooManyMessages
-from tidemark.formats import batch, hashing, properties
+from tidemark.errors import (
+    BadProperty,
+    BadRequest,
+    MessageTooLarge,
+    TooManyMessages,
+)
+from tidemark.formats import batch, delay, hashing, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
 from tidemark.formats.record import CRC_PROPERTY_SIZE, Record
@@ -35,7 +41,6 @@ I32_MAX: Final = (1 << 31) - 1
 ACK_TIMEOUT_MS_DEFAULT: Final = 3000
 
 _REQUEST_FIELDS: Final = frozenset({"messages", "ack", "timeout_ms", "make_unique_ids"})
-_DELAY_FIELDS: Final = ("delay_level", "deliver_at_ms", "delay_ms")
 _MESSAGE_FIELDS: Final = frozenset(
     {
         "body",
@@ -47,7 +52,7 @@ _MESSAGE_FIELDS: Final = frozenset(
         "sharding_key",
         "flag",
         "unique_id",
-        *_DELAY_FIELDS,
+        *DELAY_FIELDS,
     }
 )
 
@@ -75,6 +80,8 @@ class ProduceRequest(NamedTuple):
     """None: no message names a queue. A number: all name that one. Else one pick per message."""
     ack: AckLevel
     timeout_ms: int
+    delays: list[Delay | None] | None = None
+    """One per message; None: no message waits."""
 
 
 class Rules(NamedTuple):
@@ -85,6 +92,8 @@ class Rules(NamedTuple):
     record_crc: bool
     """Whether the store adds the record CRC property, which needs its 20 bytes of properties."""
     ack_default: AckLevel = AckLevel.DISK
+    delay_levels_ms: tuple[int, ...] = ()
+    """[0] is the delay of level 1."""
 
     @property
     def properties_size_max(self) -> int:
@@ -99,7 +108,7 @@ def parse_produce(
 
     json_body: ``body`` is base64 text; otherwise it is bytes. make_unique_id: called once per
     message that brings no ``unique_id``, unless the request says ``make_unique_ids: false``.
-    Raises BadRequest, BadProperty, MessageTooLarge, TooManyMessages.
+    Raises BadRequest, BadProperty, DelayOutOfRange, MessageTooLarge, TooManyMessages.
     """
     fields = known_fields(table(value, "the request body"), _REQUEST_FIELDS, "")
     raw_messages = fields.get("messages")
@@ -127,10 +136,12 @@ def parse_produce(
     make = None if makes_ids is False else make_unique_id
     entries: list[WireMessage] = []
     picks: list[Pick] = []
+    delays: list[Delay | None] = []
     for index, message in enumerate(raw_messages):
-        entry, pick = _message(message, index, rules, json_body, make)
+        entry, pick, wait = _message(message, index, rules, json_body, make)
         entries.append(entry)
         picks.append(pick)
+        delays.append(wait)
     return ProduceRequest(
         entries=batch.encode(entries),
         message_count=len(entries),
@@ -141,6 +152,7 @@ def parse_produce(
             if timeout_ms is None
             else whole_number(timeout_ms, "timeout_ms", 1, ACK_TIMEOUT_MS_MAX)
         ),
+        delays=delays if any(delays) else None,
     )
 
 
@@ -158,17 +170,11 @@ def _message(
     rules: Rules,
     json_body: bool,
     make_unique_id: Callable[[], str] | None,
-) -> tuple[WireMessage, Pick]:
-    """One checked message, and what picks its queue."""
+) -> tuple[WireMessage, Pick, Delay | None]:
+    """One checked message, what picks its queue, and how long it is to wait."""
     at = f"messages[{index}]"
     fields = known_fields(table(value, at), _MESSAGE_FIELDS, at + ".")
-    for name in _DELAY_FIELDS:
-        if fields.get(name) is not None:
-            raise BadRequest(
-                f"{at}.{name}: this node does not deliver delayed messages. Nothing was stored.",
-                "Leave the field out; the message would be visible at once.",
-                field=f"{at}.{name}",
-            )
+    wait = wanted_delay(fields, at, level_count=len(rules.delay_levels_ms))
     queue = fields.get("queue")
     sharding_key = fields.get("sharding_key")
     if queue is not None and sharding_key is not None:
@@ -180,7 +186,8 @@ def _message(
     flag = fields.get("flag")
     pairs = _properties(fields, at, make_unique_id)
     encoded = properties.encode(pairs)
-    limit = rules.properties_size_max
+    # What waits gets more properties on its way: where it goes to, and when.
+    limit = rules.properties_size_max - (delay.PROPERTIES_ROOM if wait is not None else 0)
     if len(encoded) > limit:
         raise BadProperty(
             f"{at}: properties, tags and keys together take {len(encoded)} bytes, {limit} fit "
@@ -195,8 +202,8 @@ def _message(
         0 if flag is None else whole_number(flag, f"{at}.flag", -I32_MAX - 1, I32_MAX),
     )
     if queue is not None:
-        return entry, whole_number(queue, f"{at}.queue", 0, I32_MAX)
-    return entry, pairs.get(properties.SHARDING_KEY)
+        return entry, whole_number(queue, f"{at}.queue", 0, I32_MAX), wait
+    return entry, pairs.get(properties.SHARDING_KEY), wait
 
 
 def _body(fields: Mapping[str, object], at: str, size_max: int, json_body: bool) -> bytes:

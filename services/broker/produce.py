@@ -18,6 +18,8 @@ import msgpack
 from services.broker import queue_choice
 from services.broker.append import Append, Appended
 from services.broker.committer import Committer
+from services.broker.delay import placing
+from services.broker.delay.placing import Wait
 from services.broker.flusher import Flusher
 from services.broker.messages import AckLevel, Pick, ProduceRequest
 from services.broker.metrics import SIZE_BUCKETS, BrokerMetrics
@@ -44,7 +46,7 @@ _UNIQUE_ID: Final = properties.UNIQ_KEY.encode("ascii")
 class Sent:
     """An answered send: what was stored where, shown only when it is asked for."""
 
-    __slots__ = ("_appended", "_entries", "_positions", "_runs", "level")
+    __slots__ = ("_appended", "_entries", "_positions", "_runs", "_waits", "level")
 
     def __init__(
         self,
@@ -53,20 +55,23 @@ class Sent:
         runs: Sequence[Run],
         appended: Appended,
         positions: Sequence[int] | None = None,
+        waits: Sequence[Wait | None] | None = None,
     ) -> None:
         """entries: of all messages, in the request's order. positions: of each of them, its place
-        among the messages of the runs; None: the same.
+        among the messages of the runs; None: the same. waits: of each, what it waits for; None:
+        none waits.
         """
         self.level = level
         self._entries = entries
         self._runs = runs
         self._appended = appended
         self._positions = positions
+        self._waits = waits
 
     def packed(self) -> bytes:
         """The body of the answer in msgpack."""
         runs, appended = self._runs, self._appended
-        if len(runs) > 1:
+        if len(runs) > 1 or self._waits is not None:
             return cast(bytes, msgpack.packb(self.as_dict()))
         run = runs[0]
         return twins.pack_answer(
@@ -100,7 +105,7 @@ class Sent:
         offsets = list(itertools.accumulate(memoryview(sizes).cast("I"), initial=int(start)))
         positions = range(len(numbers)) if self._positions is None else self._positions
         host = runs[0].store_host
-        return [
+        results: list[dict[str, Any]] = [
             {
                 "message_id": ids.offset_id(host, offsets[position]),
                 "unique_id": _unique_id(entry.properties),
@@ -111,6 +116,11 @@ class Sent:
             }
             for entry, position in zip(batch.iterate(self._entries), positions, strict=True)
         ]
+        for result, wait in zip(results, self._waits or (), strict=False):
+            if wait is not None:
+                result["topic"] = wait.topic
+                result["deliver_at_ms"] = wait.due_ms(time_ms)
+        return results
 
 
 def _unique_id(raw: bytes | memoryview) -> str | None:
@@ -151,6 +161,7 @@ class _TopicCounters(NamedTuple):
     """What is counted for a topic's sends."""
 
     messages: Callable[[int], None]
+    waiting: Callable[[int], None]
     received_bytes: Callable[[int], None]
 
 
@@ -166,8 +177,11 @@ class Sends:
         metrics: BrokerMetrics,
         store_host: Host,
         committer: Committer | None = None,
+        delay_levels_ms: Sequence[int] = (),
     ) -> None:
-        """committer: of a pooled log; without one, what is appended is in the file at once."""
+        """committer: of a pooled log; without one, what is appended is in the file at once.
+        delay_levels_ms: [0] is the delay of level 1.
+        """
         self._append = append
         self._flusher = flusher
         self._committer = committer
@@ -175,6 +189,7 @@ class Sends:
         self._clock = clock
         self._metrics = metrics
         self._store_host = store_host
+        self._delay_levels_ms = delay_levels_ms
         self._turns: dict[str, int] = {}
         # Every series is looked up once: by its labels it costs more than the counting itself.
         self._counters: dict[str, _TopicCounters] = {}
@@ -185,11 +200,11 @@ class Sends:
     async def send(self, topic: str, request: ProduceRequest, born_host: Host) -> Sent:
         """Store all messages of the request or none; wait for its level.
 
-        Raises NotEnoughReplicas before anything is stored, AckTimeout after everything is, also if
-        the node stops before the level is reached.
+        Raises NotEnoughReplicas and DelayOutOfRange before anything is stored, AckTimeout after
+        everything is, also if the node stops before the level is reached.
         """
         started = self._clock.monotonic()
-        entries, message_count, picks, level, timeout_ms = request
+        entries, message_count, picks, level, timeout_ms, delays = request
         if level is AckLevel.REPLICATED:
             raise NotEnoughReplicas(
                 "ack=replicated needs a second copy, and this node is alone. Nothing was stored.",
@@ -197,26 +212,31 @@ class Sends:
             )
         queue_count = (await self._topics.for_sending(topic)).queues
         born_ms = self._clock.wall_ms()
-        store_host = self._store_host
-        positions = None
-        if isinstance(picks, list):
-            shares, positions = self._cut(topic, queue_count, entries, picks)
+        common = (born_host, self._store_host, born_ms)
+        positions = waits = None
+        if delays is not None:
+            placed = self._place(topic, queue_count, request, born_ms)
+            positions, waits = placed.positions, placed.waits
             runs = [
-                Run(topic, queue, part, count, born_host, store_host, born_ms)
-                for queue, part, count in shares
+                Run(share.topic, share.queue, share.entries, share.message_count, *common)
+                for share in placed.shares
             ]
+        elif isinstance(picks, list):
+            shares, positions = self._cut(topic, queue_count, entries, picks)
+            runs = [Run(topic, queue, part, count, *common) for queue, part, count in shares]
         else:
             if picks is None:
                 picks = self._turn(topic, queue_count)
             elif picks >= queue_count:
                 raise queue_choice.unknown_queue(topic, picks, queue_count)
-            runs = [Run(topic, picks, entries, message_count, born_host, store_host, born_ms)]
+            runs = [Run(topic, picks, entries, message_count, *common)]
         try:
             appended = self._append.append_now(runs)
         except FileNotReady:
             appended = await self._append.append(runs)
-        self._count(topic, entries, message_count, appended)
-        sent = Sent(level, entries, runs, appended, positions)
+        waiting = 0 if waits is None else sum(wait is not None for wait in waits)
+        self._count(topic, entries, message_count, appended, waiting)
+        sent = Sent(level, entries, runs, appended, positions, waits)
         try:
             if level is AckLevel.DISK:
                 deadline = started + timeout_ms / 1000
@@ -242,15 +262,33 @@ class Sends:
         turn = self._turn(topic, queue_count) if None in picks else 0
         return queue_choice.cut(entries, queue_choice.choose(topic, queue_count, picks, turn))
 
-    def _count(self, topic: str, entries: bytes, message_count: int, appended: Appended) -> None:
+    def _place(
+        self, topic: str, queue_count: int, request: ProduceRequest, now_ms: int
+    ) -> placing.Placed:
+        """Where messages go of which some wait."""
+        picks, delays = request.picks, request.delays
+        assert delays is not None
+        each = picks if isinstance(picks, list) else [picks] * request.message_count
+        turn = self._turn(topic, queue_count) if None in each else 0
+        queues = queue_choice.choose(topic, queue_count, each, turn)
+        return placing.place(
+            topic, request.entries, queues, delays, levels_ms=self._delay_levels_ms, now_ms=now_ms
+        )
+
+    def _count(
+        self, topic: str, entries: bytes, message_count: int, appended: Appended, waiting: int
+    ) -> None:
         label = self._metrics.topic_label(topic)
         counters = self._counters.get(label)
         if counters is None:
             counters = self._counters[label] = _TopicCounters(
                 self._metrics.messages_in.labels(label, "normal").inc,
+                self._metrics.messages_in.labels(label, "delay").inc,
                 self._metrics.received_bytes.labels(label).inc,
             )
-        counters.messages(message_count)
+        if waiting:
+            counters.waiting(waiting)
+        counters.messages(message_count - waiting)
         counters.received_bytes(appended.end - appended.start)
         counts = twins.body_size_counts(entries, SIZE_BUCKETS)
         total = counts.pop()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.broker.delay.wanted import Delay
 from services.broker.messages import (
     AckLevel,
     ProduceRequest,
@@ -26,7 +27,7 @@ from tidemark.errors import (
     RequestError,
     TooManyMessages,
 )
-from tidemark.formats import batch, hashing, properties, record
+from tidemark.formats import batch, delay, hashing, properties, record
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Message, Record
@@ -195,9 +196,9 @@ def test_a_request_without_messages_is_refused(value: object) -> None:
         ("flag", "1"),
         ("sharding_key", 1),
         ("unique_id", 1),
-        ("delay_level", 1),
-        ("delay_ms", 1000),
-        ("deliver_at_ms", 1),
+        ("delay_level", "1"),
+        ("delay_ms", 0.5),
+        ("deliver_at_ms", "soon"),
         ("tag", "misspelt"),
     ],
 )
@@ -220,6 +221,36 @@ def test_a_wrong_field_of_the_request_is_named(field: str, value: object) -> Non
 def test_queue_and_sharding_key_together_are_refused() -> None:
     error = refused({"messages": [{"body": b"x", "queue": 1, "sharding_key": "a"}]})
     assert "messages[0]" in error.detail
+
+
+def test_a_message_that_waits_leaves_room_for_what_is_added_on_its_way() -> None:
+    rules = RULES._replace(delay_levels_ms=(1000,))
+    room = rules.properties_size_max - delay.PROPERTIES_ROOM
+    fits = {"body": b"x", "properties": {"a": "v" * (room - len("a\x01\x02"))}}
+    for wait in ({}, {"delay_level": 1}):
+        value = {"messages": [{**fits, **wait}], "make_unique_ids": False}
+        parse_produce(value, rules=rules, json_body=False, make_unique_id=str)
+    grown = {"body": b"x", "properties": {"a": "v" * room}}
+    parse_produce({"messages": [grown]}, rules=rules, json_body=False, make_unique_id=str)
+    with pytest.raises(BadProperty, match=f"{room} fit"):
+        parse_produce(
+            {"messages": [{**grown, "delay_ms": 1}]},
+            rules=rules,
+            json_body=False,
+            make_unique_id=str,
+        )
+
+
+def test_messages_say_how_long_they_wait_one_by_one() -> None:
+    rules = RULES._replace(delay_levels_ms=(1000, 5000))
+    request = parse_produce(
+        {"messages": [{"body": b"a"}, {"body": b"b", "delay_level": 2}, {"body": b"c"}]},
+        rules=rules,
+        json_body=False,
+        make_unique_id=str,
+    )
+    assert request.delays == [None, Delay(level=2), None]
+    assert parse({"messages": [{"body": b"a"}]}).delays is None
 
 
 @pytest.mark.parametrize("separator", ["\x01", "\x02"])

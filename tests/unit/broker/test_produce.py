@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from services.broker.append import Append, Appended
 from services.broker.committer import Committer
+from services.broker.delay.wanted import Delay
 from services.broker.flusher import Flusher
 from services.broker.messages import AckLevel, Pick, ProduceRequest
 from services.broker.metrics import BrokerMetrics
@@ -23,6 +24,7 @@ from shared.state.records import TopicConfig
 from tidemark.errors import (
     AckTimeout,
     BadRequest,
+    DelayOutOfRange,
     DiskFull,
     FileNotReady,
     NotEnoughReplicas,
@@ -95,7 +97,13 @@ class OneTopic:
         return TopicConfig(name, QUEUES, QUEUES)
 
 
-def sends_to(log: Log, metrics: BrokerMetrics | None = None, *, pooled: bool = False) -> Sends:
+def sends_to(
+    log: Log,
+    metrics: BrokerMetrics | None = None,
+    *,
+    pooled: bool = False,
+    delay_levels_ms: tuple[int, ...] = (),
+) -> Sends:
     return Sends(
         cast(Append, log),
         cast(Flusher, log),
@@ -104,6 +112,7 @@ def sends_to(log: Log, metrics: BrokerMetrics | None = None, *, pooled: bool = F
         metrics or BrokerMetrics(CollectorRegistry()),
         HOST,
         cast(Committer, log) if pooled else None,
+        delay_levels_ms,
     )
 
 
@@ -305,3 +314,31 @@ async def test_messages_bytes_and_sizes_are_counted() -> None:
 )
 def test_every_refusal_is_counted_under_one_of_few_labels(error: TidemarkError, label: str) -> None:
     assert result_of(error) == label
+
+
+async def test_what_waits_is_told_where_and_until_when() -> None:
+    log = Log()
+    sends = sends_to(log, delay_levels_ms=(1000, 5000))
+    asked = request(b"now", b"level", b"time", b"past", picks=2)._replace(
+        delays=[None, Delay(level=2), Delay(after_ms=90_000), Delay(at_ms=1)]
+    )
+    before_ms = SystemClock().wall_ms()
+    sent = await sends.send("orders", asked, BORN)
+    now, level, time, past = sent.results()
+    assert "deliver_at_ms" not in now
+    assert "deliver_at_ms" not in past
+    assert [each["queue"] for each in (now, level, time, past)] == [2, 1, 0, 2]
+    assert level["topic"] == "SCHEDULE_TOPIC_XXXX"
+    assert level["deliver_at_ms"] == level["store_timestamp_ms"] + 5000
+    assert time["topic"] == "rmq_sys_wheel_timer"
+    assert 0 <= time["deliver_at_ms"] - before_ms - 90_000 < 60_000
+    assert (now["queue_offset"], past["queue_offset"]) == (0, 1)
+    assert msgpack.unpackb(sent.packed()) == sent.as_dict()
+
+
+async def test_a_request_with_a_time_too_far_ahead_stores_nothing() -> None:
+    log = Log()
+    asked = request(b"a", b"b")._replace(delays=[None, Delay(at_ms=1 << 60)])
+    with pytest.raises(DelayOutOfRange, match=r"messages\[1\].deliver_at_ms"):
+        await sends_to(log).send("orders", asked, BORN)
+    assert log.requests == []
