@@ -23,6 +23,18 @@ _NAME: Final[Schema] = {
     "maxLength": 127,
     "example": "billing",
 }
+_TOPIC: Final[Schema] = {
+    "type": "string",
+    "pattern": "^((%RETRY%|%DLQ%)[%|a-zA-Z0-9_-]{1,120}|[%|a-zA-Z0-9_-]{1,127})$",
+    "example": "orders",
+}
+_MESSAGE_ID: Final[Schema] = {
+    "type": "string",
+    "pattern": "^([0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})[0-7][0-9A-Fa-f]{15}$",
+    "description": "As a send or a fetch gave it.",
+}
+_NULL: Final[Schema] = {"type": "null"}
+_PLACE: Final = ["topic", "queue", "queue_offset"]
 _ERRORS: Final = {
     400: "A field or name is missing, of the wrong type or out of range; `detail` names it.",
     403: "The topic's permissions do not allow it.",
@@ -39,8 +51,8 @@ _ERRORS: Final = {
 SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "Nack": object_of(
         {
-            "message_id": or_null({**_TEXT, "description": "Either this or the place."}),
-            "topic": or_null(_NAME),
+            "message_id": or_null(_MESSAGE_ID),
+            "topic": or_null(_TOPIC),
             "queue": or_null(integer(0, I32_MAX)),
             "queue_offset": or_null(_NUMBER),
             "delay_level": or_null(
@@ -56,6 +68,28 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         },
         [],
         additionalProperties=False,
+        description="The message is named by its id, or by where it was read.",
+        oneOf=[
+            {
+                "properties": {"message_id": {"type": "string"}, **dict.fromkeys(_PLACE, _NULL)},
+                "required": ["message_id"],
+            },
+            {
+                "properties": {
+                    "message_id": _NULL,
+                    "topic": {"type": "string"},
+                    "queue": {"type": "integer"},
+                    "queue_offset": {"type": "integer"},
+                },
+                "required": _PLACE,
+            },
+        ],
+        **{
+            "not": {
+                "properties": {"generation": {"type": "integer"}, "member": _NULL},
+                "required": ["generation"],
+            }
+        },
     ),
     "SentBack": object_of(
         {
@@ -211,6 +245,8 @@ def _call(
     errors: tuple[int, ...],
     parameters: list[Schema],
     body: str | None = None,
+    *,
+    body_required: bool = True,
 ) -> Schema:
     call: Schema = {
         "operationId": name,
@@ -228,7 +264,8 @@ def _call(
         },
     }
     if body is not None:
-        call["requestBody"] = {"required": True, "content": {JSON: {"schema": ref(body)}}}
+        content = {JSON: {"schema": ref(body)}}
+        call["requestBody"] = {"required": body_required, "content": content}
     return call
 
 
@@ -268,6 +305,7 @@ PATHS: Final[dict[str, dict[str, Any]]] = {
             _STORING,
             [_GROUP],
             "Redrive",
+            body_required=False,
         )
     },
     "/v1/messages/{message_id}/trace": {
