@@ -22,7 +22,13 @@ from services.broker.retention.retention import LogFile, Why
 from shared.files.commit_log import CommitLogReader
 from shared.files.mapped_file_queue import MappedFileQueue
 from shared.files.positions import Positions
-from tidemark.errors import DiskFull, FileNotReady, ReadOnlyDisk, StoreError
+from tidemark.errors import (
+    DiskFull,
+    FileNotReady,
+    NotServing,
+    ReadOnlyDisk,
+    TidemarkError,
+)
 from tidemark.formats.checkpoint import Slot
 from tidemark.offsets import PhysicalOffset
 
@@ -75,6 +81,8 @@ class Deletion:
         self._delayed = delayed
         self._expiry = expiry
         self._ring = ring
+        self._said_to_stay = -1
+        """Start of the file whose staying was named last."""
 
     async def remove(self, file: LogFile, why: Why, may_go: Callable[[], bool]) -> bool:
         """Let the oldest file go; whether it did.
@@ -118,7 +126,7 @@ class Deletion:
             return True
         try:
             carried = await self._delayed.carry_below(end)
-        except (DiskFull, ReadOnlyDisk, FileNotReady) as error:
+        except (DiskFull, ReadOnlyDisk, FileNotReady, NotServing) as error:
             return self._goes_uncarried(file, why, error)
         if carried.carried or carried.lost:
             log.info(
@@ -132,10 +140,13 @@ class Deletion:
             )
         return True
 
-    def _goes_uncarried(self, file: LogFile, why: Why, error: StoreError) -> bool:
+    def _goes_uncarried(self, file: LogFile, why: Why, error: TidemarkError) -> bool:
         """There is no room to append them. A disk that is too full has nothing else to give up;
         any other reason can wait."""
         goes = why is Why.PRESSURE and isinstance(error, DiskFull)
+        if not goes and file.start == self._said_to_stay:
+            return False
+        self._said_to_stay = file.start
         log.error(
             "delayed messages of the oldest log file are lost: there is no room to carry them on"
             if goes
