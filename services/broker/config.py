@@ -11,6 +11,7 @@ import ipaddress
 from pathlib import Path
 from typing import Final, Literal
 
+from services.broker.retention.retention import Policy, parse_hours
 from shared.files.store_config import LocalStoreConfig, StoreConfig, parse_delay_levels
 from shared.runtime.config import setting
 from tidemark.formats.hosts import Host
@@ -158,6 +159,37 @@ class BrokerConfig:
     dispatch_lag_max: int = setting(
         1 << 30, unit="bytes", minimum=1 << 20, says="sends get 503 once more is undispatched"
     )
+    retention_age_ms: int = setting(
+        259_200_000,
+        unit="ms",
+        minimum=1000,
+        says="log files last written so long ago have expired; small: slow consumers lose "
+        "messages, large: the disk fills",
+    )
+    delete_when: str = setting(
+        "04", says="hours of the day, local time, joined by ;, in which expired files go"
+    )
+    retention_size_max: int = setting(
+        0, unit="bytes", minimum=0, says="log beyond is deleted, oldest first; 0: no bound"
+    )
+    disk_used_percent_max: int = setting(
+        75, unit="percent", minimum=10, maximum=95, says="above, expired files go at any hour"
+    )
+    disk_forcible_percent: int = setting(
+        85, unit="percent", minimum=30, maximum=85, says="above, files go whatever their age"
+    )
+    disk_warning_percent: int = setting(
+        90, unit="percent", minimum=35, maximum=90, says="above, sends are refused"
+    )
+    clean_file_forcibly: bool = setting(
+        True, says="false: a full disk refuses sends and keeps what is young"
+    )
+    retention_warn_ms: int = setting(
+        3_600_000,
+        unit="ms",
+        minimum=0,
+        says="groups with unread messages are named in the log so long before these go",
+    )
     clock_step_max_ms: int = setting(
         10_000,
         unit="ms",
@@ -170,6 +202,7 @@ class BrokerConfig:
         if self.advertised_host:
             ipaddress.ip_address(self.advertised_host)  # ValueError names it
         parse_delay_levels(self.store.delay_levels)
+        parse_hours(self.delete_when)
         file_size = self.store.commit_log_file_size
         if file_size < 4096:
             raise ValueError(f"store.commit_log_file_size is {file_size}, less than 4096 bytes")
@@ -188,6 +221,19 @@ class BrokerConfig:
     def reserve(self) -> int:
         """Bytes of log kept for the broker's own records; small files keep a quarter of one."""
         return min(self.reserve_bytes, self.store.commit_log_file_size // 4)
+
+    @property
+    def retention_policy(self) -> Policy:
+        """When log files may go."""
+        return Policy(
+            self.retention_age_ms,
+            parse_hours(self.delete_when),
+            self.retention_size_max,
+            self.disk_used_percent_max,
+            self.disk_forcible_percent,
+            self.disk_warning_percent,
+            self.clean_file_forcibly,
+        )
 
     def store_host(self, port: int) -> Host:
         """The address that records and message ids carry."""

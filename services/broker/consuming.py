@@ -1,4 +1,4 @@
-"""The consumers' side of a broker, built and run: groups, send-backs, traces, lag.
+"""The consumers' side of a broker, built and run: groups, retries, delays, retention, lag.
 
 Built when the state has been replayed; its background parts begin when the node has recorded its
 start, because all of them append, and end with the node. Before: ``serving`` has the log, the
@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from services.broker.append import Append
 from services.broker.config import BrokerConfig
+from services.broker.delay.build import make_delayed
+from services.broker.files_ahead import FilesAhead
 from services.broker.flusher import Flusher
 from services.broker.groups.commit_times import CommitTimes
 from services.broker.groups.configs import GroupConfigs
@@ -31,14 +33,23 @@ from services.broker.metrics import BrokerMetrics
 from services.broker.pull import Puller
 from services.broker.query import Queries
 from services.broker.queue_offsets import QueueOffsets
+from services.broker.retention.deletion import Deletion
+from services.broker.retention.expiry import Expiry
+from services.broker.retention.keeper import Retention
 from services.broker.state_log import StateLog
 from services.broker.topic_views import TopicViews
 from services.broker.topics import Topics
 from shared.files.commit_log import CommitLogReader
+from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.index import IndexReader
+from shared.files.positions import Positions
+from shared.files.store_dir import StoreDir
+from shared.runtime.clock import utc_offset_s
+from shared.runtime.health import Health
 from shared.state.state import BrokerState
 from tidemark.clock import Clock
+from tidemark.errors import StoreError
 from tidemark.formats.hosts import Host
 from tidemark.offsets import PhysicalOffset
 
@@ -53,9 +64,14 @@ class Foundation(NamedTuple):
     clock: Clock
     metrics: BrokerMetrics
     store_host: Host
+    health: Health
+    directory: StoreDir
+    positions: Positions
     state: BrokerState
     """As served; each part of it has one owner."""
     state_log: StateLog
+    appender: CommitLogAppender
+    files_ahead: FilesAhead
     append: Append
     flusher: Flusher
     queue_offsets: QueueOffsets
@@ -66,8 +82,13 @@ class Foundation(NamedTuple):
     index_reader: IndexReader
     queues: ConsumeQueues
     reader: CommitLogReader
-    flushed: Callable[[], PhysicalOffset]
     dispatched: Callable[[], PhysicalOffset]
+    confirmed: Callable[[], PhysicalOffset]
+    ring_reput: Callable[[], object]
+
+    def flushed(self) -> PhysicalOffset:
+        """End of what is on disk."""
+        return self.appender.flushed
 
 
 class Consuming:
@@ -96,8 +117,73 @@ class Consuming:
             base.clock,
             start_count=lambda: base.state_log.start_count,
         )
+        self._health = base.health
+        self._delay_fault: str | None = None
+        self.delayed = make_delayed(
+            base.directory,
+            base.positions,
+            base.clock,
+            base.append,
+            base.flusher,
+            base.state_log,
+            base.queue_offsets,
+            base.queries,
+            state=base.state,
+            dispatched=base.dispatched,
+            flushed=base.flushed,
+            log_end=lambda: base.appender.appended,
+            on_fault=self._delay_stands_still,
+        )
+        self._add_retention(base)
         self._add_send_back(base)
         self._add_views(base)
+
+    def _delay_stands_still(self, error: StoreError | None) -> None:
+        if self._delay_fault is not None:
+            self._health.clear_reason(self._delay_fault)
+        self._delay_fault = None
+        if error is not None:
+            self._delay_fault = error.code
+            self._health.add_reason(error.code, f"{error.detail} {error.advice}")
+
+    def _add_retention(self, base: Foundation) -> None:
+        config, coordinator = base.config, self.groups.coordinator
+        expiry = Expiry(
+            base.directory,
+            self.offsets,
+            coordinator,
+            shown_from=base.views.shown_from,
+            on_skipped=base.metrics.groups.skipped,
+        )
+
+        def forget_names() -> None:
+            base.queues.forget()
+            base.index_reader.close()
+
+        self.retention = Retention(
+            base.directory,
+            base.positions,
+            base.appender,
+            base.files_ahead,
+            Deletion(
+                base.appender.files,
+                base.reader,
+                base.positions,
+                self.delayed,
+                expiry,
+                ring=base.ring_reput,
+            ),
+            expiry,
+            base.clock,
+            base.health,
+            config.retention_policy,
+            snapshot_start=lambda: base.state_log.snapshot_start,
+            confirmed=base.confirmed,
+            utc_offset_s=utc_offset_s,
+            warn_ms=config.retention_warn_ms,
+            on_names_gone=forget_names,
+        )
+        base.metrics.retention.show = (self.retention, base.reader, base.confirmed)
 
     def _add_send_back(self, base: Foundation) -> None:
         store = base.config.store
@@ -156,7 +242,7 @@ class Consuming:
             coordinator,
             looks,
             base.clock,
-            expiring=lambda group: {},
+            expiring=self.retention.expiring,
         )
         base.metrics.group_gauges.connect(
             Sources(self.configs, self.offsets, coordinator, looks, base.clock)
@@ -167,6 +253,8 @@ class Consuming:
         parts: Mapping[str, Callable[[asyncio.Event], Coroutine[None, None, None]]] = {
             "offsets": self.offsets.run,
             "groups": self.groups.coordinator.run,
+            "delayed": self._deliver,
+            "retention": self.retention.run,
         }
 
         def after_opening(
@@ -179,6 +267,10 @@ class Consuming:
             return part
 
         return {name: after_opening(run) for name, run in parts.items()}
+
+    async def _deliver(self, stop: asyncio.Event) -> None:
+        self.delayed.begin()
+        await self.delayed.run(stop)
 
     async def finish(self) -> None:
         """Append what is still to be said; the node stops, and appending ends after this."""

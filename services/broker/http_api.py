@@ -17,10 +17,11 @@ from typing import Final
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
-from services.broker import encodings, openapi
+from services.broker import api_document, encodings, openapi
 from services.broker.borrowed import records_answer
 from services.broker.calls import Calls, CallTools, Route, answer, encoding_of
 from services.broker.connections import CallHandler, error_fields
+from services.broker.delay.calls import DelayCalls
 from services.broker.encodings import Encoding
 from services.broker.fields import (
     I64_MAX,
@@ -30,7 +31,6 @@ from services.broker.fields import (
     shown,
 )
 from services.broker.gate import Gate
-from services.broker.groups import openapi_groups, openapi_retry, openapi_views
 from services.broker.groups.calls import GroupCalls
 from services.broker.groups.retry_calls import RetryCalls
 from services.broker.groups.view_calls import GroupViewCalls
@@ -44,9 +44,9 @@ from services.broker.http_requests import (
 from services.broker.limits import PULL_BYTES_MAX, PULL_MAX, QUERY_MAX, WAIT_MS_MAX
 from services.broker.messages import Rules, message_map, tags_code
 from services.broker.metrics import BrokerMetrics
-from services.broker.openapi_merge import Fragment, merged
 from services.broker.parts import Parts
 from services.broker.pull import PullRequest, parse_tags
+from services.broker.retention.calls import RetentionCalls
 from services.broker.send_call import SendCall
 from services.broker.unique_ids import UniqueIds
 from shared.files.pull import PullResult
@@ -76,15 +76,15 @@ PULL_PATH: Final = re.compile(
 """Path of a pull as nearly all are: what is escaped, and any mistake, goes the long way."""
 
 
-FRAGMENTS: Final = tuple(
-    Fragment(each.PATHS, each.SCHEMAS) for each in (openapi_groups, openapi_views, openapi_retry)
-)
-"""What the modules of calls say about themselves."""
-
-
 def modules(tools: CallTools) -> Sequence[Calls]:
     """The calls that have modules of their own."""
-    return (GroupCalls(tools), GroupViewCalls(tools), RetryCalls(tools))
+    return (
+        GroupCalls(tools),
+        GroupViewCalls(tools),
+        RetryCalls(tools),
+        DelayCalls(tools),
+        RetentionCalls(tools),
+    )
 
 
 class Api:
@@ -115,10 +115,7 @@ class Api:
             gate, rules, self._bodies, unique_ids, metrics, lambda: self._parts().sends
         )
         self._document = encodings.encode(
-            merged(
-                openapi.document(version=version, rules=rules, request_size_max=request_size_max),
-                *FRAGMENTS,
-            ),
+            api_document.document(version=version, rules=rules, request_size_max=request_size_max),
             Encoding.JSON,
         )
         self._counted_out: dict[str, tuple[Callable[[float], None], Callable[[float], None]]] = {}

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from services.broker.bulk_metrics import BulkCounter, BulkHistogram
 from services.broker.groups.counters import SERIES_MAX, GroupCounters
 from services.broker.groups.metrics import GroupGauges
+from services.broker.retention.metrics import RetentionMetrics
 from shared.runtime.metrics import SECONDS_BUCKETS
 
 TOPICS_MAX: Final = 1000
@@ -31,6 +32,7 @@ class BrokerMetrics:
         self._registry = registry
         self.groups = GroupCounters(registry, group_series_max)
         self.group_gauges = GroupGauges(registry, group_series_max)
+        self.retention = RetentionMetrics(registry)
         self._topics: set[str] = set()
         self.messages_in = BulkCounter(
             "tidemark_broker_messages_in_total",

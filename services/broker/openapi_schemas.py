@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from services.broker.fields import I64_MAX
 from services.broker.limits import (
     ACK_TIMEOUT_MS_MAX,
     MESSAGES_MAX,
@@ -16,6 +17,7 @@ from services.broker.limits import (
 )
 from services.broker.messages import I32_MAX, AckLevel, Rules
 from services.broker.retention.retention import SHOWN_MS_MAX
+from tidemark.formats.delay import DELAY_MS_MAX
 from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
 
 Schema = dict[str, Any]
@@ -94,9 +96,17 @@ def _message_in(rules: Rules) -> Schema:
                     "description": "The sender's own id; default: the broker makes one.",
                 }
             ),
-            "delay_level": {"type": "null", "description": "Delayed delivery is not served."},
-            "delay_ms": {"type": "null", "description": "Delayed delivery is not served."},
-            "deliver_at_ms": {"type": "null", "description": "Delayed delivery is not served."},
+            "delay_level": or_null(
+                integer(
+                    1,
+                    I32_MAX,
+                    "Delay level: 1 to as many as `delay_levels` has. One of the three at most.",
+                )
+            ),
+            "delay_ms": or_null(integer(0, DELAY_MS_MAX, "Delivered so long after now.")),
+            "deliver_at_ms": or_null(
+                integer(0, I64_MAX, "Delivered then, ms since 1970; at most 40 days ahead.")
+            ),
         },
         [],
         additionalProperties=False,

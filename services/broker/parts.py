@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from services.broker.delay.delayed import DelayedMessages
 from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.consumer_groups import ConsumerGroups
 from services.broker.groups.redrive import Redrive
@@ -13,6 +14,7 @@ from services.broker.groups.views import GroupViews
 from services.broker.produce import Sends
 from services.broker.pull import Puller
 from services.broker.query import Queries
+from services.broker.retention.keeper import Retention
 from services.broker.topic_views import TopicViews
 
 
@@ -29,3 +31,5 @@ class Parts(NamedTuple):
     send_back: SendBack
     redrive: Redrive
     tracer: Tracer
+    delayed: DelayedMessages
+    retention: Retention

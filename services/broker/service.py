@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 
 from services.broker.config import BrokerConfig
 from services.broker.connections import BoundedServer
+from services.broker.delay.delayed import DelayedMessages
 from services.broker.gate import Gate
 from services.broker.http_api import Api
 from services.broker.messages import Rules
@@ -80,6 +81,7 @@ class Broker:
             closing.callback(doorbell.close)
             self._add_store_metrics(store)
             api = self._api()
+            self._add_delay_metrics(api)
             server = BoundedServer(
                 api.app,
                 self._metrics,
@@ -126,7 +128,11 @@ class Broker:
         config = self._config
         return Api(
             self._gate,
-            Rules(config.message_size_max, config.store.record_crc),
+            Rules(
+                config.message_size_max,
+                config.store.record_crc,
+                delay_levels_ms=config.store.delay_levels_ms,
+            ),
             self._clock,
             self._metrics,
             UniqueIds(self._clock, config.store_host(config.port)),
@@ -211,6 +217,25 @@ class Broker:
                     "reason": recovered.cut.reason,
                 },
             )
+
+    def _add_delay_metrics(self, api: Api) -> None:
+        def read(value: Callable[[DelayedMessages], float | None]) -> Callable[[], float]:
+            def now() -> float:
+                known = None if api.parts is None else value(api.parts.delayed)
+                return float("nan") if known is None else known
+
+            return now
+
+        self._metrics.read(
+            "tidemark_timer_pending_messages",
+            "Delayed messages not yet due; NaN while unknown.",
+            read(lambda delayed: delayed.pending),
+        )
+        self._metrics.read(
+            "tidemark_timer_overdue_seconds",
+            "Age of the most overdue delayed message, 0 when none is; NaN while unknown.",
+            read(lambda delayed: delayed.overdue_s),
+        )
 
     def _add_store_metrics(self, store: OpenStore) -> None:
         read, positions, recovery = self._metrics.read, store.positions, self._health.recovery

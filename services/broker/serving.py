@@ -344,6 +344,7 @@ class Serving:
             self._metrics,
             self._host,
             self._committer,
+            delay_levels_ms=config.store.delay_levels_ms,
         )
         consuming = Consuming(
             Foundation(
@@ -351,8 +352,13 @@ class Serving:
                 self._clock,
                 self._metrics,
                 self._host,
+                self._health,
+                store.directory,
+                self._positions,
                 state,
                 state_log,
+                self._appender,
+                self._files,
                 append,
                 self._flusher,
                 offsets,
@@ -363,8 +369,9 @@ class Serving:
                 index,
                 self._queues,
                 self._reader,
-                flushed=lambda: self._appender.flushed,
                 dispatched=self._dispatched,
+                confirmed=lambda: PhysicalOffset(self._positions.get(store.confirm_slot)),
+                ring_reput=lambda: self._doorbell.ring(REPUT),
             ),
             on_group_change=lambda: config_files.groups_changed(),
         )
@@ -402,6 +409,8 @@ class Serving:
             consuming.send_back,
             consuming.redrive,
             consuming.tracer,
+            consuming.delayed,
+            consuming.retention,
         )
         return Built(parts, append, consuming, state_log, config_files, opening)
 

@@ -103,7 +103,7 @@ def _registered_metrics() -> dict[str, tuple[str, str]]:
         # Loops first, for their variables: a name may be made from one of a loop over literals.
         words: dict[str, list[str]] = {}
         for loop in ast.walk(tree):
-            if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Tuple):
+            if isinstance(loop, ast.For | ast.comprehension) and isinstance(loop.iter, ast.Tuple):
                 match loop.target:
                     case ast.Tuple(elts=[ast.Name(id=variable), *_]):
                         words[variable] = [
@@ -127,7 +127,7 @@ def _registered_metrics() -> dict[str, tuple[str, str]]:
                     labels = [
                         each for each in (*call.args[2:3], *given) if isinstance(each, ast.List)
                     ]
-                    named = ", ".join(ast.literal_eval(labels[0])) if labels else "–"
+                    named = ", ".join(ast.literal_eval(labels[0]) if labels else ()) or "–"
                     suffix = "_total" if function == "CounterMetricFamily" else ""
                     found[name + suffix] = (kind, named)
     return found
@@ -138,6 +138,8 @@ def _spelled(name: ast.expr, words: dict[str, list[str]]) -> list[str]:
     match name:
         case ast.Constant(value=str(text)):
             return [text]
+        case ast.Name(id=variable):
+            return words.get(variable, [])
         case ast.JoinedStr(values=parts):
             found = [""]
             for part in parts:

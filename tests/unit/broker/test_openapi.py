@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.broker import openapi
+from services.broker import api_document, openapi
 from services.broker.gate import Gate
 from services.broker.http_api import Api
 from services.broker.messages import _MESSAGE_FIELDS, Rules
@@ -22,7 +22,7 @@ RULES = Rules(message_size_max=1000, record_crc=True)
 
 @pytest.fixture
 def document() -> dict[str, Any]:
-    return openapi.document(version="1", rules=RULES, request_size_max=1000)
+    return api_document.document(version="1", rules=RULES, request_size_max=1000)
 
 
 def test_every_route_is_described_and_everything_described_is_a_route(

@@ -1,0 +1,65 @@
+"""The whole OpenAPI document: ``openapi``, and what each module of calls says of its own. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from services.broker import openapi
+from services.broker.delay import openapi_delayed
+from services.broker.groups import openapi_groups, openapi_retry, openapi_views
+from services.broker.messages import Rules
+from services.broker.retention import openapi_retention
+
+Schema = dict[str, Any]
+
+
+class Fragment(NamedTuple):
+    """What a module says about its calls."""
+
+    paths: Mapping[str, Mapping[str, Any]]
+    """Path → method → call."""
+    schemas: Mapping[str, Any]
+    """By name."""
+
+
+FRAGMENTS: Final = tuple(
+    Fragment(each.PATHS, each.SCHEMAS)
+    for each in (
+        openapi_groups,
+        openapi_views,
+        openapi_retry,
+        openapi_delayed,
+        openapi_retention,
+    )
+)
+
+
+def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
+    """All calls of the API port."""
+    plain = openapi.document(version=version, rules=rules, request_size_max=request_size_max)
+    return merged(plain, *FRAGMENTS)
+
+
+def merged(whole: Schema, *fragments: Fragment) -> Schema:
+    """The document with the fragments in it.
+
+    A path may be spoken for by several of them, each with other methods. Raises ValueError if two
+    describe the same call, or give the same name to different schemas.
+    """
+    paths = {path: dict(calls) for path, calls in whole["paths"].items()}
+    schemas = dict(whole["components"]["schemas"])
+    for fragment in fragments:
+        for path, calls in fragment.paths.items():
+            known = paths.setdefault(path, {})
+            if twice := known.keys() & calls.keys():
+                raise ValueError(f"{path} is described twice: {', '.join(sorted(twice))}")
+            known.update(calls)
+        for name, schema in fragment.schemas.items():
+            if schemas.setdefault(name, schema) != schema:
+                raise ValueError(f"two schemas are named {name}")
+    return {
+        **whole,
+        "paths": paths,
+        "components": {**whole["components"], "schemas": schemas},
+    }
