@@ -93,3 +93,44 @@ async def test_only_pulls_whose_clients_are_gone_are_let_go_of() -> None:
     stays.wake(Wake.TIME)
     held.close()
     assert stays.woken.result() is Wake.TIME
+
+
+class Watching:
+    """Counts what it is told, and begins anew each time if it is to."""
+
+    def __init__(self, held: HeldPulls, *, again: bool = False) -> None:
+        self.held = held
+        self.again = again
+        self.told = 0
+
+    def wake(self, why: Wake) -> None:
+        self.told += 1
+        self.held.unwatch(A, self)
+        if self.again:
+            self.held.watch(A, self, appended_to=None)
+
+
+async def test_a_watcher_is_told_once_until_it_watches_anew() -> None:
+    held = HeldPulls()
+    once, again = Watching(held), Watching(held, again=True)
+    for watcher in (once, again):
+        held.watch(A, watcher, appended_to=None)
+    for end in (10, 20):
+        assert held.appended([A, B], PhysicalOffset(end))
+        held.dispatched_to(PhysicalOffset(end))
+    assert (once.told, again.told) == (1, 2)
+    held.unwatch(A, again)
+    held.unwatch(A, again)
+    assert not held.appended([A], PhysicalOffset(30))
+
+
+async def test_a_call_without_a_queue_is_woken_by_who_holds_it_or_at_the_end() -> None:
+    held = HeldPulls()
+    call = held.hold(None, appended_to=None, is_gone=lambda: True)
+    assert not held.appended([A], PhysicalOffset(10))
+    held.let_go_of_gone()
+    assert call.woken.result() is Wake.GONE
+    held.let_go(call)
+    last = held.hold(None, appended_to=None, is_gone=lambda: False)
+    held.close()
+    assert last.woken.result() is Wake.CLOSE

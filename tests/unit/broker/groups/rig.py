@@ -1,0 +1,249 @@
+"""Groups over a store of a few kilobytes: everything is real but the state's log and the clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from services.broker.groups.configs import GroupConfigs
+from services.broker.groups.consumer_groups import ConsumerGroups
+from services.broker.groups.coordinator import Joined
+from services.broker.groups.fetch import Fetched
+from services.broker.groups.offsets import Offsets
+from services.broker.groups.requests import (
+    CommitLevel,
+    CommitRequest,
+    FetchRequest,
+    JoinRequest,
+    ResetRequest,
+    Subscribed,
+    ToOffset,
+)
+from services.broker.metrics import BrokerMetrics
+from services.broker.pull import Puller
+from services.broker.queue_offsets import Queue, QueueOffsets
+from services.broker.topic_views import TopicViews
+from services.broker.topics import Topics
+from shared.files.commit_log import CommitLogReader
+from shared.files.consume_queue import ConsumeQueues
+from shared.files.store_dir import StoreConfig
+from shared.state.records import GroupConfig, GroupRecord, Start, TopicConfig, TopicRecord
+from shared.state.state import BrokerState
+from tests.support.small_store import SmallStore
+from tidemark.formats import record
+from tidemark.offsets import PhysicalOffset, QueueOffset
+
+GROUP = "billing"
+SESSION_MS = 10_000
+CONFIG = StoreConfig(
+    commit_log_file_size=1 << 20,
+    consume_queue_file_size=20_000,
+    index_slots=20,
+    index_entries=30,
+)
+
+
+class SetClock:
+    """Stands still until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000 + self.now_ms
+
+    def monotonic(self) -> float:
+        return self.now_ms / 1000
+
+    def boot_ms(self) -> int:
+        return self.now_ms
+
+
+class StateLog:
+    """Takes every record; all of it is durable at once."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    async def append_state(self, body: bytes) -> PhysicalOffset:
+        return await self.append_soon(body)
+
+    async def append_soon(self, body: bytes) -> PhysicalOffset:
+        self.bodies.append(body)
+        return PhysicalOffset(len(self.bodies))
+
+    def append_offsets_now(self, bodies: Sequence[bytes]) -> PhysicalOffset:
+        self.bodies += bodies
+        return PhysicalOffset(len(self.bodies))
+
+    async def file_made(self) -> None:
+        raise AssertionError("there is always room")
+
+    async def durable(self, end: PhysicalOffset) -> None:
+        assert end <= len(self.bodies)
+
+
+class Rig:
+    """A topic ``orders`` of four queues, and the parts that serve its consumers."""
+
+    def __init__(self, root: Path) -> None:
+        self.small = SmallStore(root, CONFIG)
+        self.clock = SetClock()
+        self.log = StateLog()
+        self.state = BrokerState()
+        self.state.apply(TopicRecord(0, TopicConfig("orders", 4, 4)))
+        self.registry = CollectorRegistry()
+        self.metrics = BrokerMetrics(self.registry)
+        self.reader = CommitLogReader(self.small.store, self.small.positions)
+        self.queues = ConsumeQueues(self.small.store, self.reader)
+        self.next_offsets = QueueOffsets({})
+        self.dispatched = PhysicalOffset(0)
+        self.topics = Topics(
+            self.state, self.log, self.next_offsets, flushed=lambda: 0, on_change=self._changed
+        )
+        self.views = TopicViews(
+            self.topics,
+            self.queues,
+            self.reader,
+            lambda: self.dispatched,
+            auto_create=False,
+            queues_default=4,
+            clock=self.clock,
+        )
+        self.puller = Puller(
+            self.queues,
+            self.reader,
+            self.next_offsets,
+            self.clock,
+            self.metrics,
+            floor=self.views.floor,
+            dispatched=lambda: self.dispatched,
+            written=lambda: self.small.end,
+            held_max=10,
+        )
+        self.offsets = Offsets(self.state, self.log, flushed=lambda: 0)
+        self.configs = GroupConfigs(
+            self.state, self.log, self.topics, self.offsets, flushed=lambda: 0
+        )
+        self.groups = ConsumerGroups.make(
+            self.configs,
+            self.offsets,
+            self.topics,
+            self.views,
+            self.puller,
+            self.metrics.groups,
+            self.clock,
+            start_count=lambda: 3,
+        )
+        self.coordinator, self.commits = self.groups
+
+    def _changed(self) -> None:
+        self.coordinator.topics_changed()
+
+    def close(self) -> None:
+        self.queues.forget()
+        self.reader.close()
+        self.small.close()
+
+    def group(self, **fields: object) -> None:
+        """Make the group with these fields of its configuration."""
+        config = GroupConfig(GROUP)._replace(**fields)  # type: ignore[arg-type]
+        self.state.apply(GroupRecord(0, config))
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def append(
+        self, count: int, queue: int = 0, *, tags: str | None = None, topic: str = "orders"
+    ) -> None:
+        """Messages that no consumer may see yet."""
+        for _ in range(count):
+            self.small.put(topic, queue, tags=tags, body=b"x" * 10)
+            following = self.next_offsets.next_of((topic, queue)) + 1
+            self.next_offsets.raise_to((topic, queue), QueueOffset(following))
+        self.small.flush()
+        self.puller.held.appended([(topic, queue)], self.small.end)
+
+    def dispatch(self) -> None:
+        """Let consumers see what was appended."""
+        self.small.dispatch()
+        self.dispatched = self.small.end
+        self.puller.held.dispatched_to(self.dispatched)
+
+    def put(
+        self, count: int, queue: int = 0, *, tags: str | None = None, topic: str = "orders"
+    ) -> None:
+        """Messages that consumers see."""
+        self.append(count, queue, tags=tags, topic=topic)
+        self.dispatch()
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    async def join(
+        self,
+        member: str = "m1",
+        *,
+        tags: str = "*",
+        topic: str = "orders",
+        generation: int | None = None,
+        holding: set[Queue] | None = None,
+        session_ms: int = SESSION_MS,
+    ) -> Joined:
+        request = JoinRequest([Subscribed(topic, tags)], session_ms, holding, generation)
+        return await self.coordinator.join(GROUP, member, request)
+
+    async def fetch(
+        self,
+        member: str = "m1",
+        *,
+        generation: int | None = None,
+        count_max: int = 100,
+        bytes_max: int = 1 << 20,
+        wait_ms: int = 0,
+        positions: Sequence[tuple[Queue, int]] = (),
+        is_gone: bool = False,
+    ) -> Fetched:
+        request = FetchRequest(generation, count_max, bytes_max, wait_ms, list(positions))
+        return await self.coordinator.fetch(GROUP, member, request, lambda: is_gone)
+
+    async def commit(
+        self,
+        moves: dict[Queue, int],
+        *,
+        member: str | None = "m1",
+        generation: int | None = None,
+        level: CommitLevel = CommitLevel.ACCEPTED,
+    ) -> CommitLevel:
+        if member is not None and generation is None:
+            generation = self.coordinator.generation(GROUP)
+        return await self.commits.commit(GROUP, CommitRequest(member, generation, moves, level))
+
+    async def reset(
+        self,
+        to: Start | ToOffset,
+        *,
+        queue: int | None = None,
+        dry_run: bool = False,
+        topic: str = "orders",
+    ) -> list[tuple[int, int | None, int]]:
+        asked = asyncio.create_task(
+            self.commits.reset(GROUP, ResetRequest(topic, queue, to, dry_run))
+        )
+        await asyncio.sleep(0)
+        await self.offsets.finish()  # no background part writes here
+        return [(each.queue, each.before, each.after) for each in await asked]
+
+    def committed(self, queue: int = 0, topic: str = "orders") -> int | None:
+        return self.offsets.get(GROUP, topic, queue)
+
+
+def got(fetched: Fetched) -> dict[int, list[int]]:
+    """Queue → queue offsets of the messages of ``orders`` in an answer, in their order."""
+    found: dict[int, list[int]] = {}
+    for piece in fetched.pieces:
+        numbers = [int(record.decode(data).queue_offset) for _, _, data in piece.result.messages()]
+        assert piece.queue[1] not in found, "a queue comes once in an answer"
+        found[piece.queue[1]] = numbers
+    return found

@@ -1,0 +1,276 @@
+"""The coordinator: who may join, where members begin, what time and topics do to a group."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from services.broker.groups.requests import JoinRequest, Subscribed
+from tests.unit.broker.groups.rig import GROUP, SESSION_MS, Rig, got
+from tidemark.errors import (
+    BadTags,
+    ConsumeDisabled,
+    GroupInUse,
+    NotPermitted,
+    Overloaded,
+    StaleGeneration,
+    UnknownGroup,
+    UnknownMember,
+    UnknownTopic,
+)
+
+ALL = [("orders", queue) for queue in range(4)]
+
+
+async def test_a_join_makes_the_group_and_its_retry_topic(rig: Rig) -> None:
+    joined = await rig.join()
+    assert rig.configs.get(GROUP).name == GROUP
+    assert rig.topics.find("%RETRY%billing") is not None
+    assert joined.generation == (3 << 32) + 2
+    assert rig.coordinator.state(GROUP) == "stable"
+    assert rig.coordinator.owner(GROUP, "orders", 0) == "m1"
+    (member,) = rig.coordinator.members(GROUP)
+    assert member.member == "m1"
+    assert Subscribed("orders", "*") in member.subscriptions
+    assert rig.coordinator.members("other") == []
+    assert rig.coordinator.state("other") == "empty"
+    assert rig.coordinator.generation("other") is None
+
+
+@pytest.mark.parametrize(
+    ("topic", "tags", "error"),
+    [
+        ("missing", "*", UnknownTopic),
+        ("orders", "a || ", BadTags),
+        ("orders", "* || a", BadTags),
+        ("closed", "*", NotPermitted),
+    ],
+)
+async def test_who_cannot_take_what_it_wants_is_not_let_in(
+    rig: Rig, topic: str, tags: str, error: type[Exception]
+) -> None:
+    rig.state.topics["closed"] = rig.state.topics["orders"]._replace(name="closed", perm=2)
+    with pytest.raises(error):
+        await rig.join(topic=topic, tags=tags)
+    assert rig.coordinator.member_count(GROUP) == 0
+
+
+async def test_a_group_that_is_switched_off_takes_nobody(rig: Rig) -> None:
+    rig.group(consume_enabled=False)
+    with pytest.raises(ConsumeDisabled):
+        await rig.join()
+
+
+async def test_a_heartbeat_of_one_that_is_gone_says_so_and_it_joins_again(rig: Rig) -> None:
+    joined = await rig.join()
+    rig.clock.now_ms += SESSION_MS - 1
+    await rig.join(generation=joined.generation)
+    rig.clock.now_ms += SESSION_MS - 1
+    assert (await rig.join(generation=joined.generation)).generation == joined.generation
+    rig.clock.now_ms += SESSION_MS
+    with pytest.raises(UnknownMember):
+        await rig.join(generation=joined.generation)
+    assert (await rig.join()).generation > joined.generation
+
+
+async def test_a_dead_members_messages_are_handed_out_again(rig: Rig) -> None:
+    rig.put(4)
+    await rig.join("m1")
+    await rig.fetch("m1")
+    await rig.commit({ALL[0]: 1})
+    joined = await rig.join("m2", session_ms=60_000)
+    rig.clock.now_ms += SESSION_MS
+    rig.coordinator.look()
+    assert rig.coordinator.owner(GROUP, "orders", 0) == "m2"
+    heard = await rig.join("m2", generation=joined.generation)
+    assert [queue for queue in heard.assignment if queue[0] == "orders"] == ALL
+    assert got(await rig.fetch("m2", generation=heard.generation)) == {0: [1, 2, 3]}
+
+
+async def test_a_queue_changes_hands_when_its_old_owner_has_let_go(rig: Rig) -> None:
+    rig.put(2, 3)
+    first = await rig.join("m1")
+    await rig.fetch("m1")
+    second = await rig.join("m2", holding=set())
+    assert second.assignment == []
+    assert rig.coordinator.state(GROUP) == "rebalancing"
+    heard = await rig.join("m1", generation=first.generation, holding=set(first.assignment))
+    moving = set(first.assignment) - set(heard.assignment)
+    assert len(moving) == 2
+    if ALL[3] in moving:
+        await rig.commit({ALL[3]: 2}, generation=heard.generation)  # it may still finish
+    await rig.join("m1", generation=heard.generation, holding=set(heard.assignment))
+    third = await rig.join("m2", generation=second.generation)
+    assert set(third.assignment) == moving
+    assert rig.coordinator.state(GROUP) == "stable"
+
+
+async def test_a_join_without_a_generation_begins_at_what_is_committed(rig: Rig) -> None:
+    rig.put(4)
+    joined = await rig.join()
+    await rig.fetch()
+    await rig.commit({ALL[0]: 2})
+    await rig.join(generation=joined.generation)
+    assert (await rig.fetch()).pieces == []
+    await rig.join()
+    assert got(await rig.fetch()) == {0: [2, 3]}
+
+
+async def test_leaving_frees_the_queues_at_once_and_the_last_ones_leave_nothing(rig: Rig) -> None:
+    await rig.join("m1")
+    await rig.join("m2", holding=set())
+    rig.coordinator.leave(GROUP, "m1")
+    assert rig.coordinator.owner(GROUP, "orders", 0) == "m2"
+    with pytest.raises(UnknownMember):
+        rig.coordinator.leave(GROUP, "m1")
+    rig.coordinator.leave(GROUP, "m2")
+    assert rig.coordinator.state(GROUP) == "empty"
+    with pytest.raises(UnknownGroup):
+        rig.coordinator.leave("never", "m1")
+    rig.clock.now_ms += 10 * SESSION_MS
+    rig.coordinator.look()
+
+
+@pytest.mark.parametrize(("start", "begins"), [("first", 0), ("last", 3), (None, 1)])
+async def test_a_new_group_begins_where_it_says_and_that_is_committed(
+    rig: Rig, start: str | None, begins: int
+) -> None:
+    first_ms = rig.small.now_ms
+    rig.put(3)
+    rig.group(start=first_ms + 2 if start is None else start)
+    await rig.join()
+    assert rig.committed() == begins
+    rig.coordinator.leave(GROUP, "m1")
+    rig.put(1)
+    await rig.join()
+    assert got(await rig.fetch()) == {0: list(range(begins, 4))}
+
+
+# Kafka's auto.offset.reset=latest loses what is sent to a new partition before a consumer sees it.
+async def test_a_queue_that_a_known_topic_gets_is_read_from_its_first_message(rig: Rig) -> None:
+    rig.group(start="last")
+    joined = await rig.join()
+    await rig.topics.create("orders", 6)
+    rig.put(2, 5)
+    rig.coordinator.look()
+    heard = await rig.join(generation=joined.generation)
+    assert ("orders", 5) in heard.assignment
+    assert got(await rig.fetch()) == {5: [0, 1]}
+
+
+async def test_a_topic_that_is_deleted_or_closed_leaves_its_members_without_queues(
+    rig: Rig,
+) -> None:
+    joined = await rig.join()
+    await rig.topics.delete("orders")
+    rig.coordinator.look()
+    assert rig.coordinator.members(GROUP)[0].assignment == [("%RETRY%billing", 0)]
+    with pytest.raises(UnknownTopic):
+        await rig.join(generation=joined.generation)
+
+
+async def test_retries_are_read_from_the_first_whatever_the_start(rig: Rig) -> None:
+    rig.group(start="last")
+    await rig.configs.retry_topic(GROUP)
+    rig.put(1, topic="%RETRY%billing", tags="any")
+    await rig.join(tags="new")
+    answer = await rig.fetch()
+    assert [piece.queue for piece in answer.pieces] == [("%RETRY%billing", 0)]
+
+
+async def test_every_member_of_a_broadcasting_group_gets_everything(rig: Rig) -> None:
+    rig.group(broadcast=True, start="last")
+    rig.put(1)
+    for member in ("m1", "m2"):
+        joined = await rig.join(member)
+        assert joined.assignment == ALL
+    rig.put(2)
+    for member in ("m1", "m2"):
+        assert got(await rig.fetch(member)) == {0: [1, 2]}
+    assert rig.committed() is None
+    assert rig.coordinator.in_flight(GROUP) == {}
+    assert got(await rig.fetch("m1", positions=[(ALL[0], 0)])) == {0: [0, 1, 2]}
+    await rig.topics.create("orders", 5)
+    rig.put(1, 4)
+    rig.coordinator.look()
+    assert got(await rig.fetch("m2")) == {4: [0]}
+
+
+async def test_order_and_broadcast_change_only_without_members(rig: Rig) -> None:
+    await rig.join()
+    await rig.coordinator.put(GROUP, {"order": False, "retry_max": 3})
+    assert rig.configs.get(GROUP).retry_max == 3
+    with pytest.raises(GroupInUse):
+        await rig.coordinator.put(GROUP, {"order": True})
+    with pytest.raises(GroupInUse):
+        await rig.coordinator.delete(GROUP)
+    rig.coordinator.leave(GROUP, "m1")
+    assert (await rig.coordinator.put(GROUP, {"broadcast": True})).broadcast
+    await rig.coordinator.delete(GROUP)
+    assert rig.configs.find(GROUP) is None
+
+
+# 1. A group without members is made a broadcasting one; 2. while that is flushed a member joins,
+# and gets a share of the queues; 3. the next member gets all of them.
+async def test_who_joins_while_a_group_is_changed_waits_for_it(rig: Rig) -> None:
+    rig.group()
+    async with rig.coordinator.alone(GROUP):
+        with pytest.raises(GroupInUse):
+            await rig.coordinator.delete(GROUP)
+        joins = asyncio.create_task(rig.join())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not joins.done()
+        await rig.configs.put(GROUP, {"broadcast": True})
+    assert (await joins).config.broadcast
+
+
+async def test_members_and_their_queues_are_bounded(rig: Rig) -> None:
+    rig.coordinator._members_per_group_max = 1
+    joined = await rig.join("m1")
+    with pytest.raises(Overloaded):
+        await rig.join("m2")
+    await rig.join("m1", generation=joined.generation)
+    rig.coordinator._members_max = 1
+    other = JoinRequest([Subscribed("orders", "*")], SESSION_MS, None, None)
+    with pytest.raises(Overloaded):
+        await rig.coordinator.join("other", "m1", other)
+    rig.coordinator._queues_per_group_max = 3
+    with pytest.raises(Overloaded):
+        await rig.join("m1", generation=joined.generation)
+
+
+async def test_a_caller_is_known_by_its_member_and_generation(rig: Rig) -> None:
+    joined = await rig.join()
+    rig.coordinator.check_caller(GROUP, "m1", joined.generation)
+    rig.coordinator.check_caller(GROUP, None, None)
+    with pytest.raises(StaleGeneration):
+        rig.coordinator.check_caller(GROUP, "m1", joined.generation - 1)
+    with pytest.raises(UnknownMember):
+        rig.coordinator.check_caller(GROUP, "m2", joined.generation)
+    with pytest.raises(StaleGeneration):
+        rig.coordinator.check_caller("other", "m1", joined.generation)
+
+
+async def test_members_that_come_and_go_leave_nothing_behind(rig: Rig) -> None:
+    for _ in range(50):
+        await rig.join()
+        rig.coordinator.leave(GROUP, "m1")
+    assert len(rig.coordinator._due) == 1
+    assert not rig.coordinator._live
+    assert rig.coordinator._member_count == 0
+    assert not rig.puller.held._watchers
+
+
+async def test_the_background_part_notices_a_death(rig: Rig) -> None:
+    await rig.join()
+    stop = asyncio.Event()
+    runs = asyncio.create_task(rig.coordinator.run(stop))
+    waits = asyncio.create_task(rig.fetch(wait_ms=2 * SESSION_MS))
+    await asyncio.sleep(0)
+    rig.clock.now_ms += SESSION_MS
+    with pytest.raises(UnknownMember):
+        await waits
+    stop.set()
+    await runs

@@ -1,0 +1,283 @@
+"""Fetch: what a member gets of all its queues, in which turn, and what a wait ends with."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from services.broker.groups.fetch import Fetched
+from tests.unit.broker.groups.rig import GROUP, SESSION_MS, Rig, got
+from tidemark.errors import DamagedFile, NotAssigned, StaleGeneration, UnknownMember
+
+ALL = [("orders", queue) for queue in range(4)]
+
+
+async def held(rig: Rig, **arguments: object) -> asyncio.Task[Fetched]:
+    """A fetch that waits."""
+    task = asyncio.create_task(rig.fetch(wait_ms=20_000, **arguments))  # type: ignore[arg-type]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not task.done()
+    return task
+
+
+async def test_a_member_gets_all_messages_of_all_queues_once(rig: Rig) -> None:
+    for queue in range(4):
+        rig.put(3, queue)
+    joined = await rig.join()
+    assert [queue for queue in joined.assignment if queue[0] == "orders"] == ALL
+    assert ("%RETRY%billing", 0) in joined.assignment
+    assert got(await rig.fetch()) == {queue: [0, 1, 2] for queue in range(4)}
+    assert (await rig.fetch()).pieces == []
+
+
+async def test_queues_are_taken_in_turn(rig: Rig) -> None:
+    for queue in range(4):
+        rig.put(20, queue)
+    await rig.join()
+    answers = [got(await rig.fetch(count_max=5)) for _ in range(8)]
+    for answer in answers:
+        assert sum(map(len, answer.values())) == 5
+    assert {queue for answer in answers[:4] for queue in answer} == set(range(4))
+    assert {queue for answer in answers[4:] for queue in answer} == set(range(4))
+
+
+async def test_an_answer_ends_at_its_bytes_but_holds_one_message(rig: Rig) -> None:
+    rig.put(5)
+    await rig.join()
+    assert got(await rig.fetch(bytes_max=1)) == {0: [0]}
+
+
+async def test_a_held_fetch_is_woken_by_a_message_of_any_queue_once_it_is_dispatched(
+    rig: Rig,
+) -> None:
+    await rig.join()
+    await rig.fetch()
+    waits = await held(rig)
+    rig.append(1, 2)
+    await asyncio.sleep(0)
+    assert not waits.done()
+    assert rig.puller.held.expects
+    rig.dispatch()
+    assert got(await waits) == {2: [0]}
+    assert rig.registry.get_sample_value("tidemark_broker_long_polls") == 0
+
+
+async def test_a_message_appended_before_the_fetch_and_dispatched_behind_it_wakes_it(
+    rig: Rig,
+) -> None:
+    await rig.join()
+    rig.append(1, 1)
+    waits = await held(rig)
+    rig.dispatch()
+    assert got(await waits) == {1: [0]}
+
+
+async def test_a_held_fetch_ends_after_its_time(rig: Rig) -> None:
+    await rig.join()
+    waits = asyncio.create_task(rig.fetch(wait_ms=1))
+    await asyncio.sleep(0)
+    rig.clock.now_ms += 1
+    assert (await waits).pieces == []
+
+
+async def test_a_held_fetch_ends_when_its_client_is_gone_or_the_node_stops(rig: Rig) -> None:
+    rig.put(1)
+    await rig.join()
+    assert (await rig.fetch(wait_ms=1000, is_gone=True)).pieces == []
+    assert got(await rig.fetch()) == {0: [0]}, "its place did not move for one who is gone"
+    waits = await held(rig)
+    rig.puller.held.close()
+    assert (await waits).pieces == []
+
+
+async def test_a_later_fetch_of_the_member_ends_an_earlier_one(rig: Rig) -> None:
+    await rig.join()
+    first = await held(rig)
+    second = await held(rig)
+    assert (await first).pieces == []
+    rig.put(1)
+    assert got(await second) == {0: [0]}
+
+
+# 1. m1's fetch is held in generation 1; 2. m2 leaves, and its queue is m1's in generation 2; 3. the
+# fetch brings a message of it. m1 knows nothing of that queue and throws the message away, while
+# its place in the queue stands behind it.
+async def test_a_fetch_ends_with_a_new_generation_and_brings_nothing_of_it(rig: Rig) -> None:
+    await rig.join("m1")
+    await rig.join("m2", holding=set())
+    await rig.join("m1", generation=rig.coordinator.generation(GROUP))
+    generation = rig.coordinator.generation(GROUP)
+    waits = await held(rig)
+    rig.append(1, 3)
+    rig.append(1, 0)
+    rig.coordinator.leave(GROUP, "m2")
+    rig.dispatch()
+    answer = await waits
+    assert answer.pieces == []
+    assert generation is not None
+    assert answer.generation > generation
+    with pytest.raises(StaleGeneration):
+        await rig.fetch(generation=generation)
+    assert got(await rig.fetch(generation=answer.generation)) == {0: [0], 3: [0]}
+
+
+async def test_a_held_fetch_of_a_member_that_dies_says_so(rig: Rig) -> None:
+    await rig.join()
+    waits = await held(rig)
+    rig.clock.now_ms += SESSION_MS
+    rig.coordinator.look()
+    with pytest.raises(UnknownMember):
+        await waits
+    with pytest.raises(UnknownMember):
+        await rig.fetch()
+
+
+async def test_positions_say_where_to_go_on(rig: Rig) -> None:
+    rig.put(5)
+    await rig.join()
+    await rig.fetch()
+    assert got(await rig.fetch(positions=[(ALL[0], 2)])) == {0: [2, 3, 4]}
+    with pytest.raises(NotAssigned):
+        await rig.fetch(positions=[(("orders", 9), 0)])
+    answer = await rig.fetch(positions=[(ALL[0], 99)])
+    assert [(piece.result.status.value, piece.next_offset) for piece in answer.pieces] == [
+        ("OFFSET_OVERFLOW_BADLY", 5)
+    ]
+    rig.put(1)
+    assert got(await rig.fetch()) == {0: [5]}
+
+
+async def test_below_the_minimum_the_new_start_is_told_once_and_the_member_goes_on(
+    rig: Rig,
+) -> None:
+    rig.put(5)
+    rig.group()
+    rig.offsets.accept(GROUP, {ALL[0]: 1})
+    topic = rig.state.topics["orders"]
+    rig.state.topics["orders"] = topic._replace(min_offsets={0: 3})
+    await rig.join()
+    (piece,) = (await rig.fetch()).pieces
+    assert (piece.result.status.value, piece.from_offset, piece.next_offset) == (
+        "OFFSET_TOO_SMALL",
+        1,
+        3,
+    )
+    assert got(await rig.fetch()) == {0: [3, 4]}
+
+
+async def test_an_ordered_groups_next_batch_waits_for_the_commit_of_the_last(rig: Rig) -> None:
+    rig.group(order=True)
+    rig.put(4)
+    rig.put(1, 1)
+    await rig.join()
+    assert got(await rig.fetch(count_max=2)) == {0: [0, 1]}
+    assert got(await rig.fetch(count_max=2)) == {1: [0]}
+    waits = await held(rig, count_max=2)
+    await rig.commit({ALL[0]: 1})
+    rig.put(1)
+    await asyncio.sleep(0)
+    assert not waits.done(), "one of the two is not done yet"
+    await rig.commit({ALL[0]: 2})
+    assert got(await waits) == {0: [2, 3]}
+
+
+async def test_an_ordered_queue_that_was_read_again_waits_for_what_was_read(rig: Rig) -> None:
+    rig.group(order=True)
+    rig.put(2)
+    await rig.join()
+    await rig.fetch()
+    assert got(await rig.fetch(positions=[(ALL[0], 0)])) == {0: [0, 1]}
+    assert (await rig.fetch(positions=[(ALL[0], 1)])).pieces == []
+    await rig.commit({ALL[0]: 1})
+    assert got(await rig.fetch()) == {0: [1]}
+
+
+async def test_only_messages_with_the_members_tags_come(rig: Rig) -> None:
+    rig.put(1, tags="new")
+    rig.put(1, tags="old")
+    rig.put(1, tags="paid")
+    await rig.join(tags="new || paid")
+    answer = await rig.fetch()
+    assert got(answer) == {0: [0, 2]}
+    assert answer.pieces[0].next_offset == 3
+
+
+# A group that takes one tag of many looked as if it never caught up: nothing that it could commit
+# lay behind its last message.
+async def test_messages_that_no_tag_takes_are_committed_once_those_before_them_are(
+    rig: Rig,
+) -> None:
+    rig.put(3, tags="old")
+    await rig.join(tags="new")
+    waits = await held(rig)
+    assert rig.committed() == 3
+    rig.put(1, tags="new")
+    assert got(await waits) == {0: [3]}
+    rig.put(2, tags="old")
+    answer = await rig.fetch()
+    assert [(piece.from_offset, piece.next_offset) for piece in answer.pieces] == [(4, 6)]
+    assert rig.committed() == 3, "message 3 is not done"
+    await rig.commit({ALL[0]: 4})
+    assert rig.committed() == 6
+
+
+async def test_a_filtered_tail_of_a_batch_is_done_with_its_last_message(rig: Rig) -> None:
+    for tags in ("new", "old", "new", "old", "old"):
+        rig.put(1, tags=tags)
+    rig.group(order=True)
+    await rig.join(tags="new")
+    assert got(await rig.fetch()) == {0: [0, 2]}
+    rig.put(1, tags="new")
+    assert (await rig.fetch()).pieces == []
+    await rig.commit({ALL[0]: 3})
+    assert rig.committed() == 5
+    assert got(await rig.fetch()) == {0: [5]}
+
+
+async def test_damage_in_one_queue_hides_no_other(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.put(1, 0)
+    rig.put(1, 1)
+    await rig.join()
+    look = rig.puller.look
+
+    def damaged(request: object) -> object:
+        if request.queue == 0:  # type: ignore[attr-defined]
+            raise DamagedFile("planted", "none")
+        return look(request)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rig.puller, "look", damaged)
+    found: list[dict[int, list[int]]] = []
+    for _ in range(4):
+        try:
+            found.append(got(await rig.fetch()))
+        except DamagedFile:
+            found.append({})
+    assert {1: [0]} in found
+    assert {} in found
+
+
+async def test_who_got_what_is_remembered_and_redeliveries_are_counted(rig: Rig) -> None:
+    rig.put(3)
+    joined = await rig.join()
+    await rig.fetch()
+    delivery = rig.coordinator.deliveries(GROUP, "orders", 0, 1)
+    assert delivery is not None
+    assert (delivery.first, delivery.end, delivery.member) == (0, 3, "m1")
+    assert delivery.generation == joined.generation
+    assert rig.coordinator.deliveries(GROUP, "orders", 0, 3) is None
+    assert rig.coordinator.in_flight(GROUP)[ALL[0]] == 3
+    await rig.fetch(positions=[(ALL[0], 1)])
+    name = "tidemark_group_redelivered_messages_total"
+    labels = {"group": GROUP, "topic": "orders"}
+    assert rig.registry.get_sample_value(name, labels) == 2
+
+
+async def test_at_the_bound_of_held_calls_a_fetch_is_answered_at_once(rig: Rig) -> None:
+    await rig.join()
+    with rig.puller.place():
+        rig.puller._places.limit = 1
+        assert (await rig.fetch(wait_ms=10_000)).pieces == []
