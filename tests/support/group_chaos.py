@@ -218,7 +218,8 @@ class Chaos:
         for number, member in [*self._leaving.items()]:
             if member.poll() is not None:
                 del self._leaving[number]
-                if member.returncode != 0:
+                # Killed by the SIGTERM itself: it had only begun to start.
+                if member.returncode not in (0, -signal.SIGTERM):
                     self._ended_badly(number, member)
 
     def _ended_badly(self, number: int, member: subprocess.Popen[bytes]) -> None:
