@@ -1,0 +1,255 @@
+"""Retention on a small file system under constant load: never full, oldest first, losses exact.
+
+A group's member reads more slowly than others write, so that deletion overtakes it again and again,
+and somebody pulls at the very beginning of a queue. What was lost is what the member was never
+handed, and the counter of lost messages has to say the same number, to the message.
+
+TIDEMARK_RETENTION_SECONDS: how long the load lasts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import pytest
+
+from tests.support.node import Node, wait_until
+from tests.support.small_disk import MIB, mounted
+
+SECONDS: Final = float(os.environ.get("TIDEMARK_RETENTION_SECONDS", "10"))
+DISK_SIZE: Final = 64 * MIB
+QUEUES: Final = 4
+BODY: Final = "x" * 2000
+PER_SEND: Final = 100
+SENDS_PER_S: Final = 60
+"""12 MB/s: the disk would be full after five seconds."""
+FETCHES_PER_S: Final = 20
+PER_FETCH: Final = 40
+"""The member reads 1.6 MB/s at most."""
+GROUP: Final = "/v1/groups/slow"
+SKIPPED: Final = 'tidemark_group_skipped_messages_total{group="slow",reason="expired",topic="load"}'
+
+
+@pytest.fixture(params=["ext4", "tmpfs"])
+def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    with mounted(request.param, tmp_path, DISK_SIZE) as disk:
+        yield disk
+
+
+class DiskWatch:
+    """Looks at the disk and the log's names all the time, in a thread."""
+
+    def __init__(self, disk: Path) -> None:
+        self._disk = disk
+        self._log = disk / "store" / "commitlog"
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.fullest = 0.0
+        self.looks = 0
+        self.first = 0
+        self.wrong: list[str] = []
+
+    def __enter__(self) -> DiskWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.005):
+            facts = os.statvfs(self._disk)
+            used = facts.f_blocks - facts.f_bfree
+            self.fullest = max(self.fullest, used / (used + facts.f_bavail))
+            self.looks += 1
+            self._look_at_names()
+
+    def _look_at_names(self) -> None:
+        starts = sorted(int(path.name) for path in self._log.iterdir())
+        gaps = [b for a, b in itertools.pairwise(starts) if b != a + MIB]
+        if gaps:
+            self.wrong.append(f"files {starts} are no gapless run")
+        if starts[0] < self.first:
+            self.wrong.append(f"the log began at {self.first}, then at {starts[0]}")
+        self.first = starts[0]
+
+
+@dataclass
+class Ledger:
+    """What was sent, handled and told."""
+
+    acked: int = 0
+    refused: list[str] = field(default_factory=list)
+    handled: dict[int, set[int]] = field(default_factory=lambda: {q: set() for q in range(QUEUES)})
+    jumps: int = 0
+    too_small: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+async def call(
+    http: aiohttp.ClientSession, method: str, path: str, body: object = None
+) -> tuple[int, dict[str, Any]]:
+    async with http.request(method, path, json=body) as answer:
+        return answer.status, await answer.json() if answer.status != 204 else {}
+
+
+async def load(http: aiohttp.ClientSession, ledger: Ledger, until: float) -> None:
+    """Send at a steady pace, whatever is answered."""
+    next_at, number = time.monotonic(), 0
+    while (now := time.monotonic()) < until:
+        await asyncio.sleep(max(0.0, next_at - now))
+        next_at += 1 / SENDS_PER_S
+        messages = [{"body_text": BODY, "queue": number % QUEUES} for _ in range(PER_SEND)]
+        number += 1
+        status, told = await call(http, "POST", "/v1/topics/load/messages", {"messages": messages})
+        if status == 200:
+            ledger.acked += len(told["results"])
+        else:
+            ledger.refused.append(told["code"])
+
+
+async def read_slowly(
+    http: aiohttp.ClientSession, ledger: Ledger, loading: asyncio.Task[None]
+) -> None:
+    """The group's only member: slow while there is load, then to the end of every queue."""
+    path = f"{GROUP}/members/m1"
+    status, joined = await call(
+        http, "POST", path, {"subscriptions": [{"topic": "load"}], "session_ms": 600_000}
+    )
+    assert status == 200, joined
+    generation, next_at = joined["generation"], time.monotonic()
+    places = dict.fromkeys(range(QUEUES), 0)
+    while True:
+        is_over = loading.done()
+        ask = {"generation": generation, "max": 4096 if is_over else PER_FETCH, "wait_ms": 0}
+        status, got = await call(http, "POST", f"{path}/fetch", ask)
+        assert status == 200, got
+        commits, messages = [], 0
+        for each in got["queues"]:
+            if each["topic"] != "load":
+                continue
+            queue = each["queue"]
+            if each["status"] == "OFFSET_TOO_SMALL":
+                ledger.jumps += 1
+                if each["next_offset"] <= places[queue]:
+                    ledger.wrong.append(f"queue {queue} is to go on at {each['next_offset']}")
+                places[queue] = each["next_offset"]
+                continue
+            for message in each["messages"]:
+                if message["queue_offset"] != places[queue]:
+                    ledger.wrong.append(
+                        f"queue {queue}: {message['queue_offset']} follows {places[queue] - 1}"
+                    )
+                ledger.handled[queue].add(message["queue_offset"])
+                places[queue] = message["queue_offset"] + 1
+                messages += 1
+            commits.append(["load", queue, places[queue]])
+        if commits:
+            body = {"member": "m1", "generation": generation, "offsets": commits}
+            status, told = await call(http, "POST", f"{GROUP}/offsets", body)
+            assert status == 200, told
+        if is_over and not got["queues"]:
+            return
+        next_at += 0 if is_over else 1 / FETCHES_PER_S
+        await asyncio.sleep(max(0.0, next_at - time.monotonic()))
+
+
+async def pull_at_the_beginning(
+    http: aiohttp.ClientSession, ledger: Ledger, loading: asyncio.Task[None]
+) -> None:
+    """Whoever asks for what is gone is told where to go on, and can."""
+    path = "/v1/topics/load/queues/0/messages?max=1&offset="
+    while not loading.done():
+        _, told = await call(http, "GET", path + "0")
+        if told["status"] not in ("FOUND", "NO_MESSAGE_IN_QUEUE"):
+            if told["status"] != "OFFSET_TOO_SMALL" or told["next_offset"] != told["min_offset"]:
+                ledger.wrong.append(f"offset 0 got {told}")
+            ledger.too_small += 1
+            start = told["next_offset"]
+            _, found = await call(http, "GET", f"{path}{start}")
+            fine = (
+                found["messages"][0]["queue_offset"] == start
+                if found["status"] == "FOUND"
+                else found["status"] == "OFFSET_TOO_SMALL" and found["next_offset"] > start
+            )
+            if not fine:
+                ledger.wrong.append(f"offset {start} got {found['status']}")
+        await asyncio.sleep(0.05)
+
+
+async def run_load(url: str, ledger: Ledger) -> None:
+    async with aiohttp.ClientSession(url) as http:
+        loading = asyncio.create_task(load(http, ledger, time.monotonic() + SECONDS))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(read_slowly(http, ledger, loading))
+            tasks.create_task(pull_at_the_beginning(http, ledger, loading))
+        await loading
+
+
+def ranges(node: Node) -> dict[int, tuple[int, int]]:
+    status, topic = node.get_json(node.api_url + "/v1/topics/load")
+    assert status == 200
+    return {each["queue"]: (each["min_offset"], each["max_offset"]) for each in topic["queues"]}
+
+
+async def test_a_small_disk_under_constant_load_never_fills_and_losses_are_exact(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    ledger = Ledger()
+    with Node(tmp_path / "node", store_dir=small_disk / "store") as node:
+        node.start()
+        node.wait_ready()
+        assert node.request_json("PUT", "/v1/topics/load", {"queues": QUEUES})[0] == 200
+        assert node.request_json("PUT", GROUP, {"start": "first"})[0] == 200
+        with DiskWatch(small_disk) as watch:
+            await run_load(node.api_url, ledger)
+        bounds = ranges(node)
+        sent = {queue: end for queue, (_, end) in bounds.items()}
+        lost = sum(end - len(ledger.handled[queue]) for queue, end in sent.items())
+        handled = sum(map(len, ledger.handled.values()))
+        print(
+            f"{SECONDS:.0f} s: {sum(sent.values())} sent ({len(ledger.refused)} sends refused), "
+            f"{handled} handled, {lost} lost and {node.metric('broker', SKIPPED)} counted; disk at "
+            f"most {watch.fullest:.1%} full in {watch.looks} looks, log from {watch.first}; "
+            f"{ledger.jumps} jumps of the member, {ledger.too_small} of the puller"
+        )
+        assert ledger.wrong == []
+        assert watch.wrong == []
+        assert set(ledger.refused) <= {"disk-full"}
+        assert sum(sent.values()) == ledger.acked
+        assert watch.fullest < 0.95
+        assert watch.first > 0
+        assert lost > 0
+        assert ledger.jumps > 0
+        assert ledger.too_small > 0
+        wait_until(lambda: node.metric("broker", SKIPPED) == lost, f"{lost} counted losses", 5)
+        status, retention = node.get_json(node.api_url + "/v1/retention")
+        assert status == 200
+        deleted = retention["deleted_files"]["disk_pressure"]
+        assert deleted == retention["min_offset"] / MIB == watch.first / MIB
+        assert retention["log"]["used_percent"] <= 90
+        assert "about to lose messages" in node.log_text("broker")
+
+        # Both are killed; what reput removed meanwhile does not pass for missing.
+        node.kill()
+        node.start()
+        node.wait_ready()
+        assert ranges(node) == bounds
+        resumed = [
+            entry
+            for entry in map(json.loads, node.log_text("reput").splitlines())
+            if entry["event"] == "resumed"
+        ]
+        assert resumed[-1]["queues"] == "continue"
+        assert resumed[-1]["index"] == "continue"
