@@ -46,10 +46,12 @@ from shared.files.write_pool import CommitPace
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
-from shared.state.records import ForeignRange
+from shared.state.records import STATE_TOPIC, ForeignRange
 from tidemark.clock import Clock
 from tidemark.errors import CorruptRecord, DamagedFile, StoreError
 from tidemark.formats.checkpoint import BrokerState, Slot
+from tidemark.formats.delay import TIMER_TOPIC
+from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
@@ -294,6 +296,11 @@ class Serving:
             flushed=lambda: self._appender.flushed,
             queues_in_store={*store.directory.queues(), *store.recovered.next_queue_offsets},
             auto_create_queues=config.auto_create_queues if config.auto_create_topics else None,
+            always={
+                STATE_TOPIC: 1,
+                SCHEDULE_TOPIC: len(config.store.delay_levels_ms),
+                TIMER_TOPIC: 1,
+            },
             on_change=lambda: topics_changed(),
         )
         views = TopicViews(

@@ -126,19 +126,25 @@ class Topics:
         flushed: Callable[[], int],
         queues_in_store: Iterable[tuple[str, int]] = (),
         auto_create_queues: int | None = None,
+        always: Mapping[str, int] | None = None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         """state: as replayed from the log; from now on only this object changes it.
 
         flushed: the durable mark that records carry. queues_in_store: (topic, queue) of every queue
         that the store has, by its directories or its records. auto_create_queues: queues of a topic
-        that a send makes; None: sends make none. on_change: called after each durable change.
+        that a send makes; None: sends make none. always: system topics, with their queues, that
+        exist without having been made: what is put there is found from the first message on.
+        on_change: called after each durable change.
         """
         self._state = state
         self._log = log
         self._next_offsets = next_offsets
         self._flushed = flushed
         self._auto_create_queues = auto_create_queues
+        self._always = {
+            name: TopicConfig(name, queues, queues) for name, queues in (always or {}).items()
+        }
         self._on_change = on_change
         self._changing = asyncio.Lock()
         self._running: set[asyncio.Task[object]] = set()
@@ -179,7 +185,7 @@ class Topics:
             return topic
         queues = self._queues_in_store.get(name)
         if queues is None or name in self._state.deleted:
-            return None
+            return self._always.get(name)
         return TopicConfig(name, queues, queues)
 
     def get(self, name: str) -> TopicConfig:
@@ -191,9 +197,14 @@ class Topics:
 
     def list(self, *, system: bool = False) -> list[TopicConfig]:
         """All topics by name; system: RocketMQ's and our own too."""
-        names = {*self._state.topics, *self._queues_in_store}
+        names = {*self._state.topics, *self._queues_in_store, *filter(self._is_used, self._always)}
         found = (self.find(name) for name in sorted(names) if system or not is_reserved(name))
         return [topic for topic in found if topic is not None]
+
+    def _is_used(self, name: str) -> bool:
+        """Whether a system topic, which exists without having been made, ever had a message."""
+        queues = range(self._always[name].queues)
+        return any(self._next_offsets.next_of((name, queue)) > 0 for queue in queues)
 
     def queue_count(self, topic: TopicConfig) -> int:
         """Queues from 0 on that can be read: those the store holds count, even if no longer
