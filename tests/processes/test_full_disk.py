@@ -15,20 +15,8 @@ import pytest
 
 import tidemark
 from tests.support.node import Node, wait_until
+from tests.support.small_disk import MIB, mounted
 from tidemark.errors import TidemarkError
-
-MIB = 1 << 20
-
-
-def _mount(kind: str, image: Path, where: Path) -> Iterator[list[str]]:
-    """The commands that make and mount a small file system of a kind."""
-    if kind == "tmpfs":
-        yield ["mount", "-t", "tmpfs", "-o", f"size={32 * MIB}", "tmpfs", str(where)]
-        return
-    with image.open("wb") as file:
-        file.truncate(32 * MIB)
-    yield ["mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal", str(image)]
-    yield ["mount", "-o", "loop", str(image), str(where)]
 
 
 @pytest.fixture(params=["ext4", "tmpfs"])
@@ -38,21 +26,8 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]
     tmpfs as well as ext4: there, reading a hole through a mapping takes a page, and on a full one
     the reader died of SIGBUS when it looked for the end of a queue in its sparse file.
     """
-    where, image = tmp_path / "disk", tmp_path / "image"
-    where.mkdir()
-    for command in _mount(request.param, image, where):
-        try:
-            done = subprocess.run(command, capture_output=True, check=False)
-            problem = done.stderr.decode() if done.returncode else ""
-        except FileNotFoundError:
-            problem = f"{command[0]} is not installed"
-        if problem:
-            if os.environ.get("TIDEMARK_REQUIRE_ALL") == "1":
-                pytest.fail(f"cannot make and mount a small file system: {problem}")
-            pytest.skip("needs mkfs.ext4 and the right to mount: run the tests as root")
-    yield where
-    subprocess.run(["mount", "-o", "remount,rw", str(where)], capture_output=True, check=False)
-    subprocess.run(["umount", "-l", str(where)], check=True)
+    with mounted(request.param, tmp_path, 32 * MIB) as disk:
+        yield disk
 
 
 def _fill(disk: Path) -> None:

@@ -26,7 +26,7 @@ import pytest
 from tests.support.node import Node, wait_until
 from tests.support.small_disk import MIB, mounted
 
-SECONDS: Final = float(os.environ.get("TIDEMARK_RETENTION_SECONDS", "10"))
+SECONDS: Final = float(os.environ.get("TIDEMARK_RETENTION_SECONDS", "8"))
 DISK_SIZE: Final = 64 * MIB
 QUEUES: Final = 4
 BODY: Final = "x" * 2000
