@@ -1,16 +1,16 @@
-"""When groups committed: read from the state records, which carry every offset that moved.
+"""When groups committed, and when delayed messages were cancelled: read from the state records.
 
-A record holds what moved within a tenth of a second, so its store time is that of the commits in
-it. Only so many records are looked through: a commit long after the message was stored, or before
-the oldest record there is, has no known time.
-Before: ``trace`` asks. After: it says so of each commit.
+A record holds every offset that moved within a tenth of a second, so its store time is that of the
+commits in it. Only so many records are looked through: what was said long after the message was
+stored, or before the oldest record there is, has no known time.
+Before: ``trace`` asks. After: it says so of each commit and cancellation.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import Final
+from typing import Final, NamedTuple
 
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
@@ -18,6 +18,8 @@ from shared.state import records
 from shared.state.records import (
     STATE_QUEUE,
     STATE_TOPIC,
+    Delayed,
+    DelayRecord,
     OffsetsRecord,
     Queue,
     StateRecordUnreadable,
@@ -33,6 +35,15 @@ GroupQueue = tuple[str, Queue]
 """A group, and a queue that it reads."""
 
 
+class Told(NamedTuple):
+    """What state records said, with their store times [wall clock ms]."""
+
+    moves: list[tuple[int, dict[GroupQueue, int]]]
+    """Offsets as they moved."""
+    cancelled: dict[Delayed, int]
+    """Delayed messages that were cancelled."""
+
+
 class CommitTimes:
     """Looks through the state records. One loop uses it."""
 
@@ -46,11 +57,13 @@ class CommitTimes:
         self._log = log
         self._dispatched = dispatched
 
-    async def moves(
-        self, since_ms: int, wanted: Collection[GroupQueue]
-    ) -> list[tuple[int, dict[GroupQueue, int]]]:
-        """How the offsets wanted moved since a time: (store time [ms], offsets), oldest first."""
-        found: list[tuple[int, dict[GroupQueue, int]]] = []
+    async def told_since(
+        self, since_ms: int, offsets: Collection[GroupQueue], delayed: Collection[Delayed]
+    ) -> Told:
+        """What was said since a time of these offsets and delayed messages, oldest first."""
+        told = Told([], {})
+        if not offsets and not delayed:
+            return told
         dispatched = self._dispatched()
         with self._queues.glance(STATE_TOPIC, STATE_QUEUE) as reader:
             at = int(reader.offset_by_time(since_ms, dispatched=dispatched))
@@ -61,22 +74,31 @@ class CommitTimes:
                 at = at + len(units) if units else min(end, int(reader.roll_next(at)))
             for unit in units:
                 stored = self._log.record(PhysicalOffset(unit.physical_offset), dispatched)
-                if stored is not None and (moved := _moved(stored, wanted)):
-                    found.append((stored.store_timestamp_ms, moved))
+                if stored is not None:
+                    _note(stored, offsets, delayed, told)
             await asyncio.sleep(0)  # whoever waits for the loop goes first
-        return found
+        return told
 
 
-def _moved(stored: Record, wanted: Collection[GroupQueue]) -> dict[GroupQueue, int]:
-    """What a state record says of the offsets wanted."""
+def _note(
+    stored: Record, offsets: Collection[GroupQueue], delayed: Collection[Delayed], told: Told
+) -> None:
+    """Add what a state record says."""
     try:
         state_record = records.decode(stored.body)
     except StateRecordUnreadable:
-        return {}  # replay has named it; a trace goes on without
-    if not isinstance(state_record, OffsetsRecord):
-        return {}
-    return {
-        (group, queue): offset
-        for group, queue in wanted
-        if (offset := state_record.moves.get(group, {}).get(queue)) is not None
-    }
+        return  # replay has named it; a trace goes on without
+    at_ms = stored.store_timestamp_ms
+    match state_record:
+        case OffsetsRecord(_, moves):
+            moved = {
+                (group, queue): offset
+                for group, queue in offsets
+                if (offset := moves.get(group, {}).get(queue)) is not None
+            }
+            if moved:
+                told.moves.append((at_ms, moved))
+        case DelayRecord():
+            for each in delayed:
+                if each in state_record.cancelled:
+                    told.cancelled.setdefault(each, at_ms)

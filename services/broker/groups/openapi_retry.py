@@ -25,7 +25,7 @@ _NAME: Final[Schema] = {
 }
 _TOPIC: Final[Schema] = {
     "type": "string",
-    "pattern": "^((%RETRY%|%DLQ%)[%|a-zA-Z0-9_-]{1,120}|[%|a-zA-Z0-9_-]{1,127})$",
+    "pattern": "^((%RETRY%|%DLQ%)[%|a-zA-Z0-9_-]{1,248}|[%|a-zA-Z0-9_-]{1,127})$",
     "example": "orders",
 }
 _MESSAGE_ID: Final[Schema] = {
@@ -195,8 +195,8 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
             "what": {
                 "type": "string",
                 "enum": [
-                    "produced", "delayed", "released", "flushed", "dispatched", "delivered",
-                    "committed", "retried", "dead", "redriven",
+                    "produced", "delayed", "released", "cancelled", "flushed", "dispatched",
+                    "delivered", "committed", "retried", "dead", "redriven",
                 ],
             },
             "at_ms": or_null(integer(0, I64_MAX, "null: nobody knows when; see `reason`.")),

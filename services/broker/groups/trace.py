@@ -11,10 +11,10 @@ Before: ``retry_calls``. After: ``trace_events`` tells what it means.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from services.broker.groups.commit_times import CommitTimes
+from services.broker.groups.commit_times import CommitTimes, Told
 from services.broker.groups.stored_messages import StoredMessages
 from services.broker.groups.trace_events import (
     CONSUMED,
@@ -34,6 +34,7 @@ from services.broker.topics import Topics
 from shared.files.index import IndexReader
 from shared.state.records import Queue
 from tidemark.errors import UnknownMessage
+from tidemark.formats import delay
 from tidemark.formats.record import Record
 from tidemark.formats.send_back import dead_topic, retry_topic
 from tidemark.offsets import PhysicalOffset
@@ -158,8 +159,7 @@ class Tracer:
                 topic=home,
                 unique_id=message_id,
             )
-        readers = await self._readers(found.values())
-        steps = [Step(each, readers.get(offset, ())) for offset, each in found.items()]
+        steps = await self._steps(found.values())
         told = events(steps, self._delay_levels_ms, flushed=self._flushed())
         oldest = found[min(found)]
         return Trace(oldest, unique_id, told, left_out, complete and not left_out)
@@ -216,53 +216,68 @@ class Tracer:
                 await asyncio.sleep(0)
         return readers
 
-    # -- readers -------------------------------------------------------------------------------
+    # -- what happened to each record ------------------------------------------------------------
 
-    async def _readers(self, found: Iterable[Record]) -> dict[PhysicalOffset, list[Reader]]:
-        """Who reads the records that members receive, by the records' physical offsets."""
-        consumed = [each for each in found if role_of(each) in CONSUMED]
-        readers: dict[PhysicalOffset, list[Reader]] = {}
+    async def _steps(self, found: Collection[Record]) -> list[Step]:
+        """The records with who reads them, and with what state records say of both."""
         of_topic: dict[str, set[str]] = {}
-        for each in consumed:
-            group = group_of(each)
-            if group is None and each.topic not in of_topic:
-                of_topic[each.topic] = await self._groups_of(each.topic)
-            groups = of_topic[each.topic] if group is None else {group}
-            readers[each.physical_offset] = [
-                self._reader(name, each) for name in sorted(groups)[:GROUPS_MAX]
-            ]
-        await self._date_commits(consumed, readers)
-        return readers
+        for each in found:
+            if role_of(each) in CONSUMED and each.topic not in of_topic:
+                group = group_of(each)
+                groups = await self._groups_of(each.topic) if group is None else {group}
+                of_topic[each.topic] = groups
+        steps = [Step(each, self._readers(each, of_topic)) for each in found]
+        delivered = {delay.origin_of(step.record.properties) for step in steps}
+        waiting = {
+            (delay.level_of(step.record), step.record.queue_offset): step
+            for step in steps
+            if step.record.topic in DELAY_TOPICS
+        }
+        told = await self._commit_times.told_since(
+            min((step.record.store_timestamp_ms for step in steps), default=0),
+            {
+                (reader.group, _queue_of(step.record))
+                for step in steps
+                for reader in step.readers
+                if reader.is_done_with(step.record)
+            },
+            waiting.keys() - delivered,
+        )
+        return [
+            Step(
+                step.record,
+                [_dated(reader, step.record, told) for reader in step.readers],
+                told.cancelled.get((delay.level_of(step.record), step.record.queue_offset))
+                if step.record.topic in DELAY_TOPICS
+                else None,
+            )
+            for step in steps
+        ]
+
+    def _readers(self, stored: Record, of_topic: Mapping[str, set[str]]) -> list[Reader]:
+        """Who reads a record that members receive. of_topic: the groups that read each topic."""
+        if role_of(stored) not in CONSUMED:
+            return []
+        groups = sorted(of_topic[stored.topic])[:GROUPS_MAX]
+        return [self._reader(name, stored) for name in groups]
 
     def _reader(self, group: str, stored: Record) -> Reader:
-        queue = (stored.topic, stored.queue_id)
-        handed = self._deliveries.deliveries(group, *queue, stored.queue_offset)
+        topic, queue = _queue_of(stored)
+        handed = self._deliveries.deliveries(group, topic, queue, stored.queue_offset)
         delivered = None
         if handed is not None:
             delivered = Delivered(handed.member, handed.generation, handed.at_ms)
-        return Reader(group, delivered, self._committed.of_group(group).get(queue))
+        return Reader(group, delivered, self._committed.of_group(group).get((topic, queue)))
 
-    async def _date_commits(
-        self, consumed: Sequence[Record], readers: dict[PhysicalOffset, list[Reader]]
-    ) -> None:
-        """Say of the commits in readers when they were made, as far as state records tell."""
-        wanted: dict[tuple[str, Queue], list[tuple[int, PhysicalOffset, int]]] = {}
-        for each in consumed:
-            for number, reader in enumerate(readers[each.physical_offset]):
-                if reader.committed is not None and reader.committed > each.queue_offset:
-                    key = (reader.group, (each.topic, each.queue_id))
-                    place = (each.queue_offset, each.physical_offset, number)
-                    wanted.setdefault(key, []).append(place)
-        if not wanted:
-            return
-        since_ms = min(each.store_timestamp_ms for each in consumed)
-        for at_ms, moves in await self._commit_times.moves(since_ms, wanted):
-            for key, offset in moves.items():
-                left = []
-                for queue_offset, physical_offset, number in wanted.get(key, ()):
-                    if offset > queue_offset:
-                        known = readers[physical_offset]
-                        known[number] = known[number]._replace(committed_at_ms=at_ms)
-                    else:
-                        left.append((queue_offset, physical_offset, number))
-                wanted[key] = left
+
+def _queue_of(stored: Record) -> Queue:
+    return stored.topic, stored.queue_id
+
+
+def _dated(reader: Reader, stored: Record, told: Told) -> Reader:
+    """The reader with the time at which its offset first passed the record."""
+    key = (reader.group, _queue_of(stored))
+    for at_ms, moves in told.moves:
+        if moves.get(key, 0) > stored.queue_offset:
+            return reader._replace(committed_at_ms=at_ms)
+    return reader

@@ -77,12 +77,18 @@ class Reader(NamedTuple):
     committed_at_ms: int | None = None
     """When the offset passed the record."""
 
+    def is_done_with(self, stored: Record) -> bool:
+        """Whether the group's offset has passed the record."""
+        return self.committed is not None and self.committed > stored.queue_offset
+
 
 class Step(NamedTuple):
     """One record of a message, and who reads it."""
 
     record: Record
     readers: Sequence[Reader] = ()
+    cancelled_at_ms: int | None = None
+    """When somebody cancelled it, of a record that waits."""
 
 
 def role_of(stored: Record) -> Role:
@@ -134,6 +140,8 @@ def events(steps: Iterable[Step], delay_levels_ms: Sequence[int], *, flushed: in
         found.append(_expired(in_order[0].record))
     for step in in_order:
         found += _of_record(step.record, delay_levels_ms, flushed)
+        if (at_ms := step.cancelled_at_ms) is not None:
+            found.append(Event("cancelled", at_ms, at_ms, _place(step.record)))
         for reader in step.readers:
             found += _of_reader(step.record, reader)
     return sorted(found, key=lambda event: event.sorts_at_ms)
@@ -205,7 +213,7 @@ def _of_reader(stored: Record, reader: Reader) -> list[Event]:
         since_ms = max(since_ms, handed.at_ms)
         facts = {"group": reader.group, "member": handed.member, "generation": handed.generation}
         found.append(Event("delivered", handed.at_ms, handed.at_ms, {**facts, **place}))
-    if reader.committed is not None and reader.committed > stored.queue_offset:
+    if reader.is_done_with(stored):
         known = reader.committed_at_ms
         reason = {} if known is not None else {"reason": NOT_FOUND}
         facts = {**reason, "group": reader.group, "committed_offset": reader.committed}

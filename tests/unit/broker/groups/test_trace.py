@@ -16,7 +16,7 @@ from services.broker.groups.send_back import SendBack
 from services.broker.groups.trace import Tracer
 from services.broker.groups.trace_events import Role, group_of, home_of, role_of
 from shared.state import records
-from shared.state.records import OffsetsRecord
+from shared.state.records import DelayRecord, OffsetsRecord
 from tests.support.small_broker import FIRST_MS, HOST, LEVELS_MS, SmallBroker
 from tests.unit.broker.groups.test_send_back import Members
 from tidemark.errors import BadRequest, UnknownMessage, UnknownTopic
@@ -259,6 +259,25 @@ async def test_a_message_of_any_time_that_was_carried_forward(kit: Kit) -> None:
         (True, due_ms),
     ]
     assert delayed[0]["delay_level"] is None
+
+
+async def test_a_delayed_message_that_was_cancelled(kit: Kit) -> None:
+    await kit.topics()
+    waits = delay.by_level("orders", 0, b"UNIQ_KEY\x01ID\x02", 2, 4)
+    raw = properties.parse(waits.properties)
+    waiting = kit.broker.send(waits.topic, queue=1, unique_id=None, pairs=raw)
+    at_ms = kit.later()
+    cancelled = {(2, waiting.queue_offset): FIRST_MS + 5000, (3, 0): 1}
+    kit.broker.append_offsets_now([records.encode(DelayRecord(0, cancelled=cancelled))])
+    kit.broker.dispatch()
+    story = await kit.story("ID", "orders")
+    assert story == [
+        ("produced", FIRST_MS),
+        ("delayed", FIRST_MS),
+        ("flushed", None),
+        ("dispatched", None),
+        ("cancelled", at_ms),
+    ]
 
 
 async def test_every_group_that_reads_the_topic_is_told_of(kit: Kit) -> None:
