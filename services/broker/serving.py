@@ -440,7 +440,7 @@ class Serving:
             unwritable = self._store.unwritable
             if dispatched >= end and (follows or unwritable is not None):
                 self._health.clear_reason("catching-up")
-                gate.reads_open, gate.send_fault = False, None
+                gate.reads_open, gate.send_fault = False, unwritable
                 return True
             if unwritable is not None and not gate.reads_open:
                 log.warning(
