@@ -144,7 +144,7 @@ class Feed:
     def _went_on(self, held: HeldQueue, messages: Sequence[Message]) -> None:
         self.fetching.done(messages)
         self.committing.moved()
-        if not held.is_idle:
+        if not held.progress.is_idle:
             return
         if held.hold is Hold.LEAVING:
             self.member.pulse.ring()  # it can be let go

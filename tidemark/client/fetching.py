@@ -13,7 +13,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tidemark import errors
@@ -69,6 +69,7 @@ class Fetching:
         self._wait_ms = min(FETCH_WAIT_MS, session_ms // 2)
         self._slices: deque[_Slice] = deque()
         self._in_flight = self._size_in_flight = 0
+        self._waits_for_room = False
 
     async def run(self) -> None:
         """Fetch for ever."""
@@ -116,13 +117,13 @@ class Fetching:
                 return held, taken
         return None
 
-    def done(self, messages: Iterable[Message]) -> None:
+    def done(self, messages: Sequence[Message]) -> None:
         """Messages that were taken are done, given up or dropped: there is room for others."""
-        was_full = not self._has_room
+        self._in_flight -= len(messages)
         for message in messages:
-            self._in_flight -= 1
             self._size_in_flight -= message.size
-        if was_full and self._has_room:  # a ring for every message would cost more than it
+        if self._waits_for_room and self._has_room:  # a ring for every message would cost too much
+            self._waits_for_room = False
             self._member.pulse.ring()
 
     @property
@@ -136,6 +137,7 @@ class Fetching:
         """Wait for room, a lease, and no queue that the program has not been told of yet."""
         member = self._member
         while not self._has_room or not member.may_hand_out or member.holdings.of(Hold.ARRIVING):
+            self._waits_for_room = not self._has_room
             await member.pulse.wait()
 
     async def _fetch(self, generation: int) -> None:

@@ -47,7 +47,7 @@ class HeldQueue:
     @property
     def is_idle(self) -> bool:
         """Whether no message of it is under way."""
-        return self.progress.under_way == 0
+        return self.progress.is_idle
 
     def start_at(self, offset: int) -> None:
         """Everything below ``offset`` is done, by us or by others."""

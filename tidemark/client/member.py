@@ -153,7 +153,8 @@ class Member:
     async def _rejoin(self) -> None:
         """Join anew, and keep the queues that nobody else can have had in hand meanwhile."""
         sent_at_ms = self.clock()
-        joined = await self._call(generation=None, holding=[])
+        owned = [held.queue for held in self.holdings.of(Hold.OWNED)]
+        joined = await self._call(generation=None, holding=owned)
         held = list(self.holdings)
         untouched: set[Queue] = {each.queue for each in held}
         committed: Mapping[Queue, int] = {}

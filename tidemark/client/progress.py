@@ -41,6 +41,11 @@ class QueueProgress:
         return len(self._under_way) - len(self._finished)
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nothing is handed out and not finished."""
+        return not self._under_way  # what is finished leaves with the last one before it
+
+    @property
     def reached(self) -> int | None:
         """One behind the last offset handed out or covered."""
         return self._reached

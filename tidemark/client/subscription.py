@@ -60,7 +60,8 @@ class Subscription:
     @property
     def assignment(self) -> set[Queue]:
         """Queues that are this member's now: (topic, queue)."""
-        return {held.queue for held in self._member.holdings.of(Hold.OWNED)}
+        holdings = self._member.holdings
+        return {held.queue for held in holdings.of(Hold.ARRIVING, Hold.OWNED)}
 
     async def __aenter__(self) -> Subscription:
         await self._feed.start()
@@ -135,7 +136,10 @@ class Subscription:
         Raises BroadcastGroup, DelayOutOfRange.
         """
         await self._feed.nack(message.source, delay_level=delay_level)
-        self._sent_back.add(message.source)
+        # Of messages in hand only, so it does not grow; an exception does not send them back again.
+        if any(message in messages for _, messages in self._in_hand):
+            in_hand = {each.source for _, messages in self._in_hand for each in messages}
+            self._sent_back = self._sent_back & in_hand | {message.source}
 
     async def commit(self, *, ack: str = "accepted") -> None:
         """Commit now what is done: not the message, or the batch, in hand.
@@ -168,9 +172,11 @@ class Subscription:
                     self._turn_at_ms = clock() + TURN_MS
                 else:
                     message = rest.popleft()
-                    self._in_hand.append((held, (message,)))
+                    in_hand = (held, (message,))
+                    self._in_hand.append(in_hand)
                     yield message
-                    self._finish_in_hand()
+                    self._in_hand.clear()
+                    feed.finish(*in_hand)
             taken = await feed.next(CHUNK)
             if taken is None:
                 return
@@ -196,7 +202,6 @@ class Subscription:
         in_hand, self._in_hand = self._in_hand, []
         for held, messages in in_hand:
             self._feed.finish(held, messages)
-        self._sent_back.clear()
 
     async def _settle_in_hand(self, error: BaseException | None) -> None:
         """The body ended: say what becomes of what it had in hand."""

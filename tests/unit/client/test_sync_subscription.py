@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import tidemark
+from tests.unit.client.fake_broker import in_a_thread
+from tests.unit.client.group_broker import GroupBroker
+from tidemark import Message
+
+
+@pytest.fixture
+def broker() -> Iterator[GroupBroker]:
+    broker = GroupBroker()
+    broker.put("orders", 0, b"1", b"2", b"3")
+    with in_a_thread(broker) as serving:
+        assert isinstance(serving, GroupBroker)
+        yield serving
+
+
+def test_the_facade_consumes_and_commits_without_asyncio(broker: GroupBroker) -> None:
+    with (
+        tidemark.connect_sync(broker.url) as mq,
+        mq.subscribe("orders", group="billing") as messages,
+    ):
+        assert messages.assignment == {("orders", 0)}
+        for message in messages:
+            if message.body == b"2":
+                messages.commit()
+                assert broker.committed["orders", 0] == 1
+                break
+        for batch in messages.batches():
+            assert [message.body for message in batch] == [b"3"]
+            break
+    assert broker.committed["orders", 0] == 3
+    assert broker.left == [messages.member]
+
+
+def test_an_exception_sends_the_message_back(broker: GroupBroker) -> None:
+    def handle(message: Message) -> None:
+        if message.body == b"2":
+            raise ZeroDivisionError
+
+    def consume() -> None:
+        with (
+            tidemark.connect_sync(broker.url) as mq,
+            mq.subscribe("orders", group="billing") as messages,
+        ):
+            for message in messages:
+                handle(message)
+
+    with pytest.raises(ZeroDivisionError):
+        consume()
+    assert broker.nacks == [{"topic": "orders", "queue": 0, "queue_offset": 1}]
+    assert broker.committed["orders", 0] == 2
+
+
+def test_stop_ends_the_loop(broker: GroupBroker) -> None:
+    with (
+        tidemark.connect_sync(broker.url) as mq,
+        mq.subscribe("orders", group="billing") as messages,
+    ):
+        seen = []
+        for message in messages:
+            seen.append(message.body)
+            messages.nack(message, delay_level=3)
+            messages.stop()
+    assert seen == [b"1"]
+    assert broker.nacks[0]["delay_level"] == 3
+    assert broker.committed["orders", 0] == 1
