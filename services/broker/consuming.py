@@ -127,7 +127,6 @@ class Consuming:
             base.flusher,
             base.state_log,
             base.queue_offsets,
-            base.queries,
             state=base.state,
             dispatched=base.dispatched,
             flushed=base.flushed,

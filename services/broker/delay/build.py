@@ -13,11 +13,11 @@ from services.broker.delay.slices import Slices
 from services.broker.delay.timer_queue import TimerQueue
 from services.broker.delay.waiting import Ends, Waiting
 from services.broker.flusher import Flusher
-from services.broker.query import Queries
 from services.broker.queue_offsets import QueueOffsets
 from services.broker.state_log import StateLog
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
+from shared.files.index import IndexReader
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from shared.runtime.clock import boot_id
@@ -26,13 +26,10 @@ from tidemark.clock import Clock
 from tidemark.errors import StoreError
 from tidemark.formats.delay import TIMER_LEVEL
 from tidemark.formats.hashing import SCHEDULE_TOPIC
-from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset
 
 FILE: Final = "timer/pending.db"
 """Of the sorted file, in the store."""
-SAME_ID_MAX: Final = 64
-"""Messages of one unique id that a cancellation looks at: a sender that retries makes a few."""
 
 
 def make_delayed(
@@ -43,7 +40,6 @@ def make_delayed(
     flusher: Flusher,
     state_log: StateLog,
     offsets: QueueOffsets,
-    queries: Queries,
     *,
     state: BrokerState,
     dispatched: Callable[[], PhysicalOffset],
@@ -73,9 +69,6 @@ def make_delayed(
     def ends() -> Ends:
         return Ends(dispatched(), flushed())
 
-    def find(topic: str, unique_id: str) -> Sequence[Record]:
-        return queries.by_unique_id(topic, unique_id, hits_max=SAME_ID_MAX)
-
     waiting = Waiting(
         log_reader,
         queues,
@@ -86,6 +79,7 @@ def make_delayed(
             file_size=directory.config.commit_log_file_size,
             topic_is_gone=is_gone,
         ),
+        IndexReader(directory, log_reader),
     )
     delivery = Delivery(
         waiting,
@@ -101,5 +95,5 @@ def make_delayed(
         on_fault=on_fault,
     )
     return DelayedMessages(
-        delivery, waiting, clock, find=find, ends=ends, next_of=offsets.next_of, levels=levels
+        delivery, waiting, clock, ends=ends, next_of=offsets.next_of, levels=levels
     )

@@ -19,9 +19,7 @@ from shared.state.records import DelayRecord
 from tidemark.clock import Clock
 from tidemark.errors import Overloaded, UnknownDelayed
 from tidemark.formats import delay
-from tidemark.formats.delay import TIMER_LEVEL, TIMER_TOPIC
-from tidemark.formats.hashing import SCHEDULE_TOPIC
-from tidemark.formats.record import Record
+from tidemark.formats.delay import TIMER_LEVEL
 from tidemark.offsets import PhysicalOffset
 
 CANCELLED_MAX: Final = 100_000
@@ -50,37 +48,35 @@ class DelayedMessages:
         waiting: Waiting,
         clock: Clock,
         *,
-        find: Callable[[str, str], Sequence[Record]],
         ends: Callable[[], Ends],
         next_of: Callable[[tuple[str, int]], int],
         levels: Callable[[], Sequence[int]],
     ) -> None:
-        """find: messages under a topic by their unique id. The others are those of ``Delivery``."""
-        self._delivery = delivery
+        """The rest is what ``Delivery`` is given as well."""
+        self.delivery = delivery
         self._waiting = waiting
         self._clock = clock
-        self._find = find
         self._ends = ends
         self._next_of = next_of
         self._levels = levels
 
     def begin(self) -> None:
         """Delivery may begin: sends are open, and the state is known."""
-        self._delivery.begin()
+        self.delivery.begin()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Deliver until stop is set; not before ``begin``."""
-        await self._delivery.run(stop)
+        await self.delivery.run(stop)
 
     # -- numbers ---------------------------------------------------------------------------------
 
     @property
     def pending(self) -> int | None:
         """Messages that wait, whatever their topic; None while that is not known."""
-        look = self._delivery.last_look
+        look = self.delivery.last_look
         if look is None or look.timer_count is None:
             return None
-        progress = self._delivery.known()
+        progress = self.delivery.known()
         in_levels = sum(
             max(0, self._next_of(delay.place_of(level)) - queue_offset)
             for level, queue_offset in progress.levels.items()
@@ -92,7 +88,7 @@ class DelayedMessages:
     @property
     def overdue_s(self) -> float | None:
         """Age of the delay of the most overdue message; 0 if none is, None if it is not known."""
-        look = self._delivery.last_look
+        look = self.delivery.last_look
         if look is None:
             return None
         if look.next_due_ms is None:
@@ -101,7 +97,7 @@ class DelayedMessages:
 
     def pending_below(self, physical_offset: int) -> bool:
         """Whether a message that waits may have its record below physical_offset."""
-        look = self._delivery.last_look
+        look = self.delivery.last_look
         if look is None or look.timer_count is None:
             return any(self._next_of(delay.place_of(level)) > 0 for level in self._levels())
         return look.oldest is not None and look.oldest < physical_offset
@@ -110,9 +106,9 @@ class DelayedMessages:
 
     async def page(self, after: ListTime | None, topic: str | None, count_max: int) -> Page:
         """Some of what waits, next due first. Raises NotServing, CorruptRecord, DamagedFile."""
-        async with self._delivery.lock:
-            self._delivery.known()
-            return await self._delivery.in_thread(
+        async with self.delivery.lock:
+            self.delivery.known()
+            return await self.delivery.in_thread(
                 self._waiting.page,
                 BEGIN if after is None else after,
                 topic,
@@ -128,26 +124,11 @@ class DelayedMessages:
         NotServing, and what an append raises.
         """
         await self._dispatched_to(self._ends().flushed)
-        candidates = [
-            stored
-            for name in (SCHEDULE_TOPIC, TIMER_TOPIC)
-            for stored in self._find(name, unique_id)
-            if (place := delay.real_place(stored.properties)) is not None
-            and topic in (None, place.topic)
-        ]
-        async with self._delivery.lock:
-            progress = self._delivery.known()
-            waiting: list[Entry] = []
-            for stored in candidates:
-                entry = await self._delivery.in_thread(
-                    self._waiting.waits,
-                    delay.level_of(stored),
-                    stored.queue_offset,
-                    self._ends(),
-                    self._clock.wall_ms(),
-                )
-                if entry is not None:
-                    waiting.append(entry)
+        async with self.delivery.lock:
+            progress = self.delivery.known()
+            waiting = await self.delivery.in_thread(
+                self._waiting.find, unique_id, topic, self._ends(), self._clock.wall_ms()
+            )
             if not waiting:
                 where = "" if topic is None else f" for topic {topic!r}"
                 raise UnknownDelayed(
@@ -166,9 +147,9 @@ class DelayedMessages:
                 )
             cancelled = {(entry.level, entry.queue_offset): entry.due_ms for entry in waiting}
             record = DelayRecord(self._ends().flushed, cancelled=cancelled)
-            await self._delivery.append_record(record)
-            await self._delivery.in_thread(self._waiting.cancelled, waiting)
-            await self._delivery.keep()
+            await self.delivery.append_record(record)
+            await self.delivery.in_thread(self._waiting.cancelled, waiting)
+            await self.delivery.keep()
             return waiting
 
     async def carry_below(self, physical_offset: PhysicalOffset) -> CarryResult:
@@ -179,17 +160,17 @@ class DelayedMessages:
         """
         carried = lost = 0
         while True:
-            async with self._delivery.lock:
-                self._delivery.known()
-                slices = await self._delivery.in_thread(
+            async with self.delivery.lock:
+                self.delivery.known()
+                slices = await self.delivery.in_thread(
                     self._waiting.to_carry, physical_offset, self._ends(), self._clock.wall_ms()
                 )
                 if slices:
-                    await self._delivery.append_all(slices, own=True, delivers=False)
+                    await self.delivery.append_all(slices, own=True, delivers=False)
                     carried += sum(each.message_count for each in slices)
                     lost += sum(each.lost_count for each in slices)
                 elif slices is not None:
-                    self._delivery.last_look = None  # what it calls the oldest is so no more
+                    self.delivery.last_look = None  # what it calls the oldest is so no more
                     return CarryResult(carried, lost)
             await asyncio.sleep(AGAIN_S if slices is None else 0)
 

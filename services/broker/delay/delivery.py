@@ -109,19 +109,22 @@ class Delivery:
         try:
             await asyncio.wait({stopped, begun}, return_when=asyncio.FIRST_COMPLETED)
             while not stop.is_set():
-                pause_s = await self._turn()
+                pause_s = await self.turn()
                 if pause_s:
                     await asyncio.wait({stopped}, timeout=pause_s)
         finally:
             stopped.cancel()
             begun.cancel()
-            self._stopped = True
-            # It may be in the middle of something that somebody else has asked for.
-            await asyncio.to_thread(self._thread.shutdown)
-            self._waiting.close()
+            await asyncio.to_thread(self.abandon)
 
-    async def _turn(self) -> float:
-        """Deliver what is due; how long to wait until the next turn [s]."""
+    def abandon(self) -> None:
+        """End where it stands, as a kill does. Blocks while the thread is in the middle of work."""
+        self._stopped = True
+        self._thread.shutdown()
+        self._waiting.close()
+
+    async def turn(self) -> float:
+        """Deliver what is due; how long to wait until the next turn [s], 0 if there is more."""
         try:
             async with self.lock:
                 if self._progress is None:

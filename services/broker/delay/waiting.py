@@ -20,8 +20,12 @@ from services.broker.delay.slices import Entry, Slice, Slices
 from services.broker.delay.timer_queue import TimerQueue
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
+from shared.files.index import IndexReader
 from shared.state.values import DelayState, TimerMark
-from tidemark.formats.delay import TIMER_LEVEL
+from tidemark.formats import delay
+from tidemark.formats.delay import TIMER_LEVEL, TIMER_TOPIC
+from tidemark.formats.hashing import SCHEDULE_TOPIC
+from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
@@ -29,6 +33,8 @@ log = logging.getLogger(__name__)
 BATCH_COUNT_MAX: Final = 4096
 """Messages delivered between two looks at what is due."""
 BATCH_BYTES_MAX: Final = 8 << 20
+SAME_ID_MAX: Final = 64
+"""Messages of one unique id that are looked at: a sender that retries makes a few."""
 CARRY_COUNT_MAX: Final = 1024
 """Messages carried between two deliveries."""
 _I64_MAX: Final = (1 << 63) - 1
@@ -79,6 +85,7 @@ class Waiting:
         level_queues: LevelQueues,
         timer_queue: TimerQueue,
         slices: Slices,
+        index: IndexReader,
     ) -> None:
         """log_reader, queues: those of this thread, which the others use too."""
         self._log = log_reader
@@ -86,6 +93,7 @@ class Waiting:
         self._levels = level_queues
         self._timer = timer_queue
         self._slices = slices
+        self._index = index
         self._progress = Progress(DelayState())
 
     def recover(
@@ -208,15 +216,32 @@ class Waiting:
         for each in slices:
             self._timer.put_back(each.rows)
 
-    def waits(self, level: int, queue_offset: int, ends: Ends, now_ms: int) -> Entry | None:
-        """The message at that place, if it still waits and nobody has cancelled it."""
-        progress = self._progress
-        if progress.is_cancelled(level, queue_offset):
+    def find(self, unique_id: str, topic: str | None, ends: Ends, now_ms: int) -> list[Entry]:
+        """The messages of that id that wait and are not cancelled. topic: only those for it."""
+        self._timer.take_in(self._progress, ends.kept)
+        found: list[Entry] = []
+        for name in (SCHEDULE_TOPIC, TIMER_TOPIC):
+            for stored in self._index.records(
+                name,
+                unique_id,
+                hits_max=SAME_ID_MAX,
+                dispatched=ends.dispatched,
+                unique_id_only=True,
+            ):
+                place = delay.real_place(stored.properties)
+                if place is not None and topic in (None, place.topic):
+                    entry = self._waits(stored, ends, now_ms)
+                    found += [] if entry is None else [entry]
+        return found
+
+    def _waits(self, stored: Record, ends: Ends, now_ms: int) -> Entry | None:
+        """The record as something that waits; None if it does not, or not any more."""
+        level, queue_offset = delay.level_of(stored), stored.queue_offset
+        if self._progress.is_cancelled(level, queue_offset):
             return None
         if level == TIMER_LEVEL:
-            self._timer.take_in(progress, ends.kept)
             return self._timer.find(queue_offset)
-        if queue_offset < progress.levels.get(level, 0):
+        if queue_offset < self._progress.levels.get(level, 0):
             return None
         found = next(self._levels.waiting(level, queue_offset, ends.dispatched, now_ms), None)
         return found if found is not None and found.queue_offset == queue_offset else None
@@ -246,6 +271,7 @@ class Waiting:
     def close(self) -> None:
         """Give files and mappings back."""
         self._timer.close()
+        self._index.close()
         self._queues.forget()
         self._log.close()
 

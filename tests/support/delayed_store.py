@@ -1,0 +1,160 @@
+"""Delayed messages over a real small store: turns when the test says so, kills anywhere.
+
+The log, the queues and the sorted file are real; reput's step, the clock and the moment of a kill
+are the test's. A kill leaves everything as it stands and begins anew from the files, as a start
+does; with ``reboot`` the sorted file is that of another boot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, cast
+
+from services.broker.append import Append, Appended
+from services.broker.delay.build import FILE, make_delayed
+from services.broker.delay.delayed import DelayedMessages
+from services.broker.flusher import Flusher
+from services.broker.state_log import StateLog
+from services.broker.state_replay import replay
+from shared.runtime.clock import SystemClock
+from shared.state.values import DelayState
+from tests.support.small_broker import BORN, HOST, LEVELS_MS, SmallBroker
+from tidemark.errors import StoreError
+from tidemark.formats import batch, delay, properties
+from tidemark.formats.batch import WireMessage
+from tidemark.formats.delay import Delayed
+from tidemark.formats.record import Record
+from tidemark.formats.runs import Run
+from tidemark.offsets import PhysicalOffset
+
+TURNS_MAX: Final = 200
+
+
+class Killed(BaseException):
+    """The process ends here: nothing of it may run on."""
+
+
+class _Clock(SystemClock):
+    """Wall time is the store's; what waits on monotonic time need not wait."""
+
+    def __init__(self, broker: SmallBroker) -> None:
+        self._broker = broker
+        self._looks = 0
+
+    def wall_ms(self) -> int:
+        return self._broker.now_ms
+
+    def monotonic(self) -> float:
+        self._looks += 1
+        return float(self._looks)
+
+
+class DelayedStore(SmallBroker):
+    """A small store with delayed messages. ``close`` it."""
+
+    delayed: DelayedMessages
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.root = root
+        self.faults: list[StoreError | None] = []
+        self.refusal: Exception | None = None
+        """What the next appends of messages raise."""
+        self.appends_until_kill: int | None = None
+        self.tells_progress = True
+        self._begin()
+
+    def _begin(self) -> None:
+        self.delayed = make_delayed(
+            self.store,
+            self.positions,
+            _Clock(self),
+            cast(Append, self),
+            cast(Flusher, self),
+            cast(StateLog, self),
+            self.queue_offsets,
+            state=self.state,
+            dispatched=self.dispatched,
+            flushed=lambda: self.appender.flushed,
+            log_end=lambda: self.appender.appended,
+            on_fault=self.faults.append,
+        )
+
+    def close(self) -> None:
+        self._abandon()
+        super().close()
+
+    def _abandon(self) -> None:
+        self.delayed.delivery.abandon()
+
+    # -- what parts are given --------------------------------------------------------------------
+
+    def append_now(self, runs: Sequence[Run], *, own: bool = False) -> Appended:
+        if self.appends_until_kill is not None:
+            if self.appends_until_kill == 0:
+                raise Killed
+            self.appends_until_kill -= 1
+        if self.refusal is not None and not own:
+            raise self.refusal
+        return super().append_now(runs, own=own)
+
+    def append_state_now(self, body: bytes) -> PhysicalOffset:
+        """As ``StateLog.append_state_now``."""
+        return self.append_offsets_now([body])
+
+    def delay_now(self) -> DelayState:
+        """As ``StateLog.delay_now``."""
+        return replay(self.queues, self.reader, self.dispatched()).delay
+
+    # -- what a test does ------------------------------------------------------------------------
+
+    async def kill(self, *, reboot: bool = False) -> None:
+        """End at once and begin anew from the files."""
+        await asyncio.to_thread(self._abandon)
+        self.appends_until_kill = None
+        if reboot:
+            (self.root / FILE).unlink(missing_ok=True)
+        self.dispatch()
+        self._begin()
+
+    async def turn(self) -> None:
+        """Dispatch, and deliver until there is nothing more to do now."""
+        for _ in range(TURNS_MAX):
+            self.dispatch()
+            pause_s = await self.delayed.delivery.turn()
+            if pause_s:
+                break
+        self.dispatch()
+
+    def wait_level(
+        self, body: bytes, level: int, *, topic: str = "orders", queue: int = 0
+    ) -> Record:
+        """Store a message that waits as long as its level says."""
+        raw = properties.encode({"UNIQ_KEY": body.decode()})
+        return self._store(delay.by_level(topic, queue, raw, level, len(LEVELS_MS)), body)
+
+    def wait_until(
+        self, body: bytes, at_ms: int, *, topic: str = "orders", queue: int = 0
+    ) -> Record:
+        """Store a message that waits until a time in the future."""
+        raw = properties.encode({"UNIQ_KEY": body.decode()})
+        waiting = delay.by_time(topic, queue, raw, at_ms, self.now_ms)
+        assert waiting.topic == delay.TIMER_TOPIC
+        return self._store(waiting, body)
+
+    def _store(self, waiting: Delayed, body: bytes) -> Record:
+        entries = batch.encode([WireMessage(body, waiting.properties, 5)])
+        run = Run(waiting.topic, waiting.queue_id, entries, 1, BORN, HOST, 77, reconsume_times=2)
+        appended = super().append_now([run])
+        self.dispatch()
+        return self.record(appended.start)
+
+    def delivered(self, topic: str = "orders", queue: int = 0) -> list[bytes]:
+        """Bodies of a queue, in order."""
+        return [bytes(each.body) for each in self.all(topic, queue)]
+
+    def waiting_ids(self, page: Sequence[dict[str, object]]) -> Iterator[object]:
+        """The unique ids of a page."""
+        return (each["unique_id"] for each in page)

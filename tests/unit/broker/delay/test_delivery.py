@@ -1,0 +1,285 @@
+"""Delivery over a real log: when, once, in which order, and what a kill leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+
+import pytest
+import pytest_asyncio
+
+from services.broker.delay.build import FILE
+from shared.state.records import TopicConfig
+from tests.support.delayed_store import DelayedStore, Killed
+from tests.support.small_broker import BORN, FIRST_MS, HOST, LEVELS_MS
+from tidemark.errors import DamagedFile, DiskFull, NotServing
+from tidemark.formats import delay
+from tidemark.formats.delay import Origin
+from tidemark.formats.hashing import SCHEDULE_TOPIC
+
+SEEDS = range(20)
+
+
+@pytest_asyncio.fixture
+async def store(tmp_path: Path) -> AsyncIterator[DelayedStore]:
+    opened = DelayedStore(tmp_path)
+    yield opened
+    opened.close()
+
+
+async def test_a_level_is_delivered_when_it_is_due_and_not_before(store: DelayedStore) -> None:
+    store.wait_level(b"a", 2, queue=3)
+    await store.turn()
+    store.now_ms = FIRST_MS + LEVELS_MS[1] - 1
+    await store.turn()
+    assert store.delivered(queue=3) == []
+    store.now_ms += 1
+    await store.turn()
+    assert store.delivered(queue=3) == [b"a"]
+
+
+async def test_any_time_is_delivered_to_the_millisecond(store: DelayedStore) -> None:
+    store.wait_until(b"a", FIRST_MS + 1234)
+    await store.turn()
+    store.now_ms = FIRST_MS + 1233
+    await store.turn()
+    assert store.delivered() == []
+    store.now_ms += 1
+    await store.turn()
+    assert store.delivered() == [b"a"]
+
+
+async def test_a_copy_is_what_was_sent_and_says_where_it_waited(store: DelayedStore) -> None:
+    waiting = store.wait_level(b"a", 1)
+    store.now_ms += LEVELS_MS[0]
+    await store.turn()
+    (copy,) = store.all("orders")
+    assert bytes(copy.body) == b"a"
+    assert (copy.flag, copy.reconsume_times, copy.born_timestamp_ms) == (5, 2, 77)
+    assert (copy.born_host, copy.store_host) == (BORN, HOST)
+    assert copy.unique_id == "a"
+    assert delay.origin_of(copy.properties) == Origin(1, waiting.queue_offset)
+    assert copy.store_timestamp_ms == store.now_ms
+
+
+async def test_what_is_due_together_goes_in_the_order_of_its_times(store: DelayedStore) -> None:
+    store.wait_until(b"third", FIRST_MS + 1003)
+    store.wait_until(b"second", FIRST_MS + 1002)
+    store.wait_level(b"first", 1)
+    store.wait_until(b"fourth", FIRST_MS + 1004)
+    store.now_ms += 2000
+    await store.turn()
+    assert store.delivered() == [b"first", b"second", b"third", b"fourth"]
+
+
+async def test_thousands_are_delivered_in_a_few_appends(store: DelayedStore) -> None:
+    for number in range(1500):
+        store.wait_until(b"%d" % number, FIRST_MS + 100 + number % 7)
+    store.own.clear()
+    store.now_ms += 1000
+    await store.turn()
+    assert sorted(map(int, store.delivered())) == list(range(1500))
+    # Slices of 32 KiB in this small store; 512 messages elsewhere.
+    assert len(store.own) < 40
+
+
+async def test_a_clock_that_steps_back_delivers_nothing_early_and_nothing_twice(
+    store: DelayedStore,
+) -> None:
+    store.wait_until(b"a", FIRST_MS + 5000)
+    store.now_ms += 5000
+    await store.turn()
+    store.now_ms = FIRST_MS
+    store.wait_until(b"b", FIRST_MS + 3000)
+    await store.turn()
+    assert store.delivered() == [b"a"]
+    await store.kill()
+    await store.turn()
+    await store.kill(reboot=True)
+    await store.turn()
+    assert store.delivered() == [b"a"]
+    store.now_ms = FIRST_MS + 3000
+    await store.turn()
+    assert store.delivered() == [b"a", b"b"]
+
+
+async def test_a_clock_that_steps_forward_delivers_at_once(store: DelayedStore) -> None:
+    store.wait_level(b"level", 4)
+    store.wait_until(b"time", FIRST_MS + 86_400_000)
+    await store.turn()
+    store.now_ms += 30 * 86_400_000
+    await store.turn()
+    assert store.delivered() == [b"level", b"time"]
+
+
+async def test_a_level_due_too_far_ahead_goes_now(store: DelayedStore) -> None:
+    # The clock stepped back by a day after it was stored: it would wait for a day and its delay.
+    store.wait_level(b"a", 1)
+    store.now_ms -= 86_400_000
+    await store.turn()
+    assert store.delivered() == [b"a"]
+
+
+async def test_a_full_disk_holds_delivery_up_and_loses_nothing(store: DelayedStore) -> None:
+    store.wait_level(b"level", 1)
+    store.wait_until(b"time", FIRST_MS + 500)
+    store.now_ms += 2000
+    store.refusal = DiskFull("planted")
+    await store.turn()
+    assert store.delivered() == []
+    assert [fault and fault.code for fault in store.faults] == ["disk-full"]
+    store.refusal = None
+    await store.turn()
+    assert store.delivered() == [b"time", b"level"]
+    assert store.faults[-1] is None
+
+
+async def test_dispatch_behind_holds_delivery_up_without_a_fault(store: DelayedStore) -> None:
+    store.wait_level(b"a", 1)
+    store.now_ms += 2000
+    store.refusal = NotServing("planted")
+    await store.turn()
+    store.refusal = None
+    await store.turn()
+    assert store.delivered() == [b"a"]
+    assert store.faults == []
+
+
+async def test_what_waits_for_a_deleted_topic_goes_with_it(store: DelayedStore) -> None:
+    store.wait_level(b"a", 1)
+    store.wait_level(b"b", 1, topic="other")
+    store.state.deleted["orders"] = TopicConfig("orders", 4, 4, deleted=True)
+    store.now_ms += 2000
+    await store.turn()
+    assert store.delivered() == []
+    assert store.delivered("other") == [b"b"]
+
+
+async def test_a_lost_file_of_pending_times_is_read_again(store: DelayedStore) -> None:
+    for number in range(10):
+        store.wait_until(b"%d" % number, FIRST_MS + 100 * (number + 1))
+    store.now_ms += 500
+    await store.turn()
+    await store.kill(reboot=True)
+    await store.turn()
+    assert store.delayed.pending == 5
+    store.now_ms += 500
+    await store.turn()
+    assert store.delivered() == [b"%d" % number for number in range(10)]
+
+
+async def test_a_file_of_another_log_is_not_believed(store: DelayedStore, tmp_path: Path) -> None:
+    other = DelayedStore(tmp_path / "other")
+    for number in range(3):
+        other.wait_until(b"other %d" % number, FIRST_MS + 100)
+    await other.turn()
+    other.close()
+    store.wait_until(b"ours, with a longer body", FIRST_MS + 100)
+    await store.turn()
+    await store.kill()
+    (tmp_path / "other" / FILE).rename(tmp_path / FILE)
+    await store.turn()
+    store.now_ms += 1000
+    await store.turn()
+    assert store.delivered() == [b"ours, with a longer body"]
+
+
+async def test_damage_stops_delivery_and_names_the_place(store: DelayedStore) -> None:
+    store.wait_level(b"a", 1)
+    store.wait_level(b"b", 1)
+    path = store.store.consume_queue_dir(SCHEDULE_TOPIC, 0) / f"{0:020d}"
+    units = path.read_bytes()
+    path.write_bytes(units[20:40] + units[20:])
+    await store.kill()
+    store.now_ms += 2000
+    await store.turn()
+    assert isinstance(store.faults[-1], DamagedFile)
+    assert store.delivered() == []
+    path.write_bytes(units)
+    await store.kill()
+    await store.turn()
+    assert store.delivered() == [b"a", b"b"]
+
+
+async def test_progress_is_told_in_the_log_and_a_start_goes_on_from_there(
+    store: DelayedStore,
+) -> None:
+    for number in range(5):
+        store.wait_level(b"%d" % number, 1)
+    store.wait_until(b"time", FIRST_MS + 700)
+    store.now_ms += 2000
+    await store.turn()
+    await store.turn()
+    told = store.delay_now()
+    assert told.levels[1] == 5
+    assert told.timer[:2] == (FIRST_MS + 700, 0)
+
+
+async def test_what_is_idle_is_not_looked_at(store: DelayedStore) -> None:
+    store.wait_level(b"a", 1)
+    await store.turn()
+    looked = store.delayed.delivery.last_look
+    for _ in range(5):
+        await store.turn()
+    assert store.delayed.delivery.last_look is looked
+    store.send("orders", b"at once")
+    await store.turn()
+    assert store.delayed.delivery.last_look is looked, "nothing came that waits"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_no_kill_delivers_twice_or_never(tmp_path: Path, seed: int) -> None:
+    """Sends, steps of the clock, cancellations, carrying and kills in any order, then the end of
+    all waiting: every message that was not cancelled is there once, the others never."""
+    random = Random(seed)
+    store = DelayedStore(tmp_path)
+    due_at: dict[bytes, int] = {}
+    cancelled: set[bytes] = set()
+    number = 0
+    for _ in range(random.randrange(20, 60)):
+        match random.choice(["send", "send", "turn", "turn", "clock", "kill", "cancel", "carry"]):
+            case "send":
+                for _ in range(random.randrange(1, 12)):
+                    body = b"%d" % number
+                    number += 1
+                    if random.random() < 0.5:
+                        level = random.randrange(1, 1 + len(LEVELS_MS))
+                        store.wait_level(body, level)
+                    else:
+                        ahead = random.choice((1, 50, 1000, 20_000))
+                        store.wait_until(body, store.now_ms + random.randrange(1, ahead + 1))
+                    due_at[body] = store.now_ms
+            case "clock":
+                store.now_ms += random.choice((-3000, 1, 100, 1000, 7000))
+            case "turn":
+                if random.random() < 0.3:
+                    store.appends_until_kill = random.randrange(3)
+                try:
+                    await store.turn()
+                    store.appends_until_kill = None
+                except Killed:
+                    await store.kill(reboot=random.random() < 0.5)
+            case "kill":
+                await store.kill(reboot=random.random() < 0.5)
+            case "cancel" if due_at:
+                await store.turn()
+                body = random.choice(sorted(due_at))
+                if body not in store.delivered() and body not in cancelled:
+                    await store.delayed.cancel(body.decode(), None)
+                    cancelled.add(body)
+            case "carry":
+                await store.turn()
+                end = store.dispatched()
+                if random.random() < 0.3:
+                    store.appends_until_kill = random.randrange(2)
+                try:
+                    await store.delayed.carry_below(end)
+                    store.appends_until_kill = None
+                except Killed:
+                    await store.kill(reboot=random.random() < 0.5)
+    store.now_ms += 200_000
+    await store.turn()
+    assert sorted(store.delivered()) == sorted(due_at.keys() - cancelled), f"seed {seed}"
+    assert store.delayed.pending == 0
+    store.close()
