@@ -34,7 +34,7 @@ from services.broker.pull import Puller
 from services.broker.query import Queries
 from services.broker.queue_offsets import Queue
 from services.broker.state_log import StateLog
-from services.broker.state_replay import next_offsets, replay
+from services.broker.state_replay import expired_queues, next_offsets, replay
 from services.broker.topic_views import TopicViews
 from services.broker.topics import Topics
 from services.broker.watch import Watch
@@ -301,6 +301,7 @@ class Serving:
                 SCHEDULE_TOPIC: len(config.store.delay_levels_ms),
                 TIMER_TOPIC: 1,
             },
+            expired=expired_queues(store.recovered.next_queue_offsets, state),
             on_change=lambda: topics_changed(),
         )
         views = TopicViews(

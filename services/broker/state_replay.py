@@ -162,3 +162,18 @@ def next_offsets(recovered: dict[tuple[str, int], QueueOffset], state: BrokerSta
     for queue, offset in state.next_queue_offsets.items():
         table.raise_to(queue, QueueOffset(offset))
     return table
+
+
+def expired_queues(
+    recovered: dict[tuple[str, int], QueueOffset], state: BrokerState
+) -> dict[tuple[str, int], int]:
+    """Queues that hold nothing any more, and the next offset of each.
+
+    Only the newest snapshot tells of their messages. Without it such a queue would look new to its
+    consumers: it would end at 0, below what they have committed.
+    """
+    return {
+        queue: offset
+        for queue, offset in state.next_queue_offsets.items()
+        if offset > recovered.get(queue, 0)
+    }

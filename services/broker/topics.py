@@ -127,6 +127,7 @@ class Topics:
         queues_in_store: Iterable[tuple[str, int]] = (),
         auto_create_queues: int | None = None,
         always: Mapping[str, int] | None = None,
+        expired: Mapping[tuple[str, int], int] | None = None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         """state: as replayed from the log; from now on only this object changes it.
@@ -135,6 +136,7 @@ class Topics:
         that the store has, by its directories or its records. auto_create_queues: queues of a topic
         that a send makes; None: sends make none. always: system topics, with their queues, that
         exist without having been made: what is put there is found from the first message on.
+        expired: next queue offset of queues that hold nothing any more, by what the store has.
         on_change: called after each durable change.
         """
         self._state = state
@@ -145,6 +147,7 @@ class Topics:
         self._always = {
             name: TopicConfig(name, queues, queues) for name, queues in (always or {}).items()
         }
+        self._expired = dict(expired or {})
         self._on_change = on_change
         self._changing = asyncio.Lock()
         self._running: set[asyncio.Task[object]] = set()
@@ -218,9 +221,11 @@ class Topics:
         return tuple(itertools.islice(itertools.chain(range(count), beyond), QUEUES_LISTED_MAX))
 
     def min_offset(self, name: str, queue: int) -> QueueOffset:
-        """Queue offsets below are from before the topic was deleted and must not be shown."""
+        """Queue offsets below must not be shown, from before the topic was deleted; or they have
+        expired, with every record of the queue, so that nothing but the state tells of them."""
         topic = self._state.topics.get(name)
-        return QueueOffset(topic.min_offsets.get(queue, 0)) if topic else QueueOffset(0)
+        deleted = topic.min_offsets.get(queue, 0) if topic else 0
+        return QueueOffset(max(deleted, self._expired.get((name, queue), 0)))
 
     def for_reading(self, name: str, queue: int) -> TopicConfig:
         """The topic, if this queue of it may be read.

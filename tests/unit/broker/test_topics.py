@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from services.broker.limits import QUEUES_LISTED_MAX
 from services.broker.queue_offsets import QueueOffsets
+from services.broker.state_replay import expired_queues
 from services.broker.topics import Put, Topics
 from shared.state import records
 from shared.state.records import NextOffset, TopicConfig
@@ -389,6 +390,27 @@ async def test_a_topic_that_the_broker_needs_is_made_once() -> None:
     assert made == await broker.topics.ensure_system("%RETRY%g", 5) == TopicConfig("%RETRY%g", 2, 2)
     assert len(broker.log.bodies) == 1
     assert broker.names(system=True) == ["%RETRY%g"]
+
+
+def test_a_topic_that_always_exists_is_found_before_its_first_message() -> None:
+    # Messages that wait there could not be cancelled in a new store: their topic was unknown.
+    always = {"SCHEDULE_TOPIC_XXXX": 18, "rmq_sys_wheel_timer": 1}
+    offsets = QueueOffsets({})
+    topics = Topics(BrokerState(), FakeLog(), offsets, flushed=lambda: 0, always=always)
+    assert topics.get("SCHEDULE_TOPIC_XXXX") == TopicConfig("SCHEDULE_TOPIC_XXXX", 18, 18)
+    assert topics.list(system=True) == []
+    offsets.raise_to(("SCHEDULE_TOPIC_XXXX", 4), QueueOffset(1))
+    assert [topic.name for topic in topics.list(system=True)] == ["SCHEDULE_TOPIC_XXXX"]
+
+
+def test_a_queue_whose_messages_have_all_expired_begins_where_it_ended() -> None:
+    # After a rebuild it seemed to be new: it ended at 0, below its groups' offsets.
+    state = BrokerState()
+    state.next_queue_offsets = {("t", 0): 7, ("t", 1): 9, ("t", 2): 3}
+    recovered = {("t", 1): QueueOffset(9), ("t", 2): QueueOffset(5)}
+    expired = expired_queues(recovered, state)
+    topics = Topics(state, FakeLog(), QueueOffsets({}), flushed=lambda: 0, expired=expired)
+    assert [topics.min_offset("t", queue) for queue in range(4)] == [7, 0, 0, 0]
 
 
 # -- any sequence ----------------------------------------------------------------------------------
