@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 from tests.support import offline
 from tests.support.node import Node, wait_until
 from tests.support.raw_member import RawMember
+from tests.support.small_disk import MIB, mounted
 from tidemark.formats import delay, properties, send_back
 from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.formats.record import Record
@@ -320,6 +322,49 @@ def test_letters_are_redriven_once_although_the_broker_is_killed_meanwhile(tmp_p
         for each in own:
             copies[unique_id] += send_back.redrive_origin(each.properties) is not None
     assert copies == {f"ID-{number}": 1 for number in range(count)}
+
+
+# Members must get on while senders cannot: what they send back is taken, and comes again when there
+# is room. What a redrive makes is new messages, refused like those of senders.
+def test_on_a_full_disk_messages_are_still_sent_back(tmp_path: Path) -> None:
+    with (
+        mounted("tmpfs", tmp_path, 48 * MIB) as disk,
+        Node(
+            tmp_path / "node",
+            store_dir=disk / "store",
+            store={"delay_levels": LEVELS, "commit_log_file_size": 4 << 20},
+            broker={"clean_file_forcibly": False},
+        ) as node,
+    ):
+        node.start()
+        node.wait_ready()
+        send(node, [{"body_text": "a", "queue": 0}, {"body_text": "b", "queue": 0}])
+        member = RawMember(node, "billing")
+        member.join()
+        assert member.nack(("orders", 0, 0), delay_level=-1)["status"] == "DEAD"
+        free = shutil.disk_usage(disk).free
+        (disk / "ballast").write_bytes(bytes(free - 2 * MIB))
+        one = {"messages": [{"body_text": "c"}]}
+
+        def refused() -> bool:
+            status, answer = node.request_json("POST", "/v1/topics/orders/messages", one)
+            return (status, answer.get("code")) == (507, "disk-full")
+
+        wait_until(refused, "sends to be refused")
+        assert member.nack(("orders", 0, 1), delay_level=2)["status"] == "RETRY"
+        member.commit(("orders", 0, 1))
+        status, answer = node.request_json("POST", "/v1/groups/billing/redrive", {})
+        assert (status, answer["code"]) == (507, "disk-full")
+        (disk / "ballast").unlink()
+        wait_until(lambda: not refused(), "sends to be taken again")
+        assert redrive_all(node)["redriven"] == 1
+        got: set[str] = set()
+
+        def got_both() -> bool:
+            got.update(message["body_text"] for _, message in member.fetch())
+            return got >= {"a", "b"}
+
+        wait_until(got_both, "the retry and the copy of the dead letter")
 
 
 def _wait_for_calls(calls: list[int], least: int) -> None:
