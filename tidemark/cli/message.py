@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import click
 
 from tidemark.cli.output import (
     as_json,
+    body_facts,
     expected_errors,
     message_facts,
     output_option,
@@ -89,7 +91,7 @@ def trace(message_id: str, topic: str | None, url: str) -> None:
     """
     found = with_client(url, lambda client: _trace(client, message_id, topic))
     if as_json():
-        click.echo(to_json(found.facts))
+        click.echo(to_json(found.facts | {"message": _as_text(found.message)}))
         return
     told = {name: found.message.get(name) for name in TRACED if name in found.message}
     print_facts(told)
@@ -114,6 +116,13 @@ async def _trace(client: Client, message_id: str, topic: str | None) -> Trace:
         names = (found.properties.get(name) for name in (RETRY_TOPIC, REAL_TOPIC))
         topic = next((name for name in names if name is not None), found.topic)
     return await client.trace(message_id, topic=topic)
+
+
+def _as_text(message: Mapping[str, Any]) -> dict[str, object]:
+    """A message of an answer with a body that JSON can say."""
+    facts = dict(message)
+    body = facts.pop("body", None)
+    return facts if body is None else facts | body_facts(body)
 
 
 def _shown_facts(event: TraceEvent) -> str:

@@ -98,3 +98,11 @@ def shown_duration(time_ms: int | None) -> str | None:
         return "0ms"
     unit = next(unit for unit in reversed(_UNIT_MS) if time_ms % _UNIT_MS[unit] == 0)
     return f"{time_ms // _UNIT_MS[unit]}{unit}"
+
+
+def shown_about(seconds: float) -> str:
+    """A length of time for a person, to two digits or so: ``95 s``, ``38 min``, ``5 d``."""
+    for unit, length_s, most in (("s", 1, 120), ("min", 60, 120), ("h", 3600, 48)):
+        if seconds < most * length_s:
+            return f"{seconds / length_s:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} d"

@@ -426,8 +426,9 @@ def test_letters_that_cannot_be_sent_are_said_and_fail_the_command(broker: Canne
 
 
 def test_a_trace_is_told_in_lines(broker: CannedBroker) -> None:
-    trace = {
-        "message": {"topic": "orders", "queue": 1, "queue_offset": 7, "message_id": HEX_ID},
+    message = {"topic": "orders", "queue": 1, "queue_offset": 7, "message_id": HEX_ID}
+    trace: dict[str, Any] = {
+        "message": {**message, "body": b"hello"},
         "events": [
             {"what": "produced", "at_ms": 1_795_168_800_000, "queue": 1},
             {"what": "flushed", "at_ms": None, "reason": "not_recorded"},
@@ -435,7 +436,10 @@ def test_a_trace_is_told_in_lines(broker: CannedBroker) -> None:
         ],
     }
     broker.answers["GET", f"messages/{HEX_ID}/trace"] = trace
-    assert printed(broker, "message", "trace", HEX_ID) == trace
+    assert printed(broker, "message", "trace", HEX_ID) == {
+        **trace,
+        "message": {**message, "body_text": "hello"},
+    }
     lines = run(broker, "message", "trace", HEX_ID).stdout.splitlines()
     events = lines[lines.index("") + 2 :]
     assert [line.split()[1] for line in events] == ["produced", "flushed", "delivered"]
@@ -444,11 +448,53 @@ def test_a_trace_is_told_in_lines(broker: CannedBroker) -> None:
     assert "group=billing member=m-1" in events[2]
 
 
-def test_retention_is_shown_as_answered(broker: CannedBroker) -> None:
-    facts = {"full_in_s": None, "reason": "too_few_samples"}
+def retention_facts(full_in_s: float | None) -> dict[str, Any]:
+    space = {"path": "/store", "used_bytes": 15, "available_bytes": 85, "used_percent": 15}
+    return {
+        "pressure": "none",
+        "sends_refused": False,
+        "log": space,
+        "queues": space,
+        "policy": {
+            "age_ms": 259_200_000,
+            "delete_hours": [4],
+            "size_max": 0,
+            "used_percent_max": 75,
+            "forcible_percent": 85,
+            "warning_percent": 90,
+            "forcibly": True,
+        },
+        "log_files": 3,
+        "min_offset": 0,
+        "oldest_file": {"start": 0, "end": 10, "modified_ms": 1_795_168_800_000, "age_ms": 7},
+        "next_deletion": {
+            "at_ms": None,
+            "why": None,
+            "kept_by": "last",
+            "groups_with_unread_messages": 0,
+        },
+        "deleted_files": {"age": 2, "size": 0, "disk_pressure": 0},
+        "forecast": {
+            "full_in_s": full_in_s,
+            "growth_bytes_per_s": None,
+            "reason": "too_few_samples" if full_in_s is None else None,
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("full_in_s", "shown"), [(2280.0, "38 min"), (None, "unknown: too_few_samples")]
+)
+def test_retention_is_told_with_its_forecast(
+    broker: CannedBroker, full_in_s: float | None, shown: str
+) -> None:
+    facts = retention_facts(full_in_s)
     broker.answers["GET", "retention"] = facts
     assert printed(broker, "retention") == facts
-    assert "too_few_samples" in run(broker, "retention").stdout
+    lines = run(broker, "retention").stdout.splitlines()
+    assert lines[0].split(maxsplit=2) == ["full", "in", shown]
+    assert any(line.endswith("none, kept by: last") for line in lines)
+    assert any(line.split()[-1] == "3d" for line in lines)
 
 
 def test_a_topic_gets_a_retention_and_keeps_its_queues(broker: CannedBroker) -> None:

@@ -5,6 +5,7 @@ import pytest
 from tidemark.cli.times import (
     parse_duration_ms,
     parse_time_ms,
+    shown_about,
     shown_duration,
     shown_time,
 )
@@ -49,6 +50,14 @@ def test_a_length_of_time_is_read_and_shown_alike(text: str, length_ms: int) -> 
 def test_what_is_no_length_of_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="ms, s, m, h or d"):
         parse_duration_ms(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (95.4, "95 s"), (2280, "38 min"), (46_800, "13 h"), (432_000, "5 d")],
+)
+def test_a_forecast_is_shown_as_roughly_as_it_is_known(seconds: float, text: str) -> None:
+    assert shown_about(seconds) == text
 
 
 def test_a_shown_time_is_understood_again() -> None:
