@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -21,6 +22,7 @@ from tidemark.client.fetching import Fetching
 from tidemark.client.group_calls import GroupCalls
 from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.client.member import Member
+from tidemark.client.retries import delay_s, is_transient
 from tidemark.client.tags import wanted_tags
 from tidemark.formats.message import Message, Source
 
@@ -164,6 +166,19 @@ class Feed:
                     **source._asdict(),
                 },
             )
+
+    async def send_back(self, source: Source, *, delay_level: int) -> None:
+        """As ``nack``, until the broker answers: a program that goes on can wait for it."""
+        failed = 0
+        while True:
+            try:
+                await self.nack(source, delay_level=delay_level)
+                return
+            except errors.TidemarkError as error:
+                if not is_transient(error) or self.is_interrupted:
+                    raise
+                failed += 1
+                await asyncio.sleep(delay_s(failed, jitter=random.random()))
 
     async def leave(self) -> None:
         """Commit what is done, tell the program, give the queues back.

@@ -190,9 +190,9 @@ class Handlers:
                 await asyncio.sleep(self._retry_pause_ms / 1000)
                 return True
             case AfterFailure.SEND_BACK:
-                await self._feed.nack(message.source, delay_level=0)
+                await self._feed.send_back(message.source, delay_level=0)
             case AfterFailure.DEAD:
-                await self._feed.nack(message.source, delay_level=DEAD_LEVEL)
+                await self._feed.send_back(message.source, delay_level=DEAD_LEVEL)
             case AfterFailure.LEAVE:
                 pass
         return False
