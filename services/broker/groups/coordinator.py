@@ -274,6 +274,8 @@ class Coordinator:
             self._member_count += 1
             live.sessions[member] = Session(member, self._watching)
         session = live.sessions[member]
+        if request.generation is None:
+            session.heard()  # whoever it is now, it has nothing in its hands
         other_tags = live.subscriptions.get(member) != wanted
         live.subscriptions[member], live.filters[member] = wanted, filters
         change = live.roster.heartbeat(
@@ -291,6 +293,7 @@ class Coordinator:
             for queue, place in session.places.items():
                 place.tags = filters.get(queue[0])
         self._apply(live, change, begins)
+        session.heard()
         self._plan_check(group, now_ms + request.session_ms)
         roster = live.roster
         return Joined(roster.generation, roster.assignment(member), request.session_ms, config)

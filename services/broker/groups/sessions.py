@@ -78,6 +78,8 @@ class Session:
         self.places: dict[Queue, Place] = {}
         self.line: dict[Place, None] = {}
         """Ready places, the one to look at first in front."""
+        self.parked: dict[Queue, Place] = {}
+        """Of queues that were taken from the member, while it has not heard of it."""
         self.held: HeldPull | None = None
         """The member's fetch that waits."""
         self.fetches = 0
@@ -85,17 +87,30 @@ class Session:
         self._watching = watching
 
     def grant(self, queue: Queue, offset: int, tags: Wanted | None) -> None:
-        """The queue is the member's from now on; its next batch begins at offset."""
+        """The queue is the member's from now on; its next batch begins at offset.
+
+        One that comes back before the member has heard that it was gone goes on where it was:
+        what the member has got of it is still in its hands.
+        """
         self.revoke(queue)
-        place = self.places[queue] = Place(self, queue, offset, tags)
+        place = self.parked.pop(queue, None)
+        if place is None:
+            place = Place(self, queue, offset, tags)
+        self.places[queue] = place
         self.ready(place)
 
     def revoke(self, queue: Queue) -> None:
         """Nothing more of the queue; nothing if the member does not have it."""
         place = self.places.pop(queue, None)
         if place is not None:
+            self.parked[queue] = place
             self.line.pop(place, None)
             self._watching.unwatch(queue, place)
+
+    def heard(self) -> None:
+        """The member is told which queues it has: what it no longer has begins anew if it comes
+        back, for the member has thrown away what it got of it."""
+        self.parked.clear()
 
     def close(self) -> None:
         """The member is gone: its fetch, if one is held, is to find out."""

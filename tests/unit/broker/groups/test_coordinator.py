@@ -274,3 +274,32 @@ async def test_the_background_part_notices_a_death(rig: Rig) -> None:
         await waits
     stop.set()
     await runs
+
+
+# 1. m2 joins, queues are taken from m1; 2. m2 leaves before m1's next heartbeat, and they are m1's
+# again. m1 has heard of nothing and has their messages in its hands: they would come twice.
+async def test_a_queue_that_comes_back_unnoticed_goes_on_where_it_was(rig: Rig) -> None:
+    for queue in range(4):
+        rig.put(2, queue)
+    first = await rig.join("m1")
+    await rig.fetch("m1")
+    await rig.join("m2", holding=set())
+    rig.coordinator.leave(GROUP, "m2")
+    heard = await rig.join("m1", generation=first.generation, holding=set(first.assignment))
+    assert heard.assignment == first.assignment
+    assert (await rig.fetch("m1", generation=heard.generation)).pieces == []
+
+
+async def test_a_queue_that_comes_back_to_who_missed_it_begins_at_the_commit(rig: Rig) -> None:
+    for queue in range(4):
+        rig.put(2, queue)
+    first = await rig.join("m1")
+    await rig.fetch("m1")
+    await rig.join("m2", holding=set())
+    heard = await rig.join("m1", generation=first.generation, holding=set(first.assignment))
+    gone = {number for topic, number in first.assignment if topic == "orders"}
+    gone -= {number for topic, number in heard.assignment if topic == "orders"}
+    rig.coordinator.leave(GROUP, "m2")
+    again = await rig.join("m1", generation=heard.generation)
+    assert again.assignment == first.assignment
+    assert got(await rig.fetch("m1")) == {number: [0, 1] for number in gone}
