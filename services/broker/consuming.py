@@ -152,8 +152,10 @@ class Consuming:
             self.offsets,
             coordinator,
             shown_from=base.views.shown_from,
+            hides=base.views.has_retention,
             on_skipped=base.metrics.groups.skipped,
         )
+        base.views.tell_hidden(expiry.hidden)
 
         def forget_names() -> None:
             base.queues.forget()
@@ -180,6 +182,7 @@ class Consuming:
             confirmed=base.confirmed,
             utc_offset_s=utc_offset_s,
             warn_ms=config.retention_warn_ms,
+            has_hiding_topics=base.views.any_has_retention,
             on_names_gone=forget_names,
         )
         base.metrics.retention.show = (self.retention, base.reader, base.confirmed)

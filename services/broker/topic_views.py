@@ -120,7 +120,18 @@ class TopicViews:
             begins_at=begins_at,
         )
         if retention is not None:
-            self._visibility.forget(name)
+            await self._judge_anew(self._topics.get(name))
+
+    async def _judge_anew(self, topic: TopicConfig) -> None:
+        """The topic's own retention is another one now."""
+        self._visibility.forget(topic.name)
+        if retention_of(topic) is None:
+            return
+        for number, queue in enumerate(self._topics.queue_numbers(topic), 1):
+            if number % QUEUES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            first = self._topics.min_offset(topic.name, queue)
+            self._visibility.begin(topic.name, queue, int(first))
 
     async def _hidden_until_now(self, topic: TopicConfig) -> dict[int, int]:
         """Where each queue begins to be shown, of those of which something is hidden."""
@@ -135,6 +146,7 @@ class TopicViews:
     async def delete(self, name: str) -> None:
         """Delete a topic. Raises UnknownTopic, BadName."""
         await self._topics.delete(name)
+        self._visibility.forget(name)
 
     def check_known(self, name: str) -> None:
         """Raise UnknownTopic for a topic that is not there."""
@@ -154,6 +166,20 @@ class TopicViews:
             return
         self._topics.for_reading(name, queue)
 
+    def tell_hidden(self, listener: Callable[[str, int, int, int], None]) -> None:
+        """Have listener told of what a topic's own retention hides, in the step in which it does:
+        topic, queue, and [first, end) of the messages."""
+        self._visibility.on_hidden = listener
+
+    def has_retention(self, name: str) -> bool:
+        """Whether the topic shows its messages for a time of its own."""
+        topic = self._topics.find(name)
+        return topic is not None and retention_of(topic) is not None
+
+    def any_has_retention(self) -> bool:
+        """Whether any topic does."""
+        return any(retention_of(topic) is not None for topic in self._topics.list(system=True))
+
     def floor(self, name: str, queue: int) -> QueueOffset:
         """Queue offset below which nothing is shown: what an earlier topic of the name held, and
         what is older than the topic shows."""
@@ -164,7 +190,12 @@ class TopicViews:
             return floor
         if self._visibility.is_due(name, queue):
             with self._queues.glance(name, queue) as reader:
-                self._visibility.look(reader, retention_ms, self._dispatched())
+                self._visibility.look(
+                    reader,
+                    retention_ms,
+                    log_min=self._log.min_offset,
+                    dispatched=self._dispatched(),
+                )
         return QueueOffset(max(floor, self._visibility.first(name, queue)))
 
     def shown_from(self, name: str, queue: int) -> int | None:

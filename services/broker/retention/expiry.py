@@ -3,7 +3,8 @@
 Keeps where each queue that a group has an offset of begins now, and where it will begin once the
 oldest file is gone. Both are read in a thread; what groups have committed is then compared in one
 step of the loop, so that no commit comes between the look and the publication of the new minimum.
-Large numbers of groups are looked through in slices.
+Large numbers of groups are looked through in slices. What a topic's own retention hides is counted
+the same way, in the step in which it is hidden.
 
 Before: ``deletion``, and a view of a group that asks. After: ``losses``, the log, the metrics.
 """
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 GROUPS_AT_ONCE: Final = 256
 """Looked through between two turns of the loop."""
+GROUPS_SCANNED_MAX: Final = 2000
+"""Looked through at once: about a millisecond."""
 WARNED_MAX: Final = 10_000
 """Groups whose warning is remembered; further ones are warned of again."""
 
@@ -75,19 +78,24 @@ class Expiry:
         readers: Readers,
         *,
         shown_from: Callable[[str, int], int | None],
+        hides: Callable[[str], bool],
         on_skipped: Callable[[str, str, int, str], None],
     ) -> None:
         """shown_from: queue offset below which a queue shows nothing anyhow; None if its topic does
-        not exist. on_skipped: called with group, topic, messages and the reason ``expired``.
+        not exist. hides: whether a topic has a retention of its own. on_skipped: called with group,
+        topic, messages and the reason ``expired``.
         """
         self._store = store
         self._committed = committed
         self._readers = readers
         self._shown_from = shown_from
+        self._hides = hides
         self._on_skipped = on_skipped
         self._losses = Losses()
         self._ahead = NOTHING
         self._warned: set[str] = set()
+        self._readers_of: dict[Queue, list[str]] = {}
+        """Queue of a topic with its own retention → groups with an offset there."""
 
     # -- before a deletion ------------------------------------------------------------------------
 
@@ -168,6 +176,37 @@ class Expiry:
         self._take_back(self._warned - threatened)
         self._warned = threatened
 
+    async def look_at_hiding_topics(self) -> None:
+        """Find who reads topics with a retention of their own, and have these judged: nobody may
+        ask for their messages any more."""
+        readers_of: dict[Queue, list[str]] = {}
+        for number, group in enumerate(list(self._committed.groups()), 1):
+            if number % GROUPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            for queue in self._committed.of_group(group):
+                if self._hides(queue[0]):
+                    readers_of.setdefault(queue, []).append(group)
+        self._readers_of = readers_of
+        for number, queue in enumerate(list(readers_of), 1):
+            if number % GROUPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            self._shown_from(*queue)
+
+    def hidden(self, topic: str, queue: int, first: int, end: int) -> None:
+        """Messages [first, end) are not shown any more from this step of the loop on."""
+        key = (topic, queue)
+        for group in self._groups_reading(key):
+            committed = self._committed.of_group(group).get(key)
+            if committed is not None:
+                self._move_up(group, key, committed, first, end)
+
+    def _groups_reading(self, queue: Queue) -> Iterable[str]:
+        """Groups with an offset in the queue: as of now, or of the last look if there are many."""
+        groups = list(self._committed.groups())
+        if len(groups) > GROUPS_SCANNED_MAX and (known := self._readers_of.get(queue)) is not None:
+            return known
+        return [group for group in groups if queue in self._committed.of_group(group)]
+
     def nothing_goes(self) -> None:
         """No deletion is near: nobody is threatened."""
         self._take_back(self._warned)
@@ -196,26 +235,23 @@ class Expiry:
         """Count what groups lose, in the step of the loop in which the minimum moves up."""
         ahead, lost_in_all = self._ahead, 0
         for group in groups:
-            in_flight = self._readers.in_flight(group)
             for queue, committed in self._committed.of_group(group).items():
-                begin, end = self._range(ahead, queue)
-                if unread(committed, begin, end):
-                    owner = self._readers.owner(group, *queue)
-                    reading = (
-                        None
-                        if owner is None
-                        else Reading(owner, committed + in_flight.get(queue, 0))
-                    )
-                    lost = self._losses.moved_up(
-                        group,
-                        queue,
-                        committed=committed,
-                        old_min=begin,
-                        new_min=end,
-                        reading=reading,
-                    )
-                    lost_in_all += self._skip(group, queue, lost)
+                lost_in_all += self._move_up(group, queue, committed, *self._range(ahead, queue))
         return lost_in_all
+
+    def _move_up(self, group: str, queue: Queue, committed: int, begin: int, end: int) -> int:
+        """A queue that began at begin begins at end: count what the group has lost."""
+        if not unread(committed, begin, end):
+            return 0
+        owner = self._readers.owner(group, *queue)
+        reading = None
+        if owner is not None:
+            in_flight = self._readers.in_flight(group).get(queue, 0)
+            reading = Reading(owner, committed + in_flight)
+        lost = self._losses.moved_up(
+            group, queue, committed=committed, old_min=begin, new_min=end, reading=reading
+        )
+        return self._skip(group, queue, lost)
 
     @property
     def is_waiting(self) -> bool:

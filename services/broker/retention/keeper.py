@@ -94,11 +94,13 @@ class Retention:
         confirmed: Callable[[], int],
         utc_offset_s: Callable[[int], int],
         warn_ms: int,
+        has_hiding_topics: Callable[[], bool],
         on_names_gone: Callable[[], None],
     ) -> None:
         """snapshot_start: of the newest whole snapshot that is on disk. confirmed: end of what
         consumers may see. utc_offset_s: wall clock in ms → local time minus UTC. warn_ms: how long
-        before a deletion groups are warned of it. on_names_gone: called when reput has removed
+        before a deletion groups are warned of it. has_hiding_topics: whether any topic has a
+        retention of its own. on_names_gone: called when reput has removed
         queue and index files, which readers may still have mapped.
         """
         self._store = store
@@ -114,13 +116,14 @@ class Retention:
         self._confirmed = confirmed
         self._utc_offset_s = utc_offset_s
         self._warn_ms = warn_ms
+        self._has_hiding_topics = has_hiding_topics
         self._on_names_gone = on_names_gone
         self._growth = Growth()
         self._wake = asyncio.Event()
         self._measured: Measured | None = None
         self._pressure = Pressure.NONE
         self._let_go_by = 0.0
-        self._warn_at = float("-inf")
+        self._warn_at = self._hiding_at = float("-inf")
         self._cleaned = positions.get(Slot.CLEANED_MIN)
         self._is_stuck = False
         self.deleted: Counter[Why] = Counter()
@@ -165,6 +168,7 @@ class Retention:
                     extra={"event": "log-file-stays", "detail": str(error)},
                 )
         await self._warn()
+        await self._look_at_hiding_topics()
 
     # -- looking ----------------------------------------------------------------------------------
 
@@ -333,6 +337,14 @@ class Retention:
             return
         self._warn_at = now_s + WARN_INTERVAL_S
         await self._expiry.warn(why=why.value, at_ms=at_ms)
+
+    async def _look_at_hiding_topics(self) -> None:
+        now_s = self._clock.monotonic()
+        if now_s >= self._hiding_at:
+            self._hiding_at = now_s + LOOK_INTERVAL_S
+            if self._has_hiding_topics():
+                self._hiding_at = now_s + WARN_INTERVAL_S
+                await self._expiry.look_at_hiding_topics()
 
     def _oldest(self) -> LogFile | None:
         """The oldest file that is still there."""

@@ -6,12 +6,17 @@ binary search over store times, at most once a second, and never moves back whil
 a clock that steps back brings nothing back to light. Over restarts a longer retention does not
 either, for a change writes down where queues began before it (``topic_views``).
 
+What is hidden is told in the very step in which it is, so that no read comes between: groups that
+had not read it have lost it (``expiry``). Not so what the first look after a start hides: the
+process before this one told of it.
+
 Before: a pull, fetch or query asks. After: it serves from there on.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from services.broker.retention.retention import SHOWN_MS_MAX
@@ -39,6 +44,8 @@ class Visibility:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._known: OrderedDict[tuple[str, int], _Known] = OrderedDict()
+        self.on_hidden: Callable[[str, int, int, int], None] = lambda *_: None
+        """Called with topic, queue and [first, end) of messages that are not shown any more."""
 
     def is_due(self, topic: str, queue: int) -> bool:
         """Whether the queue has to be looked at before ``first`` is asked."""
@@ -50,13 +57,27 @@ class Visibility:
         known = self._known.get((topic, queue))
         return 0 if known is None else known.first
 
-    def look(self, reader: ConsumeQueueReader, retention_ms: int, dispatched: int) -> None:
-        """Find where the queue begins now."""
+    def begin(self, topic: str, queue: int, first: int) -> None:
+        """The topic has a retention from now on; until now the queue was shown from first on."""
+        self._note((topic, queue), _Known(float("-inf"), first))
+
+    def look(
+        self, reader: ConsumeQueueReader, retention_ms: int, *, log_min: int, dispatched: int
+    ) -> None:
+        """Find where the queue begins now. log_min: start of the log."""
         key = (reader.topic, reader.queue)
         oldest_ms = self._clock.wall_ms() - retention_ms
         found = reader.offset_by_time(oldest_ms, Boundary.LOWER, dispatched=dispatched)
-        first = max(int(found), self.first(*key))
-        self._known[key] = _Known(self._clock.monotonic(), first)
+        known = self._known.get(key)
+        first = int(found) if known is None else max(int(found), known.first)
+        self._note(key, _Known(self._clock.monotonic(), first))
+        if known is not None:
+            before = max(known.first, reader.min_offset(log_min))
+            if before < first:
+                self.on_hidden(*key, before, first)
+
+    def _note(self, key: tuple[str, int], known: _Known) -> None:
+        self._known[key] = known
         self._known.move_to_end(key)
         while len(self._known) > QUEUES_KEPT_MAX:
             self._known.popitem(last=False)

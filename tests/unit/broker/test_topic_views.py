@@ -163,6 +163,42 @@ async def test_where_a_queue_begins_is_looked_for_once_a_second_and_never_moves_
     assert made.views.floor("orders", 2) == 8
 
 
+async def test_what_is_hidden_is_told_once_and_in_that_step(made: Views) -> None:
+    told: list[tuple[str, int, int, int]] = []
+    made.views.tell_hidden(lambda *what: told.append(what))
+    put_each_second(made, 10)
+    made.clock.seconds = 5.0
+    await made.views.put("orders", {"retention_ms": 3000})
+    assert made.views.has_retention("orders")
+    assert made.views.any_has_retention()
+    made.views.floor("orders", 2)
+    made.views.floor("orders", 2)
+    made.clock.seconds = 9.0
+    made.views.floor("orders", 2)
+    assert told == [("orders", 2, 0, 2), ("orders", 2, 2, 6)]
+
+
+async def test_what_was_hidden_before_a_start_is_not_told_again(made: Views) -> None:
+    put_each_second(made, 10)
+    await made.views.put("orders", {"retention_ms": 3000})
+    made.clock.seconds = 9.0
+    after_start = TopicViews(
+        made.topics,
+        made.queues,
+        made.reader,
+        lambda: made.small.end,
+        clock=made.clock,
+        auto_create=False,
+        queues_default=1,
+    )
+    told: list[tuple[str, int, int, int]] = []
+    after_start.tell_hidden(lambda *what: told.append(what))
+    assert after_start.floor("orders", 2) == 6
+    made.clock.seconds = 10.0
+    assert after_start.floor("orders", 2) == 7
+    assert told == [("orders", 2, 6, 7)]
+
+
 async def test_when_all_messages_are_too_old_the_queue_is_empty_and_goes_on(made: Views) -> None:
     put_each_second(made, 4)
     await made.views.put("orders", {"retention_ms": 1000})

@@ -123,6 +123,9 @@ class RetainedStore:
         self.delayed = Delayed()
         self.skipped: dict[tuple[str, str], int] = {}
         self.rings = self.let_go = 0
+        self.hiding: set[str] = set()
+        self.judged: list[tuple[str, int]] = []
+        """Queues of hiding topics that were asked about."""
         self.snapshot_start: int | None = 1 << 60
         appender = self.small.appender
         self.files = FilesAhead(
@@ -136,7 +139,8 @@ class RetainedStore:
             self.small.store,
             self.groups,
             self.groups,
-            shown_from=lambda topic, queue: None if topic == "deleted" else 0,
+            shown_from=self._shown_from,
+            hides=lambda topic: topic in self.hiding,
             on_skipped=self._skip,
         )
         self.deletion = Deletion(
@@ -161,12 +165,18 @@ class RetainedStore:
             confirmed=lambda: self.small.positions.get(Slot.FLUSHED),
             utc_offset_s=lambda wall_ms: 0,
             warn_ms=warn_ms,
+            has_hiding_topics=lambda: bool(self.hiding),
             on_names_gone=self._let_go,
         )
 
     def _skip(self, group: str, topic: str, messages: int, reason: str) -> None:
         assert reason == "expired"
         self.skipped[group, topic] = self.skipped.get((group, topic), 0) + messages
+
+    def _shown_from(self, topic: str, queue: int) -> int | None:
+        if topic in self.hiding:
+            self.judged.append((topic, queue))
+        return None if topic == "deleted" else 0
 
     def _ring(self) -> None:
         self.rings += 1

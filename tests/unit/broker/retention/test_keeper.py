@@ -286,6 +286,32 @@ async def test_a_group_is_warned_of_once_before_its_messages_go(
     assert made.retention.expiring_groups == 0
 
 
+async def test_what_a_topics_own_retention_hides_is_counted_when_it_does(
+    made: RetainedStore,
+) -> None:
+    made.hiding = {"orders"}
+    key = ("orders", 0)
+    made.groups.committed = {"g": {key: 3}, "done": {key: 50}, "other": {("bills", 0): 0}}
+    made.groups.owners["g", "orders", 0] = "m1"
+    made.groups.handed_out = {"g": {key: 4}}
+    made.expiry.hidden("orders", 0, 0, 10)
+    assert made.skipped == {("g", "orders"): 3}  # 7, 8, 9; the member holds 3 to 6
+    made.expiry.hidden("orders", 0, 10, 12)
+    assert made.skipped == {("g", "orders"): 5}
+
+
+async def test_topics_with_their_own_retention_are_judged_also_if_nobody_asks(
+    made: RetainedStore,
+) -> None:
+    made.groups.committed = {"g": {("orders", 0): 3, ("bills", 7): 0}}
+    await made.judge()
+    assert made.judged == []
+    made.hiding = {"bills"}
+    made.clock.seconds += 61
+    await made.judge()
+    assert made.judged == [("bills", 7)]
+
+
 async def test_a_border_is_where_a_queue_begins_in_a_shorter_log(made: RetainedStore) -> None:
     made.fill(6)
     store = made.small.store
