@@ -31,10 +31,10 @@ async def ran(plan: Plan, directory: Path) -> Outcome:
 
 @pytest.mark.timeout(180)
 async def test_every_message_is_handled_and_no_queue_has_two_owners(tmp_path: Path) -> None:
-    outcome = await ran(Plan(SEED), tmp_path)
+    outcome = await ran(Plan(SEED, work_ms=5.0), tmp_path)
     assert outcome.verdict.duplicate_share <= DUPLICATES_MAX
 
 
 @pytest.mark.timeout(180)
 async def test_an_ordered_group_handles_each_queue_in_its_order(tmp_path: Path) -> None:
-    await ran(Plan(SEED, rate=1500, ordered=True), tmp_path)
+    await ran(Plan(SEED, rate=1500, work_ms=1.0, ordered=True), tmp_path)

@@ -57,6 +57,9 @@ class Plan:
     pause_s: float = 1.0
     """Mean time between two comings, goings or kills."""
     session_ms: int = 5000
+    work_ms: float = 0.0
+    """Time that a member takes between handling a message, or a batch, and asking for the next:
+    whoever is killed then has handled what it has not committed."""
     ordered: bool = False
 
 
@@ -191,7 +194,8 @@ class Chaos:
         self._next_member += 1
         command = [sys.executable, "-m", "tests.support.group_chaos_member"]
         command += [node.api_url, TOPIC, GROUP, str(number), str(self._file)]
-        command += ["--session-ms", str(plan.session_ms), *["--ordered"] * plan.ordered]
+        command += ["--session-ms", str(plan.session_ms), "--work-ms", str(plan.work_ms)]
+        command += ["--ordered"] * plan.ordered
         with self._log(number).open("ab") as log:
             self._members[number] = subprocess.Popen(
                 command, cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -303,6 +307,7 @@ def main() -> int:
     parser.add_argument("--queues", type=int, default=64)
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--pause", type=float, default=2.0, help="mean seconds between events")
+    parser.add_argument("--work-ms", type=float, default=0.0)
     parser.add_argument("--ordered", action="store_true")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     given = parser.parse_args()
@@ -313,6 +318,7 @@ def main() -> int:
         queues=given.queues,
         members=given.members,
         pause_s=given.pause,
+        work_ms=given.work_ms,
         ordered=given.ordered,
     )
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory:

@@ -15,11 +15,10 @@ import signal
 import time
 from collections.abc import Iterable, Sequence
 
-from tidemark.client.subscription import Subscription
-
 import tidemark
 from tests.support.group_chaos_check import COUNT_MAX, Entry, What
 from tidemark.client.messages import Message
+from tidemark.client.subscription import Subscription
 
 BATCH_MAX = 256
 
@@ -95,9 +94,11 @@ async def take_part(given: argparse.Namespace) -> None:
             if given.ordered:
                 async for message in messages:
                     book.handled([_place(message)], messages.generation)
+                    await asyncio.sleep(given.work_ms / 1000)
             else:
                 async for batch in messages.batches(max=BATCH_MAX):
                     book.handled([_place(message) for message in batch], messages.generation)
+                    await asyncio.sleep(given.work_ms / 1000)
 
 
 def _of_topic(queues: Iterable[tuple[str, int]], topic: str) -> list[tuple[str, int]]:
@@ -115,6 +116,7 @@ def main() -> None:
     parser.add_argument("file")
     parser.add_argument("--ordered", action="store_true")
     parser.add_argument("--session-ms", type=int, default=5000)
+    parser.add_argument("--work-ms", type=float, default=0.0)
     parser.add_argument("--commit-interval-ms", type=int, default=100)
     asyncio.run(take_part(parser.parse_args()))
 
