@@ -149,6 +149,7 @@ class DelayedMessages:
             record = DelayRecord(self._ends().flushed, cancelled=cancelled)
             await self.delivery.append_record(record)
             await self.delivery.in_thread(self._waiting.cancelled, waiting)
+            self.delivery.wait_no_more(sum(entry.row is not None for entry in waiting))
             await self.delivery.keep()
             return waiting
 

@@ -237,6 +237,12 @@ class Delivery:
         self.known().cancel(record.cancelled)
         await self._flusher.durable(self._appended)
 
+    def wait_no_more(self, count: int) -> None:
+        """So many fewer wait in the timer's queue than the last look says."""
+        look = self.last_look
+        if look is not None and look.timer_count is not None:
+            self.last_look = look._replace(timer_count=look.timer_count - count)
+
     # -- telling ---------------------------------------------------------------------------------
 
     def _tell(self) -> None:
