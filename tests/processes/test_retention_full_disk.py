@@ -1,5 +1,7 @@
 """Retention on a small file system under constant load: never full, oldest first, losses exact.
 
+Messages that wait for their time outlive the files they were stored in: they are delivered once.
+
 A group's member reads more slowly than others write, so that deletion overtakes it again and again,
 and somebody pulls at the very beginning of a queue. What was lost is what the member was never
 handed, and the counter of lost messages has to say the same number, to the message.
@@ -197,6 +199,26 @@ async def run_load(url: str, ledger: Ledger) -> None:
         await loading
 
 
+async def send_delayed(node: Node) -> None:
+    """Messages whose files go while they wait."""
+    messages: list[dict[str, object]] = [
+        {"body_text": "by time", "delay_ms": int(SECONDS * 1000) + 2000},
+        {"body_text": "soon", "delay_ms": int(SECONDS * 1000)},
+        {"body_text": "by level", "delay_level": 3},
+    ]
+    status, told = await asyncio.to_thread(
+        node.request_json, "POST", "/v1/topics/later/messages", {"messages": messages}
+    )
+    assert status == 200, told
+
+
+def delivered(node: Node) -> list[str]:
+    """Bodies of the topic of delayed messages."""
+    status, told = node.get_json(node.api_url + "/v1/topics/later/queues/0/messages?offset=0")
+    assert status == 200
+    return sorted(message["body_text"] for message in told["messages"])
+
+
 def ranges(node: Node) -> dict[int, tuple[int, int]]:
     status, topic = node.get_json(node.api_url + "/v1/topics/load")
     assert status == 200
@@ -211,7 +233,9 @@ async def test_a_small_disk_under_constant_load_never_fills_and_losses_are_exact
         node.start()
         node.wait_ready()
         assert node.request_json("PUT", "/v1/topics/load", {"queues": QUEUES})[0] == 200
+        assert node.request_json("PUT", "/v1/topics/later", {"queues": 1})[0] == 200
         assert node.request_json("PUT", GROUP, {"start": "first"})[0] == 200
+        await send_delayed(node)
         with DiskWatch(small_disk) as watch:
             await run_load(node.api_url, ledger)
         bounds = ranges(node)
@@ -241,11 +265,17 @@ async def test_a_small_disk_under_constant_load_never_fills_and_losses_are_exact
         assert retention["log"]["used_percent"] <= 90
         assert "about to lose messages" in node.log_text("broker")
 
+        everything = ["by level", "by time", "soon"]
+        wait_until(lambda: delivered(node) == everything, "delayed messages", 15)
+        assert "delayed messages were carried on" in node.log_text("broker")
+        bounds = ranges(node)
+
         # Both are killed; what reput removed meanwhile does not pass for missing.
         node.kill()
         node.start()
         node.wait_ready()
         assert ranges(node) == bounds
+        assert delivered(node) == everything
         resumed = [
             entry
             for entry in map(json.loads, node.log_text("reput").splitlines())
