@@ -11,6 +11,8 @@ from services.broker.groups.coordinator import Coordinator
 from services.broker.groups.counters import GroupCounters
 from services.broker.groups.deliveries import Deliveries
 from services.broker.groups.fetch import Fetches
+from services.broker.groups.joining import BOUNDS, Bounds, Joining
+from services.broker.groups.live_groups import LiveGroups
 from services.broker.groups.offsets import Offsets
 from services.broker.groups.starts import Starts, Times
 from services.broker.pull import Puller
@@ -36,20 +38,19 @@ class ConsumerGroups(NamedTuple):
         clock: Clock,
         *,
         start_count: Callable[[], int],
+        bounds: Bounds = BOUNDS,
     ) -> ConsumerGroups:
         """start_count: how often this node, writable, has started."""
         starts = Starts(offsets, puller, times)
         deliveries = Deliveries()
+        live = LiveGroups(configs, offsets, topics, starts, clock, start_count=start_count)
         coordinator = Coordinator(
+            live,
+            Joining(live, configs, topics, starts, puller, bounds),
+            Fetches(puller, clock, counters, deliveries),
             configs,
             offsets,
-            topics,
-            starts,
-            Fetches(puller, clock, counters, deliveries),
             deliveries,
-            puller,
-            clock,
-            start_count=start_count,
         )
         commits = Commits(configs, offsets, coordinator, topics, puller, starts, counters, clock)
         return cls(coordinator, commits)

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.consumer_groups import ConsumerGroups
-from services.broker.groups.coordinator import Joined
 from services.broker.groups.fetch import Fetched
+from services.broker.groups.joining import BOUNDS, Bounds, Joined
 from services.broker.groups.offsets import Offsets
 from services.broker.groups.requests import (
     CommitLevel,
@@ -89,7 +89,7 @@ class StateLog:
 class Rig:
     """A topic ``orders`` of four queues, and the parts that serve its consumers."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, bounds: Bounds = BOUNDS) -> None:
         self.small = SmallStore(root, CONFIG)
         self.clock = SetClock()
         self.log = StateLog()
@@ -137,6 +137,7 @@ class Rig:
             self.metrics.groups,
             self.clock,
             start_count=lambda: 3,
+            bounds=bounds,
         )
         self.coordinator, self.commits = self.groups
 
@@ -178,6 +179,10 @@ class Rig:
         """Messages that consumers see."""
         self.append(count, queue, tags=tags, topic=topic)
         self.dispatch()
+
+    def look(self) -> None:
+        """What the background part does ten times a second."""
+        self.coordinator._live.look()
 
     # -- calls ---------------------------------------------------------------------------------
 

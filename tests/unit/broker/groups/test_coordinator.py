@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+from services.broker.groups.joining import Bounds
 from services.broker.groups.requests import JoinRequest, Subscribed
 from tests.unit.broker.groups.rig import GROUP, SESSION_MS, Rig, got
 from tidemark.errors import (
@@ -81,7 +83,7 @@ async def test_a_dead_members_messages_are_handed_out_again(rig: Rig) -> None:
     await rig.commit({ALL[0]: 1})
     joined = await rig.join("m2", session_ms=60_000)
     rig.clock.now_ms += SESSION_MS
-    rig.coordinator.look()
+    rig.look()
     assert rig.coordinator.owner(GROUP, "orders", 0) == "m2"
     heard = await rig.join("m2", generation=joined.generation)
     assert [queue for queue in heard.assignment if queue[0] == "orders"] == ALL
@@ -129,7 +131,7 @@ async def test_leaving_frees_the_queues_at_once_and_the_last_ones_leave_nothing(
     with pytest.raises(UnknownGroup):
         rig.coordinator.leave("never", "m1")
     rig.clock.now_ms += 10 * SESSION_MS
-    rig.coordinator.look()
+    rig.look()
 
 
 @pytest.mark.parametrize(("start", "begins"), [("first", 0), ("last", 3), (None, 1)])
@@ -153,7 +155,7 @@ async def test_a_queue_that_a_known_topic_gets_is_read_from_its_first_message(ri
     joined = await rig.join()
     await rig.topics.create("orders", 6)
     rig.put(2, 5)
-    rig.coordinator.look()
+    rig.look()
     heard = await rig.join(generation=joined.generation)
     assert ("orders", 5) in heard.assignment
     assert got(await rig.fetch()) == {5: [0, 1]}
@@ -164,7 +166,7 @@ async def test_a_topic_that_is_deleted_or_closed_leaves_its_members_without_queu
 ) -> None:
     joined = await rig.join()
     await rig.topics.delete("orders")
-    rig.coordinator.look()
+    rig.look()
     assert rig.coordinator.members(GROUP)[0].assignment == [("%RETRY%billing", 0)]
     with pytest.raises(UnknownTopic):
         await rig.join(generation=joined.generation)
@@ -193,7 +195,7 @@ async def test_every_member_of_a_broadcasting_group_gets_everything(rig: Rig) ->
     assert got(await rig.fetch("m1", positions=[(ALL[0], 0)])) == {0: [0, 1, 2]}
     await rig.topics.create("orders", 5)
     rig.put(1, 4)
-    rig.coordinator.look()
+    rig.look()
     assert got(await rig.fetch("m2")) == {4: [0]}
 
 
@@ -215,7 +217,7 @@ async def test_order_and_broadcast_change_only_without_members(rig: Rig) -> None
 # and gets a share of the queues; 3. the next member gets all of them.
 async def test_who_joins_while_a_group_is_changed_waits_for_it(rig: Rig) -> None:
     rig.group()
-    async with rig.coordinator.alone(GROUP):
+    async with rig.coordinator._joining.alone(GROUP):
         with pytest.raises(GroupInUse):
             await rig.coordinator.delete(GROUP)
         joins = asyncio.create_task(rig.join())
@@ -226,19 +228,22 @@ async def test_who_joins_while_a_group_is_changed_waits_for_it(rig: Rig) -> None
     assert (await joins).config.broadcast
 
 
-async def test_members_and_their_queues_are_bounded(rig: Rig) -> None:
-    rig.coordinator._members_per_group_max = 1
-    joined = await rig.join("m1")
-    with pytest.raises(Overloaded):
-        await rig.join("m2")
-    await rig.join("m1", generation=joined.generation)
-    rig.coordinator._members_max = 1
-    other = JoinRequest([Subscribed("orders", "*")], SESSION_MS, None, None)
-    with pytest.raises(Overloaded):
-        await rig.coordinator.join("other", "m1", other)
-    rig.coordinator._queues_per_group_max = 3
-    with pytest.raises(Overloaded):
+async def test_members_and_their_queues_are_bounded(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "store", bounds=Bounds(2, 1, 5))
+    try:
+        joined = await rig.join("m1")
+        with pytest.raises(Overloaded):
+            await rig.join("m2")
         await rig.join("m1", generation=joined.generation)
+        other = JoinRequest([Subscribed("orders", "*")], SESSION_MS, None, None)
+        await rig.coordinator.join("second", "m1", other)
+        with pytest.raises(Overloaded):
+            await rig.coordinator.join("third", "m1", other)
+        await rig.topics.create("orders", 5)
+        with pytest.raises(Overloaded):
+            await rig.join("m1", generation=joined.generation)
+    finally:
+        rig.close()
 
 
 async def test_a_caller_is_known_by_its_member_and_generation(rig: Rig) -> None:
@@ -257,9 +262,10 @@ async def test_members_that_come_and_go_leave_nothing_behind(rig: Rig) -> None:
     for _ in range(50):
         await rig.join()
         rig.coordinator.leave(GROUP, "m1")
-    assert len(rig.coordinator._due) == 1
-    assert not rig.coordinator._live
-    assert rig.coordinator._member_count == 0
+    live = rig.coordinator._live
+    assert len(live._due) == 1
+    assert not live._live
+    assert live.member_count == 0
     assert not rig.puller.held._watchers
 
 

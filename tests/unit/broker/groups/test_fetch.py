@@ -127,7 +127,7 @@ async def test_a_held_fetch_of_a_member_that_dies_says_so(rig: Rig) -> None:
     await rig.join()
     waits = await held(rig)
     rig.clock.now_ms += SESSION_MS
-    rig.coordinator.look()
+    rig.look()
     with pytest.raises(UnknownMember):
         await waits
     with pytest.raises(UnknownMember):

@@ -216,7 +216,7 @@ class History:
         for member in self.members:
             await member.heartbeat()
         self.rig.clock.now_ms += passed_ms
-        self.rig.coordinator.look()
+        self.rig.look()
 
     async def finish(self) -> None:
         """Everything is seen, and one member does what is left."""

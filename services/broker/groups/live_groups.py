@@ -1,0 +1,198 @@
+"""Groups that have members: what they hold, when somebody in them has died, who gets what then.
+
+Only groups with members take memory and time: the deadlines of all of them are in one heap, one
+entry a group, and heartbeats do not touch it. A change of members or queues is one step of the
+loop, from the roster to the places of all sessions, so nobody sees half of it.
+
+Generations are the node's start count and a number that only grows (design 4), so one of before a
+restart never fits. Before: ``joining``, time, topics. After: ``sessions`` have other places, and
+held fetches hear of it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from services.broker.groups.broadcasting import Broadcasting
+from services.broker.groups.configs import GroupConfigs
+from services.broker.groups.membership import Membership
+from services.broker.groups.offsets import Offsets
+from services.broker.groups.roster import Change, Roster
+from services.broker.groups.sessions import Session
+from services.broker.groups.starts import Starts
+from services.broker.held_pulls import Wake
+from services.broker.queue_offsets import Queue
+from services.broker.topics import Topics
+from shared.state.records import GroupConfig
+from tidemark.clock import Clock
+from tidemark.errors import Overloaded
+from tidemark.formats.select import Wanted
+
+log = logging.getLogger(__name__)
+
+NAMES_LOGGED_MAX: Final = 10
+
+
+class Live:
+    """A group that has members."""
+
+    __slots__ = ("filters", "name", "roster", "sessions", "subscriptions")
+
+    def __init__(self, name: str, roster: Roster) -> None:
+        self.name = name
+        self.roster = roster
+        self.sessions: dict[str, Session] = {}
+        self.subscriptions: dict[str, Mapping[str, str]] = {}
+        """Member → topic → tags."""
+        self.filters: dict[str, Mapping[str, Wanted | None]] = {}
+        """The same, as it is looked for."""
+
+
+class LiveGroups:
+    """All groups of one node that have members."""
+
+    def __init__(
+        self,
+        configs: GroupConfigs,
+        offsets: Offsets,
+        topics: Topics,
+        starts: Starts,
+        clock: Clock,
+        *,
+        start_count: Callable[[], int],
+    ) -> None:
+        """start_count: how often this node, writable, has started; from its record in the log."""
+        self._configs = configs
+        self._offsets = offsets
+        self._topics = topics
+        self._starts = starts
+        self._clock = clock
+        self._start_count = start_count
+        self._live: dict[str, Live] = {}
+        self._numbers = 0
+        self._due: list[tuple[int, str]] = []
+        """Heap of when to look at a group's deadlines, which heartbeats only put off."""
+        self._planned: dict[str, int] = {}
+        """Group → its earliest time in the heap."""
+        self._topics_moved = False
+        self.member_count = 0
+        """Of all groups."""
+
+    def now_ms(self) -> int:
+        """The time of sessions: it never steps back."""
+        return int(self._clock.monotonic() * 1000)
+
+    def find(self, group: str) -> Live | None:
+        """The group as of now: who should have died has. None if it has no members."""
+        live = self._live.get(group)
+        if live is not None:
+            now_ms = self.now_ms()
+            if self._planned[group] <= now_ms:
+                self._expire(live, now_ms)
+                live = self._live.get(group)
+        return live
+
+    def begin(self, config: GroupConfig) -> Live:
+        """A group gets its first member: to be followed by ``apply`` and ``plan`` in this step."""
+        kind: type[Roster] = Broadcasting if config.broadcast else Membership
+        live = self._live[config.name] = Live(config.name, kind(self._next_generation))
+        return live
+
+    def apply(
+        self, live: Live, change: Change, begins: Callable[[Queue], int] | None = None
+    ) -> None:
+        """Give and take places as the members' change says, and tell held fetches.
+
+        begins: where who gets a queue begins; None: as committed, at the first message if nothing
+        is, for a queue that is new to a known topic is read from there (``starts``).
+        """
+        if begins is None:
+            begins = self.committed_or_first(live.name)
+        for queue, name in change.revoked:
+            if (session := live.sessions.get(name)) is not None:
+                session.revoke(queue)
+        for name in live.sessions.keys() - live.roster.members.keys():
+            live.sessions.pop(name).close()
+            del live.subscriptions[name], live.filters[name]
+            self.member_count -= 1
+        for queue, name in change.granted:
+            tags = live.filters[name].get(queue[0])
+            live.sessions[name].grant(queue, begins(queue), tags)
+        if change.granted or change.revoked:
+            for session in live.sessions.values():
+                session.wake(Wake.CHANGED)
+        if not live.roster.members:
+            del self._live[live.name]
+
+    def committed_or_first(self, group: str) -> Callable[[Queue], int]:
+        """Where a queue's next owner begins: as committed."""
+        return lambda queue: self._offsets.get(group, *queue) or 0
+
+    def plan(self, group: str, at_ms: int) -> None:
+        """Look at the group's deadlines then, or before."""
+        planned = self._planned.get(group)
+        if planned is None or at_ms < planned:
+            self._planned[group] = at_ms
+            heapq.heappush(self._due, (at_ms, group))
+
+    def topics_changed(self) -> None:
+        """Topics have come, gone or got queues: the groups that read them are looked at soon."""
+        self._topics_moved = True
+
+    def look(self) -> None:
+        """Do what time and topics ask for; costs nothing while nothing is due."""
+        now_ms = self.now_ms()
+        while self._due and self._due[0][0] <= now_ms:
+            at_ms, group = heapq.heappop(self._due)
+            if self._planned.get(group) == at_ms:
+                del self._planned[group]
+                if (live := self._live.get(group)) is not None:
+                    self._expire(live, now_ms)
+        if self._topics_moved:
+            self._topics_moved = False
+            for live in list(self._live.values()):
+                self._look_at_topics(live, now_ms)
+
+    def _expire(self, live: Live, now_ms: int) -> None:
+        before = set(live.roster.members)
+        change = live.roster.expire(now_ms)
+        dead = before - live.roster.members.keys()
+        if dead:
+            log.info(
+                "members of a group were silent for their whole session; others take their queues",
+                extra={
+                    "event": "members-expired",
+                    "group": live.name,
+                    "members": sorted(dead)[:NAMES_LOGGED_MAX],
+                    "count": len(dead),
+                },
+            )
+        self.apply(live, change)
+        if (deadline_ms := live.roster.next_deadline_ms) is not None:
+            self._planned.pop(live.name, None)
+            self.plan(live.name, deadline_ms)
+
+    def _look_at_topics(self, live: Live, now_ms: int) -> None:
+        config = self._configs.find(live.name)
+        topics: dict[str, Sequence[int]] = {}
+        for topic in live.roster.queues:
+            found = self._topics.find(topic)
+            readable = found is not None and found.is_readable
+            topics[topic] = self._topics.queue_numbers(found) if found and readable else ()
+        if config is not None and not config.broadcast:
+            try:
+                self._starts.commit(config, topics)
+            except Overloaded as error:
+                log.warning(
+                    "a group cannot begin with new queues",
+                    extra={"event": "queues-not-begun", "group": live.name, "code": error.code},
+                )
+                return
+        self.apply(live, live.roster.set_queues(now_ms, topics))
+
+    def _next_generation(self) -> int:
+        self._numbers += 1
+        return self._start_count() << 32 | self._numbers

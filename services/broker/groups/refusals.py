@@ -1,0 +1,43 @@
+"""What a caller that is no member, or not any more, is told. Pure."""
+
+from __future__ import annotations
+
+from services.broker.queue_offsets import Queue
+from tidemark.errors import NotAssigned, StaleGeneration, UnknownMember
+
+
+def unknown_member(group: str, member: str) -> UnknownMember:
+    """The error for a member that the group does not have."""
+    return UnknownMember(
+        f"group {group!r} has no member {member!r}: it never joined, has left, or was silent for "
+        "its whole session.",
+        "Join again: POST the same without a generation.",
+        group=group,
+        member=member,
+    )
+
+
+def stale_generation(group: str, generation: int | None, current: int | None) -> StaleGeneration:
+    """The error for a generation that is not the current one; current None: no members."""
+    now = "it has no members now" if current is None else f"it is {current} now"
+    return StaleGeneration(
+        f"generation {generation} of group {group!r} is over: {now}. Nothing was changed.",
+        "Send a heartbeat: its answer has the generation and the queues.",
+        group=group,
+        generation=generation,
+        current=current,
+    )
+
+
+def not_assigned(group: str, member: str, queue: Queue) -> NotAssigned:
+    """The error for a queue that is not the member's."""
+    topic, number = queue
+    return NotAssigned(
+        f"queue {number} of topic {topic!r} is not assigned to member {member!r} of group "
+        f"{group!r}. Nothing was changed.",
+        "Send a heartbeat: its answer has the queues.",
+        group=group,
+        member=member,
+        topic=topic,
+        queue=number,
+    )
