@@ -1,0 +1,155 @@
+"""A store of ours that RocketMQ had in between: nothing lost, nothing called corrupt.
+
+RocketMQ is played by hand (``support.by_hand``): it appends over the border of a file without a
+snapshot, with record CRC properties that it carried along, delivers a delayed message, rewrites its
+JSON files without our key, and stops in order or is killed.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from shared.state.records import ForeignRange
+from tests.processes.test_state_in_log import (
+    FILE_SIZE,
+    STORE,
+    call,
+    remove_derived,
+    send,
+    start,
+    stop,
+    use,
+    wait_readable,
+)
+from tests.support.by_hand import Appended, append, rewrite
+from tests.support.log_state import ends_in_log, state_in_log
+from tests.support.node import Node
+from tidemark.formats import metadata_json
+from tidemark.formats.metadata_json import (
+    ConsumerOffsetsTable,
+    DelayOffsetsTable,
+    GroupEntry,
+    GroupsTable,
+    TopicEntry,
+    TopicsTable,
+)
+
+BODY: Final = b"from RocketMQ " + b"x" * 3000
+
+
+def rocketmq_uses(store: Path) -> tuple[list[Appended], tuple[int, int]]:
+    """Append, deliver, change topics, groups and offsets; what was appended, and where."""
+    first = ends_in_log(store)["orders", 0]
+    more = 3 * FILE_SIZE // 2 // len(BODY)
+    messages = [
+        Appended("orders", 0, first + n, BODY + b"%d" % n, carries_crc=n % 3 == 0)
+        for n in range(more)
+    ]
+    messages.append(Appended("bills", 0, ends_in_log(store)["bills", 0], b"later 0"))
+    messages.append(Appended("theirs", 1, 0, b"a topic of theirs", carries_crc=True))
+    span = append(store, messages, now_ms=int(time.time() * 1000))
+    config = store / "config"
+    rewrite(
+        config / "topics.json", metadata_json.parse_topics, with_topic, metadata_json.topics_text
+    )
+    rewrite(
+        config / "subscriptionGroup.json",
+        metadata_json.parse_groups,
+        with_group,
+        metadata_json.groups_text,
+    )
+    rewrite(
+        config / "consumerOffset.json",
+        metadata_json.parse_consumer_offsets,
+        with_offsets,
+        metadata_json.consumer_offsets_text,
+    )
+    rewrite(
+        config / "delayOffset.json",
+        metadata_json.parse_delay_offsets,
+        with_delivery,
+        metadata_json.delay_offsets_text,
+    )
+    return messages, span
+
+
+def with_topic(table: TopicsTable) -> TopicsTable:
+    topics = {**table.topics, "theirs": TopicEntry("theirs", 2, 2)}
+    return table._replace(topics=topics, covered=None)
+
+
+def with_group(table: GroupsTable) -> GroupsTable:
+    shipping = table.groups["shipping"]._replace(retry_max=9)
+    groups = {**table.groups, "shipping": shipping, "rocket": GroupEntry("rocket")}
+    return table._replace(groups=groups, covered=None)
+
+
+def with_offsets(table: ConsumerOffsetsTable) -> ConsumerOffsetsTable:
+    offsets = {**table.offsets, ("orders", "shipping"): {0: 8}, ("theirs", "rocket"): {1: 1}}
+    return table._replace(offsets=offsets, covered=None)
+
+
+def with_delivery(table: DelayOffsetsTable) -> DelayOffsetsTable:
+    return table._replace(offsets={**table.offsets, 2: 1}, covered=None)
+
+
+def pulled(node: Node, topic: str, queue: int, offset: int) -> list[dict[str, Any]]:
+    path = f"/v1/topics/{topic}/queues/{queue}/messages?offset={offset}&max=1024"
+    messages: list[dict[str, Any]] = call(node, "GET", path)["messages"]
+    return messages
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_rocketmq_did_is_taken_over_and_survives_a_rebuild(
+    tmp_path: Path, *, killed: bool
+) -> None:
+    with Node(tmp_path, store=STORE) as node:
+        start(node)
+        use(node)
+        stop(node)
+        ours = state_in_log(node.store_dir)
+        messages, span = rocketmq_uses(node.store_dir)
+        if killed:
+            (node.store_dir / "abort").write_text("4711")
+        start(node)
+        in_orders = [each for each in messages if each.topic == "orders"]
+        for lost_too in (False, True):
+            if lost_too:
+                stop(node)
+                remove_derived(node)
+                start(node)
+            first = in_orders[0].queue_offset
+            wait_readable(node, "orders", first + len(in_orders))
+            found: list[str] = []
+            while len(found) < len(in_orders):
+                found += [each["body_text"] for each in pulled(node, "orders", 0, first)]
+                first = in_orders[0].queue_offset + len(found)
+            assert [text.encode() for text in found] == [each.body for each in in_orders]
+            assert [each["body_text"] for each in pulled(node, "theirs", 1, 0)] == [
+                "a topic of theirs"
+            ]
+            groups = {each["group"]: each for each in call(node, "GET", "/v1/groups")["groups"]}
+            assert groups.keys() == {"billing", "shipping", "rocket"}
+            assert groups["shipping"]["retry_max"] == 9
+            assert groups["shipping"]["lag_objective_ms"] == 5000
+            assert groups["billing"]["start"] == "last"
+            assert call(node, "GET", "/v1/groups/rocket/offsets")["offsets"] == [
+                {"topic": "theirs", "queue": 1, "offset": 1}
+            ]
+            assert {"topic": "orders", "queue": 0, "offset": 8} in call(
+                node, "GET", "/v1/groups/shipping/offsets"
+            )["offsets"]
+            assert call(node, "GET", "/v1/delayed")["pending"] == 4
+        (sent,) = send(node, "orders", {"body_text": "ours again", "queue": 0})
+        assert sent["queue_offset"] == in_orders[-1].queue_offset + 1
+        stop(node)
+        state = state_in_log(node.store_dir)
+        assert state.foreign == [ForeignRange(*span)]
+        assert state.delay.levels == {1: 3, 2: 1}
+        assert state.delay.cancelled == ours.delay.cancelled
+        assert '"CorruptRecord"' not in node.log_text("broker") + node.log_text("reput")
+        assert not list((node.store_dir / "cut").glob("*"))
