@@ -108,7 +108,7 @@ class Fetching:
                 return None
             taken = first.messages[first.at : first.at + count]
             first.at += len(taken)
-            held.progress.hand_all(message.queue_offset for message in taken)
+            held.progress.hand_all([message.queue_offset for message in taken])
             if first.at == len(first.messages):
                 slices.popleft()
                 held.progress.cover(first.next_offset)

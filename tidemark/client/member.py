@@ -13,6 +13,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from tidemark import errors
 from tidemark.client.commits import CommitLedger, Queue
@@ -21,6 +22,9 @@ from tidemark.client.holdings import HeldQueue, Hold, Holdings
 from tidemark.client.lease import Lease
 from tidemark.client.pulse import Pulse
 from tidemark.client.retries import delay_s, is_transient
+
+LOGGED_FAILURE: Final = 2
+"""The first may be a connection that was just being closed: repeated at once, it goes through."""
 
 log = logging.getLogger(__name__)
 
@@ -94,13 +98,13 @@ class Member:
                 if not is_transient(error):
                     raise
                 failed += 1
-                if failed == 1:
+                if failed == LOGGED_FAILURE:
                     log.warning(
                         "no heartbeat gets through; the member goes on trying",
                         extra={"event": "heartbeat-failed", "reason": str(error), **self._facts()},
                     )
             else:
-                if failed:
+                if failed >= LOGGED_FAILURE:
                     log.info(
                         "heartbeats get through again",
                         extra={"event": "heartbeat-again", **self._facts()},

@@ -10,7 +10,7 @@ messages are under way. The shell is ``subscription``; ``commits`` says when a p
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 
 class QueueProgress:
@@ -57,20 +57,29 @@ class QueueProgress:
         self._under_way.append(offset)
         self._reached = offset + 1
 
-    def hand_all(self, offsets: Iterable[int]) -> None:
-        """Several messages go to the program, ascending."""
-        for offset in offsets:
-            self.hand(offset)
+    def hand_all(self, offsets: Sequence[int]) -> None:
+        """Several messages go to the program, ascending. Raises ValueError as ``hand`` does."""
+        if offsets:
+            self.hand(offsets[0])
+            self._under_way.extend(offsets[1:])
+            self._reached = offsets[-1] + 1
 
     def finish(self, offset: int) -> None:
-        """A message is done: handled, or sent back. Raises ValueError if it was not handed out."""
+        """A message is done: handled, or sent back.
+
+        offset: of a message handed out and not finished. Raises ValueError for one below or above
+        all that is under way, or finished already; looking for it among them would cost more with
+        every message.
+        """
         under_way = self._under_way
         if under_way and under_way[0] == offset:
             under_way.popleft()
             finished = self._finished
             while finished and under_way[0] in finished:
                 finished.remove(under_way.popleft())
-        elif offset in self._finished or offset not in under_way:
+        elif (
+            not under_way or not under_way[0] < offset <= under_way[-1] or offset in self._finished
+        ):
             raise ValueError(f"queue offset {offset} is not under way")
         else:
             self._finished.add(offset)
