@@ -159,6 +159,11 @@ class BrokerConfig:
     dispatch_lag_max: int = setting(
         1 << 30, unit="bytes", minimum=1 << 20, says="sends get 503 once more is undispatched"
     )
+    deliver_delayed: bool = setting(
+        True,
+        says="false: what waits for a time goes on waiting, and holds the log files that it is in: "
+        "to look at a copy of a store as it was",
+    )
     retention_age_ms: int = setting(
         259_200_000,
         unit="ms",
