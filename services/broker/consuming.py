@@ -119,6 +119,7 @@ class Consuming:
         )
         self._health = base.health
         self._delay_fault: str | None = None
+        self._delivers_delayed = base.config.deliver_delayed
         self.delayed = make_delayed(
             base.directory,
             base.positions,
@@ -271,7 +272,8 @@ class Consuming:
         return {name: after_opening(run) for name, run in parts.items()}
 
     async def _deliver(self, stop: asyncio.Event) -> None:
-        self.delayed.begin()
+        if self._delivers_delayed:
+            self.delayed.begin()
         await self.delayed.run(stop)
 
     async def finish(self) -> None:
