@@ -85,7 +85,9 @@ def taken(
     }
     counters = []
     served: dict[str, Any] = {}
-    with Node(directory, store=sizes, store_dir=store) as node:
+    # Else the node would deliver what is due, and the files would say so.
+    broker = {"deliver_delayed": False}
+    with Node(directory, store=sizes, broker=broker, store_dir=store) as node:
         for _ in range(2):
             node.start()
             node.wait_ready()
