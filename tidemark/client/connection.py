@@ -76,14 +76,13 @@ class Connection:
         self._answer_timeout_s = answer_timeout_s
         self._connections_max = connections_max
         self._session: aiohttp.ClientSession | None = None
+        self._held: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Connection:
-        # keepalive_timeout below any server's: a request on a connection that the server is just
-        # closing would be a send of unknown outcome for no reason.
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._connections_max, keepalive_timeout=10.0),
-            auto_decompress=False,
-        )
+        self._session = _session(self._connections_max)
+        # Without a limit of their own: there are as many as subscriptions. In the same pool, a
+        # hundred fetches that wait for messages would keep every heartbeat from leaving.
+        self._held = _session(0)
         return self
 
     async def __aexit__(
@@ -92,9 +91,11 @@ class Connection:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        sessions = self._session, self._held
+        self._session = self._held = None
+        for session in sessions:
+            if session is not None:
+                await session.close()
 
     async def call(
         self,
@@ -108,13 +109,14 @@ class Connection:
         wait_s: float = 0.0,
         retry_for_s: float | None = None,
         answer_timeout_s: float | None = None,
+        is_held: bool = False,
     ) -> Answer:
         """Make one call; repeat it while that is safe and time is left.
 
         path: quoted (see ``path``). query: None values are left out. wait_s: how long the broker
         may hold the call on purpose, added to the time-out. retry_for_s, answer_timeout_s: other
-        bounds than the client's. Raises the typed error of the code that the broker named,
-        Unreachable if it named none.
+        bounds than the client's. is_held: takes no place in the pool from other calls. Raises the
+        typed error of the code that the broker named, Unreachable if it named none.
         """
         with _utf8(errors.BadRequest, "a value of the request"):
             url = URL(self.url + path + _query(query), encoded=True)
@@ -128,7 +130,9 @@ class Connection:
         while True:
             attempt += 1
             try:
-                return await self._once(method, url, data, accept=accept, timeout_s=timeout_s)
+                return await self._once(
+                    method, url, data, accept=accept, timeout_s=timeout_s, is_held=is_held
+                )
             except _Failed as failed:
                 pause_s = delay_s(attempt, jitter=random.random())
                 if (
@@ -139,9 +143,17 @@ class Connection:
                 await asyncio.sleep(pause_s)
 
     async def _once(
-        self, method: str, url: URL, data: bytes | None, *, accept: str, timeout_s: float
+        self,
+        method: str,
+        url: URL,
+        data: bytes | None,
+        *,
+        accept: str,
+        timeout_s: float,
+        is_held: bool,
     ) -> Answer:
-        if self._session is None:
+        session = self._held if is_held else self._session
+        if session is None:
             raise RuntimeError("the client is closed; use it inside `async with`")
         headers = {"Accept": accept}
         if data is not None:
@@ -150,7 +162,7 @@ class Connection:
             total=timeout_s, sock_connect=min(CONNECT_TIMEOUT_S, timeout_s)
         )
         try:
-            async with self._session.request(
+            async with session.request(
                 method, url, data=data, headers=headers, timeout=timeout, allow_redirects=False
             ) as response:
                 if (response.content_length or 0) > ANSWER_SIZE_MAX:
@@ -182,6 +194,18 @@ class Connection:
             url=self.url,
             sent=True,
         )
+
+
+def _session(connections_max: int) -> aiohttp.ClientSession:
+    """A pool; connections_max 0: without a limit.
+
+    keepalive_timeout is below any server's: a request on a connection that the server is just
+    closing would be a send of unknown outcome for no reason.
+    """
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=connections_max, keepalive_timeout=10.0),
+        auto_decompress=False,
+    )
 
 
 class _Failed(Exception):

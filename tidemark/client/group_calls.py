@@ -150,6 +150,7 @@ class GroupCalls:
             retry_for_s=0.0,
             wait_s=wait_ms / 1000,
             answer_timeout_s=timeout_s,
+            is_held=True,
         )
         return read_fetched(answer.body)
 

@@ -105,6 +105,8 @@ class Subscription:
                 following = self._feed.take(max - len(batch)) if len(batch) < max else None
             yield batch
             self._finish_in_hand()
+            if self._member.clock() >= self._turn_at_ms:
+                await self._give_way()
 
     async def run(
         self,
@@ -168,8 +170,7 @@ class Subscription:
                 elif now_ms >= lease.ends_at_ms:
                     await feed.may_start(held)
                 elif now_ms >= self._turn_at_ms:
-                    await asyncio.sleep(0)
-                    self._turn_at_ms = clock() + TURN_MS
+                    await self._give_way()
                 else:
                     message = rest.popleft()
                     in_hand = (held, (message,))
@@ -182,6 +183,11 @@ class Subscription:
                 return
             self._held = taken[0]
             rest.extend(taken[1])
+
+    async def _give_way(self) -> None:
+        """Let the background parts run: a program may never wait for anything itself."""
+        await asyncio.sleep(0)
+        self._turn_at_ms = self._member.clock() + TURN_MS
 
     def _take_rest(self, count: int) -> tuple[HeldQueue, Sequence[Message]] | None:
         """What another way of asking left behind, up to ``count`` messages."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -10,8 +11,11 @@ import tidemark
 from tests.unit.client.fake_broker import error
 from tests.unit.client.group_broker import GroupBroker
 from tidemark import Message, errors
+from tidemark.client.batching import Limits
+from tidemark.client.client import Client
+from tidemark.client.connection import Connection
 from tidemark.client.holdings import Hold
-from tidemark.client.subscription import Subscription
+from tidemark.client.subscription import TURN_MS, Subscription
 
 WITHIN_S = 20.0
 
@@ -488,3 +492,29 @@ async def test_settings_that_cannot_work_are_refused(mq: tidemark.Client) -> Non
         mq.subscribe("orders", group="billing", commit_interval_ms=-1)
     with pytest.raises(ValueError, match="at least one topic"):
         mq.subscribe({}, group="billing")
+
+
+async def test_fetches_that_wait_take_no_place_from_other_calls(broker: GroupBroker) -> None:
+    """A pool of one connection, and a held fetch: heartbeats and commits go on."""
+    connection = Connection(broker.url, connections_max=1)
+    async with Client(connection, Limits()) as mq, mq.subscribe("orders", group="billing") as ms:
+        await broker.until(lambda: bool(broker.fetches))
+        broker.put("orders", 0, b"1")
+        assert await take(ms, 1) == [b"1"]
+    assert broker.committed["orders", 0] == 1
+
+
+async def test_a_body_that_never_waits_gives_way_to_heartbeats(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, *(b"%d" % n for n in range(50)))
+    async with mq.subscribe("orders", group="billing") as messages:
+        await broker.until(lambda: len(broker.fetches) > 1)  # all are here
+        heartbeats, seen = len(broker.heartbeats), 0
+        messages._member.hurry()
+        async for _message in messages:
+            seen += 1
+            time.sleep(TURN_MS / 1000)  # noqa: ASYNC251 — a program that blocks
+            if len(broker.heartbeats) > heartbeats:
+                break
+        assert seen < 50, "no heartbeat while there were messages"
