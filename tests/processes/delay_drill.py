@@ -36,6 +36,7 @@ BATCH: Final = 500
 BODY_SIZE: Final = 100
 ON_TIME_MS: Final = 200
 ON_TIME_SHARE_MIN: Final = 0.99
+UP_S_MIN: Final = 2.0
 WATCH_S: Final = 0.5
 FINISH_TIMEOUT_S: Final = 180.0
 STORE: Final[dict[str, object]] = {
@@ -183,6 +184,8 @@ async def _kill(plan: Plan, node: Node, begun: float) -> list[Outage]:
     outages: list[Outage] = []
     for number in range(plan.kills):
         at = begun + part_s * (number + 0.5 + random.random() * 0.5)
+        # Where a start takes long, the node is up for a while all the same.
+        at = max(at, time.monotonic() + UP_S_MIN if outages else at)
         await asyncio.sleep(max(0.0, at - time.monotonic()))
         killed_ms = time.time_ns() // 1_000_000
         await asyncio.to_thread(node.kill)
@@ -207,22 +210,20 @@ async def _send(plan: Plan, node: Node, sent: Sent, begun: float) -> None:
             # Nothing is due behind the end, whenever it is sent.
             left_ms = max(1000, int(1000 * (begun + plan.seconds - time.monotonic())))
             messages = [_message(plan, each, random, left_ms) for each in numbers]
-            number += count
             try:
                 async with session.post(url, data=msgpack.packb({"messages": messages})) as answer:
                     await answer.read()
                     status = answer.status
+            except aiohttp.ClientConnectorError:
+                status = 503  # nobody there
             except (aiohttp.ClientError, OSError):
-                sent.unknown.update(numbers)
-                await asyncio.sleep(0.1)
+                status = 504  # it died with the request
+            if status == 503:
+                await asyncio.sleep(0.1)  # nothing was stored: the same numbers again
                 continue
-            if status == 200:
-                sent.acked.update(numbers)
-            elif status == 504:
-                sent.unknown.update(numbers)
-            else:
-                assert status == 503, status  # refused: nothing was stored
-                await asyncio.sleep(0.1)
+            assert status in (200, 504), status
+            (sent.acked if status == 200 else sent.unknown).update(numbers)
+            number += count
 
 
 def _message(plan: Plan, number: int, random: Random, left_ms: int) -> dict[str, Any]:

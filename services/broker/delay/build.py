@@ -24,6 +24,7 @@ from shared.runtime.clock import boot_id
 from shared.state.state import BrokerState
 from tidemark.clock import Clock
 from tidemark.errors import StoreError
+from tidemark.formats.checkpoint import Slot
 from tidemark.formats.delay import TIMER_LEVEL
 from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.offsets import PhysicalOffset
@@ -91,6 +92,7 @@ def make_delayed(
         levels=levels,
         next_of=offsets.next_of,
         ends=ends,
+        log_start=lambda: positions.get(Slot.MIN),
         log_end=log_end,
         on_fault=on_fault,
     )

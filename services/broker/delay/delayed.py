@@ -68,6 +68,14 @@ class DelayedMessages:
         """Deliver until stop is set; not before ``begin``."""
         await self.delivery.run(stop)
 
+    async def finish(self) -> None:
+        """Tell the log how far delivery is; appending ends after this. Raises what appends raise."""
+        await self.delivery.finish()
+
+    def names_gone(self) -> None:
+        """Files of queues or of the index were removed."""
+        self.delivery.names_gone()
+
     # -- numbers ---------------------------------------------------------------------------------
 
     @property

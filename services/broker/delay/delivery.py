@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 POLL_S: Final = 0.04
 """How late a message may be noticed that was not known when it was last looked: half of the 100 ms
 that a delivery may be late."""
+LET_GO_AFTER_S: Final = 1.0
+"""After the log's start has moved."""
 RETRY_S: Final = 1.0
 """Between two tries while the log takes no messages or cannot be read."""
 TELL_INTERVAL_S: Final = 1.0
@@ -63,13 +65,15 @@ class Delivery:
         levels: Callable[[], Sequence[int]],
         next_of: Callable[[tuple[str, int]], int],
         ends: Callable[[], Ends],
+        log_start: Callable[[], int],
         log_end: Callable[[], int],
         on_fault: Callable[[StoreError | None], None],
     ) -> None:
         """waiting: used in this object's thread alone. state: delay progress as the log tells it.
         levels: in which messages ever waited, TIMER_LEVEL among them, and all that are configured.
-        next_of: the number that a queue's next message gets. log_end: of what is appended.
-        on_fault: called with what stops delivery, and with None when it goes on.
+        next_of: the number that a queue's next message gets. log_start, log_end: of the log as it
+        is, what is appended included. on_fault: called with what stops delivery, and with None when
+        it goes on.
         """
         self._waiting = waiting
         self._append = append
@@ -80,6 +84,7 @@ class Delivery:
         self._levels = levels
         self._next_of = next_of
         self._ends = ends
+        self._log_start = log_start
         self._log_end = log_end
         self._on_fault = on_fault
         self.lock = asyncio.Lock()
@@ -91,6 +96,8 @@ class Delivery:
         self.last_look: Look | None = None
         """What the last turn found; None: nothing is known now."""
         self._looked_to = PhysicalOffset(0)
+        self._start_seen = log_start()
+        self._let_go_at: float | None = None
         self._appended = PhysicalOffset(0)
         self._told_at = 0.0
         self._told_end = 0
@@ -129,6 +136,8 @@ class Delivery:
             async with self.lock:
                 if self._progress is None:
                     await self._recover()
+                if self._may_let_go():
+                    await self.in_thread(self._waiting.let_go)
                 pause_s = await self._deliver() if self._has_work() else self._pause_s()
                 self._tell()
         except NotServing as refusal:
@@ -170,6 +179,21 @@ class Delivery:
             raise NotServing("the node is stopping. Nothing was changed.", "Try again.")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, lambda: work(*arguments))
+
+    def names_gone(self) -> None:
+        """Files of queues or of the index were removed: what is mapped of them keeps its blocks."""
+        self._let_go_at = self._clock.monotonic()
+
+    def _may_let_go(self) -> bool:
+        """Whether files were removed that may still be mapped here, where nobody looks for long."""
+        if (start := self._log_start()) != self._start_seen:
+            # It is published before the files go: a little later they are gone.
+            self._start_seen = start
+            self._let_go_at = self._clock.monotonic() + LET_GO_AFTER_S
+        if self._let_go_at is None or self._clock.monotonic() < self._let_go_at:
+            return False
+        self._let_go_at = None
+        return True
 
     # -- one turn --------------------------------------------------------------------------------
 
@@ -245,13 +269,20 @@ class Delivery:
 
     # -- telling ---------------------------------------------------------------------------------
 
-    def _tell(self) -> None:
+    async def finish(self) -> None:
+        """Tell what has moved since it was told last, if it can be told: the node stops."""
+        async with self.lock:
+            if self._progress is not None and self._progress.has_moved:
+                self._tell(at_once=True)
+
+    def _tell(self, *, at_once: bool = False) -> None:
         """Append a record of the progress if it is time and it can be told."""
         progress, look = self.known(), self.last_look
         grown = self._log_end() - self._told_end
         now = self._clock.monotonic()
         if progress.has_moved:
-            is_time = now - self._told_at >= TELL_INTERVAL_S or grown >= TELL_BYTES
+            waited = now - self._told_at >= TELL_INTERVAL_S
+            is_time = at_once or waited or grown >= TELL_BYTES
         else:
             is_time = grown >= TELL_ANYWAY_BYTES
         if not is_time or look is None or not any(look.seen.values()):

@@ -268,6 +268,12 @@ class Waiting:
         """Everything appended so far is on disk: keep what follows from it."""
         self._timer.commit()
 
+    def let_go(self) -> None:
+        """Look at all files anew, and keep none mapped that is gone."""
+        self._index.close()
+        self._queues.forget()
+        self._log.refresh()
+
     def close(self) -> None:
         """Give files and mappings back."""
         self._timer.close()
