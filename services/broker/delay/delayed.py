@@ -69,7 +69,7 @@ class DelayedMessages:
         await self.delivery.run(stop)
 
     async def finish(self) -> None:
-        """Tell the log how far delivery is; appending ends after this. Raises what appends raise."""
+        """Tell the log how far delivery is: appending ends after this. Raises as appends do."""
         await self.delivery.finish()
 
     def names_gone(self) -> None:
