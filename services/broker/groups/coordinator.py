@@ -18,7 +18,12 @@ from services.broker.groups.fetch import Fetched, Fetches, Reader
 from services.broker.groups.joining import Joined, Joining
 from services.broker.groups.live_groups import LiveGroups
 from services.broker.groups.offsets import Offsets
-from services.broker.groups.refusals import not_assigned, stale_generation, unknown_member
+from services.broker.groups.refusals import (
+    check_enabled,
+    not_assigned,
+    stale_generation,
+    unknown_member,
+)
 from services.broker.groups.requests import FetchRequest, JoinRequest, Subscribed
 from services.broker.groups.sessions import Session
 from services.broker.queue_offsets import Queue
@@ -158,6 +163,7 @@ class Coordinator:
         a pull raises.
         """
         config = self._configs.get(group)
+        check_enabled(config)
         live = self._live.find(group)
         if live is None or member not in live.roster.members:
             raise unknown_member(group, member)
@@ -177,6 +183,7 @@ class Coordinator:
             group,
             session,
             config.order and not config.broadcast,
+            config.broadcast,
             generation=lambda: roster.generation,
             is_member=is_member,
             committed=self._committed_of(config),

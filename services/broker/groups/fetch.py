@@ -61,6 +61,7 @@ class Reader(NamedTuple):
     group: str
     session: Session
     order: bool
+    broadcast: bool
     generation: Callable[[], int]
     is_member: Callable[[], bool]
     """Whether the session is still that of a member."""
@@ -215,7 +216,7 @@ class Fetches:
         self._counters.delivered(
             reader.group,
             topic,
-            redelivered=again,
+            redelivered=0 if reader.broadcast else again,
             filtered=result.filtered,
             oldest_delay_s=max(0, now_ms - stored_ms) / 1000,
         )

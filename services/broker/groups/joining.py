@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from services.broker.groups.configs import RETRY_PREFIX, GroupConfigs
 from services.broker.groups.live_groups import Live, LiveGroups
-from services.broker.groups.refusals import unknown_member
+from services.broker.groups.refusals import check_enabled, unknown_member
 from services.broker.groups.requests import QUEUES_PER_GROUP_MAX, JoinRequest
 from services.broker.groups.sessions import Session, Watching
 from services.broker.groups.starts import Starts
@@ -22,7 +22,7 @@ from services.broker.pull import parse_tags
 from services.broker.queue_offsets import Queue
 from services.broker.topics import Topics
 from shared.state.records import GroupConfig
-from tidemark.errors import ConsumeDisabled, GroupInUse, NotPermitted, Overloaded
+from tidemark.errors import GroupInUse, NotPermitted, Overloaded
 
 
 class Bounds(NamedTuple):
@@ -93,12 +93,7 @@ class Joining:
         self, config: GroupConfig, member: str, wanted: Mapping[str, str], request: JoinRequest
     ) -> Joined:
         group = config.name
-        if not config.consume_enabled:
-            raise ConsumeDisabled(
-                f"group {group!r} is switched off: its members get nothing.",
-                f'PUT /v1/groups/{group} with "consume_enabled": true switches it on.',
-                group=group,
-            )
+        check_enabled(config)
         live = self._live.find(group)
         known = live is not None and member in live.roster.members
         if request.generation is not None and not known:

@@ -417,7 +417,7 @@ PATHS: Final[dict[str, dict[str, Any]]] = {
             "fetch",
             "Messages of all queues of a member, in one long poll",
             ("Fetched", "What was found; `queues` is empty if nothing was in time."),
-            (404, 409, *_BODY),
+            (403, 404, 409, *_BODY),
             parameters=(_GROUP, _MEMBER),
             body="Fetch",
             body_required=False,

@@ -1,9 +1,20 @@
-"""What a caller that is no member, or not any more, is told. Pure."""
+"""What a caller is told that is no member, not any more, or of a group that is off. Pure."""
 
 from __future__ import annotations
 
 from services.broker.queue_offsets import Queue
-from tidemark.errors import NotAssigned, StaleGeneration, UnknownMember
+from shared.state.records import GroupConfig
+from tidemark.errors import ConsumeDisabled, NotAssigned, StaleGeneration, UnknownMember
+
+
+def check_enabled(config: GroupConfig) -> None:
+    """Raise ConsumeDisabled if nobody may read with the group."""
+    if not config.consume_enabled:
+        raise ConsumeDisabled(
+            f"group {config.name!r} is switched off: its members get nothing.",
+            f'PUT /v1/groups/{config.name} with "consume_enabled": true switches it on.',
+            group=config.name,
+        )
 
 
 def unknown_member(group: str, member: str) -> UnknownMember:

@@ -59,9 +59,12 @@ async def test_who_cannot_take_what_it_wants_is_not_let_in(
 
 
 async def test_a_group_that_is_switched_off_takes_nobody(rig: Rig) -> None:
-    rig.group(consume_enabled=False)
+    await rig.join("m1")
+    await rig.coordinator.put(GROUP, {"consume_enabled": False})
     with pytest.raises(ConsumeDisabled):
-        await rig.join()
+        await rig.join("m2")
+    with pytest.raises(ConsumeDisabled):
+        await rig.fetch("m1")
 
 
 async def test_a_heartbeat_of_one_that_is_gone_says_so_and_it_joins_again(rig: Rig) -> None:
@@ -192,6 +195,10 @@ async def test_every_member_of_a_broadcasting_group_gets_everything(rig: Rig) ->
         assert got(await rig.fetch(member)) == {0: [1, 2]}
     assert rig.committed() is None
     assert rig.coordinator.in_flight(GROUP) == {}
+    again = rig.registry.get_sample_value(
+        "tidemark_group_redelivered_messages_total", {"group": GROUP, "topic": "orders"}
+    )
+    assert again is None, "the same message for another member is no redelivery"
     assert got(await rig.fetch("m1", positions=[(ALL[0], 0)])) == {0: [0, 1, 2]}
     await rig.topics.create("orders", 5)
     rig.put(1, 4)
