@@ -33,6 +33,7 @@ from shared.state.values import (
 )
 
 _I64_MIN: Final = -(2**63)
+_USUAL: Final = GroupConfig("")[1:]
 _QUEUES_PER_ITEM: Final = 256
 """Of one group and topic in one item of a snapshot: an item is never cut."""
 
@@ -82,6 +83,8 @@ def _min_offset(value: Value) -> tuple[int, int]:
 
 def group_map(group: GroupConfig) -> dict[str, object]:
     """A group; what it has by default is left out, for a snapshot may list 100,000 of them."""
+    if group[1:] == _USUAL:
+        return {"name": group.name}
     usual = GroupConfig(group.name)._asdict()
     return {
         name: dict(value) if isinstance(value, Mapping) else value
@@ -142,8 +145,11 @@ def next_offset_of(value: Value) -> NextOffset:
 
 def offset_items(offsets: Mapping[str, Mapping[Queue, int]]) -> Iterator[list[object]]:
     """[group, topic, {queue: offset}] in order; a topic of very many queues in several."""
-    for group, pairs in sorted(offsets.items()):
-        for topic, queues in topics_of(pairs).items():
+    for group in sorted(offsets):
+        for topic, queues in topics_of(offsets[group]).items():
+            if len(queues) <= _QUEUES_PER_ITEM:
+                yield [group, topic, queues]
+                continue
             listed = list(queues.items())
             for at in range(0, len(listed), _QUEUES_PER_ITEM):
                 yield [group, topic, dict(listed[at : at + _QUEUES_PER_ITEM])]

@@ -11,10 +11,19 @@ from hypothesis import strategies as st
 
 from shared.state import records
 from shared.state.records import (
+    DelayRecord,
+    DelayState,
+    EpochRecord,
+    ForeignRange,
+    ForeignRecord,
+    GroupConfig,
+    GroupRecord,
     NextOffset,
+    OffsetsRecord,
     OtherRecord,
     SnapshotPart,
     StateRecordUnreadable,
+    TimerMark,
     TopicConfig,
     TopicRecord,
 )
@@ -36,6 +45,43 @@ TOPICS = st.builds(
     deleted=st.booleans(),
 )
 NEXT_OFFSETS = st.builds(NextOffset, TEXT, I31, I63)
+I32 = st.integers(-(2**31), 2**31 - 1)
+GROUPS = st.builds(
+    GroupConfig,
+    name=TEXT,
+    order=st.booleans(),
+    broadcast=st.booleans(),
+    start=st.one_of(st.sampled_from(["first", "last"]), I63),
+    retry_max=I32,
+    retry_queues=I32,
+    lag_objective_ms=st.none() | I63,
+    consume_enabled=st.booleans(),
+    consume_from_min_enabled=st.booleans(),
+    broadcast_enabled=st.booleans(),
+    broker_id=st.integers(-(2**63), 2**63 - 1),
+    which_broker_when_slow=st.integers(-(2**63), 2**63 - 1),
+    notify_members_changed=st.booleans(),
+    sys_flag=I32,
+    consume_timeout_min=I32,
+    attributes=st.dictionaries(TEXT, TEXT, max_size=3),
+    retry_policy=TEXT,
+    forbidden=st.dictionaries(TEXT, I32, max_size=3),
+    deleted=st.booleans(),
+)
+PAIRS = st.dictionaries(st.tuples(TEXT, I31), I63, min_size=1, max_size=6)
+OFFSETS = st.dictionaries(TEXT, PAIRS, max_size=5)
+LEVELS = st.dictionaries(I31, I63, max_size=4)
+TIMERS = st.builds(TimerMark, I63, I63, I63)
+CANCELLED = st.dictionaries(st.tuples(I63, I63), I63, max_size=4)
+FOREIGN = st.tuples(I63, I63).map(lambda ends: ForeignRange(min(ends), max(ends)))
+CHANGES = st.one_of(
+    st.builds(TopicRecord, I63, TOPICS),
+    st.builds(GroupRecord, I63, GROUPS),
+    st.builds(OffsetsRecord, I63, OFFSETS),
+    st.builds(DelayRecord, I63, LEVELS, st.none() | TIMERS, CANCELLED),
+    st.builds(EpochRecord, I63, I63, I63),
+    st.builds(ForeignRecord, I63, FOREIGN),
+)
 
 
 def packed(value: object) -> bytes:
@@ -55,6 +101,96 @@ def test_a_topic_is_read_back(flushed: int, topic: TopicConfig) -> None:
     body = records.encode_topic(record)
     assert records.decode(body) == record
     assert records.flushed_of(body) == flushed
+
+
+@given(CHANGES)
+def test_every_change_is_read_back(change: records.Change) -> None:
+    body = records.encode(change)
+    assert records.decode(body) == change
+    assert records.flushed_of(body) == change.flushed
+    assert records.part_of(body) is None
+
+
+def test_the_records_of_groups_as_maps() -> None:
+    group = GroupConfig("billing", order=True, start=1700, attributes={"a": "b"})
+    changes: list[records.Change] = [
+        GroupRecord(5, group),
+        OffsetsRecord(6, {"billing": {("orders", 1): 12, ("orders", 0): 7, ("bills", 0): 3}}),
+        DelayRecord(7, {3: 9}, TimerMark(100, 4, 6), {(0, 8): 150, (3, 2): 90}),
+        EpochRecord(8, 0, 3),
+        ForeignRecord(9, ForeignRange(100, 200)),
+    ]
+    maps = [msgpack.unpackb(records.encode(change), strict_map_key=False) for change in changes]
+    assert [(each.pop("v"), each.pop("kind"), each.pop("flushed")) for each in maps] == [
+        (1, "group", 5),
+        (1, "offsets", 6),
+        (1, "delay", 7),
+        (1, "epoch", 8),
+        (1, "foreign", 9),
+    ]
+    assert maps == [
+        {"group": {"name": "billing", "order": True, "start": 1700, "attributes": {"a": "b"}}},
+        {"offsets": {"billing": {"bills": {0: 3}, "orders": {0: 7, 1: 12}}}},
+        {"levels": {3: 9}, "timer": [100, 4, 6], "cancelled": [[0, 8, 150], [3, 2, 90]]},
+        {"epoch": 0, "start_count": 3},
+        {"start": 100, "end": 200},
+    ]
+
+
+@given(
+    st.lists(GROUPS, max_size=6),
+    OFFSETS,
+    st.builds(DelayState, LEVELS, TIMERS, CANCELLED),
+    st.lists(FOREIGN, max_size=3),
+    I63,
+    st.integers(0, 1500),
+)
+def test_a_snapshot_says_groups_offsets_and_delay_in_any_number_of_parts(
+    groups: list[GroupConfig],
+    offsets: dict[str, dict[tuple[str, int], int]],
+    delay: DelayState,
+    foreign: list[ForeignRange],
+    start_count: int,
+    part_bytes_max: int,
+) -> None:
+    bodies = records.encode_snapshot(
+        [],
+        [],
+        groups=groups,
+        offsets=offsets,
+        delay=delay,
+        foreign=foreign,
+        start_count=start_count,
+        flushed=1,
+        snapshot_id=2,
+        part_bytes_max=part_bytes_max,
+    )
+    parts = snapshot_parts(bodies)
+    assert [records.part_of(body) for body in bodies] == [
+        (number, len(bodies)) for number in range(len(bodies))
+    ]
+    assert [group for part in parts for group in part.groups] == groups
+    found: dict[str, dict[tuple[str, int], int]] = {}
+    for part in parts:
+        for group, pairs in part.offsets:
+            found.setdefault(group, {}).update(pairs)
+        assert (part.timer, part.start_count) == (delay.timer, start_count)
+    assert found == offsets
+    assert dict(level for part in parts for level in part.levels) == delay.levels
+    assert dict(each for part in parts for each in part.cancelled) == delay.cancelled
+    assert [each for part in parts for each in part.foreign] == foreign
+    for body, part in zip(bodies, parts, strict=True):
+        items = sum(map(len, (part.groups, part.offsets, part.levels, part.cancelled)))
+        assert len(body) <= part_bytes_max or items + len(part.foreign) <= 1
+
+
+def test_a_group_with_very_many_queues_is_no_item_that_cannot_be_cut() -> None:
+    offsets = {"g": {("t", queue): queue for queue in range(5000)}}
+    bodies = records.encode_snapshot(
+        [], [], offsets=offsets, flushed=0, snapshot_id=0, part_bytes_max=4096
+    )
+    assert len(bodies) > 5
+    assert max(map(len, bodies)) <= 4096
 
 
 def test_a_topic_record_as_a_map() -> None:
@@ -134,6 +270,7 @@ def test_what_a_later_version_adds_is_no_error(
 
 
 GOOD: dict[str, Any] = {"v": 1, "kind": "topic", "flushed": 0, "topic": {"name": "a", "queues": 1}}
+HEAD: dict[str, Any] = {"v": 1, "flushed": 0}
 PART: dict[str, Any] = {"v": 1, "kind": "snapshot", "flushed": 0, "id": 0, "part": 0, "parts": 1}
 
 
@@ -161,6 +298,19 @@ PART: dict[str, Any] = {"v": 1, "kind": "snapshot", "flushed": 0, "id": 0, "part
         (packed({**PART, "part": 1}), "part of the record is not a whole number in 0…0"),
         (packed({**PART, "topics": {}}), "topics of the record is not a list"),
         (packed({**PART, "next_offsets": [["t", 0, -1]]}), "a next offset is not"),
+        (packed({**PART, "offsets": [["g", "t", {0: -1}]]}), "not a map of numbers to offsets"),
+        (packed({**PART, "offsets": [["g", "t"]]}), "offsets are not a group, a topic and a map"),
+        (packed({**PART, "groups": [{"order": True}]}), "name of a group is not a string"),
+        (packed({**PART, "levels": [[1]]}), "a level is not"),
+        (packed({**PART, "cancelled": [[1, 2, True]]}), "a cancelled message is not"),
+        (packed({**PART, "foreign": [[2, 1]]}), "a foreign range is not"),
+        (packed({**PART, "timer": [1, 2]}), "the timer's mark is not"),
+        (packed({**HEAD, "kind": "group", "group": {"name": "g", "start": "x"}}), "start of a g"),
+        (packed({**HEAD, "kind": "offsets"}), "offsets is not a map"),
+        (packed({**HEAD, "kind": "offsets", "offsets": {"g": {"t": {"0": 1}}}}), "a topic's off"),
+        (packed({**HEAD, "kind": "delay", "levels": {1: -2}}), "levels is not a map of numbers"),
+        (packed({**HEAD, "kind": "epoch", "epoch": 0}), "start_count of the record"),
+        (packed({**HEAD, "kind": "foreign", "start": 5, "end": 4}), "end of the record is not"),
     ],
 )
 def test_a_wrong_body_is_refused_by_field(body: bytes, reason: str) -> None:
@@ -174,7 +324,10 @@ TREES = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from([*GOOD, *PART, "name", "queues", "min_offsets", "next_offsets"]), inner
+            st.sampled_from(
+                [*GOOD, *PART, *SnapshotPart._fields, "name", "queues", "min_offsets", "offsets"]
+            ),
+            inner,
         )
     ),
     max_leaves=15,
@@ -191,9 +344,11 @@ def test_any_body_is_a_record_or_unreadable(body: bytes) -> None:
     assert record.flushed == mark
 
 
-@given(TOPICS, st.data())
-def test_no_flipped_bit_raises_another_exception(topic: TopicConfig, data: st.DataObject) -> None:
-    body = bytearray(records.encode_topic(TopicRecord(5, topic)))
+@given(CHANGES, st.data())
+def test_no_flipped_bit_raises_another_exception(
+    change: records.Change, data: st.DataObject
+) -> None:
+    body = bytearray(records.encode(change))
     for _ in range(data.draw(st.integers(1, 4))):
         bit = data.draw(st.integers(0, len(body) * 8 - 1))
         body[bit // 8] ^= 1 << bit % 8

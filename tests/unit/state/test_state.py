@@ -8,7 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.state import records
-from shared.state.records import NextOffset, StateRecord, TopicConfig, TopicRecord
+from shared.state.records import (
+    DelayRecord,
+    DelayState,
+    EpochRecord,
+    ForeignRange,
+    ForeignRecord,
+    GroupConfig,
+    GroupRecord,
+    NextOffset,
+    OffsetsRecord,
+    StateRecord,
+    TimerMark,
+    TopicConfig,
+    TopicRecord,
+)
 from shared.state.state import BrokerState
 
 
@@ -121,3 +135,134 @@ def test_a_record_applied_twice_in_a_row_counts_once(names: list[str], parted: b
     log += [records.decode(body) for body in full.snapshot_records(9, 150 if parted else 9999)]
     doubled = replay([record for record in log for _ in range(2)])
     assert served(doubled) == served(full)
+
+
+# -- groups, offsets, delay progress ---------------------------------------------------------------
+
+
+def everything(state: BrokerState) -> dict[str, object]:
+    """All that a state says."""
+    return {
+        "topics": state.topics,
+        "deleted": state.deleted,
+        "groups": state.groups,
+        "offsets": {group: pairs for group, pairs in state.offsets.items() if pairs},
+        "delay": state.delay,
+        "foreign": sorted(state.foreign),
+        "start_count": state.start_count,
+    }
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+SMALL = st.integers(0, 5)
+CHANGES = st.one_of(
+    st.builds(
+        lambda name, deleted: TopicRecord(0, topic(name, deleted=deleted)), NAMES, st.booleans()
+    ),
+    st.builds(
+        lambda name, retry, deleted: GroupRecord(
+            0, GroupConfig(name, retry_max=retry, deleted=deleted)
+        ),
+        NAMES,
+        SMALL,
+        st.booleans(),
+    ),
+    st.builds(
+        lambda group, queue, offset: OffsetsRecord(0, {group: {("t", queue): offset}}),
+        NAMES,
+        SMALL,
+        SMALL,
+    ),
+    st.builds(
+        lambda level, at, mark, cancelled: DelayRecord(
+            0, {level: at} if at else {}, mark, cancelled
+        ),
+        st.integers(1, 3),
+        SMALL,
+        st.none() | st.builds(TimerMark, SMALL, SMALL, SMALL),
+        st.dictionaries(st.tuples(st.integers(0, 3), SMALL), SMALL, max_size=2),
+    ),
+    st.builds(lambda count: EpochRecord(0, 0, count), SMALL),
+    st.builds(lambda at: ForeignRecord(0, ForeignRange(at, at + 1)), SMALL),
+)
+
+
+@given(st.lists(CHANGES, max_size=12), st.lists(CHANGES, max_size=6), st.integers(0, 900))
+def test_a_snapshot_with_changes_between_its_parts_is_as_good_as_all_records(
+    before: list[StateRecord], between: list[StateRecord], part_bytes_max: int
+) -> None:
+    live = replay(before)
+    parts = [records.decode(body) for body in live.snapshot_records(1, part_bytes_max)]
+    log = parts[:1]
+    for number, part in enumerate(parts[1:]):
+        log += between[number : number + 1]
+        log.append(part)
+    log += between[len(parts) - 1 :]
+    for change in between:
+        live.apply(change)
+    assert everything(replay(log)) == everything(live)
+    copied = live.copy()
+    assert everything(copied) == everything(live)
+    copied.apply(OffsetsRecord(0, {"new": {("t", 0): 1}}))
+    assert "new" not in live.offsets
+
+
+def test_a_group_deleted_and_made_again_between_the_parts_has_no_offsets_of_before() -> None:
+    full = replay([GroupRecord(0, GroupConfig("g")), OffsetsRecord(0, {"g": {("t", 0): 5}})])
+    parts = [records.decode(body) for body in full.snapshot_records(0, 100)]
+    assert len(parts) > 1
+    changes: list[StateRecord] = [
+        GroupRecord(0, GroupConfig("g", deleted=True)),
+        GroupRecord(0, GroupConfig("g", order=True)),
+        OffsetsRecord(0, {"g": {("t", 1): 1}}),
+    ]
+    state = replay([parts[0], *changes, *parts[1:]])
+    assert state.groups == {"g": GroupConfig("g", order=True)}
+    assert state.offsets == {"g": {("t", 1): 1}}
+
+
+def test_progress_drops_the_cancellations_that_it_passed_and_no_other() -> None:
+    cancelled = {(3, 4): 100, (3, 5): 101, (0, 7): 50, (0, 8): 60, (0, 30): 40, (2, 9): 1}
+    state = replay([DelayRecord(0, cancelled=cancelled)])
+    state.apply(DelayRecord(0, {3: 5}, TimerMark(50, 7, 20)))
+    assert state.delay == DelayState(
+        {3: 5},
+        TimerMark(50, 7, 20),
+        {(3, 5): 101, (0, 8): 60, (0, 30): 40, (2, 9): 1},
+    )
+
+
+def places(state: BrokerState) -> tuple[int | None, int | None]:
+    return state.snapshot_at, state.delay_told_at
+
+
+def test_it_is_known_where_progress_and_snapshot_were_told() -> None:
+    state = BrokerState()
+    assert places(state) == (None, None)
+    state.apply(DelayRecord(0, {1: 2}), 100)
+    state.apply(DelayRecord(0, cancelled={(1, 9): 5}), 200)
+    assert places(state) == (None, 100)  # a cancellation tells nothing of what is delivered
+    parts = [records.decode(body) for body in state.snapshot_records(0, 0)]
+    for number, part in enumerate(parts):
+        state.apply(part, 300 + number)
+    assert places(state) == (300, 300)
+    for number, part in enumerate(parts):
+        if number == 1:
+            state.apply(DelayRecord(0, {1: 3}), 450)
+        state.apply(part, 400 + 100 * number)
+    assert places(state) == (400, 450)
+    assert state.delay.levels == {1: 3}
+
+
+def test_ranges_that_the_log_no_longer_holds_are_left_out_of_a_snapshot() -> None:
+    state = replay([ForeignRecord(0, ForeignRange(at, at + 10)) for at in (0, 50, 90)])
+    told = replay([records.decode(body) for body in state.snapshot_records(0, 99, foreign_from=60)])
+    assert told.foreign == [ForeignRange(90, 100)]
+
+
+def test_becoming_another_state_is_seen_by_whoever_holds_it() -> None:
+    held, other = replay([TopicRecord(0, topic("a"))]), replay([GroupRecord(0, GroupConfig("g"))])
+    held.become(other)
+    assert everything(held) == everything(other)
+    other.apply(OffsetsRecord(0, {"g": {("t", 0): 1}}))
+    assert held.offsets == {}
