@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.broker.groups import dead_letters
@@ -288,6 +289,7 @@ async def test_filters(kit: Kit) -> None:
     assert counts(await kit.redrive()) == (12, 8, 4)
 
 
+@settings(max_examples=25, deadline=None)
 @given(
     st.integers(1, 70),
     st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=6),
@@ -295,8 +297,6 @@ async def test_filters(kit: Kit) -> None:
 def test_any_sequence_of_bounded_calls_sends_each_letter_once(
     letters: int, calls: list[tuple[int, bool]]
 ) -> None:
-    import tempfile
-
     async def run(root: Path) -> None:
         kit = Kit(root)
         await kit.topics()
