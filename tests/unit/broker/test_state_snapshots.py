@@ -118,7 +118,7 @@ async def test_any_file_that_begins_with_a_snapshot_rebuilds_everything() -> Non
     whole = files.suffix(0)
     parts = [(at, records.part_of(body)) for at, body in files.log]
     starts = [at for at, part in parts if part is not None and part[0] == 0]
-    assert len(starts) > 5
+    assert len(starts) >= 5
     for start in starts:
         state = files.suffix(start)
         assert (state.topics, state.groups) == (whole.topics, whole.groups)
