@@ -46,6 +46,12 @@ _QUEUE: Final[Schema] = {
     "items": False,
     "description": "[topic, queue]",
 }
+_QUEUE_OUT: Final[Schema] = {
+    "type": "array",
+    "minItems": 2,
+    "maxItems": 2,
+    "description": "[topic, queue]",
+}
 _POSITION: Final[Schema] = {
     "type": "array",
     "prefixItems": [_NAME, _QUEUE_NUMBER, _NUMBER],
@@ -164,7 +170,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "Joined": object_of(
         {
             "generation": _NUMBER,
-            "assignment": {"type": "array", "items": _QUEUE},
+            "assignment": {"type": "array", "items": _QUEUE_OUT},
             "session_ms": _NUMBER,
             "order": _FLAG,
             "broadcast": _FLAG,
