@@ -233,7 +233,7 @@ def _group(wire: Mapping[str, Any]) -> Group:
             members=len(members) if isinstance(members, list) else members,
             settings=dict(wire),
         )
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise errors.BrokenAnswer(f"a group in the answer lacks {error}") from error
 
 

@@ -48,5 +48,5 @@ async def trace(connection: Connection, message_id: str, topic: str | None) -> T
             for each in wire["events"]
         ]
         return Trace(wire["message"], events, wire.get("complete"), wire)
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise errors.BrokenAnswer(f"a trace in the answer lacks {error}") from error

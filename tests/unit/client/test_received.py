@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.client.fake_broker import FakeBroker
+from tidemark import errors
+from tidemark.client.group_calls import FetchedQueue, read_fetched
+from tidemark.client.received import Returned, received
+from tidemark.client.tags import wanted_tags
+
+
+def records(*messages: dict[str, Any], topic: str = "orders") -> bytes:
+    broker = FakeBroker(queues={topic: [[]]})
+    for wire in messages:
+        broker.add(topic, 0, {"body": b"", **wire})
+    return b"".join(broker.queues[topic][0])
+
+
+def framed(facts: dict[str, Any], raw: bytes) -> bytes:
+    packed: bytes = msgpack.packb(facts)
+    return struct.pack(">I", len(packed)) + packed + raw
+
+
+def queue(size: int, **more: object) -> dict[str, Any]:
+    return {
+        "topic": "orders",
+        "queue": 0,
+        "status": "FOUND",
+        "from_offset": 0,
+        "next_offset": 1,
+        "min_offset": 0,
+        "max_offset": 1,
+        "size": size,
+        **more,
+    }
+
+
+def test_records_of_several_queues_are_told_apart_by_their_sizes() -> None:
+    one, two = records({"body": b"1"}), records({"body": b"2"}, {"body": b"3"})
+    facts = {
+        "generation": 7,
+        "queues": [queue(len(one)), queue(len(two), queue=1), queue(0, queue=2)],
+    }
+    fetched = read_fetched(framed(facts, one + two))
+    assert fetched.generation == 7
+    assert [bytes(each.records) for each in fetched.queues] == [one, two, b""]
+    assert isinstance(fetched.queues[0], FetchedQueue)
+    assert [each.queue for each in fetched.queues] == [("orders", n) for n in range(3)]
+
+
+@given(st.binary(max_size=40))
+def test_bytes_that_are_no_fetch_are_named(body: bytes) -> None:
+    with pytest.raises(errors.BrokenAnswer):
+        read_fetched(body)
+
+
+@given(st.data())
+def test_a_fetch_that_is_cut_anywhere_is_not_taken(data: st.DataObject) -> None:
+    whole = framed({"generation": 7, "queues": [queue(300)]}, bytes(300))
+    read_fetched(whole)
+    end = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.raises(errors.BrokenAnswer):
+        read_fetched(whole[:end])
+    with pytest.raises(errors.BrokenAnswer):
+        read_fetched(whole + b"\0")
+
+
+def test_what_lies_before_our_place_is_left_out() -> None:
+    raw = records({"body": b"0"}, {"body": b"1"}, {"body": b"2"})
+    messages = received(raw, "orders", {"orders": None}, from_offset=1)
+    assert [message.body for message in messages] == [b"1", b"2"]
+
+
+def test_a_retry_keeps_its_place_and_its_other_fields() -> None:
+    topic = "%RETRY%billing"
+    raw = records(
+        {"body": b"1", "tags": "old", "properties": {"RETRY_TOPIC": "orders"}},
+        {"body": b"2"},
+        topic=topic,
+    )
+    back, other = received(raw, topic, {"orders": wanted_tags("new")}, from_offset=0)
+    assert isinstance(back, Returned)
+    # It was delivered once, so its tag passed then; and the topic is not one that was subscribed.
+    assert (back.topic, back.tags, back.queue_offset) == ("orders", "old", 0)
+    assert back.source == (topic, 0, 0)
+    assert back._replace(topic=topic)[:] == received(raw, topic, {}, from_offset=0)[0]._replace(
+        topic=topic
+    )
+    assert (other.topic, other.source) == (topic, (topic, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("expression", "passes"),
+    [
+        ("*", [b"a", b"b", b"none"]),
+        ("", [b"a", b"b", b"none"]),
+        ("a", [b"a"]),
+        (" a||b ", [b"a", b"b"]),
+        ("c", []),
+    ],
+)
+def test_tags_are_compared_as_text(expression: str, passes: list[bytes]) -> None:
+    raw = records({"body": b"a", "tags": "a"}, {"body": b"b", "tags": "b"}, {"body": b"none"})
+    messages = received(raw, "orders", {"orders": wanted_tags(expression)}, from_offset=0)
+    assert [message.body for message in messages] == passes
