@@ -1,6 +1,6 @@
-"""What the OpenAPI document says about groups, members, fetch, commits and reset. Pure.
+"""What the OpenAPI document says about groups, members, fetch, commits and reset.
 
-``openapi`` merges it.
+``api_document`` merges it; it takes its bounds from those that check them.
 """
 
 from __future__ import annotations
