@@ -46,10 +46,6 @@ _TIMES_MAX: Final = (1 << 31) - 1
 class GroupConfigs(Protocol):
     """What this module needs of the groups' configurations."""
 
-    def get(self, name: str) -> GroupConfig:
-        """Raises UnknownGroup."""
-        ...
-
     async def ensure(self, name: str) -> GroupConfig:
         """The group, made now if it may be. Raises UnknownGroup, BadName."""
         ...
@@ -146,8 +142,14 @@ class SendBack:
         what an append raises, and AckTimeout if the node stops before it is on disk.
         """
         self._check_level(delay_level)
-        await self._configs.ensure(group)
-        config = self._configs.get(group)
+        stored = (
+            self._messages.by_message_id(message)
+            if isinstance(message, str)
+            else self._messages.by_place(message)
+        )
+        _check_topic(stored)
+        # Only now: a call that means no message must not make the group that it names.
+        config = await self._configs.ensure(group)
         if config.broadcast:
             raise BroadcastGroup(
                 f"group {group!r} is a broadcast group: every member has every message, and none "
@@ -156,12 +158,6 @@ class SendBack:
                 group=group,
             )
         self._members.check_caller(group, member, generation)
-        stored = (
-            self._messages.by_message_id(message)
-            if isinstance(message, str)
-            else self._messages.by_place(message)
-        )
-        _check_topic(stored)
         queue = (stored.topic, stored.queue_id)
         if member is not None and not self._members.holds(group, member, queue):
             # Whoever has the queue now is handed the message, too: a retry would be one too many.

@@ -205,6 +205,7 @@ async def test_a_message_that_nobody_can_see_is_unknown(kit: Kit) -> None:
         await nack("billing", Place("bills", 0, 0))
     with pytest.raises(BadRequest, match="is not a message id"):
         await nack("billing", "4711")
+    assert kit.broker.configs.find("billing") is None, "no group is made for nothing"
 
 
 async def test_what_the_broker_keeps_for_itself_is_not_sent_back(kit: Kit) -> None:
