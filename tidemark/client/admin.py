@@ -1,4 +1,4 @@
-"""Topics: make, list, show, delete."""
+"""Topics: make, list, show, delete; and what the store keeps of them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,18 @@ class Admin:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def create_topic(self, topic: str, *, queues: int) -> Topic:
-        """Make a topic, or give an existing one this many queues. The same call may be repeated."""
+    async def create_topic(
+        self, topic: str, *, queues: int, retention_ms: int | None = None
+    ) -> Topic:
+        """Make a topic, or give an existing one this many queues. The same call may be repeated.
+
+        retention_ms: messages older than this are not shown; None leaves it as it is.
+        """
+        body: dict[str, object] = {"queues": queues}
+        if retention_ms is not None:
+            body["retention_ms"] = retention_ms
         answer = await self._connection.call(
-            "PUT", path("topics", topic), body={"queues": queues}, idempotent=True
+            "PUT", path("topics", topic), body=body, idempotent=True
         )
         return _topic(answer.map())
 
@@ -39,6 +47,11 @@ class Admin:
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic: its messages are no longer served. Raises UnknownTopic."""
         await self._connection.call("DELETE", path("topics", topic), idempotent=True)
+
+    async def retention(self) -> dict[str, Any]:
+        """How full the disk is, what is deleted next, and when it will be full; as answered."""
+        answer = await self._connection.call("GET", path("retention"), idempotent=True)
+        return answer.map()
 
 
 def _topic(wire: Mapping[str, Any]) -> Topic:

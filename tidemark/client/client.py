@@ -9,7 +9,7 @@ import socket
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 from tidemark.client.admin import Admin
 from tidemark.client.batching import Limits
@@ -276,9 +276,18 @@ class Client:
             topic, key, begin_ms=begin_ms, end_ms=end_ms, max=max
         )
 
-    async def create_topic(self, topic: str, *, queues: int = 4) -> Topic:
-        """Make a topic; fine if it exists with as many queues."""
-        return await self.admin.create_topic(topic, queues=queues)
+    async def create_topic(
+        self, topic: str, *, queues: int = 4, retention_ms: int | None = None
+    ) -> Topic:
+        """Make a topic; fine if it exists with as many queues.
+
+        retention_ms: messages older than this are not shown; None leaves it as it is.
+        """
+        return await self.admin.create_topic(topic, queues=queues, retention_ms=retention_ms)
+
+    async def retention(self) -> dict[str, Any]:
+        """How full the disk is, what is deleted next, and when it will be full; as answered."""
+        return await self.admin.retention()
 
     async def topics(self) -> list[Topic]:
         """All topics, by name."""

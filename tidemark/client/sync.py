@@ -237,9 +237,15 @@ class SyncClient:
             self._client.messages_by_key(topic, key, begin_ms=begin_ms, end_ms=end_ms, max=max)
         )
 
-    def create_topic(self, topic: str, *, queues: int = 4) -> Topic:
+    def create_topic(
+        self, topic: str, *, queues: int = 4, retention_ms: int | None = None
+    ) -> Topic:
         """Make a topic."""
-        return self._run(self._client.create_topic(topic, queues=queues))
+        return self._run(self._client.create_topic(topic, queues=queues, retention_ms=retention_ms))
+
+    def retention(self) -> dict[str, Any]:
+        """How full the disk is, what is deleted next, and when it will be full."""
+        return self._run(self._client.retention())
 
     def topics(self) -> list[Topic]:
         """All topics, by name."""

@@ -269,6 +269,18 @@ async def test_an_answer_that_lacks_something_is_named(
             await call()
 
 
+async def test_a_topic_is_made_with_its_retention(broker: Answers, mq: tidemark.Client) -> None:
+    broker.answers = [{"topic": "orders", "queues": 4}, {"topic": "orders", "queues": 4}, {"x": 1}]
+    await mq.create_topic("orders")
+    await mq.create_topic("orders", retention_ms=5)
+    assert await mq.retention() == {"x": 1}
+    assert [asked for _, _, asked in broker.asked] == [
+        {"queues": 4},
+        {"queues": 4, "retention_ms": 5},
+        {},
+    ]
+
+
 async def test_a_delay_is_sent_as_it_was_given(broker: Answers, mq: tidemark.Client) -> None:
     stored = {
         "message_id": "A",
