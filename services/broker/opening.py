@@ -80,6 +80,8 @@ class Opening:
         self._offsets = offsets
         self._flushed = flushed
         self._foreign = foreign
+        self._waits_for: str | None = None
+        """Code of what the disk answers, while it takes no writes."""
 
     async def run(self, stop: asyncio.Event) -> bool:
         """Append them, durable on return, and write the JSON files; False if stopped before."""
@@ -93,11 +95,25 @@ class Opening:
             self._record_start,
         )
         for step in steps:
-            while not await _tried(step):
+            while not await self._tried(step):
                 await _pause(stop)
                 if stop.is_set():
                     return False
         return True
+
+    async def _tried(self, step: Callable[[], Awaitable[bool]]) -> bool:
+        try:
+            done = await step()
+        except (DiskFull, ReadOnlyDisk, FileNotReady) as error:
+            if self._waits_for != error.code:
+                self._waits_for = error.code
+                log.warning(
+                    "the first records of this start wait for a disk that takes writes",
+                    extra={"event": "opening-waits", "code": error.code},
+                )
+            return False
+        self._waits_for = None
+        return done
 
     async def _record_range(self) -> bool:
         foreign = self._foreign
@@ -152,17 +168,6 @@ def any_left(left: ForeignTables) -> bool:
 
 async def _nothing() -> bool:
     return True
-
-
-async def _tried(step: Callable[[], Awaitable[bool]]) -> bool:
-    try:
-        return await step()
-    except (DiskFull, ReadOnlyDisk, FileNotReady) as error:
-        log.warning(
-            "the first records of this start wait for a disk that takes writes",
-            extra={"event": "opening-waits", "code": error.code},
-        )
-        return False
 
 
 async def _pause(stop: asyncio.Event) -> None:
