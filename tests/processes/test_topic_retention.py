@@ -1,0 +1,63 @@
+"""A topic's own retention over real processes: hidden on time, counted once, hidden for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from tests.support.node import Node, wait_until
+
+TOPIC: Final = "/v1/topics/short"
+SKIPPED: Final = (
+    'tidemark_group_skipped_messages_total{group="late",reason="expired",topic="short"}'
+)
+
+
+def pull(node: Node, offset: int) -> dict[str, Any]:
+    status, told = node.get_json(f"{node.api_url}{TOPIC}/queues/0/messages?offset={offset}")
+    assert status == 200
+    return told
+
+
+def send(node: Node, count: int) -> None:
+    messages = [{"body_text": f"m{number}", "keys": ["k"]} for number in range(count)]
+    status, told = node.request_json("POST", TOPIC + "/messages", {"messages": messages})
+    assert status == 200, told
+
+
+def found_by_key(node: Node) -> int:
+    status, told = node.get_json(f"{node.api_url}{TOPIC}/messages?key=k")
+    assert status == 200
+    return len(told["messages"])
+
+
+async def test_messages_are_hidden_on_time_and_nothing_brings_them_back(tmp_path: Path) -> None:
+    with Node(tmp_path) as node:
+        node.start()
+        node.wait_ready()
+        status, topic = node.request_json("PUT", TOPIC, {"queues": 1, "retention_ms": 1500})
+        assert (status, topic["retention_ms"]) == (200, 1500)
+        body = {"offsets": [["short", 0, 0]]}
+        assert node.request_json("POST", "/v1/groups/late/offsets", body)[0] == 200
+        send(node, 5)
+        wait_until(lambda: pull(node, 0)["status"] == "FOUND", "messages to be seen", 10)
+        assert found_by_key(node) == 5
+        wait_until(lambda: pull(node, 0)["status"] == "OFFSET_TOO_SMALL", "them to be hidden", 10)
+        told = pull(node, 0)
+        assert (told["next_offset"], told["min_offset"], told["max_offset"]) == (5, 5, 5)
+        assert found_by_key(node) == 0
+        wait_until(lambda: node.metric("broker", SKIPPED) == 5, "the loss to be counted", 10)
+
+        # Neither a longer retention nor none, nor a restart, shows again what was hidden.
+        for retention_ms in (600_000, 0):
+            status, topic = node.request_json("PUT", TOPIC, {"retention_ms": retention_ms})
+            assert (status, topic["retention_ms"]) == (200, retention_ms or None)
+            assert pull(node, 0)["next_offset"] == 5
+        node.kill()
+        node.start()
+        node.wait_ready()
+        send(node, 2)
+        wait_until(lambda: pull(node, 5)["status"] == "FOUND", "later messages to be seen", 10)
+        assert pull(node, 0)["status"] == "OFFSET_TOO_SMALL"
+        assert [each["queue_offset"] for each in pull(node, 5)["messages"]] == [5, 6]
+        assert found_by_key(node) == 2
