@@ -16,8 +16,6 @@ from tidemark.cli.output import (
     with_client,
 )
 from tidemark.cli.times import shown_about, shown_duration, shown_time
-from tidemark.client.client import Client
-from tidemark.client.connection import path
 
 
 @click.command()
@@ -26,11 +24,7 @@ from tidemark.client.connection import path
 @expected_errors
 def retention(url: str) -> None:
     """Show what the broker keeps and for how long, and its forecast of a full disk."""
-
-    async def look(client: Client) -> dict[str, Any]:
-        return (await client.connection.call("GET", path("retention"), idempotent=True)).map()
-
-    facts = with_client(url, look)
+    facts = with_client(url, lambda client: client.retention())
     print_facts(facts if as_json() else _shown(facts))
 
 

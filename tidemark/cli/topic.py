@@ -17,8 +17,8 @@ from tidemark.cli.output import (
 )
 from tidemark.cli.times import DURATION
 from tidemark.client.client import Client
-from tidemark.client.connection import path
 from tidemark.client.messages import Topic
+from tidemark.errors import UnknownTopic
 
 QUEUES_DEFAULT: Final = 4
 
@@ -30,12 +30,13 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--queues", type=click.IntRange(min=1), help="How many.  [default: 4]")
+@click.option(
+    "--queues", type=click.IntRange(min=1), help="How many.  [default: as before, 4 if new]"
+)
 @click.option(
     "--retention",
     type=DURATION,
-    help="How long a message can be read, such as 7d; 0ms: as long as it is kept. Without --queues "
-    "an existing topic keeps as many as it has.",
+    help="How long a message can be read, such as 7d; 0ms: as long as it is kept.",
 )
 @url_option
 @output_option
@@ -53,11 +54,12 @@ def create(name: str, queues: int | None, retention: int | None, url: str) -> No
 
 
 async def _create(client: Client, name: str, queues: int | None, retention_ms: int | None) -> Topic:
-    if retention_ms is None:
-        return await client.create_topic(name, queues=QUEUES_DEFAULT if queues is None else queues)
-    body = {"retention_ms": retention_ms} | ({} if queues is None else {"queues": queues})
-    await client.connection.call("PUT", path("topics", name), body=body, idempotent=True)
-    return await client.topic(name)
+    if queues is None:
+        try:
+            queues = (await client.topic(name)).write_queues
+        except UnknownTopic:
+            queues = QUEUES_DEFAULT
+    return await client.create_topic(name, queues=queues, retention_ms=retention_ms)
 
 
 @topic.command("list")
