@@ -187,7 +187,7 @@ class Coordinator:
             generation=lambda: roster.generation,
             is_member=is_member,
             committed=self._committed_of(config),
-            skip=lambda queue, offset: self._offsets.accept(group, {queue: offset}),
+            commit=lambda queue, offset: self._offsets.accept(group, {queue: offset}),
         )
         fetched = await self._fetches.fetch(reader, request, is_gone)
         if not is_member():

@@ -67,8 +67,8 @@ class Reader(NamedTuple):
     """Whether the session is still that of a member."""
     committed: Callable[[Queue], int | None]
     """None in a broadcasting group, and where nothing was committed."""
-    skip: Callable[[Queue, int], None]
-    """Commit up to an offset that no message of the member's lies before."""
+    commit: Callable[[Queue, int], None]
+    """Commit where no message lies between there and what is committed."""
 
 
 class Fetches:
@@ -188,10 +188,9 @@ class Fetches:
         piece = Piece(place.queue, began, next_offset, result)
         if result.message_count:
             self._handed(reader, place, result)
-        elif result.status in _SAID_ONCE:
-            place.handed_to = next_offset
-            place.batches.clear()
-        elif next_offset > began:
+        elif result.status is PullStatus.OFFSET_OVERFLOW_BADLY:
+            self._was_ahead(reader, place)
+        elif result.status is not PullStatus.OFFSET_TOO_SMALL and next_offset > began:
             self._skipped(reader, place, result)
         if reader.order and result.message_count:
             return piece  # neither in line nor watched until the commit
@@ -221,13 +220,22 @@ class Fetches:
             oldest_delay_s=max(0, now_ms - stored_ms) / 1000,
         )
 
+    def _was_ahead(self, reader: Reader, place: Place) -> None:
+        """What is committed may lie beyond the end too, if RocketMQ's files said so: it would hide
+        the next messages."""
+        place.handed_to = min(place.handed_to, place.next_offset)
+        place.batches.clear()
+        committed = reader.committed(place.queue)
+        if committed is not None and committed > place.next_offset:
+            reader.commit(place.queue, place.next_offset)
+
     def _skipped(self, reader: Reader, place: Place, result: PullResult) -> None:
         """Nothing for this member: the group is done with it, if it is with all before."""
         topic, _ = place.queue
         self._counters.delivered(reader.group, topic, filtered=result.filtered)
         committed = reader.committed(place.queue)
         if committed is not None and place.handed_to <= committed < place.next_offset:
-            reader.skip(place.queue, place.next_offset)
+            reader.commit(place.queue, place.next_offset)
 
 
 def end_of_messages(result: PullResult) -> int:

@@ -167,6 +167,33 @@ async def test_below_the_minimum_the_new_start_is_told_once_and_the_member_goes_
     assert got(await rig.fetch()) == {0: [3, 4]}
 
 
+async def test_an_ordered_group_below_the_minimum_waits_for_no_commit_of_what_is_gone(
+    rig: Rig,
+) -> None:
+    rig.put(5)
+    rig.group(order=True)
+    rig.offsets.accept(GROUP, {ALL[0]: 1})
+    topic = rig.state.topics["orders"]
+    rig.state.topics["orders"] = topic._replace(min_offsets={0: 3})
+    await rig.join()
+    assert got(await rig.fetch()) == {0: []}
+    assert got(await rig.fetch()) == {0: [3, 4]}
+
+
+async def test_a_commit_beyond_the_end_does_not_hide_the_next_messages(rig: Rig) -> None:
+    rig.put(2)
+    rig.group()
+    rig.offsets.accept(GROUP, {ALL[0]: 50})
+    await rig.join()
+    (piece,) = (await rig.fetch()).pieces
+    assert (piece.result.status.value, piece.next_offset) == ("OFFSET_OVERFLOW_BADLY", 2)
+    assert rig.committed() == 2
+    rig.put(1)
+    assert got(await rig.fetch()) == {0: [2]}
+    await rig.commit({ALL[0]: 3})
+    assert rig.committed() == 3
+
+
 async def test_an_ordered_groups_next_batch_waits_for_the_commit_of_the_last(rig: Rig) -> None:
     rig.group(order=True)
     rig.put(4)
