@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.support.group_chaos import Outcome, Plan, chaos
+from tests.support.group_chaos_check import Violation
 
 SEED = int(os.environ.get("TIDEMARK_CHAOS_SEED", str(time.time_ns() % 1_000_000)))
 DUPLICATES_MAX = 0.05
@@ -38,3 +40,19 @@ async def test_every_message_is_handled_and_no_queue_has_two_owners(tmp_path: Pa
 @pytest.mark.timeout(180)
 async def test_an_ordered_group_handles_each_queue_in_its_order(tmp_path: Path) -> None:
     await ran(Plan(SEED, rate=1500, work_ms=1.0, ordered=True), tmp_path)
+
+
+@pytest.mark.timeout(180)
+async def test_kills_of_broker_and_reput_on_top_lose_nothing_and_keep_the_order(
+    tmp_path: Path,
+) -> None:
+    plan = Plan(SEED, seconds=15.0, rate=1500, work_ms=1.0, node_pause_s=4.0, ordered=True)
+    outcome = await chaos(plan, tmp_path)
+    print(outcome.sentence())
+    assert not outcome.wrong, outcome.wrong[:3]
+    # A broker that was killed does not know who held what: until a member hears that it is gone, it
+    # goes on with what it has in hand, and another may have its queue already.
+    violations = outcome.verdict.violations - Counter({Violation.NOT_ITS_OWN: 1 << 32})
+    assert not violations, outcome.verdict.wrong
+    assert outcome.verdict.distinct >= outcome.sent, "what was not answered may be there or not"
+    assert outcome.events["broker"] + outcome.events["reput"], "neither was killed"

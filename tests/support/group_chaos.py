@@ -26,6 +26,7 @@ from typing import Any, Final
 import tidemark
 from tests.support.group_chaos_check import Verdict, judge, read
 from tests.support.node import PROJECT, Node
+from tidemark.errors import TidemarkError
 
 TOPIC: Final = "chaos"
 GROUP: Final = "workers"
@@ -61,6 +62,8 @@ class Plan:
     """Time that a member takes between handling a message, or a batch, and asking for the next:
     whoever is killed then has handled what it has not committed."""
     ordered: bool = False
+    node_pause_s: float | None = None
+    """Mean time between two SIGKILLs of broker or reput, which start again; None: they live."""
 
 
 @dataclass(slots=True)
@@ -84,11 +87,24 @@ class Outcome:
         return (
             f"seed {plan.seed}{', ordered' * plan.ordered}: {plan.seconds:.0f} s, {self.sent} "
             f"messages sent over {plan.queues} queues; {self.events['joined']} members joined, "
-            f"{self.events['left']} left, {self.events['killed']} were killed; {verdict.moves} "
+            f"{self.events['left']} left, {self.events['killed']} were killed"
+            f"{self._node_kills()}; {verdict.moves} "
             f"queues changed hands in {verdict.generations} generations seen; {verdict.distinct} "
             f"messages handled, {verdict.missing} not, {verdict.duplicates} more than once "
-            f"({verdict.duplicate_share:.2%}); {verdict.violations} violations; lag {self.lag_max} "
+            f"({verdict.duplicate_share:.2%}); {self._violations()}; lag {self.lag_max} "
             f"at most in {self.looks} looks, 0 after {self.drained_s:.1f} s"
+        )
+
+    def _violations(self) -> str:
+        found = self.verdict.violations
+        return ", ".join(f"{count} × {kind}" for kind, count in found.items()) or "no violation"
+
+    def _node_kills(self) -> str:
+        if self.plan.node_pause_s is None:
+            return ""
+        return (
+            f", broker {self.events['broker']} times and reput {self.events['reput']} times, "
+            f"{self.events['unanswered']} sends without an answer"
         )
 
 
@@ -124,7 +140,8 @@ class Chaos:
             ends = self._ends(node)
         verdict = judge(read(self._file), ends, ordered=plan.ordered)
         for queue, count in self._sent.items():
-            if ends[queue] != count:
+            # What was sent without an answer is there or not.
+            if ends[queue] < count or (ends[queue] > count and not self._events["unanswered"]):
                 self._wrong.append(f"queue {queue}: {count} messages acked, {ends[queue]} there")
         return Outcome(
             plan,
@@ -148,6 +165,8 @@ class Chaos:
             tasks.create_task(self._produce(node, until))
             tasks.create_task(self._disturb(node, until))
             tasks.create_task(self._watch(node, until))
+            if plan.node_pause_s is not None:
+                tasks.create_task(self._disturb_node(node, until, plan.node_pause_s))
         began = time.monotonic()
         await self._until(lambda: self._lag(node) == 0, "the lag to be 0", DRAIN_S)
         drained_s = time.monotonic() - began
@@ -168,8 +187,13 @@ class Chaos:
         async with tidemark.connect(node.api_url) as mq:
             while due < until:
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
-                await mq.send_many(TOPIC, bodies, queue=queue, timeout_ms=30_000)
-                self._sent[queue] += batch
+                try:
+                    await mq.send_many(TOPIC, bodies, queue=queue, timeout_ms=30_000)
+                    self._sent[queue] += batch
+                except TidemarkError:
+                    if plan.node_pause_s is None:
+                        raise
+                    self._events["unanswered"] += 1
                 queue = (queue + 1) % plan.queues
                 due += interval_s
 
@@ -188,6 +212,17 @@ class Chaos:
                 self._kill(random.choice([*self._members]))
             else:
                 self._leave(random.choice([*self._members]))
+
+    async def _disturb_node(self, node: Node, until: float, pause_s: float) -> None:
+        """Kill broker or reput now and then, from a seed of its own, and start it again."""
+        random = Random(self._plan.seed + 1)
+        while (now := time.monotonic()) < until:
+            await asyncio.sleep(min(random.expovariate(1 / pause_s), until - now))
+            role = random.choice(("broker", "broker", "reput"))
+            await asyncio.to_thread(node.kill, role)
+            await asyncio.to_thread(node.start, role)
+            await asyncio.to_thread(node.wait_ready)
+            self._events[role] += 1
 
     def _join(self, node: Node) -> None:
         number, plan = self._next_member, self._plan
@@ -253,7 +288,11 @@ class Chaos:
 
     def _lag(self, node: Node) -> int | None:
         """Unread messages of the group; None while those of a queue are not known."""
-        view = self._call(node, "GET", f"/v1/groups/{GROUP}")
+        status, view = node.request_json("GET", f"/v1/groups/{GROUP}")
+        if status in (0, 503) and self._plan.node_pause_s is not None:
+            return None  # it is just being killed, or starts
+        if status != 200:
+            raise RuntimeError(f"the group's view was answered {status}: {view}")
         self._looks += 1
         owned = Counter(tuple(each) for one in view["members"] for each in one["assignment"])
         if twice := [place for place, owners in owned.items() if owners > 1]:
@@ -307,6 +346,7 @@ def main() -> int:
     parser.add_argument("--queues", type=int, default=64)
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--pause", type=float, default=2.0, help="mean seconds between events")
+    parser.add_argument("--node-pause", type=float, help="mean seconds between kills of services")
     parser.add_argument("--work-ms", type=float, default=0.0)
     parser.add_argument("--ordered", action="store_true")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
@@ -319,6 +359,7 @@ def main() -> int:
         members=given.members,
         pause_s=given.pause,
         work_ms=given.work_ms,
+        node_pause_s=given.node_pause,
         ordered=given.ordered,
     )
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory:

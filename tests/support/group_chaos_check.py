@@ -9,9 +9,10 @@ page: a SIGKILL in the middle of a long write ends it between two entries.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -28,6 +29,16 @@ class What(IntEnum):
     HANDLED = 1
     ASSIGNED = 2
     REVOKED = 3
+
+
+class Violation(StrEnum):
+    """What a group may not do."""
+
+    MISSING = "not handled"
+    TWO_OWNERS = "two owners in a generation"
+    NOT_ITS_OWN = "handled while it was another's"
+    ORDER = "handled before an earlier one was done"
+    NEVER_SENT = "never sent"
 
 
 class Entry(NamedTuple):
@@ -69,8 +80,8 @@ class Verdict:
     """Times a queue was taken."""
     generations: int = 0
     wrong: list[str] = field(default_factory=list)
-    """Violations, the first few of them in words."""
-    violations: int = 0
+    """Violations, the first few of each kind in words."""
+    violations: Counter[Violation] = field(default_factory=Counter)
 
     @property
     def duplicates(self) -> int:
@@ -82,10 +93,10 @@ class Verdict:
         """Of the messages that there are."""
         return self.duplicates / self.distinct if self.distinct else 0.0
 
-    def violated(self, what: str) -> None:
+    def violated(self, kind: Violation, what: str) -> None:
         """Note a violation."""
-        self.violations += 1
-        if len(self.wrong) < SHOWN_MAX:
+        self.violations[kind] += 1
+        if self.violations[kind] <= SHOWN_MAX:
             self.wrong.append(what)
 
 
@@ -102,7 +113,7 @@ def judge(entries: Iterable[Entry], ends: Mapping[int, int], *, ordered: bool) -
     for entry in entries:
         queue = queues.get(entry.queue)
         if queue is None:
-            verdict.violated(f"{entry} is of a queue that is not there")
+            verdict.violated(Violation.NEVER_SENT, f"{entry} is of a queue that is not there")
             continue
         generations.add(entry.generation)
         match entry.what:
@@ -121,7 +132,9 @@ def judge(entries: Iterable[Entry], ends: Mapping[int, int], *, ordered: bool) -
         if missing:
             verdict.missing += missing
             first = queue.seen.index(0)
-            verdict.violated(f"queue {queue.number}: {missing} not handled, the first at {first}")
+            verdict.violated(
+                Violation.MISSING, f"queue {queue.number}: {missing} not handled, from {first} on"
+            )
     return verdict
 
 
@@ -144,23 +157,28 @@ class _Queue:
         """Messages were handled."""
         first, behind = entry.queue_offset, entry.queue_offset + entry.messages
         if behind > self.end:
-            verdict.violated(f"queue {self.number}: {entry} is behind the end {self.end}")
+            verdict.violated(
+                Violation.NEVER_SENT, f"queue {self.number}: {entry} is behind the end {self.end}"
+            )
             return
         owner = self.owners.setdefault(entry.generation, entry.member)
         if owner != entry.member:
             verdict.violated(
+                Violation.TWO_OWNERS,
                 f"queue {self.number}: members {owner} and {entry.member} both handled messages in "
-                f"generation {entry.generation:#x}"
+                f"generation {entry.generation:#x}",
             )
         if self.reader != entry.member:
             verdict.violated(
+                Violation.NOT_ITS_OWN,
                 f"queue {self.number}: member {entry.member} handled {first} while it was "
-                f"{'nobody' if self.reader is None else f'member {self.reader}'}'s"
+                f"{'nobody' if self.reader is None else f'member {self.reader}'}'s",
             )
         if ordered and first > self.done:
             verdict.violated(
+                Violation.ORDER,
                 f"queue {self.number}: {first} was handled by member {entry.member} before "
-                f"{self.done} was done"
+                f"{self.done} was done",
             )
         verdict.handled += entry.messages
         self.seen[first:behind] = b"\1" * entry.messages

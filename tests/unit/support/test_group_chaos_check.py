@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.group_chaos_check import Entry, What, judge, read
+from tests.support.group_chaos_check import Entry, Violation, What, judge, read
 
 
 def handled(
@@ -24,7 +24,7 @@ def revoked(queue: int, member: int, generation: int = 1) -> Entry:
 def test_a_group_that_does_everything_once_is_right() -> None:
     entries = [assigned(0, 1), assigned(1, 2), handled(0, 0, 5), handled(1, 0, 3, member=2)]
     verdict = judge(entries, {0: 5, 1: 3}, ordered=True)
-    assert (verdict.violations, verdict.handled, verdict.distinct) == (0, 8, 8)
+    assert (verdict.wrong, verdict.handled, verdict.distinct) == ([], 8, 8)
     assert (verdict.duplicates, verdict.missing, verdict.moves) == (0, 0, 2)
 
 
@@ -36,14 +36,14 @@ def test_what_a_member_died_over_is_counted_twice_and_no_violation() -> None:
         handled(0, 2, 3, member=2, generation=2),
     ]
     verdict = judge(entries, {0: 5}, ordered=True)
-    assert (verdict.violations, verdict.handled, verdict.duplicates) == (0, 7, 2)
+    assert (verdict.wrong, verdict.handled, verdict.duplicates) == ([], 7, 2)
 
 
 def test_a_message_that_nobody_handled_is_missing() -> None:
     entries = [assigned(0, 1), handled(0, 0, 2), handled(0, 3, 2)]
     verdict = judge(entries, {0: 5, 1: 0}, ordered=False)
-    assert (verdict.missing, verdict.violations) == (1, 1)
-    assert verdict.wrong == ["queue 0: 1 not handled, the first at 2"]
+    assert (verdict.missing, verdict.violations) == (1, {Violation.MISSING: 1})
+    assert verdict.wrong == ["queue 0: 1 not handled, from 2 on"]
 
 
 def test_two_members_of_one_queue_in_a_generation_are_found() -> None:
@@ -55,7 +55,7 @@ def test_two_members_of_one_queue_in_a_generation_are_found() -> None:
         handled(0, 2, 3, member=2),
     ]
     verdict = judge(entries, {0: 5}, ordered=True)
-    assert verdict.violations == 1
+    assert verdict.violations == {Violation.TWO_OWNERS: 1}
     assert "both handled messages in generation 0x1" in verdict.wrong[0]
 
 
@@ -72,19 +72,21 @@ def test_a_member_that_goes_on_after_another_took_its_queue_is_found() -> None:
 
 def test_a_member_that_handles_what_it_gave_up_is_found() -> None:
     entries = [assigned(0, 1), revoked(0, 1), handled(0, 0, 5)]
-    assert judge(entries, {0: 5}, ordered=True).violations == 1
+    assert judge(entries, {0: 5}, ordered=True).violations == {Violation.NOT_ITS_OWN: 1}
 
 
 def test_a_later_message_before_an_earlier_one_is_found_where_order_is_owed() -> None:
     entries = [assigned(0, 1), handled(0, 1), handled(0, 0), handled(0, 2, 3)]
-    assert judge(entries, {0: 5}, ordered=False).violations == 0
+    assert not judge(entries, {0: 5}, ordered=False).violations
     verdict = judge(entries, {0: 5}, ordered=True)
     assert verdict.wrong[0] == "queue 0: 1 was handled by member 1 before 0 was done"
 
 
 def test_what_was_never_sent_is_found() -> None:
-    assert judge([assigned(0, 1), handled(0, 0, 6)], {0: 5}, ordered=False).violations == 2
-    assert judge([assigned(9, 1)], {0: 0}, ordered=False).violations == 1
+    verdict = judge([assigned(0, 1), handled(0, 0, 6)], {0: 5}, ordered=False)
+    assert verdict.violations == {Violation.NEVER_SENT: 1, Violation.MISSING: 1}
+    verdict = judge([assigned(9, 1)], {0: 0}, ordered=False)
+    assert verdict.violations == {Violation.NEVER_SENT: 1}
 
 
 def test_a_file_cut_in_an_entry_is_read_to_the_last_whole_one(tmp_path: Path) -> None:
