@@ -8,7 +8,7 @@ does; with ``reboot`` the sorted file is that of another boot.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, cast
 
@@ -63,7 +63,8 @@ class DelayedStore(SmallBroker):
         self.refusal: Exception | None = None
         """What the next appends of messages raise."""
         self.appends_until_kill: int | None = None
-        self.tells_progress = True
+        self.dispatches = True
+        """False: reput stands still."""
         self._begin()
 
     def _begin(self) -> None:
@@ -106,9 +107,14 @@ class DelayedStore(SmallBroker):
 
     def delay_now(self) -> DelayState:
         """As ``StateLog.delay_now``."""
+        self.dispatch()
         return replay(self.queues, self.reader, self.dispatched()).delay
 
     # -- what a test does ------------------------------------------------------------------------
+
+    def dispatch(self) -> None:
+        if self.dispatches:
+            super().dispatch()
 
     async def kill(self, *, reboot: bool = False) -> None:
         """End at once and begin anew from the files."""
@@ -154,7 +160,3 @@ class DelayedStore(SmallBroker):
     def delivered(self, topic: str = "orders", queue: int = 0) -> list[bytes]:
         """Bodies of a queue, in order."""
         return [bytes(each.body) for each in self.all(topic, queue)]
-
-    def waiting_ids(self, page: Sequence[dict[str, object]]) -> Iterator[object]:
-        """The unique ids of a page."""
-        return (each["unique_id"] for each in page)

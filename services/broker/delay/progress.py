@@ -52,7 +52,8 @@ class Progress:
         self._done = set(found.timer)
         dues = [(due_ms, at) for at, due_ms in found.timer.items() if due_ms is not None]
         self._delivered: Time = max([state.timer[:2], *dues])
-        self._told_levels = dict(state.levels)
+        self._told_levels = _reached(state.levels)
+        self._mark_is_told = True
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -76,7 +77,8 @@ class Progress:
     @property
     def has_moved(self) -> bool:
         """Whether a record would tell more than the last one."""
-        return bool(self._done) or self.levels != self._told_levels
+        is_told = self._mark_is_told and _reached(self.levels) == self._told_levels
+        return bool(self._done) or not is_told
 
     # -- moving ----------------------------------------------------------------------------------
 
@@ -93,6 +95,8 @@ class Progress:
         """RocketMQ has delivered what the mark says; nothing of ours is delivered yet."""
         self.timer = mark
         self._delivered = (mark.due_ms, mark.queue_offset)
+        # Told before anything comes of it: the next start would take a later time for the mark.
+        self._mark_is_told = False
 
     def cancel(self, cancelled: Mapping[Delayed, int]) -> None:
         """Those are not to be delivered; their record is appended."""
@@ -112,14 +116,19 @@ class Progress:
             if not is_border or read_to < self.timer.read_to:
                 return None
             timer = TimerMark(*self._delivered, read_to)
-        return DelayRecord(flushed, dict(self.levels), timer or self.timer)
+        return DelayRecord(flushed, _reached(self.levels), timer or self.timer)
 
     def told(self, record: DelayRecord) -> None:
         """The record is appended."""
         assert record.timer is not None
         self.timer = record.timer
-        self._told_levels = dict(record.levels)
+        self._told_levels, self._mark_is_told = dict(record.levels), True
         self._done.clear()
         now = DelayState(self.levels, self.timer)
         for each in [each for each, due in self.cancelled.items() if now.passed(each, due)]:
             del self.cancelled[each]
+
+
+def _reached(levels: Mapping[int, int]) -> dict[int, int]:
+    """The levels of which something is delivered."""
+    return {level: queue_offset for level, queue_offset in levels.items() if queue_offset}

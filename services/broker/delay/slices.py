@@ -21,7 +21,8 @@ from tidemark.errors import DamagedFile
 from tidemark.formats import batch, delay
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.delay import Delayed
-from tidemark.formats.record import BLANK_SIZE, Record
+from tidemark.formats.properties import PROPERTIES_SIZE_MAX
+from tidemark.formats.record import BLANK_SIZE, CRC_PROPERTY_SIZE, Record
 from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
 
@@ -133,8 +134,12 @@ class Slices:
         return Slice(made.runs(), levels, rows, made.count, lost)
 
     def _is_too_large(self, stored: Record, copy: Delayed) -> bool:
-        grown = len(copy.properties) - len(stored.properties) + len(copy.topic.encode()) + 32
-        return stored.size + grown > self._record_size_max
+        """Whether the copy's record could not be appended: RocketMQ fills some to the last byte."""
+        properties_size = len(copy.properties) + CRC_PROPERTY_SIZE + 1
+        grown = properties_size - len(stored.properties) + len(copy.topic.encode())
+        return (
+            properties_size > PROPERTIES_SIZE_MAX or stored.size + grown + 2 > self._record_size_max
+        )
 
     @staticmethod
     def _name(entry: Entry, stored: Record | None) -> None:

@@ -1,0 +1,347 @@
+"""What others do with delayed messages: list, cancel, carry forward, count."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from services.broker.delay import delayed, listing
+from services.broker.delay.delayed import CarryResult
+from services.broker.delay.listing import ListTime
+from tests.support.delayed_store import DelayedStore
+from tests.support.small_broker import FIRST_MS, LEVELS_MS
+from tidemark.errors import NotServing, Overloaded, UnknownDelayed
+from tidemark.formats import delay
+from tidemark.formats.checkpoint import Slot
+from tidemark.formats.delay import TIMER_TOPIC, Origin
+from tidemark.formats.hashing import SCHEDULE_TOPIC
+from tidemark.offsets import PhysicalOffset
+
+
+@pytest_asyncio.fixture
+async def store(tmp_path: Path) -> AsyncIterator[DelayedStore]:
+    opened = DelayedStore(tmp_path)
+    await opened.turn()
+    yield opened
+    opened.close()
+
+
+async def listed(
+    store: DelayedStore, *, topic: str | None = None, count_max: int = 100
+) -> list[dict[str, Any]]:
+    """All pages."""
+    found: list[dict[str, Any]] = []
+    after: ListTime | None = None
+    while True:
+        page = await store.delayed.page(after, topic, count_max)
+        assert len(page.messages) <= count_max
+        found += page.messages
+        after = page.after
+        if after is None:
+            return found
+
+
+async def ids(store: DelayedStore, **more: Any) -> list[str]:
+    return [message["unique_id"] for message in await listed(store, **more)]
+
+
+# -- listing ---------------------------------------------------------------------------------------
+
+
+async def test_what_waits_is_listed_next_due_first(store: DelayedStore) -> None:
+    store.wait_level(b"level 2", 2, queue=1)
+    store.wait_until(b"soon", FIRST_MS + 500)
+    store.wait_level(b"level 1", 1)
+    store.wait_until(b"late", FIRST_MS + 9000)
+    messages = await listed(store)
+    assert [each["unique_id"] for each in messages] == ["soon", "level 1", "level 2", "late"]
+    assert [each["deliver_at_ms"] - FIRST_MS for each in messages] == [500, 1000, 5000, 9000]
+    assert [each["delay_level"] for each in messages] == [None, 1, 2, None]
+    (level_2,) = (each for each in messages if each["delay_level"] == 2)
+    (waiting,) = store.all(SCHEDULE_TOPIC, 1)
+    assert level_2 == {
+        "unique_id": "level 2",
+        "message_id": waiting.message_id,
+        "topic": "orders",
+        "queue": 1,
+        "deliver_at_ms": FIRST_MS + LEVELS_MS[1],
+        "delay_level": 2,
+        "store_timestamp_ms": FIRST_MS,
+        "size": waiting.size,
+    }
+
+
+@pytest.mark.parametrize("count_max", [1, 2, 3, 7, 100])
+async def test_pages_of_any_size_show_each_message_once(
+    store: DelayedStore, count_max: int
+) -> None:
+    expected = set()
+    for number in range(12):
+        # Many of the same times, over levels and the timer.
+        store.wait_level(b"a%d" % number, 1 + number % 3)
+        store.wait_until(b"b%d" % number, FIRST_MS + (1000, 5000)[number % 2])
+        expected |= {f"a{number}", f"b{number}"}
+    found = await ids(store, count_max=count_max)
+    assert len(found) == len(expected)
+    assert set(found) == expected
+
+
+async def test_a_list_of_one_topic_ends_a_page_after_so_many_records(
+    store: DelayedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "LOOKED_AT_MAX", 4)
+    for number in range(9):
+        store.wait_until(b"%d" % number, FIRST_MS + 100 + number)
+    store.wait_until(b"wanted", FIRST_MS + 5000, topic="rare")
+    page = await store.delayed.page(None, "rare", 10)
+    assert (list(page.messages), page.after) == ([], (FIRST_MS + 103, 0, 3))
+    assert await ids(store, topic="rare") == ["wanted"]
+
+
+async def test_what_is_delivered_or_cancelled_is_not_listed(store: DelayedStore) -> None:
+    store.wait_level(b"delivered", 1)
+    store.wait_level(b"cancelled", 3)
+    store.wait_level(b"waits", 3)
+    await store.delayed.cancel("cancelled", None)
+    store.now_ms += 2000
+    await store.turn()
+    assert await ids(store) == ["waits"]
+
+
+# -- cancelling ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reboot", [False, True])
+async def test_what_is_cancelled_never_comes_whatever_happens(
+    store: DelayedStore, reboot: bool
+) -> None:
+    for name in ("level", "time"):
+        store.wait_level(name.encode(), 1) if name == "level" else store.wait_until(
+            name.encode(), FIRST_MS + 700
+        )
+        (entry,) = await store.delayed.cancel(name, "orders")
+        assert entry.due_ms == FIRST_MS + (1000 if name == "level" else 700)
+    store.wait_level(b"other", 1)
+    await store.kill(reboot=reboot)
+    await store.turn()
+    store.now_ms += 5000
+    await store.turn()
+    assert store.delivered() == [b"other"]
+    await store.kill(reboot=reboot)
+    await store.turn()
+    assert store.delivered() == [b"other"]
+    assert store.delayed.pending == 0
+
+
+async def test_a_cancellation_is_dropped_from_the_state_once_its_time_has_passed(
+    store: DelayedStore,
+) -> None:
+    store.wait_level(b"a", 1)
+    store.wait_until(b"b", FIRST_MS + 700)
+    for name in "ab":
+        await store.delayed.cancel(name, None)
+    assert len(store.delay_now().cancelled) == 2
+    store.now_ms += 5000
+    store.wait_level(b"c", 1)
+    store.wait_until(b"d", FIRST_MS + 5700)
+    store.now_ms += 5000
+    await store.turn()
+    await store.turn()
+    assert store.delay_now().cancelled == {}
+
+
+@pytest.mark.parametrize(("unique_id", "topic"), [("other", None), ("a", "elsewhere")])
+async def test_what_does_not_wait_cannot_be_cancelled(
+    store: DelayedStore, unique_id: str, topic: str | None
+) -> None:
+    store.wait_level(b"a", 1)
+    with pytest.raises(UnknownDelayed, match=unique_id):
+        await store.delayed.cancel(unique_id, topic)
+
+
+async def test_what_was_delivered_or_cancelled_cannot_be_cancelled_again(
+    store: DelayedStore,
+) -> None:
+    store.wait_level(b"a", 1)
+    store.wait_until(b"b", FIRST_MS + 90_000)
+    store.now_ms += 2000
+    await store.turn()
+    await store.delayed.cancel("b", None)
+    for unique_id in "ab":
+        with pytest.raises(UnknownDelayed):
+            await store.delayed.cancel(unique_id, None)
+
+
+async def test_all_messages_of_one_id_are_cancelled_together(store: DelayedStore) -> None:
+    store.wait_level(b"a", 1)
+    store.wait_level(b"a", 2)
+    store.wait_until(b"a", FIRST_MS + 500)
+    assert len(await store.delayed.cancel("a", None)) == 3
+
+
+async def test_no_more_are_kept_cancelled_than_fit(
+    store: DelayedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delayed, "CANCELLED_MAX", 1)
+    store.wait_level(b"a", 1)
+    store.wait_level(b"b", 1)
+    await store.delayed.cancel("a", None)
+    with pytest.raises(Overloaded, match="1 are kept"):
+        await store.delayed.cancel("b", None)
+    store.now_ms += 2000
+    await store.turn()
+    assert store.delivered() == [b"b"]
+
+
+async def test_cancelling_waits_until_what_was_just_sent_can_be_found(
+    store: DelayedStore,
+) -> None:
+    store.dispatches = False
+    store.wait_level(b"a", 1)
+    waiting = asyncio.create_task(store.delayed.cancel("a", None))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    store.dispatches = True
+    store.dispatch()
+    assert len(await waiting) == 1
+
+
+# -- carrying --------------------------------------------------------------------------------------
+
+
+async def test_what_lies_below_waits_on_at_the_end_and_comes_at_its_time(
+    store: DelayedStore,
+) -> None:
+    level = store.wait_level(b"level", 3, queue=2)
+    time = store.wait_until(b"time", FIRST_MS + 70_000)
+    border = store.wait_until(b"above", FIRST_MS + 70_001).physical_offset
+    await store.turn()
+    assert store.delayed.pending_below(border)
+    assert await store.delayed.carry_below(border) == CarryResult(2, 0)
+    await store.turn()
+    assert not store.delayed.pending_below(border)
+    carried = store.all(TIMER_TOPIC)[-2:]
+    assert [delay.origin_of(each.properties) for each in carried] == [
+        Origin(3, level.queue_offset),
+        Origin(0, time.queue_offset),
+    ]
+    assert store.own[-1], "carrying goes on while sends are refused"
+    assert store.delayed.pending == 3
+    store.now_ms = FIRST_MS + LEVELS_MS[2]
+    await store.turn()
+    assert store.delivered(queue=2) == [b"level"]
+    store.now_ms = FIRST_MS + 80_000
+    await store.turn()
+    assert store.delivered() == [b"time", b"above"]
+
+
+@pytest.mark.parametrize("reboot", [False, True])
+async def test_what_was_carried_comes_once_although_its_first_record_is_still_there(
+    store: DelayedStore, reboot: bool
+) -> None:
+    for number in range(6):
+        store.wait_until(b"%d" % number, FIRST_MS + 5000 - number)
+    store.wait_level(b"level", 2)
+    await store.turn()
+    await store.delayed.carry_below(store.dispatched())
+    store.dispatch()
+    await store.delayed.carry_below(store.dispatched())
+    await store.kill(reboot=reboot)
+    store.now_ms += 6000
+    await store.turn()
+    assert sorted(store.delivered()) == [b"0", b"1", b"2", b"3", b"4", b"5", b"level"]
+
+
+async def test_what_has_no_place_to_go_to_is_not_carried_and_is_counted(
+    store: DelayedStore,
+) -> None:
+    store.wait_level(b"a", 3, topic="..")
+    store.wait_level(b"b", 3)
+    assert await store.delayed.carry_below(store.dispatched()) == CarryResult(1, 1)
+
+
+async def test_cancelled_messages_are_not_carried(store: DelayedStore) -> None:
+    store.wait_level(b"a", 3)
+    store.wait_until(b"b", FIRST_MS + 9000)
+    await store.delayed.cancel("a", None)
+    await store.delayed.cancel("b", None)
+    assert await store.delayed.carry_below(store.dispatched()) == CarryResult(0, 0)
+
+
+# -- counting --------------------------------------------------------------------------------------
+
+
+async def test_what_waits_is_counted_and_so_is_how_late_it_is(store: DelayedStore) -> None:
+    assert (store.delayed.pending, store.delayed.overdue_s) == (0, 0.0)
+    store.wait_level(b"a", 1)
+    store.wait_until(b"b", FIRST_MS + 9000)
+    assert store.delayed.pending == 2
+    await store.turn()
+    assert (store.delayed.pending, store.delayed.overdue_s) == (2, 0.0)
+    store.now_ms += 3000
+    assert store.delayed.overdue_s == 2.0
+    await store.turn()
+    assert (store.delayed.pending, store.delayed.overdue_s) == (1, 0.0)
+    await store.delayed.cancel("b", None)
+    assert store.delayed.pending == 0
+
+
+async def test_nothing_is_known_before_delivery_has_begun(tmp_path: Path) -> None:
+    store = DelayedStore(tmp_path)
+    store.wait_level(b"a", 1)
+    assert store.delayed.pending is None
+    assert store.delayed.overdue_s is None
+    assert store.delayed.pending_below(PhysicalOffset(1)), "it may lie anywhere"
+    for asked in (
+        store.delayed.page(None, None, 1),
+        store.delayed.cancel("a", None),
+        store.delayed.carry_below(PhysicalOffset(1)),
+    ):
+        with pytest.raises(NotServing):
+            await asked
+    store.close()
+
+
+async def test_nothing_is_asked_of_a_store_that_is_closed(store: DelayedStore) -> None:
+    store.wait_level(b"a", 1)
+    store.delayed.delivery.abandon()
+    with pytest.raises(NotServing, match="stopping"):
+        await store.delayed.page(None, None, 1)
+
+
+# -- the end, and RocketMQ -------------------------------------------------------------------------
+
+
+async def test_a_clean_stop_tells_how_far_delivery_is(store: DelayedStore) -> None:
+    store.wait_level(b"a", 1)
+    store.now_ms += 2000
+    await store.turn()
+    store.wait_until(b"b", store.now_ms + 1)
+    store.now_ms += 1
+    await store.turn()
+    await store.delayed.finish()
+    store.dispatch()
+    told = store.delay_now()
+    assert (told.levels, told.timer) == ({1: 1}, (FIRST_MS + 2001, 0, 1))
+
+
+async def test_what_rocketmqs_timer_has_delivered_is_left_to_it(tmp_path: Path) -> None:
+    """Its wheel's progress is in files of its own: what was due when the store was taken over
+    counts as delivered, and what lies ahead is delivered here, also after another start."""
+    store = DelayedStore(tmp_path)
+    store.wait_until(b"past", FIRST_MS + 100)
+    store.wait_until(b"ahead", FIRST_MS + 90_000)
+    store.positions.publish(Slot.FOREIGN_FROM, 0)
+    store.positions.publish(Slot.FOREIGN_UNTIL, store.appender.appended)
+    store.now_ms += 50_000
+    await store.turn()
+    store.now_ms += 50_000
+    await store.kill(reboot=True)
+    await store.turn()
+    assert store.delivered() == [b"ahead"]
+    store.close()
