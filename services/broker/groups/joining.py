@@ -83,15 +83,19 @@ class Joining:
                 await self._configs.retry_topic(group)
             else:
                 break
-        # From here on one step of the loop: what was found above holds until the end.
+        # From here on one step of the loop: what was found above holds until it is done.
         wanted = {each.topic: each.tags for each in request.subscriptions}
         if not config.broadcast:
             wanted.setdefault(retry_topic, "*")
-        return self._join(config, member, wanted, request)
+        joined, begun = self._join(config, member, wanted, request)
+        if begun:
+            await self._starts.durable()
+        return joined
 
     def _join(
         self, config: GroupConfig, member: str, wanted: Mapping[str, str], request: JoinRequest
-    ) -> Joined:
+    ) -> tuple[Joined, bool]:
+        """Also says whether the group has begun with a queue, which is to be on disk first."""
         group = config.name
         check_enabled(config)
         live = self._live.find(group)
@@ -101,6 +105,7 @@ class Joining:
         filters = {topic: parse_tags(tags) for topic, tags in wanted.items()}
         topics = {topic: self._queues_of(topic) for topic in wanted}
         self._check_room(group, live, topics, known=known)
+        begun = False
         if not config.broadcast:
             known_queues = {} if live is None else live.roster.queues
             new = {
@@ -108,7 +113,7 @@ class Joining:
                 for topic, numbers in topics.items()
                 if known_queues.get(topic) != tuple(numbers)
             }
-            self._starts.commit(config, new)
+            begun = self._starts.commit(config, new)
         begins = self._begins(config, live, member, topics, request)
         now_ms = self._live.now_ms()
         if live is None:
@@ -139,7 +144,8 @@ class Joining:
         session.heard()
         self._live.plan(group, now_ms + request.session_ms)
         roster = live.roster
-        return Joined(roster.generation, roster.assignment(member), request.session_ms, config)
+        assignment = roster.assignment(member)
+        return Joined(roster.generation, assignment, request.session_ms, config), begun
 
     def leave(self, group: str, member: str) -> None:
         """A member goes; its queues are free at once. Raises UnknownGroup, UnknownMember."""

@@ -56,8 +56,8 @@ class Starts:
         found = self._times.offset_by_time(topic, number, start, Boundary.LOWER)
         return found["offset"]
 
-    def commit(self, group: GroupConfig, topics: Mapping[str, Sequence[int]]) -> None:
-        """Commit where the group begins in each queue that it has no offset of.
+    def commit(self, group: GroupConfig, topics: Mapping[str, Sequence[int]]) -> bool:
+        """Commit where the group begins in each queue that it has no offset of; whether in any.
 
         Raises Overloaded: nothing was committed then.
         """
@@ -71,3 +71,13 @@ class Starts:
             for queue in new:
                 found[queue] = self.at("first" if met else group.start, queue)
         self._offsets.accept(group.name, found)
+        return bool(found)
+
+    async def durable(self) -> None:
+        """Return when what was committed is on disk. Raises why it cannot be.
+
+        A member must not be told before: 1. a group that starts at the last message is told that
+        it has begun; 2. the node is killed; 3. messages come; 4. the group joins again, begins at
+        the last message, and never gets them.
+        """
+        await self._offsets.durable()

@@ -140,6 +140,8 @@ class Rig:
             bounds=bounds,
         )
         self.coordinator, self.commits = self.groups
+        self.writer: asyncio.Task[None] | None = None
+        """Writes offsets, once somebody may wait for that."""
 
     def _changed(self) -> None:
         self.coordinator.topics_changed()
@@ -197,6 +199,8 @@ class Rig:
         session_ms: int = SESSION_MS,
     ) -> Joined:
         request = JoinRequest([Subscribed(topic, tags)], session_ms, holding, generation)
+        if self.writer is None:
+            self.writer = asyncio.create_task(self.offsets.run(asyncio.Event()))
         return await self.coordinator.join(GROUP, member, request)
 
     async def fetch(
@@ -233,12 +237,10 @@ class Rig:
         dry_run: bool = False,
         topic: str = "orders",
     ) -> list[tuple[int, int | None, int]]:
-        asked = asyncio.create_task(
-            self.commits.reset(GROUP, ResetRequest(topic, queue, to, dry_run))
-        )
-        await asyncio.sleep(0)
-        await self.offsets.finish()  # no background part writes here
-        return [(each.queue, each.before, each.after) for each in await asked]
+        if self.writer is None:
+            self.writer = asyncio.create_task(self.offsets.run(asyncio.Event()))
+        resets = await self.commits.reset(GROUP, ResetRequest(topic, queue, to, dry_run))
+        return [(each.queue, each.before, each.after) for each in resets]
 
     def committed(self, queue: int = 0, topic: str = "orders") -> int | None:
         return self.offsets.get(GROUP, topic, queue)

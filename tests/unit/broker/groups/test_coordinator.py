@@ -316,3 +316,24 @@ async def test_a_queue_that_comes_back_to_who_missed_it_begins_at_the_commit(rig
     again = await rig.join("m1", generation=heard.generation)
     assert again.assignment == first.assignment
     assert got(await rig.fetch("m1")) == {number: [0, 1] for number in gone}
+
+
+async def test_where_a_group_begins_is_on_disk_before_its_member_is_told(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = asyncio.Event()
+
+    async def durable() -> None:
+        await written.wait()
+
+    rig.group(start="last")
+    monkeypatch.setattr(rig.offsets, "durable", durable)
+    await rig.configs.retry_topic(GROUP)
+    joins = asyncio.create_task(rig.join())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not joins.done()
+    written.set()
+    generation = (await joins).generation
+    written.clear()
+    await rig.join(generation=generation)  # a heartbeat begins nothing and waits for nothing
