@@ -41,16 +41,17 @@ class RetentionMetrics(Collector):
         if self.show is None:
             return families
         retention, reader, confirmed = self.show
+        fullness = retention.fullness
         deleted, oldest, capacity, used, full, refused, expiring = families
         for why in Why:
             deleted.add_metric([why.value], retention.deleted[why])
         at_ms = oldest_ms(reader, confirmed())
         oldest.add_metric([], UNKNOWN if at_ms is None else at_ms / 1000)
-        capacity.add_metric([], _or_nan(retention.capacity_bytes))
-        percent = retention.used_percent
+        capacity.add_metric([], _or_nan(fullness.capacity_bytes))
+        percent = fullness.used_percent
         used.add_metric([], UNKNOWN if percent is None else percent / 100)
-        full.add_metric([], _or_nan(retention.forecast.full_in_s))
-        refused.add_metric([], int(retention.sends_refused))
+        full.add_metric([], _or_nan(fullness.forecast.full_in_s))
+        refused.add_metric([], int(fullness.sends_refused))
         expiring.add_metric([], retention.expiring_groups)
         return families
 

@@ -60,7 +60,7 @@ _VIEW: Final[dict[str, Schema]] = {
     "log": ref("RetentionSpace"),
     "queues": ref("RetentionSpace"),
     "policy": object_of(_POLICY, list(_POLICY)),
-    "log_files": or_null(_COUNT),
+    "log_files": _COUNT,
     "min_offset": integer(0, I64_MAX, "Physical offset at which the log begins."),
     "oldest_file": {"oneOf": [object_of(_OLDEST, list(_OLDEST)), {"type": "null"}]},
     "next_deletion": object_of(_NEXT, list(_NEXT)),

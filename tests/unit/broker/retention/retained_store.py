@@ -97,11 +97,16 @@ class Delayed:
         self.pending = 0
         self.error: StoreError | None = None
         self.carried_below: list[int] = []
+        self.asked = asyncio.Event()
+        self.hold: asyncio.Event | None = None
 
     def pending_below(self, physical_offset: PhysicalOffset) -> bool:
         return self.pending > 0
 
     async def carry_below(self, physical_offset: PhysicalOffset) -> CarryResult:
+        self.asked.set()
+        if self.hold is not None:
+            await self.hold.wait()
         if self.error is not None:
             raise self.error
         self.carried_below.append(physical_offset)

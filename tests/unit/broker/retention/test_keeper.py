@@ -145,6 +145,29 @@ async def test_after_a_full_disks_run_the_next_waits_until_reput_has_let_go(
     assert len(made.starts) == 5
 
 
+async def test_a_long_deletion_does_not_keep_the_disk_from_being_looked_at(
+    made: RetainedStore,
+) -> None:
+    made.fill(3)
+    age(made, 0, 7200)
+    made.delayed.pending = 1
+    made.delayed.hold = asyncio.Event()
+    stop = asyncio.Event()
+    running = asyncio.create_task(made.retention.run(stop))
+    await made.delayed.asked.wait()
+    fullness(made, 95)
+    made.files.on_made()
+    for _ in range(900):  # less than the second after which it would look by itself
+        if made.files.refusal is not None:
+            break
+        await asyncio.sleep(0.001)
+    assert made.files.refusal is not None
+    made.delayed.hold.set()
+    stop.set()
+    await running
+    assert made.starts == [1, 2]
+
+
 async def test_a_name_that_could_not_be_removed_is_removed_later(
     made: RetainedStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,0 +1,191 @@
+"""How full the disk is, and what follows at once: sends refused, files not made, a forecast.
+
+Looked at every second and whenever log files were made, by a task of its own: a deletion that takes
+long must not keep a disk that fills from being noticed. Rules are ``retention``'s.
+
+Before: ``files_ahead`` made files. After: ``keeper`` lets files go by the same figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from services.broker.files_ahead import FilesAhead
+from services.broker.retention.forecast import Forecast, Growth
+from services.broker.retention.retention import Policy, Pressure, percent_used, pressure_of
+from shared.files.commit_log_appender import CommitLogAppender
+from shared.files.disk import Space
+from shared.files.store_dir import StoreDir
+from shared.runtime.health import Health
+from tidemark.clock import Clock
+from tidemark.errors import DiskFull
+
+log = logging.getLogger(__name__)
+
+
+class Fullness:
+    """The file systems of log and queues. One loop uses it, and the thread that makes files."""
+
+    def __init__(
+        self,
+        store: StoreDir,
+        appender: CommitLogAppender,
+        files_ahead: FilesAhead,
+        clock: Clock,
+        health: Health,
+        policy: Policy,
+    ) -> None:
+        self._disk = store.disk
+        self._paths = (store.commit_log_dir, store.consume_queues_dir)
+        self._appender = appender
+        self._files = files_ahead
+        self._clock = clock
+        self._health = health
+        self._policy = policy
+        self._growth = Growth()
+        self.spaces: Sequence[Space | None] = (None, None)
+        """Of the log's file system, then of the queues', at the last look; None: it could not be
+        asked."""
+        self.pressure = Pressure.NONE
+        files_ahead.guard = self._guard
+
+    async def look(self) -> None:
+        """Ask the disk; refuse sends or take them again."""
+        self.spaces = await asyncio.to_thread(self._ask)
+        self.pressure = self.pressure_after(self.spaces, 0)
+        self._refuse_or_not()
+        space = self.spaces[0]
+        if space is not None:
+            self._growth.sample(self._clock.monotonic(), self._written_of(space))
+
+    def _ask(self) -> Sequence[Space | None]:
+        """Blocks."""
+        spaces: list[Space | None] = []
+        for path in self._paths:
+            try:
+                spaces.append(self._disk.space(path))
+            except OSError:
+                spaces.append(None)
+        return spaces
+
+    def pressure_after(self, spaces: Sequence[Space | None], freed: int) -> Pressure:
+        """The pressure if so many bytes of log more were free than the disk said."""
+        return pressure_of(_percents(spaces, freed), self._policy)
+
+    def _written_of(self, space: Space) -> int:
+        """Used bytes without the log's blocks that are not written to yet."""
+        return space.used - self._appender.reserved_bytes
+
+    # -- what follows -----------------------------------------------------------------------------
+
+    def _refuse_or_not(self) -> None:
+        before = self._files.refusal
+        if self.pressure is not Pressure.SENDS_STOP:
+            self._files.refusal = None
+            if before is not None:
+                log.info("sends are taken again", extra={"event": "sends-resumed"})
+                if self._files.failure is None:
+                    self._health.clear_reason(DiskFull.code)
+            return
+        refusal = self._files.refusal = self._too_full()
+        self._health.add_reason(refusal.code, f"{refusal.detail} {refusal.advice}")
+        if before is None:
+            log.error(
+                "sends are refused: the disk is too full",
+                extra={"event": "sends-refused", "code": refusal.code, "detail": refusal.detail},
+            )
+
+    def _too_full(self) -> DiskFull:
+        percents = _percents(self.spaces)
+        fullest = max(range(len(percents)), key=lambda number: percents[number] or 0)
+        space, percent = self.spaces[fullest], percents[fullest]
+        assert space is not None, "a disk that could not be asked is not the fullest"
+        limit = self._policy.warning_percent
+        return DiskFull(
+            f"the file system of {self._paths[fullest]} is {percent} % full, {space.available} "
+            f"bytes are free; above {limit} % nothing is taken. Nothing was stored; reading goes "
+            "on.",
+            "Free space or enlarge it; sends are taken again by themselves. GET /v1/retention says "
+            "what keeps the oldest log file.",
+            path=self._paths[fullest],
+            free_bytes=space.available,
+            used_percent=percent,
+            limit=limit,
+        )
+
+    def _guard(self) -> None:
+        """Keep files from being made ahead where one more would bring sends to a stop. Any thread.
+
+        Not if there is none ahead: the broker's own records need it, and would come to an end on a
+        disk that somebody else keeps full.
+        """
+        files, limit = self._appender.files, self._policy.warning_percent
+        if not files.ready_ahead:
+            return
+        space = self._disk.space(files.directory)
+        then = percent_used(space.used + files.file_size, space.available - files.file_size)
+        if then is not None and then > limit:
+            raise DiskFull(
+                f"one more log file of {files.file_size} bytes would fill the file system of "
+                f"{files.directory} to {then} %; above {limit} % nothing is taken. What is stored "
+                "stays readable.",
+                "Free space or enlarge it; log files are made again by themselves.",
+                path=files.directory,
+                free_bytes=space.available,
+                used_percent=then,
+                limit=limit,
+            )
+
+    # -- what is said -----------------------------------------------------------------------------
+
+    @property
+    def sends_refused(self) -> bool:
+        """Whether the disk is too full for sends."""
+        return self._files.refusal is not None
+
+    @property
+    def forecast(self) -> Forecast:
+        """When sends will be refused at the present pace."""
+        space, room = self.spaces[0], None
+        if space is not None:
+            total = space.used + space.available
+            room = total * self._policy.warning_percent // 100 - self._written_of(space)
+        return self._growth.forecast(room)
+
+    @property
+    def used_percent(self) -> int | None:
+        """How full the log's file system is; None: not known."""
+        return _percents(self.spaces)[0]
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """What an ordinary user can use of the log's file system; None: not known."""
+        space = self.spaces[0]
+        return None if space is None else space.used + space.available
+
+    def spaces_dict(self) -> dict[str, dict[str, Any]]:
+        """The file systems, as ``GET /v1/retention`` shows them."""
+        return {
+            name: {
+                "path": str(path),
+                "used_bytes": None if space is None else space.used,
+                "available_bytes": None if space is None else space.available,
+                "used_percent": None if space is None else percent_used(*space),
+            }
+            for name, path, space in zip(("log", "queues"), self._paths, self.spaces, strict=True)
+        }
+
+
+def _percents(spaces: Sequence[Space | None], freed: int = 0) -> list[int | None]:
+    """How full each is, if freed bytes were free already where the log is."""
+    return [
+        None
+        if space is None
+        else percent_used(space.used - freed, space.available + freed)
+        if space == spaces[0]
+        else percent_used(*space)
+        for space in spaces
+    ]
