@@ -87,7 +87,12 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
             },
             "assignment": {
                 "type": "array",
-                "items": {"type": "array", "prefixItems": [{"type": "string"}, _COUNT]},
+                "items": {
+                    "type": "array",
+                    "minItems": 2,
+                    "maxItems": 2,
+                    "description": "[topic, queue]",
+                },
             },
             "session_ms": integer(0, I64_MAX, "Gone after so long without a heartbeat."),
             "last_seen_ms": integer(0, I64_MAX, "Since its last heartbeat."),
