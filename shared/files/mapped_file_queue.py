@@ -198,30 +198,6 @@ class MappedFileQueue(FileRun):
         thread, while another appends."""
         return bool(self.delete_oldest_while(lambda first: first == start, files_max=1))
 
-    def delete_oldest_by_age(
-        self,
-        *,
-        now_ms: int,
-        keep_ms: int,
-        files_max: int = DELETE_FILES_MAX,
-        may_go: Callable[[int], bool] = lambda start: True,
-    ) -> list[int]:
-        """Remove files last written keep_ms ago or earlier; may_go(start) can keep one, too."""
-
-        def old(start: int) -> bool:
-            facts = self._disk.stat(self.path(start))
-            return facts is not None and now_ms >= facts.modified_ms + keep_ms and may_go(start)
-
-        return self.delete_oldest_while(old, files_max=files_max)
-
-    def delete_oldest_by_offset(
-        self, offset: int, *, files_max: int = DELETE_FILES_MAX
-    ) -> list[int]:
-        """Remove files that end at or below offset."""
-        return self.delete_oldest_while(
-            lambda start: start + self.file_size <= offset, files_max=files_max
-        )
-
     def destroy(self) -> None:
         """Remove every file and, if nothing else is in it, the directory."""
         with self.changing:

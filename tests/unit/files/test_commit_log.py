@@ -809,7 +809,10 @@ class TestReading:
         end = log.appender.written
         for offset in range(0, end, FILE_SIZE):
             assert log.reader.record(PhysicalOffset(offset), end) is not None
-        assert log.appender.files.delete_oldest_by_offset(2 * FILE_SIZE) == [0, FILE_SIZE]
+        assert log.appender.files.delete_oldest_while(lambda start: start < 2 * FILE_SIZE) == [
+            0,
+            FILE_SIZE,
+        ]
         log.positions.publish(Slot.MIN, 2 * FILE_SIZE)
         assert log.reader.min_offset == 2 * FILE_SIZE
         assert log.reader.record(PhysicalOffset(0), end) is None

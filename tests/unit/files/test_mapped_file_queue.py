@@ -404,7 +404,7 @@ class TestFlushing:
     def test_a_file_that_has_expired_meanwhile_is_passed(self, tmp_path: Path) -> None:
         made = filled(tmp_path, 0, SIZE)
         made.flushed_offset = 0
-        made.delete_oldest_by_offset(SIZE)
+        made.delete_oldest(0)
         assert made.flush() == 2 * SIZE
 
 
@@ -471,35 +471,35 @@ class TestRemoving:
         assert made.delete_last() == 0
         assert made.delete_last() is None
 
-    def test_by_offset_whole_files_below_it_but_never_the_last(self, tmp_path: Path) -> None:
-        made = filled(tmp_path, 0, SIZE, 2 * SIZE, 3 * SIZE)
-        assert made.delete_oldest_by_offset(2 * SIZE - 1) == [0]
-        assert made.delete_oldest_by_offset(99 * SIZE, files_max=1) == [SIZE]
-        assert made.delete_oldest_by_offset(99 * SIZE) == [2 * SIZE]
-        assert made.delete_oldest_by_offset(99 * SIZE) == []
-        assert names(tmp_path) == [3 * SIZE]
-        assert made.min_offset == 3 * SIZE
-
-    def test_by_age_from_the_oldest_until_the_first_that_stays(self, tmp_path: Path) -> None:
+    def test_from_the_oldest_until_the_first_that_stays_and_never_the_last(
+        self, tmp_path: Path
+    ) -> None:
         made = filled(tmp_path, *range(0, 5 * SIZE, SIZE))
-        for number, modified_s in enumerate((1, 2, 50, 3, 4)):
-            os.utime(tmp_path / f"{number * SIZE:020}", (modified_s, modified_s))
-        assert made.delete_oldest_by_age(now_ms=10_999, keep_ms=10_000) == []
-        assert made.delete_oldest_by_age(now_ms=40_000, keep_ms=10_000) == [0, SIZE]
-        assert made.delete_oldest_by_age(now_ms=99_000, keep_ms=1, may_go=lambda start: False) == []
-        found = made.delete_oldest_by_age(now_ms=99_000, keep_ms=1, files_max=1)
-        assert found == [2 * SIZE]
-        assert names(tmp_path) == [3 * SIZE, 4 * SIZE]
+        assert made.delete_oldest_while(lambda start: start in (0, SIZE, 3 * SIZE)) == [0, SIZE]
+        assert made.delete_oldest_while(lambda start: True, files_max=1) == [2 * SIZE]
+        assert made.delete_oldest_while(lambda start: True) == [3 * SIZE]
+        assert made.delete_oldest_while(lambda start: True) == []
+        assert names(tmp_path) == [4 * SIZE]
+        assert made.min_offset == 4 * SIZE
+
+    def test_one_file_by_its_start_if_it_is_the_oldest(self, tmp_path: Path) -> None:
+        made = filled(tmp_path, 0, SIZE, 2 * SIZE)
+        assert not made.delete_oldest(SIZE)
+        assert made.delete_oldest(0)
+        assert not made.delete_oldest(0)
+        assert made.delete_oldest(SIZE)
+        assert not made.delete_oldest(2 * SIZE)
+        assert names(tmp_path) == [2 * SIZE]
 
     def test_a_file_made_ahead_does_not_save_the_last_one_used(self, tmp_path: Path) -> None:
         made = filled(tmp_path, 0, SIZE)
         made.prepare_next()
-        assert made.delete_oldest_by_offset(99 * SIZE) == [0]
+        assert made.delete_oldest_while(lambda start: True) == [0]
 
     def test_a_removed_file_is_unmapped(self, tmp_path: Path) -> None:
         made = filled(tmp_path, 0, SIZE)
         assert made.region(0)[0] == 1
-        made.delete_oldest_by_offset(SIZE)
+        made.delete_oldest(0)
         assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
     def test_destroying_removes_files_and_directory(self, tmp_path: Path) -> None:
@@ -528,7 +528,7 @@ class TestRemoving:
 
         monkeypatch.setattr(OsDisk, "unlink", unlink)
         monkeypatch.setattr(OsDisk, "sync_directory", sync)
-        made.delete_oldest_by_offset(2 * SIZE)
+        made.delete_oldest_while(lambda start: start < 2 * SIZE)
         assert steps == ["00000", "s", "16384", "s"]
         steps.clear()
         made = filled(tmp_path, *range(0, 4 * SIZE, SIZE))
