@@ -824,6 +824,21 @@ class TestReading:
             fresh.record(PhysicalOffset(3 * FILE_SIZE), end)
         fresh.close()
 
+    def test_a_reader_that_looks_before_the_name_is_gone_lets_go_of_the_file_after(
+        self, log: Log
+    ) -> None:
+        """1. The new start is published; 2. a reader looks, the name is still there; 3. it goes:
+        a mapping kept from 2 on would keep its blocks."""
+        for _ in range(2):
+            log.put(body_of_record(5000))
+        end = log.appender.written
+        assert log.reader.record(PhysicalOffset(0), end) is not None
+        log.positions.publish(Slot.MIN, FILE_SIZE)
+        assert log.reader.min_offset == FILE_SIZE
+        assert log.appender.files.delete_oldest(0)
+        assert log.reader.min_offset == FILE_SIZE
+        assert "(deleted)" not in Path("/proc/self/maps").read_text().replace("zero (deleted)", "")
+
     def test_without_positions_the_log_starts_at_its_first_file(self, log: Log) -> None:
         log.put(body_of_record(5000))
         log.put(body_of_record(5000))
