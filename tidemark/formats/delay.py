@@ -13,6 +13,7 @@ the delay service delivers what is due.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
@@ -212,12 +213,17 @@ def real_place(raw: bytes) -> Place | None:
     queue_id = _number(properties.find(raw, _REAL_QID))
     if topic_bytes is None or queue_id is None or queue_id > _I32_MAX:
         return None
-    topic = properties.text(topic_bytes)
+    topic = _directory_name(topic_bytes)
+    return None if topic is None else Place(topic, queue_id)
+
+
+@functools.lru_cache(maxsize=4096)
+def _directory_name(raw: bytes) -> str | None:
+    """A stored topic's text; None if it cannot name a directory."""
+    topic = properties.text(raw)
     if topic in (".", "..") or "/" in topic or "\0" in topic:
         return None
-    if len(topic.encode(errors="replace")) > TOPIC_SIZE_MAX:
-        return None
-    return Place(topic, queue_id)
+    return topic if len(topic.encode(errors="replace")) <= TOPIC_SIZE_MAX else None
 
 
 def _place_pairs(topic: str, queue_id: int) -> list[tuple[bytes, bytes]]:

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 import pytest_asyncio
 
+from services.broker.delay import timer_queue
 from services.broker.delay.build import FILE
 from shared.state.records import TopicConfig
 from tests.support.delayed_store import DelayedStore, Killed
@@ -167,6 +168,23 @@ async def test_a_lost_file_of_pending_times_is_read_again(store: DelayedStore) -
     store.now_ms += 500
     await store.turn()
     assert store.delivered() == [b"%d" % number for number in range(10)]
+
+
+async def test_a_queue_that_is_read_anew_delivers_nothing_before_it_is_read_whole(
+    store: DelayedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message is met before its carried copy, and only that one says that it was carried."""
+    for number in range(6):
+        store.wait_until(b"%d" % number, FIRST_MS + 100)
+    await store.turn()
+    await store.delayed.carry_below(store.dispatched())
+    await store.turn()
+    monkeypatch.setattr(timer_queue, "TAKE_IN_MAX", 2)
+    monkeypatch.setattr(timer_queue, "UNITS_AT_ONCE", 2)
+    await store.kill(reboot=True)
+    store.now_ms += 1000
+    await store.turn()
+    assert sorted(store.delivered()) == [b"%d" % number for number in range(6)]
 
 
 async def test_a_file_of_another_log_is_not_believed(store: DelayedStore, tmp_path: Path) -> None:
