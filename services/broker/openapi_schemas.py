@@ -99,8 +99,8 @@ def _message_in(rules: Rules) -> Schema:
             "delay_level": or_null(
                 integer(
                     1,
-                    I32_MAX,
-                    "Delay level: 1 to as many as `delay_levels` has. One of the three at most.",
+                    max(1, len(rules.delay_levels_ms)),
+                    "Delay level: one of `delay_levels`, 1 the shortest.",
                 )
             ),
             "delay_ms": or_null(integer(0, DELAY_MS_MAX, "Delivered so long after now.")),
@@ -111,13 +111,23 @@ def _message_in(rules: Rules) -> Schema:
         [],
         additionalProperties=False,
         oneOf=[{"required": ["body"]}, {"required": ["body_text"]}],
-        **{
-            "not": {
-                "properties": {"queue": {"type": "integer"}, "sharding_key": {"type": "string"}},
-                "required": ["queue", "sharding_key"],
-            }
-        },
+        **{"not": {"anyOf": [_together(*pair) for pair in _EXCLUSIVE]}},
     )
+
+
+_EXCLUSIVE: Final = (
+    ("queue", "sharding_key"),
+    ("delay_level", "delay_ms"),
+    ("delay_level", "deliver_at_ms"),
+    ("delay_ms", "deliver_at_ms"),
+)
+"""Fields of a message of which one at most may be given."""
+
+
+def _together(*names: str) -> Schema:
+    """Matches what has all of these, none of them null."""
+    given = {"type": ["string", "integer"]}
+    return {"properties": dict.fromkeys(names, given), "required": list(names)}
 
 
 def _message_out() -> Schema:

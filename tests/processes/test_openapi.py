@@ -19,19 +19,26 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from services.broker import openapi
+from services.broker import api_document
 from services.broker.messages import Rules
+from shared.files.store_config import StoreConfig
 from tests.support.node import Node
 
 EXAMPLES: Final = 60
 """Requests per call and kind (valid, invalid): all calls together stay below a minute."""
-RULES_BETWEEN_PARAMETERS: Final = {"find"}
-"""Calls with a rule that OpenAPI cannot say: either key or unique_id."""
-NOTHING_TO_GET_WRONG: Final = {"openapi", "listTopics"}
+RULES_BETWEEN_PARAMETERS: Final = {
+    "find", "nack", "traceMessage", "joinGroup", "commit", "resetGroup"
+}  # fmt: skip
+"""Calls with a rule that OpenAPI cannot say: either key or unique_id; delay levels are configured;
+a unique id is traced with its topic; no topic, or queue, is named twice; an offset needs a queue.
+"""
+NOTHING_TO_GET_WRONG: Final = {"openapi", "listTopics", "listGroups", "getRetention"}
 """Calls without any input."""
 EXPECTED: Final = {
     "openapi", "listTopics", "getTopic", "putTopic", "deleteTopic", "send", "find", "pull",
-    "offsetByTime", "getMessage",
+    "offsetByTime", "getMessage", "listGroups", "putGroup", "deleteGroup", "getGroup", "joinGroup",
+    "leaveGroup", "fetch", "commit", "getOffsets", "resetGroup", "nack", "deadLetters", "redrive",
+    "traceMessage", "listDelayed", "cancelDelayed", "getRetention",
 }  # fmt: skip
 
 
@@ -40,14 +47,15 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with Node(tmp_path_factory.mktemp("openapi")) as running:
         running.start()
         running.wait_ready()
-        status, _ = running.request_json("PUT", "/v1/topics/orders", {"queues": 2})
-        assert status == 200
+        for path in ("/v1/topics/orders", "/v1/groups/billing"):
+            assert running.request_json("PUT", path, {})[0] == 200
         yield running
 
 
 def _document() -> dict[str, Any]:
-    rules = Rules(message_size_max=4 << 20, record_crc=True)
-    return openapi.document(version="0", rules=rules, request_size_max=16 << 20)
+    levels = StoreConfig().delay_levels_ms
+    rules = Rules(message_size_max=4 << 20, record_crc=True, delay_levels_ms=levels)
+    return api_document.document(version="0", rules=rules, request_size_max=16 << 20)
 
 
 def test_the_server_serves_the_document(node: Node) -> None:
@@ -69,17 +77,19 @@ def test_the_document_has_all_calls() -> None:
 
 
 def _aimed(case: Any, data: st.DataObject) -> Any:
-    """The same request, half of the time at a topic and queue that exist; never a long wait."""
+    """The same request, half of the time at something that exists; never a long wait."""
+    given = case.path_parameters
     if data.draw(st.booleans()) and case.method != "DELETE":
-        for name, value in (("topic", "orders"), ("queue", 0)):
-            if name in case.path_parameters:
-                case.path_parameters[name] = value
-    topic = case.path_parameters.get("topic")
-    if isinstance(topic, str):
-        # requests takes "%05" for an escape already made, so the name would arrive as another.
-        case.path_parameters["topic"] = topic.replace("%", "_")
-    if isinstance(case.query.get("wait_ms"), int):
-        case.query["wait_ms"] = min(case.query["wait_ms"], 5)
+        for name, value in (("topic", "orders"), ("queue", 0), ("group", "billing")):
+            if name in given:
+                given[name] = value
+    for name in ("topic", "group", "member", "unique_id"):
+        if isinstance(given.get(name), str):
+            # requests takes "%05" for an escape already made: the name would arrive as another.
+            given[name] = given[name].replace("%", "_")
+    for fields in (case.query, case.body):
+        if isinstance(fields, dict) and isinstance(fields.get("wait_ms"), int):
+            fields["wait_ms"] = min(fields["wait_ms"], 5)
     return case
 
 
