@@ -173,3 +173,45 @@ async def test_the_synchronous_subscription_sends_back_what_fails(tmp_path: Path
         seen = await asyncio.to_thread(consume, node.url)
         assert seen == [("orders", 0, "orders"), ("orders", 1, "%RETRY%billing")]
         assert (await mq.groups.get("billing")).lag.messages == 0
+
+
+async def test_every_member_of_a_broadcast_group_gets_every_message(tmp_path: Path) -> None:
+    """Also what comes while the node is away from them, and nothing of before they joined."""
+    async with running_node(tmp_path) as node, tidemark.connect(node.url) as mq:
+        await mq.send("orders", b"before", queue=0)
+        seen: dict[str, Counter[bytes]] = {"a": Counter(), "b": Counter()}
+        changed = asyncio.Event()
+
+        async def take_part(name: str, joined: asyncio.Event) -> None:
+            async with mq.subscribe(
+                "orders", group="news", broadcast=True, start="last", member=name
+            ) as messages:
+                joined.set()
+                async for message in messages:
+                    seen[name][message.body] += 1
+                    changed.set()
+
+        async def until(count: int) -> None:
+            while min(each.total() for each in seen.values()) < count:
+                changed.clear()
+                await changed.wait()
+
+        ready = [asyncio.Event(), asyncio.Event()]
+        running = [
+            asyncio.create_task(take_part(name, joined))
+            for name, joined in zip(seen, ready, strict=True)
+        ]
+        await asyncio.gather(*(joined.wait() for joined in ready))
+        await mq.send_many("orders", [b"1", b"2"], queue=0)
+        await until(2)
+        await asyncio.to_thread(node.kill)
+        await asyncio.to_thread(node.start)
+        async with tidemark.connect(node.url) as sender:
+            await sender.send("orders", b"3", queue=0)
+            await sender.send("orders", b"4", queue=1)  # of which nobody has had a message
+        await until(4)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        assert seen["a"] == seen["b"] == Counter([b"1", b"2", b"3", b"4"])
+        assert await mq.groups.offsets("news") == {}

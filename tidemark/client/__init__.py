@@ -2,8 +2,8 @@
 
 ``client.connect`` composes the parts: ``connection`` speaks HTTP, ``producer`` sends (``batching``
 says when a batch is full or due), ``consumer`` pulls, ``admin``, ``groups``, ``delayed``,
-``dead_letters`` and ``trace`` administrate, ``messages`` holds what comes and goes, ``retries`` says
-which failed call may be repeated.
+``dead_letters`` and ``trace`` administrate, ``messages`` holds what comes and goes, ``retries``
+says which failed call may be repeated.
 
 A member of a group is ``subscription`` to the program and ``feed`` within: ``member`` beats,
 ``changes`` takes queues up and lets them go, ``fetching`` brings messages, ``committing`` tells how

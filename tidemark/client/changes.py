@@ -61,11 +61,11 @@ class Changes:
             committed = await self._committing.committed()
         for held in arrived:
             offset = committed.get(held.queue)
-            if offset is None:
-                held.is_placed = True  # the broker resolves where a queue starts
-            else:
+            if offset is not None:
                 held.start_at(offset)
                 member.ledger.know(held.queue, offset)
+            elif held.fetched_to is None:
+                held.is_placed = True  # the broker resolves where a queue starts
         # Some may have been taken away again while we asked: of those the program hears nothing.
         arrived = [held for held in arrived if held.hold is Hold.ARRIVING]
         for held in arrived:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from tidemark import errors
+from tidemark.client.broadcast_starts import broadcast_starts
 from tidemark.client.changes import Callback, Changes
 from tidemark.client.commits import CommitLedger
 from tidemark.client.committing import Committing
@@ -26,6 +27,7 @@ from tidemark.client.retries import delay_s, is_transient
 from tidemark.client.tags import wanted_tags
 from tidemark.formats.message import Message, Source
 
+CONFIGURE_TRIES: Final = 10
 LEAVE_TIMEOUT_S: Final = 10.0
 """How long leaving waits for a broker that does not answer; its session ends by itself."""
 
@@ -79,8 +81,14 @@ class Feed:
     async def start(self) -> None:
         """Configure the group if asked to, join it, start the parts; raises what they meet."""
         if self._settings:
-            await self.member.calls.configure(self._settings)
+            await self._configure()
         await self.member.join()
+        if self.member.joined.broadcast:
+            try:
+                await self._begin()
+            except BaseException:
+                await self._sign_off()
+                raise
         parts = {
             "heartbeats": self.member.beat,
             "changes": self._changes.run,
@@ -93,6 +101,29 @@ class Feed:
         }
         for task in self._tasks.values():
             task.add_done_callback(self._ended)
+
+    async def _configure(self) -> None:
+        """Set the group's settings. Raises GroupInUse if its members have been told others."""
+        for attempt in range(1, CONFIGURE_TRIES + 1):
+            try:
+                await self.member.calls.configure(self._settings)
+                return
+            except errors.GroupInUse as error:
+                # Without members it is another member that sets the same at this moment: those of
+                # one program start together.
+                if "members" in error.facts or attempt == CONFIGURE_TRIES:
+                    raise
+                await asyncio.sleep(delay_s(attempt, jitter=random.random()))
+
+    async def _begin(self) -> None:
+        """Resolve the group's start for a member that keeps its places itself."""
+        calls, arriving = self.member.calls, self.member.holdings.of(Hold.ARRIVING)
+        starts = await broadcast_starts(
+            calls.connection, calls.group, [held.queue for held in arriving]
+        )
+        for held in arriving:
+            if held.queue in starts:
+                held.start_at(starts[held.queue])
 
     def stop(self) -> None:
         """Hand out nothing more: who waits for messages hears that there are none."""

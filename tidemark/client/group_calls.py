@@ -58,13 +58,13 @@ class GroupCalls:
     """Speaks for one member."""
 
     def __init__(self, connection: Connection, group: str, member: str) -> None:
-        self._connection = connection
+        self.connection = connection
         self._group, self._member = path("groups", group), path("groups", group, "members", member)
         self.group, self.member = group, member
 
     async def configure(self, settings: Mapping[str, object]) -> None:
         """Make the group, or change these settings of it."""
-        await self._connection.call("PUT", self._group, body=settings, idempotent=True)
+        await self.connection.call("PUT", self._group, body=settings, idempotent=True)
 
     async def heartbeat(
         self,
@@ -89,7 +89,7 @@ class GroupCalls:
         }
         if generation is not None:
             body["generation"] = generation
-        answer = await self._connection.call(
+        answer = await self.connection.call(
             "POST",
             self._member,
             body=body,
@@ -113,7 +113,7 @@ class GroupCalls:
     async def leave(self) -> None:
         """Give all queues back at once. Fine if the broker does not have the member any more."""
         try:
-            await self._connection.call("DELETE", self._member, idempotent=True)
+            await self.connection.call("DELETE", self._member, idempotent=True)
         except (errors.UnknownMember, errors.UnknownGroup):
             return
 
@@ -138,10 +138,10 @@ class GroupCalls:
             "max_bytes": size_max,
             "wait_ms": wait_ms,
         }
-        placed = [[*queue, offset] for queue, offset in positions]
+        placed = [_position(*each) for each in positions]
         if placed:
             body["positions"] = placed
-        answer = await self._connection.call(
+        answer = await self.connection.call(
             "POST",
             f"{self._member}/fetch",
             body=body,
@@ -161,17 +161,17 @@ class GroupCalls:
         body: dict[str, object] = {
             "member": self.member,
             "generation": generation,
-            "offsets": [[*queue, offset] for queue, offset in offsets.items()],
+            "offsets": [_position(*each) for each in offsets.items()],
         }
         if ack is not None:
             body["ack"] = ack
-        await self._connection.call(
+        await self.connection.call(
             "POST", f"{self._group}/offsets", body=body, idempotent=True, retry_for_s=0.0
         )
 
     async def committed(self) -> dict[Queue, int]:
         """Every committed offset of the group."""
-        answer = await self._connection.call("GET", f"{self._group}/offsets", idempotent=True)
+        answer = await self.connection.call("GET", f"{self._group}/offsets", idempotent=True)
         try:
             return {
                 (each["topic"], each["queue"]): each["offset"] for each in answer.map()["offsets"]
@@ -185,7 +185,7 @@ class GroupCalls:
         body: dict[str, object] = {"topic": topic, "queue": queue, "queue_offset": queue_offset}
         if delay_level:
             body["delay_level"] = delay_level
-        await self._connection.call("POST", f"{self._group}/nack", body=body, idempotent=True)
+        await self.connection.call("POST", f"{self._group}/nack", body=body, idempotent=True)
 
 
 def read_fetched(body: bytes) -> Fetched:
@@ -216,6 +216,10 @@ def read_fetched(body: bytes) -> Fetched:
         return Fetched(wire["generation"], queues)
     except (KeyError, TypeError, ValueError, struct.error, msgpack.UnpackException) as error:
         raise _lacking("a fetch", error) from error
+
+
+def _position(queue: Queue, offset: int) -> dict[str, object]:
+    return {"topic": queue[0], "queue": queue[1], "offset": offset}
 
 
 def _lacking(what: str, error: Exception) -> errors.BrokenAnswer:

@@ -176,7 +176,7 @@ class Groups:
         elif isinstance(to, str):
             target = to
         else:
-            target = {"time_ms": as_ms(to, "to")}
+            target = {"timestamp_ms": as_ms(to, "to")}
         body: dict[str, object] = {"topic": topic, "to": target, "dry_run": dry_run}
         if queue is not None:
             body["queue"] = queue

@@ -107,7 +107,10 @@ class GroupBroker(FakeBroker):
             return fault
         if request.method == "PUT":
             self.config.update(msgpack.unpackb(await request.read()))
-        return answer(self.config)
+            return answer(self.config)
+        nothing = dict.fromkeys(("messages", "bytes", "seconds", "expiring_messages"), 0)
+        group = {"group": request.match_info["group"], "generation": None, **self.config}
+        return answer({**group, "members": [], "topics": [], "lag": {**nothing, "reasons": {}}})
 
     async def member(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["member"]
@@ -161,8 +164,8 @@ class GroupBroker(FakeBroker):
             return error(404, "unknown-member")
         if body["generation"] != self.generation:
             return error(409, "stale-generation")
-        for topic, number, offset in body.get("positions", ()):
-            self.cursors[name, (topic, number)] = offset
+        for each in body.get("positions", ()):
+            self.cursors[name, (each["topic"], each["queue"])] = each["offset"]
         try:
             async with asyncio.timeout(body["wait_ms"] / 1000), self.changed:
                 while not (found := self._found(name, body["max"])):
@@ -230,7 +233,7 @@ class GroupBroker(FakeBroker):
             return error(404, "unknown-member")
         if body["generation"] != self.generation:
             return error(409, "stale-generation")
-        moves = {(topic, queue): offset for topic, queue, offset in body["offsets"]}
+        moves = {(each["topic"], each["queue"]): each["offset"] for each in body["offsets"]}
         allowed = set(self.members[name]) | self.holding.get(name, set())
         if not moves.keys() <= allowed:
             return error(409, "not-assigned")

@@ -134,8 +134,8 @@ async def test_a_group_shows_members_and_lag_and_what_is_unknown(
     ("arguments", "target"),
     [
         ({"to": "first"}, "first"),
-        ({"to": 5}, {"time_ms": 5}),
-        ({"to": datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))}, {"time_ms": 0}),
+        ({"to": 5}, {"timestamp_ms": 5}),
+        ({"to": datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))}, {"timestamp_ms": 0}),
         ({"offset": 0}, {"offset": 0}),
     ],
     ids=["word", "milliseconds", "datetime", "offset"],

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -518,3 +519,59 @@ async def test_a_body_that_never_waits_gives_way_to_heartbeats(
             if len(broker.heartbeats) > heartbeats:
                 break
         assert seen < 50, "no heartbeat while there were messages"
+
+
+@pytest.mark.parametrize(("start", "expected"), [("last", [b"2", b"3"]), ("first", [b"1", b"2"])])
+async def test_a_broadcast_member_goes_on_where_it_was_after_a_restart(
+    broker: GroupBroker, mq: tidemark.Client, start: str, expected: list[bytes]
+) -> None:
+    """It had no message yet: the broker, asked anew, would begin behind what came meanwhile."""
+    broker.put("orders", 0, b"1")
+    settings: dict[str, Any] = {"group": "billing", "broadcast": True, "start": start}
+    async with mq.subscribe("orders", **settings) as messages:
+        broker.forget()
+        broker.put("orders", 0, b"2", b"3")
+        broker.committed["orders", 0] = 3  # where our double puts the cursor of who joins
+        assert await take(messages, 2) == expected
+    assert broker.commits == []
+
+
+async def test_a_broadcast_member_that_fails_leaves_and_sends_nothing_back(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1", b"2")
+    with pytest.raises(ZeroDivisionError):
+        await handle_all(mq.subscribe("orders", group="billing", broadcast=True), fails_at(b"2"))
+    assert broker.nacks == []
+    assert broker.commits == []
+    assert len(broker.left) == 1
+
+
+async def test_a_broadcast_member_that_cannot_find_where_to_begin_is_none(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    async def refused(_request: web.Request) -> web.Response:
+        return error(403, "not-permitted")
+
+    broker.group_faults["group"] = [refused]
+    broker.config["broadcast"] = True
+    with pytest.raises(errors.NotPermitted):
+        await mq.subscribe("orders", group="billing").__aenter__()
+    assert len(broker.left) == 1
+
+
+async def test_members_that_start_together_set_the_group_one_after_another(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    async def being_changed(_request: web.Request) -> web.Response:
+        return error(409, "group-in-use")
+
+    async def has_members(_request: web.Request) -> web.Response:
+        return error(409, "group-in-use", members=2)
+
+    broker.group_faults["group"] = [being_changed, being_changed]
+    async with mq.subscribe("orders", group="billing", order=True):
+        assert broker.config["order"] is True
+    broker.group_faults["group"] = [has_members]
+    with pytest.raises(errors.GroupInUse):
+        await mq.subscribe("orders", group="billing", order=False).__aenter__()
