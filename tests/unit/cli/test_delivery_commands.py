@@ -167,7 +167,7 @@ def test_a_group_is_described_with_its_members_and_queues(broker: CannedBroker) 
     [
         (["--to", "first"], "first"),
         (["--to", "last"], "last"),
-        (["--to-time", "1795168800000"], {"time_ms": 1_795_168_800_000}),
+        (["--to-time", "1795168800000"], {"timestamp_ms": 1_795_168_800_000}),
         (["--to-offset", "7"], {"offset": 7}),
     ],
 )

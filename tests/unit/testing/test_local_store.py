@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tidemark
+from tests.support.node import wait_until
 from tidemark.errors import BadConfig, UnknownTopic
 from tidemark.testing import FakeClock, LocalStore, NodeFailed
 
@@ -23,6 +24,10 @@ def tidemark_settings(request: pytest.FixtureRequest) -> Mapping[str, object]:
     """As a user's conftest would override it: by a test's parameter here."""
     settings: Mapping[str, object] = getattr(request, "param", {})
     return settings
+
+
+def threads_of_stores() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "tidemark-store"]
 
 
 def test_a_clock_goes_with_the_machine_until_it_is_moved() -> None:
@@ -111,7 +116,27 @@ def test_a_store_that_cannot_start_says_why_and_leaves_no_thread(tmp_path: Path)
         with pytest.raises(NodeFailed, match="address already in use"):
             store.start()
     store.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "tidemark-store"]
+    assert not threads_of_stores()
+
+
+def test_a_store_that_ended_by_itself_fails_the_test_that_used_it(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.start()
+    # What no service goes on over: the positions that it has mapped are no longer the store's.
+    page = store.store_dir / "checkpoint"
+    page.rename(page.with_name("moved"))
+    page.write_bytes(bytes(4096))
+    wait_until(lambda: not threads_of_stores(), "the store to end")
+    with pytest.raises(NodeFailed, match="checkpoint"):
+        store.close()
+
+
+def test_a_synchronous_test_subscribes(tidemark_store: LocalStore) -> None:
+    with tidemark.connect_sync(tidemark_store.url) as mq:
+        mq.send_many("orders", [b"1", b"2", b"3"])
+        with mq.subscribe("orders", group="billing") as messages:
+            got = [message.body for _, message in zip(range(3), messages, strict=False)]
+    assert sorted(got) == [b"1", b"2", b"3"]
 
 
 def test_a_closed_store_has_stopped_clean_and_opens_again(tmp_path: Path) -> None:

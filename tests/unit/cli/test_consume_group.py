@@ -1,0 +1,99 @@
+"""``tidemark consume --group`` on the real store."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from click.testing import CliRunner, Result
+
+import tidemark
+from tidemark.cli.main import cli
+from tidemark.testing import LocalStore
+
+pytest_plugins = ["tidemark.testing.fixtures"]
+
+
+def run(store: LocalStore, *arguments: str) -> Result:
+    return CliRunner().invoke(
+        cli, ["consume", *arguments], env={"TIDEMARK_URL": store.url}, catch_exceptions=False
+    )
+
+
+def fill(store: LocalStore, topic: str, count: int, *, queues: int = 3, first: int = 0) -> None:
+    with tidemark.connect_sync(store.url) as mq:
+        mq.create_topic(topic, queues=queues)
+        mq.send_many(
+            topic,
+            [
+                tidemark.NewMessage(b"%d" % number, queue=number % queues, tags="ab"[number % 2])
+                for number in range(first, first + count)
+            ],
+        )
+
+
+def test_a_group_gets_every_line_once_and_ends_where_the_topic_did(
+    tidemark_store: LocalStore,
+) -> None:
+    fill(tidemark_store, "lines", 100)
+    done = run(tidemark_store, "lines", "--group", "readers")
+    assert done.exit_code == 0
+    assert Counter(map(int, done.stdout.split())) == Counter(range(100))
+    assert run(tidemark_store, "lines", "--group", "readers").stdout == ""
+    fill(tidemark_store, "lines", 5, first=100)
+    assert sorted(map(int, run(tidemark_store, "lines", "--group", "readers").stdout.split())) == [
+        *range(100, 105)
+    ]
+    # Another group has not read anything.
+    assert len(run(tidemark_store, "lines", "--group", "others").stdout.split()) == 105
+
+
+def test_what_was_not_written_is_not_committed(tidemark_store: LocalStore) -> None:
+    fill(tidemark_store, "lines", 20, queues=1)
+    shares = [
+        run(tidemark_store, "lines", "--group", "readers", "--max", str(count)).stdout.split()
+        for count in (1, 7, 5, 20)
+    ]
+    assert [len(share) for share in shares] == [1, 7, 5, 7]
+    assert [int(line) for share in shares for line in share] == [*range(20)]
+
+
+def test_a_follower_of_a_group_waits_for_more(tidemark_store: LocalStore) -> None:
+    fill(tidemark_store, "lines", 3)
+    with tidemark.connect_sync(tidemark_store.url) as mq:
+        mq.send("lines", b"last", delay_ms=1000)
+        done = run(tidemark_store, "lines", "--group", "readers", "--follow", "--max", "4")
+    assert done.stdout.split()[-1] == "last"
+
+
+def test_a_group_takes_only_the_tags_it_names(tidemark_store: LocalStore) -> None:
+    fill(tidemark_store, "lines", 30)
+    done = run(tidemark_store, "lines", "--group", "readers", "--tags", "b || c")
+    assert sorted(map(int, done.stdout.split())) == [*range(1, 30, 2)]
+    assert run(tidemark_store, "lines", "--group", "readers", "--tags", "b || c").stdout == ""
+
+
+def test_a_new_group_begins_where_it_is_told(tidemark_store: LocalStore) -> None:
+    fill(tidemark_store, "lines", 4)
+    tidemark_store.clock.advance(60)
+    since_ms = tidemark_store.clock.wall_ms()
+    fill(tidemark_store, "lines", 4, first=4)
+    lines = ("lines", "--group")
+    assert len(run(tidemark_store, *lines, "all", "--from-beginning").stdout.split()) == 4 + 4
+    new = run(tidemark_store, *lines, "new", "--from-time", str(since_ms))
+    assert sorted(map(int, new.stdout.split())) == [4, 5, 6, 7]
+
+
+def test_messages_of_a_group_are_written_as_json(tidemark_store: LocalStore) -> None:
+    fill(tidemark_store, "lines", 1)
+    done = run(tidemark_store, "lines", "--group", "readers", "--format", "json")
+    facts = json.loads(done.stdout)
+    assert (facts["topic"], facts["body_text"], facts["tags"]) == ("lines", "0", "a")
+
+
+@pytest.mark.parametrize("options", [[], ["--follow"]])
+def test_a_topic_that_is_not_there_is_named(tidemark_store: LocalStore, options: list[str]) -> None:
+    done = run(tidemark_store, "nothing", "--group", "readers", *options)
+    assert done.exit_code == 1
+    assert "[unknown-topic]" in done.stderr
