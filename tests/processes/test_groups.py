@@ -78,7 +78,7 @@ def test_two_members_share_a_topic_and_nothing_comes_twice(node: Node) -> None:
     ]
     found = fetch_until(node, M1, 12)
     assert found == {queue: [f"{queue}-{n}" for n in range(3)] for queue in range(4)}
-    offsets = [["orders", queue, 3] for queue in range(4)]
+    offsets = [{"topic": "orders", "queue": queue, "offset": 3} for queue in range(4)]
     commit = {"member": "m1", "generation": first["generation"], "offsets": offsets}
     assert call(node, "POST", GROUP + "/offsets", {**commit, "ack": "disk"}) == {"level": "disk"}
     second = call(node, "POST", M2, {**TAKES, "holding": []})
@@ -117,7 +117,7 @@ def test_raw_records_follow_their_map(node: Node) -> None:
     send(node, 2, 3)
     call(node, "POST", M1, TAKES)
     fetch_until(node, M1, 7)
-    positions = [["orders", queue, 0] for queue in (1, 3)]
+    positions = [{"topic": "orders", "queue": queue, "offset": 0} for queue in (1, 3)]
     request = urllib.request.Request(
         node.api_url + M1 + "/fetch",
         data=msgpack.packb({"positions": positions}),
@@ -153,24 +153,28 @@ def test_every_mistake_has_its_own_code(node: Node) -> None:
     joined = call(node, "POST", M1, TAKES)
     generation = joined["generation"]
     offsets = GROUP + "/offsets"
-    commit = {"member": "m1", "generation": generation, "offsets": [["orders", 0, 1]]}
+    commit = {
+        "member": "m1",
+        "generation": generation,
+        "offsets": [{"topic": "orders", "queue": 0, "offset": 1}],
+    }
     call(node, "POST", offsets, commit)
     stale = {**commit, "generation": generation - 1}
     assert refused(node, "POST", offsets, stale) == (409, "stale-generation")
-    beyond = {**commit, "offsets": [["orders", 0, 3]]}
+    beyond = {**commit, "offsets": [{"topic": "orders", "queue": 0, "offset": 3}]}
     assert refused(node, "POST", offsets, beyond) == (400, "offset-beyond-end")
     strange = {**commit, "member": "m2"}
     assert refused(node, "POST", offsets, strange) == (404, "unknown-member")
-    elsewhere = {**commit, "offsets": [["other", 0, 0]]}
+    elsewhere = {**commit, "offsets": [{"topic": "other", "queue": 0, "offset": 0}]}
     assert refused(node, "POST", offsets, elsewhere) == (409, "not-assigned")
-    nobody = {"offsets": [["orders", 0, 1]]}
+    nobody = {"offsets": [{"topic": "orders", "queue": 0, "offset": 1}]}
     assert refused(node, "POST", offsets, nobody) == (409, "member-required")
     reset = {"topic": "orders", "to": "first"}
     assert refused(node, "POST", GROUP + "/reset", reset) == (409, "group-in-use")
     assert refused(node, "PUT", GROUP, {"order": True}) == (409, "group-in-use")
     assert refused(node, "DELETE", GROUP) == (409, "group-in-use")
     assert refused(node, "POST", M1 + "/fetch", {"generation": 1}) == (409, "stale-generation")
-    strayed = {"positions": [["orders", 77, 0]]}
+    strayed = {"positions": [{"topic": "orders", "queue": 77, "offset": 0}]}
     assert refused(node, "POST", M1 + "/fetch", strayed) == (409, "not-assigned")
     call(node, "DELETE", M1)
     assert refused(node, "DELETE", M1) == (404, "unknown-member")
@@ -205,7 +209,7 @@ def test_commits_and_configuration_survive_a_kill_and_old_generations_do_not(nod
     commit = {
         "member": "m1",
         "generation": joined["generation"],
-        "offsets": [["orders", 0, 4]],
+        "offsets": [{"topic": "orders", "queue": 0, "offset": 4}],
         "ack": "disk",
     }
     call(node, "POST", GROUP + "/offsets", commit)
@@ -224,7 +228,7 @@ def test_commits_and_configuration_survive_a_kill_and_old_generations_do_not(nod
         5000,
     )
     assert (listed["members"], listed["state"]) == (0, "empty")
-    late = {**commit, "offsets": [["orders", 0, 2]]}
+    late = {**commit, "offsets": [{"topic": "orders", "queue": 0, "offset": 2}]}
     assert refused(node, "POST", GROUP + "/offsets", late) == (409, "stale-generation")
     beat = {**TAKES, "generation": joined["generation"]}
     assert refused(node, "POST", M1, beat) == (404, "unknown-member")

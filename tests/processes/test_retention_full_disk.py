@@ -156,7 +156,7 @@ async def read_slowly(
                 ledger.handled[queue].add(message["queue_offset"])
                 places[queue] = message["queue_offset"] + 1
                 messages += 1
-            commits.append(["load", queue, places[queue]])
+            commits.append({"topic": "load", "queue": queue, "offset": places[queue]})
         if commits:
             body = {"member": "m1", "generation": generation, "offsets": commits}
             status, told = await call(http, "POST", f"{GROUP}/offsets", body)

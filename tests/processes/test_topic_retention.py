@@ -37,7 +37,7 @@ async def test_messages_are_hidden_on_time_and_nothing_brings_them_back(tmp_path
         node.wait_ready()
         status, topic = node.request_json("PUT", TOPIC, {"queues": 1, "retention_ms": 1500})
         assert (status, topic["retention_ms"]) == (200, 1500)
-        body = {"offsets": [["short", 0, 0]]}
+        body = {"offsets": [{"topic": "short", "queue": 0, "offset": 0}]}
         assert node.request_json("POST", "/v1/groups/late/offsets", body)[0] == 200
         send(node, 5)
         wait_until(lambda: pull(node, 0)["status"] == "FOUND", "messages to be seen", 10)

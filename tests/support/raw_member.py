@@ -57,7 +57,7 @@ class RawMember:
         body = {
             "member": self.name,
             "generation": self.generation,
-            "offsets": [[topic, queue, queue_offset + 1]],
+            "offsets": [{"topic": topic, "queue": queue, "offset": queue_offset + 1}],
             "ack": "disk",
         }
         self.call("POST", f"/v1/groups/{self.group}/offsets", body)

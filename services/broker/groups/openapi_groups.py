@@ -52,14 +52,11 @@ _QUEUE_OUT: Final[Schema] = {
     "maxItems": 2,
     "description": "[topic, queue]",
 }
-_POSITION: Final[Schema] = {
-    "type": "array",
-    "prefixItems": [_NAME, _QUEUE_NUMBER, _NUMBER],
-    "minItems": 3,
-    "maxItems": 3,
-    "items": False,
-    "description": "[topic, queue, queue offset]",
-}
+_POSITION: Final[Schema] = object_of(
+    {"topic": _NAME, "queue": _QUEUE_NUMBER, "offset": _NUMBER},
+    ["topic", "queue", "offset"],
+    additionalProperties=False,
+)
 _GENERATION: Final = integer(0, I64_MAX, "Of the assignment that the member knows.")
 _START: Final[Schema] = {
     "description": "Where the group begins in a topic that it meets: at the first or the last "
@@ -256,8 +253,8 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
                 "oneOf": [
                     {"type": "string", "enum": ["first", "last"]},
                     object_of(
-                        {"time_ms": integer(0, TIME_MS_MAX)},
-                        ["time_ms"],
+                        {"timestamp_ms": integer(0, TIME_MS_MAX)},
+                        ["timestamp_ms"],
                         additionalProperties=False,
                     ),
                     object_of({"offset": _NUMBER}, ["offset"], additionalProperties=False),

@@ -45,6 +45,7 @@ FETCH_WAIT_MS_MAX: Final = 30_000
 
 JOIN_FIELDS: Final = frozenset({"subscriptions", "session_ms", "holding", "generation"})
 FETCH_FIELDS: Final = frozenset({"generation", "max", "max_bytes", "wait_ms", "positions"})
+POSITION_FIELDS: Final = frozenset({"topic", "queue", "offset"})
 COMMIT_FIELDS: Final = frozenset({"member", "generation", "offsets", "ack"})
 RESET_FIELDS: Final = frozenset({"topic", "to", "queue", "dry_run"})
 
@@ -130,7 +131,7 @@ def parse_join(value: object) -> JoinRequest:
         None
         if holding is None
         else frozenset(
-            _queue(each, f"holding[{i}]", 2)
+            _queue(each, f"holding[{i}]")
             for i, each in enumerate(_list(holding, "holding", QUEUES_PER_GROUP_MAX))
         ),
         _generation(fields),
@@ -184,12 +185,13 @@ def _to(value: object) -> Start | ToOffset:
     if value == "last":
         return "last"
     if isinstance(value, dict) and len(value) == 1:
-        if "time_ms" in value:
-            return whole_number(value["time_ms"], "to.time_ms", 0, TIME_MS_MAX)
+        if "timestamp_ms" in value:
+            return whole_number(value["timestamp_ms"], "to.timestamp_ms", 0, TIME_MS_MAX)
         if "offset" in value:
             return ToOffset(whole_number(value["offset"], "to.offset", 0, I64_MAX))
     raise BadRequest(
-        'to must be "first", "last", {"time_ms": …} or {"offset": …}, not ' + f"{shown(value)}.",
+        'to must be "first", "last", {"timestamp_ms": …} or {"offset": …}, not '
+        + f"{shown(value)}.",
         field="to",
     )
 
@@ -204,23 +206,25 @@ def _subscription(value: object, at: str) -> Subscribed:
 
 
 def _offsets(value: object, at: str) -> dict[Queue, int]:
-    """A list of [topic, queue, offset], each queue once."""
+    """A list of maps of topic, queue and offset, each queue once."""
     found: dict[Queue, int] = {}
     for index, each in enumerate(_list(value, at, QUEUES_PER_GROUP_MAX)):
         where = f"{at}[{index}]"
-        queue = _queue(each, where, 3)
-        assert isinstance(each, list)
+        fields = known_fields(table(each, where), POSITION_FIELDS, where + ".")
+        queue = (
+            check_name(string(fields.get("topic"), f"{where}.topic")),
+            whole_number(fields.get("queue"), f"{where}.queue", 0, I32_MAX),
+        )
         if queue in found:
             raise BadRequest(f"{where}: the queue is named twice.", field=where)
-        found[queue] = whole_number(each[2], f"{where}[2]", 0, I64_MAX)
+        found[queue] = whole_number(fields.get("offset"), f"{where}.offset", 0, I64_MAX)
     return found
 
 
-def _queue(value: object, at: str, size: int) -> Queue:
-    """The queue that a list of so many members begins with."""
-    if not isinstance(value, list) or len(value) != size:
-        members = "[topic, queue]" if size == 2 else "[topic, queue, offset]"
-        raise BadRequest(f"{at} must be {members}, not {shown(value)}.", field=at)
+def _queue(value: object, at: str) -> Queue:
+    """A list of a topic and a queue."""
+    if not isinstance(value, list) or len(value) != 2:
+        raise BadRequest(f"{at} must be [topic, queue], not {shown(value)}.", field=at)
     return (
         check_name(string(value[0], f"{at}[0]")),
         whole_number(value[1], f"{at}[1]", 0, I32_MAX),

@@ -46,17 +46,24 @@ def test_a_heartbeat_says_what_it_holds_and_knows() -> None:
 def test_a_fetch_without_fields_takes_the_defaults() -> None:
     fetch = parse_fetch({})
     assert fetch == (None, requests.FETCH_DEFAULT, requests.FETCH_BYTES_DEFAULT, 0, [])
-    assert parse_fetch({"positions": [["orders", 0, 5]]}).positions == [(("orders", 0), 5)]
+    assert parse_fetch({"positions": [{"topic": "orders", "queue": 0, "offset": 5}]}).positions == [
+        (("orders", 0), 5)
+    ]
 
 
 def test_a_commit_and_a_reset_are_read() -> None:
     commit = parse_commit(
-        {"member": "m1", "generation": 5, "offsets": [["orders", 0, 3]], "ack": "disk"}
+        {
+            "member": "m1",
+            "generation": 5,
+            "offsets": [{"topic": "orders", "queue": 0, "offset": 3}],
+            "ack": "disk",
+        }
     )
     assert commit == ("m1", 5, {("orders", 0): 3}, CommitLevel.DISK)
     assert parse_commit({"offsets": []}).level is CommitLevel.ACCEPTED
     assert parse_reset({"topic": "orders", "to": "last"}) == ("orders", None, "last", False)
-    assert parse_reset({"topic": "orders", "to": {"time_ms": 5}}).to == 5
+    assert parse_reset({"topic": "orders", "to": {"timestamp_ms": 5}}).to == 5
     assert parse_reset({"topic": "orders", "to": {"offset": 5}, "queue": 2}) == (
         "orders",
         2,
@@ -90,14 +97,27 @@ TOPIC = {"topic": "orders"}
         (parse_fetch, {"max_bytes": 1 << 40}, "max_bytes"),
         (parse_fetch, {"wait_ms": 30_001}, "wait_ms"),
         (parse_fetch, {"positions": [["orders", 0]]}, "positions[0]"),
-        (parse_fetch, {"positions": [["orders", 0, 1], ["orders", 0, 2]]}, "positions[1]"),
+        (
+            parse_fetch,
+            {
+                "positions": [
+                    {"topic": "orders", "queue": 0, "offset": 1},
+                    {"topic": "orders", "queue": 0, "offset": 2},
+                ]
+            },
+            "positions[1]",
+        ),
         (parse_commit, {}, "offsets"),
-        (parse_commit, {"offsets": [["orders", 0, -1]]}, "offsets[0][2]"),
+        (
+            parse_commit,
+            {"offsets": [{"topic": "orders", "queue": 0, "offset": -1}]},
+            "offsets[0].offset",
+        ),
         (parse_commit, {"offsets": [], "ack": "memory"}, "ack"),
         (parse_reset, {"to": "first"}, "topic"),
         (parse_reset, {"topic": "orders"}, "to"),
         (parse_reset, {"topic": "orders", "to": "middle"}, "to"),
-        (parse_reset, {"topic": "orders", "to": {"time_ms": 1, "offset": 1}}, "to"),
+        (parse_reset, {"topic": "orders", "to": {"timestamp_ms": 1, "offset": 1}}, "to"),
         (parse_reset, {"topic": "orders", "to": {"offset": -1}}, "to.offset"),
         (parse_reset, {"topic": "orders", "to": "last", "dry_run": 1}, "dry_run"),
     ],
