@@ -24,7 +24,7 @@ from random import Random
 from typing import Any, Final
 
 import tidemark
-from tests.support.group_chaos_check import Verdict, judge, read
+from tests.support.group_chaos_check import SHOWN_MAX, Verdict, judge, read
 from tests.support.node import PROJECT, Node
 from tidemark.errors import TidemarkError
 
@@ -365,7 +365,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
         outcome = asyncio.run(chaos(plan, Path(directory)))
     print(outcome.sentence())
-    for wrong in (*outcome.wrong, *outcome.verdict.wrong):
+    for wrong in (*outcome.wrong[:SHOWN_MAX], *outcome.verdict.wrong):
         print(wrong)
     return 1 if outcome.wrong or outcome.verdict.violations else 0
 
