@@ -75,6 +75,7 @@ class Feed:
         )
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._failure: BaseException | None = None
+        self._failure_is_known = False
         self.is_interrupted = False
         """Whether nothing more is handed out: stopped, left, or a part has died."""
 
@@ -131,10 +132,10 @@ class Feed:
         self.member.pulse.ring()
 
     def raise_failure(self) -> None:
-        """Raise what a part died of, once."""
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+        """Raise what a part died of."""
+        if self._failure is not None:
+            self._failure_is_known = True
+            raise self._failure
 
     def take(self, count: int) -> tuple[HeldQueue, Sequence[Message]] | None:
         """Up to ``count`` messages of one queue if some are here: they are handed out."""
@@ -184,26 +185,23 @@ class Feed:
         elif self.member.joined.order:
             self.committing.hurry()  # the broker gives no more of it before
 
-    async def nack(self, source: Source, *, delay_level: int) -> None:
-        """Send a message back; one that has expired meanwhile has nowhere to come from again."""
-        try:
-            await self.member.calls.nack(source, delay_level=delay_level)
-        except errors.UnknownMessage:
-            log.warning(
-                "a message that was to be sent back has expired",
-                extra={
-                    "event": "nack-expired",
-                    "group": self.member.calls.group,
-                    **source._asdict(),
-                },
-            )
-
     async def send_back(self, source: Source, *, delay_level: int) -> None:
-        """As ``nack``, until the broker answers: a program that goes on can wait for it."""
+        """Send back a message whose handling failed.
+
+        Waits for a broker that does not answer, unless all is over. A message that has expired
+        meanwhile has nowhere to come from again: that is logged.
+        """
         failed = 0
         while True:
             try:
-                await self.nack(source, delay_level=delay_level)
+                await self.member.calls.nack(source, delay_level=delay_level)
+                return
+            except errors.UnknownMessage:
+                group, place = self.member.calls.group, source._asdict()
+                log.warning(
+                    "a message that was to be sent back has expired",
+                    extra={"event": "nack-expired", "group": group, **place},
+                )
                 return
             except errors.TidemarkError as error:
                 if not is_transient(error) or self.is_interrupted:
@@ -231,7 +229,8 @@ class Feed:
         finally:
             await self._end(*self._tasks)
             await self._sign_off()
-        self.raise_failure()
+        if not self._failure_is_known:
+            self.raise_failure()
 
     async def _let_all_go(self) -> None:
         """Release every queue, as long as those live who beat and commit for it."""

@@ -73,6 +73,7 @@ class Subscription:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._feed.stop()
         try:
             try:
                 await self._settle_in_hand(error)
@@ -135,9 +136,9 @@ class Subscription:
         """Send a message back for retry, durably; going on from it then does no more.
 
         delay_level: 0 lets the number of tries choose it; −1 sends it to the dead letters now.
-        Raises BroadcastGroup, DelayOutOfRange.
+        Raises UnknownMessage (it has expired), BroadcastGroup, DelayOutOfRange.
         """
-        await self._feed.nack(message.source, delay_level=delay_level)
+        await self._member.calls.nack(message.source, delay_level=delay_level)
         # Of messages in hand only, so it does not grow; an exception does not send them back again.
         if any(message in messages for _, messages in self._in_hand):
             in_hand = {each.source for _, messages in self._in_hand for each in messages}
@@ -230,7 +231,7 @@ class Subscription:
 
     async def _send_back_failed(self, held: HeldQueue, message: Message) -> None:
         try:
-            await self._feed.nack(message.source, delay_level=0)
+            await self._feed.send_back(message.source, delay_level=0)
         except BaseException:
             # Not sent back, so it must not be committed either: then it is delivered again.
             self._feed.give_up(held, (message,))

@@ -260,6 +260,38 @@ async def test_a_background_part_that_dies_is_heard_of_where_messages_are_asked_
         await handle_all(mq.subscribe("orders", group="billing"), fails_at(b""))
 
 
+async def test_asking_again_after_an_error_raises_it_again(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    async def gone(_request: web.Request) -> web.Response:
+        return error(404, "unknown-topic")
+
+    broker.group_faults["fetch"] = [gone]
+    async with mq.subscribe("orders", group="billing") as messages:
+        for _ in range(2):
+            with pytest.raises(errors.UnknownTopic):
+                await take(messages, 1)
+
+
+async def test_a_failed_message_that_has_expired_counts_as_done(
+    broker: GroupBroker, mq: tidemark.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def unknown(_request: web.Request) -> web.Response:
+        return error(404, "unknown-message")
+
+    broker.put("orders", 0, b"1", b"2")
+    broker.group_faults["nack"] = [unknown, unknown]
+    async with mq.subscribe("orders", group="billing", member="m") as messages:
+        async for message in messages:
+            with pytest.raises(errors.UnknownMessage):
+                await messages.nack(message)
+            break
+    with pytest.raises(ZeroDivisionError):
+        await handle_all(mq.subscribe("orders", group="billing"), fails_at(b"2"))
+    assert "a message that was to be sent back has expired" in caplog.messages
+    assert broker.committed["orders", 0] == 2
+
+
 async def test_a_part_that_dies_while_the_body_does_not_ask_is_heard_of_at_its_end(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
