@@ -8,6 +8,7 @@ queues and the topics. After: ``parts`` for the calls.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import NamedTuple
 
@@ -49,9 +50,11 @@ from shared.runtime.clock import utc_offset_s
 from shared.runtime.health import Health
 from shared.state.state import BrokerState
 from tidemark.clock import Clock
-from tidemark.errors import StoreError
+from tidemark.errors import NotServing, StoreError
 from tidemark.formats.hosts import Host
 from tidemark.offsets import PhysicalOffset
+
+log = logging.getLogger(__name__)
 
 Runner = Callable[[], Coroutine[None, None, None]]
 """What runs until the node stops."""
@@ -278,4 +281,13 @@ class Consuming:
 
     async def finish(self) -> None:
         """Append what is still to be said; the node stops, and appending ends after this."""
+        try:
+            await self.delayed.finish()
+        except (StoreError, NotServing) as error:
+            # The next start finds the copies in the log; a RocketMQ broker would deliver again.
+            log.warning(
+                "how far delayed messages are delivered could not be recorded",
+                extra={"event": "delay-not-told", "code": error.code},
+            )
+        # Last: what requests in hand commit meanwhile is written too.
         await self.offsets.finish()

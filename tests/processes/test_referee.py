@@ -8,22 +8,17 @@ Tidemark opens what RocketMQ left. `make referee` builds the program.
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 import tidemark
-from tests.support.command import PROJECT, dump
+from tests.support.command import dump
 from tests.support.command import tidemark as command
-from tests.support.node import SMALL_STORE, Node, wait_until
+from tests.support.node import Node, wait_until
+from tests.support.referee import PROBES, classpath, judge
 from tests.support.samples import fill
 
-CLASSES = PROJECT / "build" / "referee"
-PROBES = 3
 ROLLED_STORE = {
     "commit_log_file_size": 1 << 17,
     "consume_queue_file_size": 2_000,
@@ -33,48 +28,10 @@ ROLLED_STORE = {
 """So small that the log, every queue and the index lie in several files."""
 
 
-def _classpath() -> str:
-    if shutil.which("java") is None or not (CLASSES / "classes" / "Referee.class").exists():
-        if os.environ.get("TIDEMARK_REQUIRE_ALL") == "1":
-            pytest.fail("the referee is not built: run `make referee`")
-        pytest.skip("the referee is not built: run `make referee` (needs Maven and Java 17)")
-    return f"{CLASSES / 'classes'}:{CLASSES / 'lib'}/*"
-
-
-def _judge(store: Path, home: Path, shape: Mapping[str, object] = SMALL_STORE) -> list[list[str]]:
-    """Lines that the real implementation prints of a store, split at tabs."""
-    sizes = (
-        "commit_log_file_size",
-        "consume_queue_file_size",
-        "index_slots",
-        "index_entries",
-    )
-    done = subprocess.run(
-        [
-            "java",
-            f"-Duser.home={home}",
-            "-cp",
-            _classpath(),
-            "Referee",
-            str(store),
-            *(str(shape[name]) for name in sizes),
-            str(PROBES),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    kinds = {"topic", "log", "queue", "message", "found", "put"}
-    lines = [line.split("\t") for line in done.stdout.splitlines()]
-    return [line for line in lines if line[0] in kinds]
-
-
 async def test_rocketmq_reads_all_that_tidemark_wrote_and_tidemark_goes_on_after_it(
     tmp_path: Path,
 ) -> None:
-    _classpath()
+    classpath()
     with Node(tmp_path / "node", store={"record_crc": False}) as node:
         node.start()
         node.wait_ready()
@@ -84,7 +41,7 @@ async def test_rocketmq_reads_all_that_tidemark_wrote_and_tidemark_goes_on_after
         ours = {record["physical_offset"]: record for record in dump(node.store_dir)}
         ends = [record["physical_offset"] + record["size"] for record in ours.values()]
 
-        lines = _judge(node.store_dir, tmp_path)
+        lines = judge(node.store_dir, tmp_path)
 
         log = next(line for line in lines if line[0] == "log")
         assert [int(field) for field in log[1:]] == [0, max(ends)]
@@ -160,7 +117,7 @@ async def test_rocketmq_reads_a_store_of_many_files_however_tidemark_ended(
     killed: RocketMQ finds ``abort``, believes of the checkpoint only its timestamps (8.3), walks
     the log from there and cuts what it takes for a torn tail; of what was acked nothing may go.
     """
-    _classpath()
+    classpath()
     with Node(tmp_path / "node", store={"record_crc": False, **ROLLED_STORE}) as node:
         node.start()
         node.wait_ready()
@@ -178,7 +135,7 @@ async def test_rocketmq_reads_a_store_of_many_files_however_tidemark_ended(
         for directory in ("commitlog", "consumequeue/alpha/0", "index"):
             assert _count(node.store_dir / directory) > 2, directory
 
-        lines = _judge(node.store_dir, tmp_path, ROLLED_STORE)
+        lines = judge(node.store_dir, tmp_path, ROLLED_STORE)
 
         read = {
             (line[1], int(line[2]), int(line[3])): line for line in lines if line[0] == "message"

@@ -27,7 +27,8 @@ from tests.processes.test_state_in_log import (
 )
 from tests.support.by_hand import Appended, append, rewrite
 from tests.support.log_state import ends_in_log, state_in_log
-from tests.support.node import Node
+from tests.support.node import SMALL_STORE, Node
+from tests.support.referee import PROBES, classpath, judge
 from tidemark.formats import metadata_json
 from tidemark.formats.metadata_json import (
     ConsumerOffsetsTable,
@@ -149,7 +150,52 @@ def test_what_rocketmq_did_is_taken_over_and_survives_a_rebuild(
         stop(node)
         state = state_in_log(node.store_dir)
         assert state.foreign == [ForeignRange(*span)]
-        assert state.delay.levels == {1: 3, 2: 1}
+        assert state.delay.levels == {**ours.delay.levels, 2: 1} == {1: 3, 2: 1}
         assert state.delay.cancelled == ours.delay.cancelled
         assert '"CorruptRecord"' not in node.log_text("broker") + node.log_text("reput")
         assert not list((node.store_dir / "cut").glob("*"))
+
+
+def test_rocketmqs_own_classes_read_our_groups_and_what_they_change_is_taken_over(
+    tmp_path: Path,
+) -> None:
+    classpath()
+    with Node(tmp_path / "node", store=STORE) as node:
+        start(node)
+        use(node)
+        stop(node)
+        ours = state_in_log(node.store_dir)
+        ends = ends_in_log(node.store_dir)
+        shape = {**SMALL_STORE, **STORE}
+        lines = judge(node.store_dir, tmp_path, shape, group="rocket")
+        # Beside groups that it always has.
+        assert {line[1]: line[2:4] for line in lines if line[0] == "group"}.items() >= {
+            "billing": ["16", "true"],
+            "shipping": ["4", "false"],
+        }.items()
+        offsets = {
+            (f"{topic}@{group}", str(queue)): str(offset)
+            for group, pairs in ours.offsets.items()
+            for (topic, queue), offset in pairs.items()
+        }
+        assert {(line[1], line[2]): line[3] for line in lines if line[0] == "offset"} == offsets
+        assert {int(line[1]): int(line[2]) for line in lines if line[0] == "level"} == {1: 3, 2: 0}
+        put = {(line[1], int(line[2])) for line in lines if line[0] == "put"}
+        assert ("orders", 0) in put
+        for lost_too in (False, True):
+            start(node)
+            groups = {each["group"] for each in call(node, "GET", "/v1/groups")["groups"]}
+            assert groups >= {"billing", "shipping", "rocket"}
+            wait_readable(node, "orders", ends["orders", 0] + PROBES)
+            found = pulled(node, "orders", 0, ends["orders", 0])
+            assert [each["body_text"] for each in found] == [f"probe-{n}" for n in range(PROBES)]
+            committed = call(node, "GET", "/v1/groups/rocket/offsets")["offsets"]
+            expected = {"topic": "orders", "queue": 0, "offset": ends["orders", 0] + PROBES}
+            assert expected in committed
+            stop(node)
+            state = state_in_log(node.store_dir)
+            assert state.groups["billing"] == ours.groups["billing"]
+            assert state.offsets["shipping"] == ours.offsets["shipping"]
+            assert len(state.foreign) == 1
+            if not lost_too:
+                remove_derived(node)

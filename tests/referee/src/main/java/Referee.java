@@ -10,28 +10,36 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
 
 import org.apache.rocketmq.broker.BrokerPathConfigHelper;
+import org.apache.rocketmq.broker.offset.ConsumerOffsetManager;
+import org.apache.rocketmq.broker.schedule.DelayOffsetSerializeWrapper;
+import org.apache.rocketmq.broker.subscription.SubscriptionGroupManager;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.ConfigManager;
+import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageExtBrokerInner;
 import org.apache.rocketmq.remoting.protocol.DataVersion;
+import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 import org.apache.rocketmq.remoting.protocol.body.TopicConfigSerializeWrapper;
+import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.QueryMessageResult;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.store.config.StorePathConfigHelper;
 import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
  * Opens a store directory with Apache RocketMQ's own classes and prints, one tab-separated line
- * each, what it answers: queues, messages, look-ups by unique id, the topics of its JSON file.
+ * each, what it answers: queues, messages, look-ups by unique id, what its JSON files hold.
  *
  * Arguments: store directory, commit log file size, queue file size, index slots, index entries,
- * number of probe messages to put into the first queue of each topic at the end.
+ * number of probe messages to put into the first queue of each topic at the end; and, if given, a
+ * group to be made that has consumed what was there before the probes.
  */
 public final class Referee {
     public static void main(String[] args) {
@@ -70,6 +78,7 @@ public final class Referee {
                 line("topic", topic.getTopicName(), topic.getReadQueueNums(), topic.getWriteQueueNums(), topic.getPerm());
             }
         }
+        files(args[0]);
         DefaultMessageStore store = new DefaultMessageStore(
             config, new BrokerStatsManager("referee", false), (a, b, c, d, e, f, g) -> { }, broker, topics);
         if (!store.load()) {
@@ -121,6 +130,58 @@ public final class Referee {
             }
         }
         store.shutdown();
+        if (args.length > 6) {
+            consume(args[0], args[6], table);
+        }
+    }
+
+    /** Prints what RocketMQ's own managers read from the files of groups and offsets. */
+    private static void files(String root) throws Exception {
+        SubscriptionGroupManager groups = groups(root);
+        for (SubscriptionGroupConfig group : new TreeMap<>(groups.getSubscriptionGroupTable()).values()) {
+            line("group", group.getGroupName(), group.getRetryMaxTimes(), group.isConsumeMessageOrderly(),
+                new TreeMap<>(group.getAttributes()));
+        }
+        new TreeMap<>(offsets(root).getOffsetTable()).forEach((key, queues) ->
+            new TreeMap<>(queues).forEach((queue, offset) -> line("offset", key, queue, offset)));
+        String json = MixAll.file2String(StorePathConfigHelper.getDelayOffsetStorePath(root));
+        if (json != null) {
+            DelayOffsetSerializeWrapper levels = RemotingSerializable.fromJson(json, DelayOffsetSerializeWrapper.class);
+            new TreeMap<>(levels.getOffsetTable()).forEach((level, offset) -> line("level", level, offset));
+        }
+    }
+
+    /** Makes a group that has consumed every queue to its end; writes the files as the broker does. */
+    private static void consume(String root, String name, TreeMap<String, Map<Integer, ConsumeQueueInterface>> table)
+        throws Exception {
+        SubscriptionGroupManager groups = groups(root);
+        SubscriptionGroupConfig group = new SubscriptionGroupConfig();
+        group.setGroupName(name);
+        groups.getSubscriptionGroupTable().put(name, group);
+        MixAll.string2File(groups.encode(true), BrokerPathConfigHelper.getSubscriptionGroupPath(root));
+        ConsumerOffsetManager offsets = offsets(root);
+        table.forEach((topic, queues) -> queues.forEach((queue, units) -> offsets.getOffsetTable()
+            .computeIfAbsent(topic + "@" + name, key -> new ConcurrentHashMap<>())
+            .put(queue, units.getMaxOffsetInQueue())));
+        MixAll.string2File(offsets.encode(true), BrokerPathConfigHelper.getConsumerOffsetPath(root));
+    }
+
+    private static SubscriptionGroupManager groups(String root) throws Exception {
+        SubscriptionGroupManager manager = new SubscriptionGroupManager();
+        String json = MixAll.file2String(BrokerPathConfigHelper.getSubscriptionGroupPath(root));
+        if (json != null) {
+            manager.decode(json);
+        }
+        return manager;
+    }
+
+    private static ConsumerOffsetManager offsets(String root) throws Exception {
+        ConsumerOffsetManager manager = new ConsumerOffsetManager();
+        String json = MixAll.file2String(BrokerPathConfigHelper.getConsumerOffsetPath(root));
+        if (json != null) {
+            manager.decode(json);
+        }
+        return manager;
     }
 
     private static String sha256(byte[] body) throws Exception {

@@ -1,0 +1,75 @@
+"""Apache RocketMQ's own classes, asked about a store of ours: the program in tests/referee.
+
+It opens the directory with RocketMQ's message store and managers, prints what they answer, puts a
+few messages of its own, may make a group as a broker would, and closes. `make referee` builds it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.command import PROJECT
+from tests.support.node import SMALL_STORE
+
+CLASSES: Final = PROJECT / "build" / "referee"
+PROBES: Final = 3
+"""Messages that it puts into the first queue of each topic but the store's own."""
+KINDS: Final = frozenset(
+    {"topic", "group", "offset", "level", "log", "queue", "message", "found", "put"}
+)
+
+
+def classpath() -> str:
+    """Where its classes are; skips the test if it is not built."""
+    if shutil.which("java") is None or not (CLASSES / "classes" / "Referee.class").exists():
+        if os.environ.get("TIDEMARK_REQUIRE_ALL") == "1":
+            pytest.fail("the referee is not built: run `make referee`")
+        pytest.skip("the referee is not built: run `make referee` (needs Maven and Java 17)")
+    return f"{CLASSES / 'classes'}:{CLASSES / 'lib'}/*"
+
+
+def judge(
+    store: Path,
+    home: Path,
+    shape: Mapping[str, object] = SMALL_STORE,
+    *,
+    group: str | None = None,
+) -> list[list[str]]:
+    """Lines that the real implementation prints of a store, split at tabs.
+
+    shape: the sizes of the store's files. group: a group that it makes, which has consumed every
+    queue to its end; the files are then written as RocketMQ's broker writes them.
+    """
+    sizes = (
+        "commit_log_file_size",
+        "consume_queue_file_size",
+        "index_slots",
+        "index_entries",
+    )
+    done = subprocess.run(
+        [
+            "java",
+            f"-Duser.home={home}",
+            "-cp",
+            classpath(),
+            "Referee",
+            str(store),
+            *(str(shape[name]) for name in sizes),
+            str(PROBES),
+            *([] if group is None else [group]),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    return [line for line in lines if line[0] in KINDS]
