@@ -19,9 +19,10 @@ from services.broker.flusher import Flusher
 from services.broker.state_log import StateLog
 from services.broker.state_replay import replay
 from shared.runtime.clock import SystemClock
+from shared.state.records import STATE_TOPIC
 from shared.state.values import DelayState
 from tests.support.small_broker import BORN, HOST, LEVELS_MS, SmallBroker
-from tidemark.errors import StoreError
+from tidemark.errors import DiskFull, StoreError
 from tidemark.formats import batch, delay, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.delay import Delayed
@@ -62,6 +63,8 @@ class DelayedStore(SmallBroker):
         self.faults: list[StoreError | None] = []
         self.refusal: Exception | None = None
         """What the next appends of messages raise."""
+        self.refuse_after: int | None = None
+        """So many more appends of messages are taken, and then none: the broker's own included."""
         self.appends_until_kill: int | None = None
         self.dispatches = True
         """False: reput stands still."""
@@ -99,6 +102,10 @@ class DelayedStore(SmallBroker):
             self.appends_until_kill -= 1
         if self.refusal is not None and not own:
             raise self.refusal
+        if self.refuse_after is not None and runs[0].topic != STATE_TOPIC:
+            if self.refuse_after == 0:
+                raise DiskFull("planted")
+            self.refuse_after -= 1
         return super().append_now(runs, own=own)
 
     def append_state_now(self, body: bytes) -> PhysicalOffset:

@@ -179,7 +179,7 @@ class DelayedMessages:
                     carried += sum(each.message_count for each in slices)
                     lost += sum(each.lost_count for each in slices)
                 elif slices is not None:
-                    self.delivery.last_look = None  # what it calls the oldest is so no more
+                    self.delivery.look_again()  # what the last one called the oldest is gone
                     return CarryResult(carried, lost)
             await asyncio.sleep(AGAIN_S if slices is None else 0)
 

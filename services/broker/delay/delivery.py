@@ -47,6 +47,9 @@ TELL_BYTES: Final = 16 << 20
 """Of log, after which progress that moves is told."""
 TELL_ANYWAY_BYTES: Final = 64 << 20
 """Of log, after which progress is told although it stands: what a start reads at most."""
+NOT_KNOWN: Final = (-1, -1)
+"""Stands for what is due first where that is not known: progress cannot be told then."""
+
 T = TypeVar("T")
 
 
@@ -243,12 +246,23 @@ class Delivery:
                         progress.passed_timer(row.due_ms, row.queue_offset)
                 count += 1
                 await asyncio.sleep(0)  # senders get their turn
-        finally:
-            if count < len(slices):
-                await self.in_thread(self._waiting.put_back, slices[count:])
-                self.last_look = None  # what it says is due first is so no more
+        except Exception:
+            await self._wait_on(slices[count:], delivers=delivers)
+            raise
         if slices:
             await self.keep()
+
+    async def _wait_on(self, slices: Sequence[Slice], *, delivers: bool) -> None:
+        """Slices could not be appended: their messages wait on, and are late if they were due."""
+        await self.in_thread(self._waiting.put_back, slices)
+        look = self.last_look
+        if look is not None:
+            next_due_ms = slices[0].due_ms if delivers else look.next_due_ms
+            self.last_look = look._replace(more=True, next_due_ms=next_due_ms, first=NOT_KNOWN)
+        # Those before them are appended. Otherwise: 1. some are carried, the next are refused;
+        # 2. progress is told; 3. a kill takes back that the carried ones are out of the file, and
+        # their copies lie before the record: they are delivered twice.
+        await self.keep()
 
     async def keep(self) -> None:
         """Let the thread keep what it did, once all that it follows from is on disk."""
@@ -260,6 +274,11 @@ class Delivery:
         self._appended = await self._state_log.append_soon(records.encode(record))
         self.known().cancel(record.cancelled)
         await self._flusher.durable(self._appended)
+
+    def look_again(self) -> None:
+        """Look at everything in the next turn."""
+        if self.last_look is not None:
+            self.last_look = self.last_look._replace(more=True)
 
     def wait_no_more(self, count: int) -> None:
         """So many fewer wait in the timer's queue than the last look says."""

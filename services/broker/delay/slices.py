@@ -62,6 +62,8 @@ class Slice(NamedTuple):
     """Messages in the runs."""
     lost_count: int
     """Messages whose records are gone, or that have no place to go to."""
+    due_ms: int
+    """When the first of them is due."""
 
 
 Change = Callable[[Record, Entry], Delayed | None]
@@ -131,7 +133,7 @@ class Slices:
             else:
                 made.add(stored, copy)
         rows = [entry.row for entry in entries if entry.row is not None]
-        return Slice(made.runs(), levels, rows, made.count, lost)
+        return Slice(made.runs(), levels, rows, made.count, lost, entries[0].due_ms)
 
     def _is_too_large(self, stored: Record, copy: Delayed) -> bool:
         """Whether the copy's record could not be appended: RocketMQ fills some to the last byte."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -20,6 +21,7 @@ from tidemark.formats.delay import Origin
 from tidemark.formats.hashing import SCHEDULE_TOPIC
 
 SEEDS = range(20)
+WHAT = ("send", "send", "turn", "turn", "clock", "kill", "cancel", "carry", "refuse")
 
 
 @pytest_asyncio.fixture
@@ -130,6 +132,7 @@ async def test_a_full_disk_holds_delivery_up_and_loses_nothing(store: DelayedSto
     await store.turn()
     assert store.delivered() == []
     assert [fault and fault.code for fault in store.faults] == ["disk-full"]
+    assert store.delayed.overdue_s == 1.5
     store.refusal = None
     await store.turn()
     assert store.delivered() == [b"time", b"level"]
@@ -256,7 +259,7 @@ async def test_no_kill_delivers_twice_or_never(tmp_path: Path, seed: int) -> Non
     cancelled: set[bytes] = set()
     number = 0
     for _ in range(random.randrange(20, 60)):
-        match random.choice(["send", "send", "turn", "turn", "clock", "kill", "cancel", "carry"]):
+        match random.choice(WHAT):
             case "send":
                 for _ in range(random.randrange(1, 12)):
                     body = b"%d" % number
@@ -268,6 +271,12 @@ async def test_no_kill_delivers_twice_or_never(tmp_path: Path, seed: int) -> Non
                         ahead = random.choice((1, 50, 1000, 20_000))
                         store.wait_until(body, store.now_ms + random.randrange(1, ahead + 1))
                     due_at[body] = store.now_ms
+            case "refuse":
+                store.refuse_after = random.randrange(3)
+                await store.turn()
+                with contextlib.suppress(DiskFull):
+                    await store.delayed.carry_below(store.dispatched())
+                store.refuse_after = None
             case "clock":
                 store.now_ms += random.choice((-3000, 1, 100, 1000, 7000))
             case "turn":
