@@ -138,6 +138,10 @@ class Puller:
         first = max(reader.min_offset(self._log.min_offset), self._floor(topic, queue))
         return first, max(reader.max_offset(self._dispatched()), first)
 
+    def next_of(self, queue: Queue) -> QueueOffset:
+        """The number that the queue's next message gets, dispatched so far or not."""
+        return self._queue_offsets.next_of(queue)
+
     def _get(self, request: PullRequest) -> PullResult:
         return get_message(
             self._queues.get(request.topic, request.queue),

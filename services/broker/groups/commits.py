@@ -136,7 +136,7 @@ class Commits:
         """Where a member's commit moves the queue; None if nowhere. Raises OffsetBeyondEnd."""
         session = self._coordinator.session_of(group, queue)
         place = None if session is None else session.places.get(queue)
-        if place is None or offset > place.next_offset:
+        if place is None or place.is_claimed or offset > place.next_offset:
             self._check_end(queue, offset, known=True)
         elif offset >= place.handed_to:
             offset = place.next_offset  # behind it there is nothing that the member takes

@@ -168,6 +168,8 @@ class Fetches:
                 # First the messages whose places have moved; the damage is met again.
                 session.line = {place: None, **session.line}
                 break
+            if result.status is PullStatus.OFFSET_OVERFLOW_BADLY and self._exists(place):
+                result = result._replace(status=PullStatus.OFFSET_OVERFLOW_ONE)
             piece = self._step(reader, place, began, result)
             if result.message_count or result.status in _SAID_ONCE:
                 pieces.append(piece)
@@ -185,6 +187,7 @@ class Fetches:
         session = reader.session
         next_offset = began if result.status in _AT_THE_END else int(result.next_offset)
         place.next_offset = next_offset
+        place.is_claimed = False
         piece = Piece(place.queue, began, next_offset, result)
         if result.message_count:
             self._handed(reader, place, result)
@@ -199,6 +202,15 @@ class Fetches:
         else:
             session.line[place] = None
         return piece
+
+    def _exists(self, place: Place) -> bool:
+        """Whether the queue goes on to the place, whatever of it can be seen now.
+
+        1. A group is at the end of a queue; 2. reput finds the queue files damaged and makes them
+        again, from the log's start; 3. the queue changes hands, and seems to end far before what is
+        committed. To follow it would deliver all of it again.
+        """
+        return place.next_offset <= self._puller.next_of(place.queue)
 
     def _handed(self, reader: Reader, place: Place, result: PullResult) -> None:
         """Note who got what, and when."""

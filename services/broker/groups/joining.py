@@ -123,7 +123,7 @@ class Joining:
             live.sessions[member] = Session(member, self._watching)
         session = live.sessions[member]
         if request.generation is None:
-            session.heard()  # whoever it is now, it has nothing in its hands
+            session.begin_anew()  # whoever it is now, it has nothing in its hands
         other_tags = live.subscriptions.get(member) != wanted
         live.subscriptions[member], live.filters[member] = wanted, filters
         change = live.roster.heartbeat(

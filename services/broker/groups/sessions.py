@@ -45,7 +45,7 @@ class Batch(NamedTuple):
 class Place:
     """Where one member stands in one queue. A watcher of the queue while it is at the end."""
 
-    __slots__ = ("batches", "handed_to", "next_offset", "queue", "session", "tags")
+    __slots__ = ("batches", "handed_to", "is_claimed", "next_offset", "queue", "session", "tags")
 
     def __init__(self, session: Session, queue: Queue, offset: int, tags: Wanted | None) -> None:
         self.session = session
@@ -55,6 +55,8 @@ class Place:
         """Queue offset of the next unit to look at."""
         self.handed_to = offset
         """Queue offset behind the last message handed out."""
+        self.is_claimed = False
+        """Whether it stands where the member says, and nobody has looked whether that exists."""
         self.batches: deque[Batch] = deque(maxlen=BATCHES_REMEMBERED_MAX)
 
     def wake(self, why: Wake) -> None:
@@ -96,6 +98,7 @@ class Session:
         place = self.parked.pop(queue, None)
         if place is None:
             place = Place(self, queue, offset, tags)
+        place.tags = tags  # a parked one may have others: the member's have changed since
         self.places[queue] = place
         self.ready(place)
 
@@ -112,6 +115,17 @@ class Session:
         back, for the member has thrown away what it got of it."""
         self.parked.clear()
 
+    def begin_anew(self) -> None:
+        """Another has joined under this name: what the one of before asked for is not for it.
+
+        1. A member's machine loses its power; its fetch is held, for no connection was closed;
+        2. it joins again under its name; 3. a message comes, the old fetch takes it, and the place
+        stands behind it; 4. the next message is committed, and that one with it, unread.
+        """
+        self.heard()
+        self.fetches += 1
+        self.wake(Wake.CHANGED)
+
     def close(self) -> None:
         """The member is gone: its fetch, if one is held, is to find out."""
         for queue in list(self.places):
@@ -123,6 +137,7 @@ class Session:
         place = self.places[queue]
         if place.next_offset != offset:
             place.next_offset = place.handed_to = offset
+            place.is_claimed = True
             place.batches.clear()
             self.ready(place)
 

@@ -175,3 +175,20 @@ async def test_a_group_with_members_is_not_reset(rig: Rig) -> None:
     assert (await rig.reset("first", dry_run=True))[0] == (0, 0, 0)
     with pytest.raises(UnknownGroup):
         rig.commits.committed("never")
+
+
+# 1. A member of an ordered group says that it stands far behind the end: until it commits, nobody
+# looks there; 2. its commit up to there was taken, and hid all messages to come.
+async def test_a_member_that_lies_about_its_position_commits_nothing_beyond_the_end(
+    rig: Rig,
+) -> None:
+    rig.group(order=True)
+    rig.put(2)
+    await rig.join()
+    await rig.fetch()
+    await rig.fetch(positions=[(("orders", 0), 50)])
+    with pytest.raises(OffsetBeyondEnd):
+        await rig.commit({("orders", 0): 50})
+    assert rig.committed() == 0
+    await rig.commit({("orders", 0): 2})
+    assert rig.committed() == 2

@@ -308,3 +308,34 @@ async def test_at_the_bound_of_held_calls_a_fetch_is_answered_at_once(rig: Rig) 
     with rig.puller.place():
         rig.puller._places.limit = 1
         assert (await rig.fetch(wait_ms=10_000)).pieces == []
+
+
+# 1. The group is at the end of a queue; 2. reput finds the queue's files damaged and makes them
+# again, from the log's start; 3. the member is replaced. What can be seen ended far before the
+# commit, so the commit went back to there, and everything behind it was delivered again.
+async def test_a_queue_that_is_being_made_again_takes_no_commit_back(rig: Rig) -> None:
+    rig.put(5)
+    early = rig.dispatched
+    rig.put(5)
+    await rig.join("m1")
+    await rig.fetch("m1")
+    await rig.commit({ALL[0]: 10}, member="m1")
+    rig.dispatched = early
+    rig.coordinator.leave(GROUP, "m1")
+    await rig.join("m2")
+    waits = await held(rig, member="m2")
+    assert rig.committed() == 10
+    rig.put(1)
+    assert got(await waits) == {0: [10]}
+
+
+# 1. A member's machine loses its power, its fetch is held: no connection was closed; 2. it joins
+# again under its name, and nothing moves; 3. a message came to the old fetch and to nobody, and the
+# next one's commit covered it.
+async def test_who_joins_again_under_its_name_loses_nothing_to_its_old_fetch(rig: Rig) -> None:
+    await rig.join()
+    old = await held(rig)
+    await rig.join()
+    rig.put(1)
+    assert (await old).pieces == []
+    assert got(await rig.fetch()) == {0: [0]}
