@@ -12,13 +12,16 @@ import pytest
 
 import tidemark
 from tidemark.client.client import Client
+from tidemark.client.groups import Lag
 from tidemark.testing import LocalStore
+from tidemark.testing.node import SMALL_STORE
 
 pytest_plugins = ["tidemark.testing.fixtures"]
 
 HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
 WAIT_S: Final = 30.0
+FILE_SIZE: Final = SMALL_STORE["commit_log_file_size"]
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
@@ -35,6 +38,11 @@ async def connected(store: LocalStore, topic: str) -> AsyncIterator[Client]:
     async with tidemark.connect(store.url) as mq:
         await mq.create_topic(topic, queues=1)
         yield mq
+
+
+def oldest_file(store: LocalStore) -> int:
+    """Physical offset at which the log's first file begins."""
+    return min(int(path.name) for path in (store.store_dir / "commitlog").iterdir())
 
 
 async def shown(mq: Client, topic: str, *, wait_ms: int = 0) -> list[bytes]:
@@ -158,18 +166,75 @@ def tidemark_settings() -> dict[str, object]:
 
 
 async def test_log_files_go_when_they_have_expired(tidemark_store: LocalStore) -> None:
-    def files() -> list[str]:
-        return sorted(path.name for path in (tidemark_store.store_dir / "commitlog").iterdir())
+    async with connected(tidemark_store, "bulk") as mq:
+        for _ in range(12):
+            await mq.send("bulk", bytes(900_000))
+        tidemark_store.clock.advance(71 * HOUR_S)
+        assert oldest_file(tidemark_store) == 0
+        tidemark_store.clock.advance(2 * HOUR_S)
+        await until(lambda: oldest_file(tidemark_store) > 0, "the oldest file to go")
+        pulled = await mq.pull("bulk", 0, 0)
+        assert pulled.status == "OFFSET_TOO_SMALL"
+        assert pulled.next_offset == pulled.min_offset > 0
+
+
+async def test_lag_in_seconds_grows_with_the_time_that_passes(tidemark_store: LocalStore) -> None:
+    async with connected(tidemark_store, "orders") as mq:
+        await mq.send("orders", b"handled")
+        async with mq.subscribe("orders", group="billing") as messages:
+            async for _ in messages:
+                break
+        await mq.send("orders", b"unread")
+        tidemark_store.clock.advance(HOUR_S)
+        lag = (await mq.groups.get("billing")).lag
+        assert lag.messages == 1
+        assert lag.seconds is not None
+        assert HOUR_S <= lag.seconds < HOUR_S + WAIT_S
+
+
+async def test_a_group_is_warned_before_its_unread_messages_go_and_they_are_counted_when_they_do(
+    tidemark_store: LocalStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def lag() -> Lag:
+        return (await mq.groups.get("slow")).lag
 
     async with connected(tidemark_store, "bulk") as mq:
         for _ in range(12):
             await mq.send("bulk", bytes(900_000))
-        first = files()[0]
-        assert int(first) == 0
-        tidemark_store.clock.advance(71 * HOUR_S)
-        assert files()[0] == first
-        tidemark_store.clock.advance(2 * HOUR_S)
-        await until(lambda: files()[0] > first, "the oldest file to go")
-        pulled = await mq.pull("bulk", 0, 0)
-        assert pulled.status == "OFFSET_TOO_SMALL"
-        assert pulled.next_offset == pulled.min_offset > 0
+        async with mq.subscribe("bulk", group="slow") as messages:
+            async for message in messages:
+                if message.queue_offset == 1:
+                    break
+        assert (await lag()).messages == 10
+        # The first file holds messages 0 to 3: two of them are not read.
+        tidemark_store.clock.advance(72 * HOUR_S - 600)
+        await until(lambda: "messages-expiring" in events(caplog), "the warning")
+        assert (await lag()).expiring_messages == 2
+        tidemark_store.clock.advance(1200)
+        await until(lambda: oldest_file(tidemark_store) == 2 * FILE_SIZE, "all but the last to go")
+        assert (await mq.pull("bulk", 0, 0)).next_offset == 8
+        assert (await lag()).messages == 4
+
+
+def events(caplog: pytest.LogCaptureFixture) -> set[str]:
+    """What the services in this process have logged as warnings."""
+    return {str(getattr(record, "event", "")) for record in caplog.records}
+
+
+async def test_a_subscription_lives_through_a_restart_of_the_store(
+    tidemark_store: LocalStore,
+) -> None:
+    async with (
+        asyncio.timeout(WAIT_S),
+        connected(tidemark_store, "orders") as mq,
+        mq.subscribe("orders", group="billing") as messages,
+    ):
+        await mq.send("orders", b"before")
+        got = [message.body for message in [await anext(aiter(messages))]]
+        await asyncio.to_thread(tidemark_store.restart)
+        await mq.send("orders", b"after")
+        async for message in messages:
+            got.append(message.body)
+            if message.body == b"after":
+                break
+    assert set(got) == {b"before", b"after"}
