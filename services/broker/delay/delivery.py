@@ -259,10 +259,6 @@ class Delivery:
         if look is not None:
             next_due_ms = slices[0].due_ms if delivers else look.next_due_ms
             self.last_look = look._replace(more=True, next_due_ms=next_due_ms, first=NOT_KNOWN)
-        # Those before them are appended. Otherwise: 1. some are carried, the next are refused;
-        # 2. progress is told; 3. a kill takes back that the carried ones are out of the file, and
-        # their copies lie before the record: they are delivered twice.
-        await self.keep()
 
     async def keep(self) -> None:
         """Let the thread keep what it did, once all that it follows from is on disk."""

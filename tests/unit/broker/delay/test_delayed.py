@@ -15,7 +15,7 @@ from services.broker.delay.delayed import CarryResult
 from services.broker.delay.listing import ListTime
 from tests.support.delayed_store import DelayedStore
 from tests.support.small_broker import FIRST_MS, LEVELS_MS
-from tidemark.errors import NotServing, Overloaded, UnknownDelayed
+from tidemark.errors import DiskFull, NotServing, Overloaded, UnknownDelayed
 from tidemark.formats import delay
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.delay import TIMER_TOPIC, Origin
@@ -255,6 +255,28 @@ async def test_what_was_carried_comes_once_although_its_first_record_is_still_th
     store.now_ms += 6000
     await store.turn()
     assert sorted(store.delivered()) == [b"0", b"1", b"2", b"3", b"4", b"5", b"level"]
+
+
+async def test_what_was_carried_before_the_disk_was_full_comes_once(store: DelayedStore) -> None:
+    """1. Some are carried, the next are refused; 2. progress is told; 3. a kill takes back what the
+    file of pending times knew: it learns of the carried ones from their copies again."""
+    for number in range(200):
+        store.wait_until(b"%d" % number, FIRST_MS + 50_000)
+    store.wait_level(b"level", 1)
+    await store.turn()
+    store.refuse_after = 1
+    with pytest.raises(DiskFull):
+        await store.delayed.carry_below(store.dispatched())
+    store.refuse_after = None
+    store.dispatch()
+    assert len(store.all(TIMER_TOPIC)) > 200
+    await store.turn()
+    assert store.delay_now().levels[1] == 1, "the level's was carried"
+    await store.kill()
+    store.now_ms += 50_000
+    await store.turn()
+    assert len(store.delivered()) == 201
+    assert len(set(store.delivered())) == 201
 
 
 async def test_what_has_no_place_to_go_to_is_not_carried_and_is_counted(

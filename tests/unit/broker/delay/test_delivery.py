@@ -190,6 +190,38 @@ async def test_a_queue_that_is_read_anew_delivers_nothing_before_it_is_read_whol
     assert sorted(store.delivered()) == [b"%d" % number for number in range(6)]
 
 
+async def test_a_file_that_missed_its_last_commit_delivers_nothing_before_it_has_read_on(
+    store: DelayedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Some are carried, and the disk is full when the file is to keep that; 2. progress is told,
+    so no start looks for the copies' origins any more; 3. a kill: the file holds what was carried,
+    and the copies lie behind more than is read at once."""
+    store.wait_until(b"kept", FIRST_MS + 1)
+    for number in range(6):
+        store.wait_until(b"%d" % number, FIRST_MS + 5000)
+    store.now_ms += 1
+    await store.turn()
+
+    def is_full(times: PendingTimes) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr(PendingTimes, "commit", is_full)
+        await store.delayed.carry_below(store.dispatched())
+    store.wait_level(b"level", 1)
+    store.now_ms += 1000
+    await store.turn()
+    await store.turn()
+    assert store.delay_now().levels[1] == 1
+    await store.kill()
+    monkeypatch.setattr(timer_queue, "TAKE_IN_MAX", 2)
+    monkeypatch.setattr(timer_queue, "UNITS_AT_ONCE", 2)
+    store.now_ms += 5000
+    await store.turn()
+    expected = [b"kept", b"level", *(b"%d" % number for number in range(6))]
+    assert sorted(store.delivered()) == sorted(expected)
+
+
 async def test_a_file_of_another_log_is_not_believed(store: DelayedStore, tmp_path: Path) -> None:
     other = DelayedStore(tmp_path / "other")
     for number in range(3):
