@@ -9,6 +9,7 @@ a crash: ``node.LocalNode`` is for that.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import shutil
 import tempfile
 import threading
@@ -55,9 +56,9 @@ class LocalStore:
         """
         self.clock = clock if clock is not None else FakeClock()
         self.store_dir = directory / "store"
-        # Not below directory: a socket's path has at most 108 bytes.
-        self._run_dir = Path(tempfile.mkdtemp(prefix="tidemark-"))
-        self._api_port, broker_port, reput_port = free_ports(3)
+        # Not below directory: a socket's path has at most 108 bytes. Made at the first start.
+        self._run_dir = Path(tempfile.gettempdir(), f"tidemark-{secrets.token_hex(4)}")
+        api_port, broker_port, reput_port = free_ports(3)
         self._admin_ports = (broker_port, reput_port)
         shared_settings: dict[str, object] = {
             "store_dir": self.store_dir,
@@ -68,7 +69,7 @@ class LocalStore:
         self._broker_config = load(
             BrokerConfig,
             overrides={
-                "port": self._api_port,
+                "port": api_port,
                 "admin_port": broker_port,
                 "auto_create_topics": True,
                 **shared_settings,
@@ -86,10 +87,14 @@ class LocalStore:
     @property
     def url(self) -> str:
         """What ``tidemark.connect`` takes."""
-        return f"http://127.0.0.1:{self._api_port}"
+        return f"http://127.0.0.1:{self._broker_config.port}"
 
     def __enter__(self) -> LocalStore:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            shutil.rmtree(self._run_dir, ignore_errors=True)
+            raise
         return self
 
     def __exit__(
