@@ -85,6 +85,7 @@ class Offsets:
         """Of those who wait until all that moved is in the log."""
         self._dirty = asyncio.Event()
         self._failing: str | None = None
+        self._finished = False
         self.changes = 0
         """Grows with every change: whoever keeps a copy sees that it is old."""
         self.recount()
@@ -153,7 +154,13 @@ class Offsets:
         Raises why it cannot be written, DiskFull for one, and NotServing if the node stops before:
         it is served nevertheless, and written when that is possible again.
         """
-        if self._moved:
+        if self._moved and self._finished:
+            # Of a request in hand while the node stops: nobody writes any more.
+            if not await self._try_to_write():
+                raise NotServing(
+                    "the node is stopping. The offsets are not on disk.", "Commit them again."
+                )
+        elif self._moved:
             if self._written is None:
                 self._written = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._written)
@@ -178,6 +185,7 @@ class Offsets:
 
     async def finish(self) -> None:
         """Write what is left: the node stops. To be called before appending ends."""
+        self._finished = True
         if self._moved and not await self._try_to_write():
             log.warning(
                 "the last commits of groups could not be written: their messages come again",

@@ -11,10 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.broker import state_log as state_log_module
 from services.broker.append import Append, Appended
 from services.broker.flusher import Flusher
+from services.broker.groups.offsets import Offsets
 from services.broker.queue_offsets import QueueOffsets
 from services.broker.snapshot_places import SnapshotPlaces
 from services.broker.state_log import StateLog
@@ -221,3 +224,48 @@ def test_the_newest_snapshot_is_the_last_one_that_is_on_disk_to_its_end() -> Non
     places.complete(600)
     assert places.newest(1000) == 300
     assert SnapshotPlaces(77).newest(0) == 77
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["commit", "write", "topic", "slice", "snapshot"]),
+        st.integers(0, 3),
+        st.integers(0, 30),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS, st.sampled_from([700, 3000, 20_000]))
+def test_offsets_are_the_same_from_every_snapshot_whatever_comes_in_between(
+    steps: list[tuple[str, int, int]], file_size: int
+) -> None:
+    async def run() -> None:
+        files, log = made(file_size)
+        served = BrokerState()
+        offsets = Offsets(served, log, flushed=lambda: files.end)
+        log.offsets_now = offsets.now
+        for step, number, offset in steps:
+            match step:
+                case "commit":
+                    offsets.accept(f"g{number}", {("t", offset % 5): offset})
+                case "write":
+                    await offsets.finish()
+                case "topic":
+                    await log.append_state(topic(f"t{number}", offset + 1))
+                case "slice" if log._slices:
+                    await log._append_slice()
+                case "snapshot":
+                    await log.append_snapshot()
+                case _:
+                    pass
+        await offsets.finish()
+        await log._finish_slices()
+        told = {group: pairs for group, pairs in served.offsets.items() if pairs}
+        starts = [at for at, body in files.log if (records.part_of(body) or (1, 1))[0] == 0]
+        for start in [0, *starts]:
+            state = files.suffix(start)
+            if start == 0 or state.snapshots:
+                assert state.offsets == told
+
+    asyncio.run(run())

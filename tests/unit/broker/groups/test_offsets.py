@@ -163,6 +163,19 @@ async def test_commits_that_a_stop_cuts_off_are_named(caplog: pytest.LogCaptureF
     assert line.__dict__["queues"] == 2
 
 
+async def test_a_commit_during_the_stop_is_written_or_refused_and_never_waits_for_ever() -> None:
+    log = Log()
+    offsets = made(log)
+    await offsets.finish()
+    offsets.accept("g", {("t", 0): 1})
+    await offsets.durable()
+    assert log.replayed == {"g": {("t", 0): 1}}
+    log.fault = NotServing("the node is stopping.", "Try again.")
+    offsets.accept("g", {("t", 0): 2})
+    with pytest.raises(NotServing):
+        await offsets.durable()
+
+
 async def test_nothing_of_a_removed_group_is_written_behind_its_deletion() -> None:
     log = Log()
     offsets = made(log)
