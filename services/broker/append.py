@@ -263,7 +263,7 @@ class Append:
                 behind=behind,
                 limit=self._dispatch_lag_max,
             )
-        if self._appender.reserved_bytes < total + self._reserve:
+        if self._appender.reserved_bytes < total + self._reserve + self._files.kept_back:
             # Also while it is not known yet whether a file can be made: what is left is kept for
             # the broker's own records.
             self._files.raise_why_not()

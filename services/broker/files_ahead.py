@@ -55,7 +55,10 @@ class FilesAhead:
         self.refusal: StoreError | None = None
         """Why sends are refused although files can be made; None: they are not."""
         self.guard: Callable[[], None] = lambda: None
-        """Called in the thread before files are made. Raises DiskFull to keep them from being."""
+        """Called in the thread before files are made. Raises DiskFull to keep them from being: the
+        one that is ahead is left to the broker's own records then."""
+        self.kept_back = 0
+        """Bytes of log that sends leave alone, besides the usual reserve: a file, or nothing."""
         self.on_made: Callable[[], None] = lambda: None
         """Called on the loop after each attempt to make files."""
         self._was_prepared = False
@@ -144,7 +147,15 @@ class FilesAhead:
             self.on_made()
 
     def _guarded(self) -> None:
-        self.guard()
+        """Blocks, in the thread. The first time nothing is asked: what appending needs has to be
+        there, or not even the start could be recorded."""
+        if self._was_prepared:
+            try:
+                self.guard()
+            except DiskFull:
+                self.kept_back = self._file_size
+                raise
+        self.kept_back = 0
         self._prepare()
 
     async def _wake_on(self, stop: asyncio.Event) -> None:

@@ -9,7 +9,8 @@ power cut, in the middle of a removal does not pass for a loss and have everythi
 
 A few files at a time, between two steps of dispatch; the last file of a queue and of the index
 stays, however old: it keeps the numbering. Before: the broker published MIN. After: it lets go of
-what it has mapped when CLEANED_MIN has followed.
+what it has mapped when CLEANED_MIN has followed; on a full disk it waits for RELEASED_MIN, which
+says that the log's own files are let go of here.
 """
 
 from __future__ import annotations
@@ -148,9 +149,16 @@ class Cleaning:
         self._positions.publish(Slot.REMOVING_ENTRIES, now.entries - removed.entries)
 
     def _end_round(self, log_min: int) -> None:
-        """Everything below is gone; so is the log's own name, or its mapping here keeps its blocks:
-        the broker removes it a moment after it has published MIN."""
-        self._log.files.refresh()
-        first = self._log.files.min_offset
-        if first is None or first >= log_min:
-            self._positions.publish(Slot.CLEANED_MIN, log_min)
+        """Everything below is gone."""
+        self._positions.publish(Slot.CLEANED_MIN, log_min)
+
+    def release(self) -> None:
+        """Let go of log files that are gone, and say so. Cheap; the broker removes a name a moment
+        after it has published MIN, and rings both times."""
+        log_min = self._positions.get(Slot.MIN)
+        if log_min == self._positions.get(Slot.RELEASED_MIN):
+            return
+        files = self._log.files
+        files.refresh()
+        if files.min_offset is None or files.min_offset >= log_min:
+            self._positions.publish(Slot.RELEASED_MIN, log_min)

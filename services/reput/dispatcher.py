@@ -455,6 +455,10 @@ class Dispatcher:
         """
         return self._cleaning.step() if self.may_clean else 0
 
+    def release(self) -> None:
+        """Let go of log files that retention has removed."""
+        self._cleaning.release()
+
     def _removed(self, change: Removed) -> None:
         # Not ``_settle``: a step may be interrupted, and its units are in the totals already.
         position, (units, firsts), entries, removed = self._settled

@@ -215,6 +215,7 @@ class Follower:
 
     async def _clean(self) -> None:
         """Some of what a shorter log asks for; the rest after the next step."""
+        self._dispatcher.release()
         now = self._clock.monotonic()
         if now < self._clean_at or not self._dispatcher.may_clean:
             return

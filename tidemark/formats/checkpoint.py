@@ -112,6 +112,8 @@ class Slot(IntEnum):
     """RESUME_FIRSTS may lag behind the files by so much: leading queue files were removed."""
     REMOVING_ENTRIES = _REPUT + 13
     """RESUME_INDEX_ENTRIES may be ahead of the files by so much."""
+    RELEASED_MIN = _REPUT + 14
+    """Reput has no log file mapped that ends at or below here: their blocks are free."""
 
     # ha
     CONFIRM = _HA

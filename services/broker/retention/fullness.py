@@ -117,27 +117,28 @@ class Fullness:
         )
 
     def _guard(self) -> None:
-        """Keep files from being made ahead where one more would bring sends to a stop. Any thread.
+        """Keep files from being made where one more would bring sends to a stop. Any thread.
 
-        Not if there is none ahead: the broker's own records need it, and would come to an end on a
-        disk that somebody else keeps full.
+        One ahead is made all the same: the broker's own records need it, and would come to an end
+        on a disk that somebody else keeps full. Sends leave it alone (``files_ahead.kept_back``).
         """
         files, limit = self._appender.files, self._policy.warning_percent
-        if not files.ready_ahead:
-            return
         space = self._disk.space(files.directory)
         then = percent_used(space.used + files.file_size, space.available - files.file_size)
-        if then is not None and then > limit:
-            raise DiskFull(
-                f"one more log file of {files.file_size} bytes would fill the file system of "
-                f"{files.directory} to {then} %; above {limit} % nothing is taken. What is stored "
-                "stays readable.",
-                "Free space or enlarge it; log files are made again by themselves.",
-                path=files.directory,
-                free_bytes=space.available,
-                used_percent=then,
-                limit=limit,
-            )
+        if then is None or then <= limit:
+            return
+        if not files.ready_ahead:
+            files.prepare_next(1)
+        raise DiskFull(
+            f"one more log file of {files.file_size} bytes would fill the file system of "
+            f"{files.directory} to {then} %; above {limit} % nothing is taken. What is stored "
+            "stays readable.",
+            "Free space or enlarge it; log files are made again by themselves.",
+            path=files.directory,
+            free_bytes=space.available,
+            used_percent=then,
+            limit=limit,
+        )
 
     # -- what is said -----------------------------------------------------------------------------
 

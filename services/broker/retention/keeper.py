@@ -50,8 +50,10 @@ log = logging.getLogger(__name__)
 INTERVAL_S: Final = 1.0
 SETTLE_INTERVAL_S: Final = 0.1
 """While members hold messages that are gone: between two commits of theirs, mostly."""
+LET_GO_INTERVAL_S: Final = 0.02
+"""While reput is waited for: it answers within milliseconds."""
 LET_GO_MAX_S: Final = 5.0
-"""Reput is not waited for longer: it may be down."""
+"""It is not waited for longer: it may be down."""
 WARN_INTERVAL_S: Final = 10.0
 """Groups are looked through so often while a deletion is near,"""
 LOOK_INTERVAL_S: Final = 60.0
@@ -147,7 +149,13 @@ class Retention:
         while not stop.is_set():
             self._wake.clear()
             await self.judge(stop)
-            await _wait(self._wake, SETTLE_INTERVAL_S if self._expiry.is_waiting else INTERVAL_S)
+            await _wait(self._wake, self._pause_s)
+
+    @property
+    def _pause_s(self) -> float:
+        if self._clock.monotonic() < self._let_go_by:
+            return LET_GO_INTERVAL_S
+        return SETTLE_INTERVAL_S if self._expiry.is_waiting else INTERVAL_S
 
     async def judge(self, stop: asyncio.Event) -> None:
         """One round: count, let files go, warn."""
@@ -175,7 +183,7 @@ class Retention:
         if cleaned != self._cleaned:
             self._cleaned = cleaned
             self._on_names_gone()
-        if cleaned >= self._positions.get(Slot.MIN):
+        if self._positions.get(Slot.RELEASED_MIN) >= self._positions.get(Slot.MIN):
             self._let_go_by = 0.0
 
     # -- files ------------------------------------------------------------------------------------

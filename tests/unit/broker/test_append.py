@@ -371,6 +371,13 @@ async def test_a_guard_keeps_files_from_being_made_and_every_attempt_is_told(
         with pytest.raises(DiskFull, match="90 %"):
             await parts.files.wait()
         assert [type(failure) for failure in attempts] == [DiskFull]
+        assert parts.files.kept_back == FILE_SIZE
+        # Two files are ahead, one of them is left to the broker: what is in the way is not in it.
+        _, refusal = await fill(parts, 5000)
+        assert isinstance(refusal, DiskFull)
+        assert parts.appender.reserved_bytes >= FILE_SIZE + FILE_SIZE // 4
+        assert parts.appender.files.ready_ahead == 1
+        await parts.store(message(body=bytes(20_000)), own=True)
         parts.files.guard = lambda: None
         await parts.files.wait()
         assert attempts[-1] is None

@@ -6,6 +6,7 @@ log file's name, is played here.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from random import Random
 
@@ -23,6 +24,7 @@ from tests.support.sim_disk import SimCrash, SimDisk
 from tests.support.small_store import BOOT, CONFIG, SmallStore
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.filenames import offset_name
+from tidemark.formats.queue_unit import Unit
 from tidemark.offsets import PhysicalOffset
 
 ROOT = Path("/sim/store")
@@ -129,6 +131,20 @@ def test_leading_files_of_expired_records_go_and_the_last_of_a_queue_stays() -> 
     assert index_after == index_before[-len(index_after) :]
     assert filled.small.positions.get(Slot.CLEANED_MIN) == log_min
     check_answers(disk, filled.small.positions, filled, log_min)
+
+
+def test_it_is_said_when_the_logs_own_files_are_let_go_of() -> None:
+    """A file that is mapped keeps its blocks: on a full disk the broker waits for this."""
+    disk = SimDisk(6)
+    filled = Filled(disk)
+    get = filled.small.positions.get
+    filled.small.positions.publish(Slot.MIN, FILE_SIZE)
+    filled.dispatcher.release()
+    assert get(Slot.RELEASED_MIN) == 0, "the name is still there"
+    disk.unlink(filled.small.store.commit_log_dir / offset_name(0))
+    filled.dispatcher.release()
+    assert get(Slot.RELEASED_MIN) == FILE_SIZE
+    assert get(Slot.CLEANED_MIN) == 0
 
 
 def test_dispatch_goes_on_behind_a_cleaning_and_totals_are_right_again() -> None:
@@ -257,3 +273,123 @@ def test_killed_at_any_operation_nothing_is_made_again(after: int, power: str) -
     assert last.decision is not None
     assert last.decision.queue_mode is QueueMode.CONTINUE
     assert PhysicalOffset(last.dispatched) == filled.small.end
+
+
+# -- many starts, at random ----------------------------------------------------------------------
+
+
+class Node:
+    """The same store over many starts: what it was sent, and what of it is promised."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.disk = SimDisk(seed)
+        self.units: dict[tuple[str, int], list[Unit]] = {}
+        self.sent = self.log_min = 0
+        self.start()
+
+    def start(self) -> None:
+        self.small = SmallStore(ROOT, disk=self.disk)
+        self.log_min = self.small.recovered.min_offset
+        self.dispatcher = dispatcher_of(self.disk, self.small.positions)
+
+    def forget_unanswered(self) -> None:
+        """Messages whose send was interrupted: those that are there count, the others do not."""
+        next_offsets = self.small.recovered.next_queue_offsets
+        for key, number in next_offsets.items():
+            units = self.units.setdefault(key, [])
+            del units[number:]
+            if len(units) < number:  # stored, and interrupted before it was told
+                assert len(units) == number - 1
+                units.append(self.unit_of_last())
+
+    def unit_of_last(self) -> Unit:
+        """Of the record at the end of the log."""
+        log = CommitLogReader(self.small.store, self.small.positions)
+        at, last = log.min_offset, None
+        while at < self.small.end:
+            record = log.record(at, self.small.end)
+            if record is None:
+                at = log.next_file(at)
+                continue
+            last = Unit(record.physical_offset, record.size, 0)
+            at = PhysicalOffset(at + record.size)
+        log.close()
+        assert last is not None
+        return last
+
+    def put(self) -> None:
+        for _ in range(self.random.randrange(1, 40)):
+            topic, queue = self.random.choice([*QUEUES, ("rare", 0)][: 3 + (self.sent % 29 == 0)])
+            unit = self.small.put(topic, queue, body=b"x" * self.random.randrange(300), keys="all")
+            self.small.flush()
+            self.units.setdefault((topic, queue), []).append(unit)
+            self.sent += 1
+
+    def shorten(self) -> None:
+        """As retention does: never the last file, nothing above the durable mark."""
+        durable = self.small.positions.get(Slot.DISPATCHED_DURABLE)
+        last = self.small.end - self.small.end % FILE_SIZE
+        new_min = min(durable - durable % FILE_SIZE, last)
+        if new_min <= self.log_min:
+            return
+        self.small.positions.publish(Slot.MIN, new_min)
+        directory = self.small.store.commit_log_dir
+        for start in range(self.log_min, new_min, FILE_SIZE):
+            self.disk.unlink(directory / offset_name(start))
+            self.disk.sync_directory(directory)
+            self.log_min = start + FILE_SIZE
+
+    def work(self) -> None:
+        for _ in range(self.random.randrange(2, 14)):
+            match self.random.randrange(6):
+                case 0:
+                    self.put()
+                case 1 | 2:
+                    self.dispatcher.step(self.random.choice((500, 5000, 1 << 20)))
+                case 3:
+                    self.dispatcher.sync()
+                case 4:
+                    self.shorten()
+                case _:
+                    self.dispatcher.clean()
+
+    def check(self) -> None:
+        """All that the log still has is found; numbers go on where they were."""
+        dispatch_all(self.dispatcher)
+        self.dispatcher.sync()
+        clean_all(self.dispatcher)
+        positions, store = self.small.positions, self.small.store
+        log = CommitLogReader(store, positions)
+        for (topic, queue), units in self.units.items():
+            reader = ConsumeQueueReader(store, topic, queue, log)
+            assert reader.max_offset(positions.get(Slot.DISPATCHED)) == len(units)
+            kept = [n for n, unit in enumerate(units) if unit.physical_offset >= self.log_min]
+            assert reader.min_offset(self.log_min) == (kept[0] if kept else len(units))
+            assert [reader.unit(number) for number in kept] == [units[number] for number in kept]
+            reader.close()
+        log.close()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_over_many_starts_nothing_that_the_log_has_is_missed(seed: int) -> None:
+    node = Node(seed)
+    for _ in range(8):
+        node.disk.crash_at = node.disk.operations + node.random.randrange(1, 400)
+        with contextlib.suppress(SimCrash):
+            node.work()
+        get = node.small.positions.get
+        # This boot's id stays the same here, so nothing unflushed may be lost to the cut.
+        cut = node.random.random() < 0.4 and get(Slot.WRITTEN) == get(Slot.FLUSHED)
+        if cut:
+            node.disk = node.disk.power_cut(node.random)
+        else:
+            node.disk = node.disk.copy()
+        had_synced = get(Slot.DISPATCHED_DURABLE) > 0
+        node.start()
+        node.forget_unanswered()
+        assert node.dispatcher.decision is not None
+        if had_synced and not cut:
+            assert node.dispatcher.decision.queue_mode is QueueMode.CONTINUE
+            assert node.dispatcher.decision.index_mode is IndexMode.CONTINUE
+        node.check()

@@ -213,8 +213,9 @@ class RetainedStore:
         )
 
     def reput_follows(self) -> None:
-        """Reput has removed what the log's start asks for."""
-        self.small.positions.publish(Slot.CLEANED_MIN, self.small.positions.get(Slot.MIN))
+        """Reput has let go of the log's files and removed its own."""
+        for slot in (Slot.RELEASED_MIN, Slot.CLEANED_MIN):
+            self.small.positions.publish(slot, self.small.positions.get(Slot.MIN))
 
     async def judge(self) -> None:
         """One round."""
