@@ -7,6 +7,9 @@ says must be there as records. Levels of delay are short here, everything else i
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +17,7 @@ from typing import Any
 import pytest
 
 import tidemark as sdk
+from tests.support.command import PROJECT
 from tests.support.node import Node, wait_until
 from tests.support.verbs import (
     QUEUES,
@@ -287,6 +291,39 @@ async def test_queues_move_to_a_member_that_joins_and_back_when_it_leaves(node: 
         first.stop()
         await reading
     assert log_of(node).groups["team"].name == "team"
+
+
+def test_a_follower_that_is_interrupted_leaves_its_group_and_gets_nothing_again(
+    node: Node,
+) -> None:
+    produce(node, "followed", [f"line {number}" for number in range(50)])
+    follower = subprocess.Popen(
+        [
+            # As a terminal starts it: who runs the tests in the background ignores SIGINT.
+            *("env", "--default-signal=INT", sys.executable, "-m", "tidemark.cli.main"),
+            *("consume", "followed", "--group", "watchers", "--follow", "--url", node.api_url),
+        ],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert follower.stdout is not None
+    assert follower.stderr is not None
+    lines = [follower.stdout.readline() for _ in range(50)]
+    assert len(set(lines)) == 50
+    wait_until(
+        lambda: log_of(node).ends("followed").items() <= log_of(node).offsets["watchers"].items(),
+        "all of it to be committed",
+    )
+    assert len(command(node, "group", "describe", "watchers")["members"]) == 1
+    follower.send_signal(signal.SIGINT)
+    assert follower.wait(30) == 0
+    assert (follower.stdout.read(), follower.stderr.read()) == (b"", b"")
+    follower.stdout.close()
+    follower.stderr.close()
+    # It has left: nobody waits for its session to end.
+    assert command(node, "group", "describe", "watchers")["members"] == []
+    assert consumed(node, "followed", "watchers") == []
 
 
 async def until(condition: Callable[[], object], what: str) -> None:

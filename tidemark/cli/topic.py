@@ -7,6 +7,7 @@ from typing import Final
 import click
 
 from tidemark.cli.output import (
+    as_json,
     expected_errors,
     output_option,
     print_facts,
@@ -15,7 +16,7 @@ from tidemark.cli.output import (
     url_option,
     with_client,
 )
-from tidemark.cli.times import DURATION
+from tidemark.cli.times import DURATION, shown_duration
 from tidemark.client.client import Client
 from tidemark.client.messages import Topic
 from tidemark.errors import UnknownTopic
@@ -70,14 +71,13 @@ async def _create(client: Client, name: str, queues: int | None, retention_ms: i
 def list_topics(everything: bool, url: str) -> None:
     """List all topics."""
     topics = with_client(url, lambda client: client.topics())
-    print_rows(
-        [
-            {"topic": found.name, "queues": found.queues}
-            for found in topics
-            if everything or not found.system
-        ],
-        ["topic", "queues"],
-    )
+    rows: list[dict[str, object]] = []
+    for found in topics:
+        if everything or not found.system:
+            retention_ms = found.settings.get("retention_ms")
+            row = {"topic": found.name, "queues": found.queues, "retention_ms": retention_ms}
+            rows.append(row if as_json() else row | {"retention": shown_duration(retention_ms)})
+    print_rows(rows, ["topic", "queues", "retention"])
 
 
 @topic.command()
