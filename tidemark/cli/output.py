@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, Any, Final, ParamSpec, TypeVar
+from typing import IO, Any, Final, Literal, ParamSpec, TypeVar
 
 import click
 import uvloop
@@ -168,7 +168,9 @@ def table_of(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> Ta
     for column in columns:
         known = [row[column] for row in rows if row.get(column) is not None]
         numeric = bool(known) and all(isinstance(value, int | float) for value in known)
-        table.add_column(column.replace("_", " "), justify="right" if numeric else "left")
+        justify: Literal["left", "right"] = "right" if numeric else "left"
+        # Folded where the terminal is narrow: half an id is none.
+        table.add_column(column.replace("_", " "), justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row.get(column)) for column in columns))
     return table
