@@ -134,7 +134,8 @@ class GroupConfigs:
 
     def list(self) -> list[GroupConfig]:
         """All groups by name."""
-        return [group for _, group in sorted(self._state.groups.items())]
+        groups = self._state.groups
+        return [groups[name] for name in sorted(groups)]
 
     # -- changing --------------------------------------------------------------------------------
 
