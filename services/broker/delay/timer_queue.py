@@ -11,6 +11,7 @@ wrote the units. After: ``slices``.
 
 from __future__ import annotations
 
+import errno
 import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from shared.files.consume_queue import ConsumeQueueReader, ConsumeQueues
 from shared.files.queue_math import is_filler
 from shared.runtime.clock import BootId
 from tidemark.clock import Clock
+from tidemark.errors import DiskFull, FileNotReady, StoreError
 from tidemark.formats import delay
 from tidemark.formats.delay import TIMER_LEVEL, TIMER_QUEUE, TIMER_TOPIC
 from tidemark.formats.queue_unit import Unit
@@ -60,6 +62,7 @@ class TimerQueue:
         self._times: PendingTimes | None = None
         self._reopen_at = 0.0
         self._whole_from = 0
+        self._cannot: StoreError | None = None
 
     # -- the file --------------------------------------------------------------------------------
 
@@ -73,30 +76,39 @@ class TimerQueue:
         end = int(queue.max_offset(readable))
         if not end or self._clock.monotonic() < self._reopen_at:
             return
-        with self._loses():
+        with self._loses(again=True):
             times = PendingTimes(self._path, self._boot_id)
             if not _is_of_this_log(times, queue, readable):
                 times.discard()
                 times = PendingTimes(self._path, self._boot_id)
             self._times = times
-            self._whole_from = end if times.read_to == 0 else 0
+            # Not only of a file made anew: 1. messages are carried; 2. the disk is full when the
+            # file is to keep that, and progress is told; 3. a kill: it holds them, and their
+            # copies, which would go as well, lie behind more than is read at once.
+            self._whole_from = end
             times.remove_through(*progress.timer)
             cancelled = (at for level, at in progress.cancelled if level == TIMER_LEVEL)
             for queue_offset in (*progress.done, *cancelled):
                 _remove(times, queue_offset)
             times.commit()
+            self._cannot = None
 
     @property
     def is_open(self) -> bool:
         """Whether there is a file to ask."""
         return self._times is not None
 
+    @property
+    def cannot(self) -> StoreError | None:
+        """Why the file, which was lost, could not be opened again when that was last tried."""
+        return self._cannot
+
     @contextmanager
-    def _loses(self) -> Iterator[None]:
+    def _loses(self, *, again: bool = False) -> Iterator[None]:
         """What SQLite or the disk refuses costs the file, for a while, and nothing else.
 
         What was committed is still right: it knows of nothing that the log does not. A damaged
-        file goes.
+        file goes. again: it is being opened.
         """
         try:
             yield
@@ -116,6 +128,8 @@ class TimerQueue:
                 with suppress(OSError):
                     remove(self._path)
             self._reopen_at = self._clock.monotonic() + REOPEN_AFTER_S
+            if again:
+                self._cannot = _refusal(error, self._path)
 
     # -- in --------------------------------------------------------------------------------------
 
@@ -281,6 +295,20 @@ def _is_of_this_log(
         return False
     unit = queue.unit(QueueOffset(times.read_to - 1))
     return unit is None or is_filler(unit.physical_offset, unit.size) or unit.end == times.log_end
+
+
+def _refusal(error: sqlite3.Error | OSError, path: Path) -> StoreError:
+    """What SQLite or the disk said, as those who wait for the file are told."""
+    if isinstance(error, OSError):
+        is_full = error.errno == errno.ENOSPC
+    else:
+        is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    kind = DiskFull if is_full else FileNotReady
+    return kind(
+        f"the file of pending times cannot be opened: {error}. What waits for any time waits on.",
+        "Make room on the disk." if is_full else "See the path's permissions and the disk.",
+        path=path,
+    )
 
 
 def _entry(row: Pending) -> Entry:

@@ -189,10 +189,14 @@ class Waiting:
     ) -> list[Slice] | None:
         """Slices that carry some of what lies below physical_offset; [] if nothing does.
 
-        None: the timer's queue has not been read to its end yet: ask again.
+        None: the timer's queue has not been read to its end yet: ask again. Raises DiskFull, or
+        FileNotReady, if its sorted file cannot be opened: whoever makes room on a full disk must
+        not wait for a file that waits for room.
         """
         progress = self._progress
         if self._timer.take_in(progress, ends.kept) or not self._timer_is_known(ends):
+            if self._timer.cannot is not None:
+                raise self._timer.cannot
             return None
         found: list[Entry] = []
         for level in sorted(progress.levels):

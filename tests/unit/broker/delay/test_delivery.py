@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -12,6 +14,7 @@ import pytest_asyncio
 
 from services.broker.delay import timer_queue
 from services.broker.delay.build import FILE
+from services.broker.delay.pending_times import PendingTimes
 from shared.state.records import TopicConfig
 from tests.support.delayed_store import DelayedStore, Killed
 from tests.support.small_broker import BORN, FIRST_MS, HOST, LEVELS_MS
@@ -22,6 +25,13 @@ from tidemark.formats.hashing import SCHEDULE_TOPIC
 
 SEEDS = range(20)
 WHAT = ("send", "send", "turn", "turn", "clock", "kill", "cancel", "carry", "refuse")
+
+
+def full_error() -> sqlite3.OperationalError:
+    """What SQLite raises on a full disk."""
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    return error
 
 
 @pytest_asyncio.fixture
@@ -203,23 +213,45 @@ async def test_a_file_that_missed_its_last_commit_delivers_nothing_before_it_has
     await store.turn()
 
     def is_full(times: PendingTimes) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
+        store.dispatch()
+        raise full_error()
 
     with monkeypatch.context() as full:
         full.setattr(PendingTimes, "commit", is_full)
-        await store.delayed.carry_below(store.dispatched())
-    store.wait_level(b"level", 1)
-    store.now_ms += 1000
-    await store.turn()
-    await store.turn()
-    assert store.delay_now().levels[1] == 1
-    await store.kill()
+        with pytest.raises(DiskFull):
+            await store.delayed.carry_below(store.dispatched())
+        store.wait_level(b"level", 1)
+        store.now_ms += 1000
+        await store.turn()
+        await store.turn()
+        assert store.delay_now().levels[1] == 1
+        await store.kill()
     monkeypatch.setattr(timer_queue, "TAKE_IN_MAX", 2)
     monkeypatch.setattr(timer_queue, "UNITS_AT_ONCE", 2)
     store.now_ms += 5000
     await store.turn()
     expected = [b"kept", b"level", *(b"%d" % number for number in range(6))]
     assert sorted(store.delivered()) == sorted(expected)
+
+
+async def test_carrying_does_not_wait_for_a_file_that_waits_for_room(
+    store: DelayedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. The disk is full, and SQLite's file lost; 2. retention wants to make room, and lets what
+    waits be carried first; 3. that waited for the file to be opened, which needs room."""
+
+    def is_full(times: PendingTimes) -> None:
+        raise full_error()
+
+    store.wait_until(b"a", FIRST_MS + 5000)
+    monkeypatch.setattr(PendingTimes, "commit", is_full)
+    await store.turn()
+    with pytest.raises(DiskFull):
+        await asyncio.wait_for(store.delayed.carry_below(store.dispatched()), 30)
+    monkeypatch.undo()
+    store.now_ms += 5000
+    await store.turn()
+    assert store.delivered() == [b"a"]
 
 
 async def test_a_file_of_another_log_is_not_believed(store: DelayedStore, tmp_path: Path) -> None:
