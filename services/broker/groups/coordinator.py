@@ -106,6 +106,15 @@ class Coordinator:
         live = self._live.find(group)
         return None if live is None else live.roster.owner((topic, queue))
 
+    def holder(self, group: str, topic: str, queue: int) -> str | None:
+        """The member that may still commit what it got of the queue: its owner, or while the queue
+        is in transit the one that had it last."""
+        live = self._live.find(group)
+        if live is None:
+            return None
+        roster, key = live.roster, (topic, queue)
+        return next((name for name in roster.members if roster.holds(name, key)), None)
+
     def deliveries(self, group: str, topic: str, queue: int, queue_offset: int) -> Delivery | None:
         """To whom a message was handed out last; None if that is not known (any more)."""
         return self._deliveries.find(group, (topic, queue), queue_offset)

@@ -45,8 +45,8 @@ class Committed(Protocol):
 class Readers(Protocol):
     """Who reads what (``groups.coordinator.Coordinator``)."""
 
-    def owner(self, group: str, topic: str, queue: int) -> str | None:
-        """The member that has the queue."""
+    def holder(self, group: str, topic: str, queue: int) -> str | None:
+        """The member that may commit what it got of the queue."""
         ...
 
     def in_flight(self, group: str) -> Mapping[Queue, int]:
@@ -243,11 +243,11 @@ class Expiry:
         """A queue that began at begin begins at end: count what the group has lost."""
         if not unread(committed, begin, end):
             return 0
-        owner = self._readers.owner(group, *queue)
+        holder = self._readers.holder(group, *queue)
         reading = None
-        if owner is not None:
+        if holder is not None:
             in_flight = self._readers.in_flight(group).get(queue, 0)
-            reading = Reading(owner, committed + in_flight)
+            reading = Reading(holder, committed + in_flight)
         lost = self._losses.moved_up(
             group, queue, committed=committed, old_min=begin, new_min=end, reading=reading
         )
@@ -262,8 +262,8 @@ class Expiry:
         """Count what turned out to be lost, of messages that were in members' hands."""
         for group, queue in self._losses.waiting:
             committed = self._committed.of_group(group).get(queue)
-            owner = self._readers.owner(group, *queue)
-            lost = self._losses.settle(group, queue, committed=committed, owner=owner)
+            holder = self._readers.holder(group, *queue)
+            lost = self._losses.settle(group, queue, committed=committed, holder=holder)
             self._skip(group, queue, lost)
 
     def _skip(self, group: str, queue: Queue, lost: int) -> int:

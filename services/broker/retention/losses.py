@@ -59,7 +59,8 @@ class Losses:
     ) -> int:
         """A queue's minimum goes from old_min to new_min: how many messages the group lost.
 
-        committed: the next queue offset to consume. reading: of the member that owns the queue.
+        committed: the next queue offset to consume. reading: of the member that has the queue, or
+        had it last and may still commit.
         """
         first = max(committed, old_min)
         in_hands_end = first if reading is None else min(max(reading.next_offset, first), new_min)
@@ -73,11 +74,11 @@ class Losses:
             self._ranges += 1
         return new_min - in_hands_end
 
-    def settle(self, group: str, queue: Queue, *, committed: int | None, owner: str | None) -> int:
+    def settle(self, group: str, queue: Queue, *, committed: int | None, holder: str | None) -> int:
         """See what became of messages in hands: how many are lost, now that it is known.
 
         committed: what the group has committed now; None: it is gone, with all of its offsets.
-        owner: the member that has the queue now.
+        holder: the member that may commit what it got of the queue now.
         """
         ranges = self._in_hands.pop((group, queue), [])
         self._ranges -= len(ranges)
@@ -86,7 +87,7 @@ class Losses:
             first = held.end if committed is None else max(held.first, committed)
             if first >= held.end:
                 continue
-            if held.member == owner:
+            if held.member == holder:
                 kept.append(held._replace(first=first))
             else:
                 lost += held.end - first

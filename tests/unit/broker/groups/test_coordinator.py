@@ -103,11 +103,16 @@ async def test_a_queue_changes_hands_when_its_old_owner_has_let_go(rig: Rig) -> 
     heard = await rig.join("m1", generation=first.generation, holding=set(first.assignment))
     moving = set(first.assignment) - set(heard.assignment)
     assert len(moving) == 2
+    for queue in moving:
+        assert rig.coordinator.owner(GROUP, *queue) is None
+        assert rig.coordinator.holder(GROUP, *queue) == "m1"
     if ALL[3] in moving:
         await rig.commit({ALL[3]: 2}, generation=heard.generation)  # it may still finish
     await rig.join("m1", generation=heard.generation, holding=set(heard.assignment))
     third = await rig.join("m2", generation=second.generation)
     assert set(third.assignment) == moving
+    assert {rig.coordinator.holder(GROUP, *queue) for queue in moving} == {"m2"}
+    assert rig.coordinator.holder("nobody", "orders", 0) is None
     assert rig.coordinator.state(GROUP) == "stable"
 
 

@@ -69,7 +69,7 @@ class Groups:
 
     def __init__(self) -> None:
         self.committed: dict[str, dict[tuple[str, int], int]] = {}
-        self.owners: dict[tuple[str, str, int], str] = {}
+        self.holders: dict[tuple[str, str, int], str] = {}
         self.handed_out: dict[str, dict[tuple[str, int], int]] = {}
 
     def groups(self) -> Iterable[str]:
@@ -78,8 +78,8 @@ class Groups:
     def of_group(self, group: str) -> Mapping[tuple[str, int], int]:
         return self.committed.get(group, {})
 
-    def owner(self, group: str, topic: str, queue: int) -> str | None:
-        return self.owners.get((group, topic, queue))
+    def holder(self, group: str, topic: str, queue: int) -> str | None:
+        return self.holders.get((group, topic, queue))
 
     def in_flight(self, group: str) -> Mapping[tuple[str, int], int]:
         return self.handed_out.get(group, {})

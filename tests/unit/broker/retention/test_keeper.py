@@ -274,7 +274,7 @@ async def test_messages_in_a_members_hands_are_lost_only_when_the_queue_changes_
     made.fill(4)
     key = ("orders", 0)
     made.groups.committed = {"g": {key: 2}}
-    made.groups.owners["g", "orders", 0] = "m1"
+    made.groups.holders["g", "orders", 0] = "m1"
     made.groups.handed_out = {"g": {key: 3}}
     age(made, 0, 7200)
     await made.judge()
@@ -283,7 +283,7 @@ async def test_messages_in_a_members_hands_are_lost_only_when_the_queue_changes_
     made.groups.committed["g"][key] = 4
     await made.judge()
     assert made.skipped == {("g", "orders"): lost}
-    made.groups.owners["g", "orders", 0] = "m2"
+    made.groups.holders["g", "orders", 0] = "m2"
     await made.judge()
     assert made.skipped == {("g", "orders"): lost + 1}
 
@@ -321,7 +321,7 @@ async def test_what_a_topics_own_retention_hides_is_counted_when_it_does(
     made.hiding = {"orders"}
     key = ("orders", 0)
     made.groups.committed = {"g": {key: 3}, "done": {key: 50}, "other": {("bills", 0): 0}}
-    made.groups.owners["g", "orders", 0] = "m1"
+    made.groups.holders["g", "orders", 0] = "m1"
     made.groups.handed_out = {"g": {key: 4}}
     made.expiry.hidden("orders", 0, 0, 10)
     assert made.skipped == {("g", "orders"): 3}  # 7, 8, 9; the member holds 3 to 6

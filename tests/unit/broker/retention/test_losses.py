@@ -25,9 +25,9 @@ def test_what_a_member_holds_is_not_lost_until_the_queue_changes_hands() -> None
     told = losses.moved_up("g", QUEUE, committed=40, old_min=0, new_min=100, reading=reading)
     assert told == 45
     assert losses.waiting == [("g", QUEUE)]
-    assert losses.settle("g", QUEUE, committed=40, owner="m1") == 0
-    assert losses.settle("g", QUEUE, committed=50, owner="m1") == 0
-    assert losses.settle("g", QUEUE, committed=50, owner="m2") == 5
+    assert losses.settle("g", QUEUE, committed=40, holder="m1") == 0
+    assert losses.settle("g", QUEUE, committed=50, holder="m1") == 0
+    assert losses.settle("g", QUEUE, committed=50, holder="m2") == 5
     assert losses.waiting == []
 
 
@@ -39,14 +39,14 @@ def test_what_a_member_commits_later_was_not_lost() -> None:
         "g", QUEUE, committed=40, old_min=100, new_min=200, reading=Reading("m1", 130)
     )
     assert told == 70
-    assert losses.settle("g", QUEUE, committed=130, owner="m1") == 0
+    assert losses.settle("g", QUEUE, committed=130, holder="m1") == 0
     assert losses.waiting == []
 
 
 def test_a_group_that_was_deleted_loses_nothing_more() -> None:
     losses = Losses()
     losses.moved_up("g", QUEUE, committed=0, old_min=0, new_min=9, reading=Reading("m1", 9))
-    assert losses.settle("g", QUEUE, committed=None, owner=None) == 0
+    assert losses.settle("g", QUEUE, committed=None, holder=None) == 0
     assert losses.waiting == []
 
 
@@ -91,8 +91,8 @@ def test_every_message_is_read_or_lost_and_never_both(data: st.DataObject) -> No
             case _:
                 owner = f"m{step + 1}"
                 in_hands, cursor = set(), max(committed, begin)
-        lost += losses.settle("g", QUEUE, committed=committed, owner=owner)
-    lost += losses.settle("g", QUEUE, committed=committed, owner=None)
+        lost += losses.settle("g", QUEUE, committed=committed, holder=owner)
+    lost += losses.settle("g", QUEUE, committed=committed, holder=None)
     gone = set(range(begin))
     assert lost == len(gone - read)
 
