@@ -107,12 +107,12 @@ class JsonCache:
         never the ``.bak``: it may be what RocketMQ left before our first write, and taking it over
         again would undo every change since. Raises DamagedFile if nothing but a damaged file knows.
         """
-        table = self._foreign(TOPICS, metadata_json.parse_topics, state_known)
+        table = self._foreign(TOPICS, metadata_json.parse_topics, state_known=state_known)
         return None if table is None else [config_of(each) for each in table.topics.values()]
 
     def read_foreign_groups(self, *, state_known: bool) -> list[GroupConfig] | None:
         """The groups as RocketMQ left them, like ``read_foreign_topics``."""
-        table = self._foreign(GROUPS, metadata_json.parse_groups, state_known)
+        table = self._foreign(GROUPS, metadata_json.parse_groups, state_known=state_known)
         if table is None:
             return None
         return [
@@ -123,12 +123,16 @@ class JsonCache:
         self, *, state_known: bool
     ) -> Mapping[str, Mapping[Queue, int]] | None:
         """The consumer offsets as RocketMQ left them, like ``read_foreign_topics``."""
-        table = self._foreign(CONSUMER_OFFSETS, metadata_json.parse_consumer_offsets, state_known)
+        table = self._foreign(
+            CONSUMER_OFFSETS, metadata_json.parse_consumer_offsets, state_known=state_known
+        )
         return None if table is None else offsets_of(table.offsets)
 
     def read_foreign_levels(self, *, state_known: bool) -> Mapping[int, int] | None:
         """The delay levels' progress as RocketMQ left it, like ``read_foreign_topics``."""
-        table = self._foreign(DELAY_OFFSETS, metadata_json.parse_delay_offsets, state_known)
+        table = self._foreign(
+            DELAY_OFFSETS, metadata_json.parse_delay_offsets, state_known=state_known
+        )
         if table is None:
             return None
         return {
@@ -139,12 +143,12 @@ class JsonCache:
     def is_foreign(self) -> bool:
         """RocketMQ wrote at least one of the files last."""
         tables = (
-            self._usable(self._config_dir / TOPICS, metadata_json.parse_topics),
-            self._usable(self._config_dir / GROUPS, metadata_json.parse_groups),
-            self._usable(self._config_dir / CONSUMER_OFFSETS, metadata_json.parse_consumer_offsets),
-            self._usable(self._config_dir / DELAY_OFFSETS, metadata_json.parse_delay_offsets),
+            self._foreign(TOPICS, metadata_json.parse_topics, state_known=True),
+            self._foreign(GROUPS, metadata_json.parse_groups, state_known=True),
+            self._foreign(CONSUMER_OFFSETS, metadata_json.parse_consumer_offsets, state_known=True),
+            self._foreign(DELAY_OFFSETS, metadata_json.parse_delay_offsets, state_known=True),
         )
-        return any(table is not None and table.covered is None for table in tables)
+        return any(table is not None for table in tables)
 
     # -- write -------------------------------------------------------------------------------------
 
@@ -221,11 +225,28 @@ class JsonCache:
 
     # -- one file ----------------------------------------------------------------------------------
 
-    def _foreign(self, name: str, parse: Callable[[str], Table], state_known: bool) -> Table | None:
+    def _foreign(
+        self, name: str, parse: Callable[[str], Table], *, state_known: bool
+    ) -> Table | None:
+        if self._ends_as_ours(self._config_dir / name):
+            return None
         table = self._usable(self._config_dir / name, parse)
         if table is None and not state_known:
             table = self._read(name, parse)
         return None if table is None or table.covered is not None else table
+
+    def _ends_as_ours(self, path: Path) -> bool:
+        try:
+            file = self._disk.open(path, writable=False)
+        except FileNotFoundError:
+            return False
+        try:
+            end = file.pread(metadata_json.END_SIZE, max(0, file.size - metadata_json.END_SIZE))
+        except StrayFile:
+            return False
+        finally:
+            file.close()
+        return metadata_json.ends_as_ours(end)
 
     def _write(
         self,

@@ -8,17 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.files.os_disk import OsDisk
 from shared.state.json_cache import JsonCache
 from shared.state.json_tables import group_entry_of, group_of, offsets_of, offsets_table
 from shared.state.records import GroupConfig
 from tests.support.sim_disk import SimDisk
 from tidemark.formats.metadata_json import (
+    END_SIZE,
+    ConsumerOffsetsTable,
     Covered,
     DataVersion,
+    DelayOffsetsTable,
     GroupEntry,
     GroupsTable,
+    TopicEntry,
+    TopicsTable,
+    consumer_offsets_text,
+    delay_offsets_text,
+    ends_as_ours,
     groups_text,
     parse_groups,
+    topics_text,
 )
 
 CONFIG = Path("/store/config")
@@ -116,3 +126,26 @@ def test_a_file_that_somebody_else_replaced_is_read_again_for_its_version() -> N
     for _ in range(12):
         rocketmq.write_levels({1: 100_000}, covered=Covered(0, 0), now_ms=1)
     assert cache.write_levels({1: 2}, covered=Covered(0, 0), now_ms=2).counter == 14
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_whose_a_file_is_shows_at_its_end_whatever_things_are_called(*, keyed: bool) -> None:
+    name = "tidemark"
+    covered = Covered(3, 2**63 - 1) if keyed else None
+    version = DataVersion()
+    topics = topics_text(TopicsTable(version, {name: TopicEntry(name)}, covered))
+    assert not ends_as_ours(topics.encode()[-END_SIZE:]), "its table sorts behind our key"
+    texts = (
+        groups_text(GroupsTable(version, {name: GroupEntry(name)}, {name: {name: 1}}, covered)),
+        consumer_offsets_text(ConsumerOffsetsTable(version, {(name, name): {0: 1}}, covered)),
+        delay_offsets_text(DelayOffsetsTable(version, {1: 1}, covered)),
+    )
+    for text in texts:
+        assert ends_as_ours(text.encode()[-END_SIZE:]) == keyed
+        assert not ends_as_ours(text.encode()[-END_SIZE:-1])
+        assert not ends_as_ours(text.encode()[-END_SIZE:] + b"}")
+
+
+def test_a_directory_in_the_place_of_a_file_is_nobodys(tmp_path: Path) -> None:
+    (tmp_path / "consumerOffset.json").mkdir()
+    assert not JsonCache(OsDisk(), tmp_path).is_foreign
