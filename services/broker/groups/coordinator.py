@@ -113,6 +113,9 @@ class Coordinator:
         if live is None:
             return None
         roster, key = live.roster, (topic, queue)
+        owner = roster.owner(key)
+        if owner is not None or not roster.in_transit:
+            return owner
         return next((name for name in roster.members if roster.holds(name, key)), None)
 
     def deliveries(self, group: str, topic: str, queue: int, queue_offset: int) -> Delivery | None:
