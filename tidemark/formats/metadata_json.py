@@ -149,8 +149,8 @@ class DelayOffsetsTable(NamedTuple):
 def ends_as_ours(end: bytes) -> bool:
     """Whether the last END_SIZE bytes of a file are those of one that we wrote.
 
-    Told without parsing: offsets of 100,000 groups take a second. False decides nothing: our key may
-    stand elsewhere.
+    Told without parsing: offsets of 100,000 groups take a second. False decides nothing: our key
+    may stand elsewhere.
     """
     return _OUR_END.search(end) is not None
 
