@@ -11,7 +11,7 @@ STORE ?= data
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help setup run test check format lint types contracts crash simulation soak referee bench lock clean
+.PHONY: help setup run test check format lint types contracts chaos crash delay-drill retention simulation soak referee bench lock clean
 
 help: ## Print this list
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -50,6 +50,16 @@ types: setup
 
 contracts: setup
 	$(BIN)/lint-imports
+
+chaos: setup ## Three minutes of consumers that come, go and are killed, at 20,000 messages/s; then an ordered group
+	$(BIN)/python -m tests.support.group_chaos --seconds 180 --rate 20000
+	$(BIN)/python -m tests.support.group_chaos --seconds 180 --rate 2000 --ordered
+
+delay-drill: setup ## A million delayed messages, the node killed five times; prints the lateness and the memory
+	$(BIN)/python -m tests.processes.delay_drill --messages 1000000
+
+retention: setup ## Three minutes of load on a small disk; as root: it mounts a small file system
+	TIDEMARK_RETENTION_SECONDS=$${TIDEMARK_RETENTION_SECONDS:-180} $(BIN)/pytest -s -n0 --timeout 900 tests/processes/test_retention_full_disk.py
 
 crash: setup ## 200 cycles of SIGKILL under load; prints the seed and the counts
 	TIDEMARK_CRASH_CYCLES=$${TIDEMARK_CRASH_CYCLES:-200} $(BIN)/pytest -s --timeout 7200 tests/processes/test_crash.py tests/processes/test_index_kills.py

@@ -164,6 +164,7 @@ class Consuming:
         def forget_names() -> None:
             base.queues.forget()
             base.index_reader.close()
+            self.delayed.names_gone()
 
         self.retention = Retention(
             base.directory,
