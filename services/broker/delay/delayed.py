@@ -176,6 +176,7 @@ class DelayedMessages:
                 )
                 if slices:
                     await self.delivery.append_all(slices, own=True, delivers=False)
+                    await self.delivery.keep()
                     carried += sum(each.message_count for each in slices)
                     lost += sum(each.lost_count for each in slices)
                 elif slices is not None:

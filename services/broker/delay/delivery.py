@@ -1,8 +1,8 @@
 """Delivers what is due: the turns around ``waiting``, and the record of how far they are.
 
 One turn: the thread says what is due; each slice is appended, and in the same step of the loop the
-progress moves, so that no record of it and no cancellation can come in between; then one fdatasync
-for all of them, after which the thread keeps what follows. Progress is told by a ``delay`` record
+progress moves, so that no record of it and no cancellation can come in between; one fdatasync is
+for many turns, and after it the thread keeps what follows. Progress is told by a ``delay`` record
 once a second while it moves. A kill anywhere costs nothing: what was appended names its origin.
 
 Turns, and what ``delayed`` does, exclude each other by one lock. Where the log cannot be
@@ -40,6 +40,8 @@ POLL_S: Final = 0.04
 that a delivery may be late."""
 LET_GO_AFTER_S: Final = 1.0
 """After the log's start has moved."""
+KEEP_INTERVAL_S: Final = 0.5
+"""What was delivered meanwhile, a start after a kill has to learn from the log."""
 RETRY_S: Final = 1.0
 """Between two tries while the log takes no messages or cannot be read."""
 TELL_INTERVAL_S: Final = 1.0
@@ -102,6 +104,9 @@ class Delivery:
         self._start_seen = log_start()
         self._let_go_at: float | None = None
         self._appended = PhysicalOffset(0)
+        self._flush: asyncio.Future[bool] | None = None
+        self._flush_end = PhysicalOffset(0)
+        self._unkept_since: float | None = None
         self._told_at = 0.0
         self._told_end = 0
         self._fault: StoreError | None = None
@@ -141,6 +146,7 @@ class Delivery:
                     await self._recover()
                 if self._may_let_go():
                     await self.in_thread(self._waiting.let_go)
+                await self._keep_what_is_flushed()
                 pause_s = await self._deliver() if self._has_work() else self._pause_s()
                 self._tell()
         except NotServing as refusal:
@@ -223,10 +229,14 @@ class Delivery:
         look = await self.in_thread(self._waiting.look, ends, self._clock.wall_ms())
         self.last_look, self._looked_to = look, ends.kept
         await self.append_all(look.slices, own=False, delivers=True)
+        if look.slices:
+            if self._unkept_since is None:
+                self._unkept_since = self._clock.monotonic()
+            await self._keep_what_is_flushed()
         return 0.0 if look.more else self._pause_s()
 
     async def append_all(self, slices: Sequence[Slice], *, own: bool, delivers: bool) -> None:
-        """Append slices and move the progress; all on disk, and kept, on return.
+        """Append slices and move the progress; to be kept, once that is on disk.
 
         own: as for ``Append.append``. delivers: False if the messages wait on elsewhere. Raises
         what ``Append.append`` raises: the slices from there on wait on.
@@ -249,8 +259,6 @@ class Delivery:
         except Exception:
             await self._wait_on(slices[count:], delivers=delivers)
             raise
-        if slices:
-            await self.keep()
 
     async def _wait_on(self, slices: Sequence[Slice], *, delivers: bool) -> None:
         """Slices could not be appended: their messages wait on, and are late if they were due."""
@@ -260,10 +268,33 @@ class Delivery:
             next_due_ms = slices[0].due_ms if delivers else look.next_due_ms
             self.last_look = look._replace(more=True, next_due_ms=next_due_ms, first=NOT_KNOWN)
 
+    async def _keep_what_is_flushed(self) -> None:
+        """Let the thread keep what was delivered, without a delivery's having to wait for the disk.
+
+        Somebody waits for the flush all the time, so it begins at once and consumers see the
+        copies; only where the disk has been behind for long do deliveries wait for it.
+        """
+        if self._unkept_since is None:
+            return
+        if self._clock.monotonic() - self._unkept_since >= KEEP_INTERVAL_S:
+            await self.keep()
+            return
+        if self._flush is not None and self._flush.done():
+            self._flush.result()  # raises NotServing if the node stops
+            self._flush = None
+            if self._flush_end >= self._appended:
+                await self.keep()
+                return
+        if self._flush is None:
+            self._flush_end = self._appended
+            self._flush = asyncio.ensure_future(self._flusher.durable(self._appended))
+            self._flush.add_done_callback(_seen)
+
     async def keep(self) -> None:
         """Let the thread keep what it did, once all that it follows from is on disk."""
         await self._flusher.durable(self._appended)
         await self.in_thread(self._waiting.commit)
+        self._unkept_since = None
 
     async def append_record(self, record: DelayRecord) -> None:
         """Append a record of cancellations in one step with their taking effect; then on disk."""
@@ -319,3 +350,9 @@ class Delivery:
                 "it is not known yet which delayed messages have been delivered.", "Try again."
             )
         return self._progress
+
+
+def _seen(flush: asyncio.Future[bool]) -> None:
+    """Its error is looked at in the next turn, if there is one."""
+    if not flush.cancelled():
+        flush.exception()
