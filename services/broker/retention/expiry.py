@@ -198,7 +198,8 @@ class Expiry:
         for group in self._groups_reading(key):
             committed = self._committed.of_group(group).get(key)
             if committed is not None:
-                self._move_up(group, key, committed, first, end)
+                in_flight = self._readers.in_flight(group).get(key, 0)
+                self._move_up(group, key, committed, in_flight, first, end)
 
     def _groups_reading(self, queue: Queue) -> Iterable[str]:
         """Groups with an offset in the queue: as of now, or of the last look if there are many."""
@@ -235,21 +236,31 @@ class Expiry:
         """Count what groups lose, in the step of the loop in which the minimum moves up."""
         ahead, lost_in_all = self._ahead, 0
         for group in groups:
+            in_flight = self._readers.in_flight(group)  # once: it walks all of the group's queues
             for queue, committed in self._committed.of_group(group).items():
-                lost_in_all += self._move_up(group, queue, committed, *self._range(ahead, queue))
+                lost_in_all += self._move_up(
+                    group,
+                    queue,
+                    committed,
+                    in_flight.get(queue, 0),
+                    *self._range(ahead, queue),
+                )
         return lost_in_all
 
-    def _move_up(self, group: str, queue: Queue, committed: int, begin: int, end: int) -> int:
+    def _move_up(
+        self, group: str, queue: Queue, committed: int, in_flight: int, begin: int, end: int
+    ) -> int:
         """A queue that began at begin begins at end: count what the group has lost."""
         if not unread(committed, begin, end):
             return 0
         holder = self._readers.holder(group, *queue)
-        reading = None
-        if holder is not None:
-            in_flight = self._readers.in_flight(group).get(queue, 0)
-            reading = Reading(holder, committed + in_flight)
         lost = self._losses.moved_up(
-            group, queue, committed=committed, old_min=begin, new_min=end, reading=reading
+            group,
+            queue,
+            committed=committed,
+            old_min=begin,
+            new_min=end,
+            reading=None if holder is None else Reading(holder, committed + in_flight),
         )
         return self._skip(group, queue, lost)
 
