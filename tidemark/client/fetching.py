@@ -187,9 +187,7 @@ class Fetching:
         """Take what came of one queue, if it goes on where we are."""
         held = self._member.holdings.get(fetched.queue)
         if held is None or held.hold is not Hold.OWNED:
-            if held is not None and held.fetched_to is None:
-                held.start_at(fetched.from_offset)  # the broker's cursor has gone on without us
-            return
+            return  # whoever has it next begins at what is committed
         expected = held.fetched_to
         if expected is None:
             expected = fetched.from_offset

@@ -238,7 +238,8 @@ class GroupBroker(FakeBroker):
         if not moves.keys() <= allowed:
             return error(409, "not-assigned")
         self.commits.append({"ack": body.get("ack"), "offsets": moves})
-        self.committed.update(moves)
+        for queue, offset in moves.items():  # a member's late commit takes nothing back
+            self.committed[queue] = max(offset, self.committed.get(queue, 0))
         self._notify()
         self.came.set()
         self._said("commit", request)
