@@ -118,8 +118,10 @@ class Coordinator:
             return owner
         return next((name for name in roster.members if roster.holds(name, key)), None)
 
-    def deliveries(self, group: str, topic: str, queue: int, queue_offset: int) -> Delivery | None:
-        """To whom a message was handed out last; None if that is not known (any more)."""
+    def deliveries(
+        self, group: str, topic: str, queue: int, queue_offset: int
+    ) -> Sequence[Delivery]:
+        """To whom a message was handed out, oldest first, as far as it is remembered."""
         return self._deliveries.find(group, (topic, queue), queue_offset)
 
     def in_flight(self, group: str) -> dict[Queue, int]:

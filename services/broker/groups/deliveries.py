@@ -52,13 +52,10 @@ class Deliveries:
             self._rings.popitem(last=False)
         return max(0, min(high, delivery.end) - delivery.first)
 
-    def find(self, group: str, queue: Queue, queue_offset: int) -> Delivery | None:
-        """The last batch that held the message; None if it is not known, or was not handed out."""
+    def find(self, group: str, queue: Queue, queue_offset: int) -> list[Delivery]:
+        """The batches that held the message, oldest first, as far as they are remembered."""
         ring, _ = self._rings.get((group, queue), ((), 0))
-        for delivery in reversed(ring):
-            if delivery.first <= queue_offset < delivery.end:
-                return delivery
-        return None
+        return [each for each in ring if each.first <= queue_offset < each.end]
 
     def forget(self, group: str) -> None:
         """The group is deleted."""

@@ -67,8 +67,10 @@ class HandedOut(Protocol):
 class Deliveries(Protocol):
     """What this module needs of the coordinator."""
 
-    def deliveries(self, group: str, topic: str, queue: int, queue_offset: int) -> HandedOut | None:
-        """To whom a message was handed last; None if that is not remembered."""
+    def deliveries(
+        self, group: str, topic: str, queue: int, queue_offset: int
+    ) -> Sequence[HandedOut]:
+        """To whom a message was handed, oldest first, as far as it is remembered."""
         ...
 
 
@@ -264,9 +266,7 @@ class Tracer:
     def _reader(self, group: str, stored: Record) -> Reader:
         topic, queue = _queue_of(stored)
         handed = self._deliveries.deliveries(group, topic, queue, stored.queue_offset)
-        delivered = None
-        if handed is not None:
-            delivered = Delivered(handed.member, handed.generation, handed.at_ms)
+        delivered = [Delivered(each.member, each.generation, each.at_ms) for each in handed]
         return Reader(group, delivered, self._committed.of_group(group).get((topic, queue)))
 
 

@@ -70,8 +70,8 @@ class Reader(NamedTuple):
     """A group that reads the queue a record is in, and how far it is."""
 
     group: str
-    delivered: Delivered | None
-    """None: not yet, or longer ago than the broker remembers."""
+    delivered: Sequence[Delivered]
+    """Oldest first; what is longer ago than the broker remembers is missing."""
     committed: int | None
     """The group's offset in the queue."""
     committed_at_ms: int | None = None
@@ -209,7 +209,7 @@ def _of_record(stored: Record, delay_levels_ms: Sequence[int], flushed: int) -> 
 def _of_reader(stored: Record, reader: Reader) -> list[Event]:
     place, since_ms = _place(stored), stored.store_timestamp_ms
     found: list[Event] = []
-    if (handed := reader.delivered) is not None:
+    for handed in reader.delivered:
         since_ms = max(since_ms, handed.at_ms)
         facts = {"group": reader.group, "member": handed.member, "generation": handed.generation}
         found.append(Event("delivered", handed.at_ms, handed.at_ms, {**facts, **place}))

@@ -36,7 +36,7 @@ class Remembered:
     def __init__(self) -> None:
         self.ring = Deliveries()
 
-    def deliveries(self, group: str, topic: str, queue: int, queue_offset: int) -> Delivery | None:
+    def deliveries(self, group: str, topic: str, queue: int, queue_offset: int) -> list[Delivery]:
         return self.ring.find(group, (topic, queue), queue_offset)
 
 
