@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -49,6 +50,7 @@ class Flows:
     def __init__(self, running: ExitStack, count: int) -> None:
         self._count = count
         self._logs = work_dir("flow")
+        running.callback(shutil.rmtree, self._logs, ignore_errors=True)
         self._node = running.enter_context(Node())
         self._redis = running.enter_context(RedisServer("always"))
         for pid in (self._node.pid("broker"), self._node.pid("reput"), self._redis.process.pid):
