@@ -15,6 +15,7 @@ from tidemark import Message, errors
 from tidemark.client.batching import Limits
 from tidemark.client.client import Client
 from tidemark.client.connection import Connection
+from tidemark.client.group_calls import FetchedQueue
 from tidemark.client.holdings import Hold
 from tidemark.client.subscription import TURN_MS, Subscription
 
@@ -607,3 +608,18 @@ async def test_members_that_start_together_set_the_group_one_after_another(
     broker.group_faults["group"] = [has_members]
     with pytest.raises(errors.GroupInUse):
         await mq.subscribe("orders", group="billing", order=False).__aenter__()
+
+
+async def test_where_a_queue_begins_is_what_is_committed_and_not_what_came_too_early(
+    mq: tidemark.Client,
+) -> None:
+    """1. a queue is assigned; 2. a fetch sent before brings it from offset 1 on, and is dropped;
+    3. committed is 0: begun at 1, the message at 0 would be committed with those behind it.
+    """
+    messages = mq.subscribe("orders", group="billing")
+    (held,) = messages._member.holdings.assign([("orders", 0)]).arriving
+    early = FetchedQueue(("orders", 0), "FOUND", 1, 5, 0, memoryview(b""))
+    messages._feed.fetching._accept(early)
+    assert held.fetched_to is None
+    held.start_at(0)
+    assert held.progress.position == 0
