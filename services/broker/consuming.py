@@ -51,6 +51,7 @@ from shared.runtime.health import Health
 from shared.state.state import BrokerState
 from tidemark.clock import Clock
 from tidemark.errors import NotServing, StoreError
+from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hosts import Host
 from tidemark.offsets import PhysicalOffset
 
@@ -214,7 +215,13 @@ class Consuming:
         self.redrive = Redrive(
             base.append,
             base.flusher,
-            DeadLetters(messages, base.topics, index, base.dispatched),
+            DeadLetters(
+                messages,
+                base.topics,
+                index,
+                base.dispatched,
+                index_is_whole=lambda: not base.positions.get(Slot.INDEX_BEHIND),
+            ),
             base.topics,
             self.configs,
             base.store_host,

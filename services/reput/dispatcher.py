@@ -198,6 +198,8 @@ class Dispatcher:
         )
         decision = decide(marks, limits, Counted(units, firsts, entries, is_whole))
         keep = max(limits.keep, decision.start)
+        if decision.index_mode is not IndexMode.CONTINUE:
+            self._positions.publish(Slot.INDEX_BEHIND, 1)
         try:
             index_start = self._carry_out(decision, found, keep, marks)
         except ReadOnlyDisk:
@@ -409,6 +411,7 @@ class Dispatcher:
         boot_high, boot_low = self.boot_id
         self._positions.publish(Slot.REPUT_BOOT_ID_HIGH, boot_high)
         self._positions.publish(Slot.REPUT_BOOT_ID_LOW, boot_low)
+        self._positions.publish(Slot.INDEX_BEHIND, 0)
 
     def _rebuild_queues(self) -> None:
         """A queue has a gap although the totals were right: once, compare all with the log."""
@@ -435,6 +438,7 @@ class Dispatcher:
         self.durable = log_min
 
     def _rebuild_index(self) -> None:
+        self._positions.publish(Slot.INDEX_BEHIND, 1)
         self._pass_end = max(self.position, self._pass_end)
         self._in_pass = True
         self._expected = None

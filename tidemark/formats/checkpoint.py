@@ -114,6 +114,8 @@ class Slot(IntEnum):
     """RESUME_INDEX_ENTRIES may be ahead of the files by so much."""
     RELEASED_MIN = _REPUT + 14
     """Reput has no log file mapped that ends at or below here: their blocks are free."""
+    INDEX_BEHIND = _REPUT + 15
+    """1 while index files are made again: a key may not be found although DISPATCHED covers it."""
 
     # ha
     CONFIRM = _HA

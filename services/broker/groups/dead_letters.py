@@ -2,10 +2,12 @@
 
 Whether a letter was redriven is not written down anywhere but in the copy: it carries the letter's
 place, and is found by its unique id in the index, in either topic that it can have gone to. So a
-crash leaves copy and mark, or neither. Two things could hide a copy from that look, and do not:
+crash leaves copy and mark, or neither. Three things could hide a copy from that look, and do not:
 
 - It is not dispatched yet. This process remembers the letters that it has redriven until their
   copies are; one of before has dispatched the recovered log before anything is served.
+- The index, or some of its files, is made again, as after a power cut. Then nobody can tell, and
+  says so, until it is whole.
 - More messages of the same unique id came behind it than one look-up shows. Then the next look-up
   goes on before those; if that cannot tell either, the letter counts as redriven: better an answer
   that says so than a message that is handled twice.
@@ -27,7 +29,7 @@ from services.broker.groups.stored_messages import Page, StoredMessages
 from services.broker.limits import QUERY_MAX
 from services.broker.topics import Topics
 from shared.files.index import IndexReader
-from tidemark.errors import Overloaded, RequestError
+from tidemark.errors import DispatchBehind, Overloaded, RequestError
 from tidemark.formats import send_back
 from tidemark.formats.record import Record
 from tidemark.formats.send_back import DEAD_QUEUE, RedriveOrigin, dead_topic, retry_topic
@@ -56,7 +58,7 @@ class Redriven(Enum):
 
     NO = "no"
     YES = "yes"
-    UNKNOWN = "there are too many messages of its unique id to find the copy among them"
+    UNKNOWN = "the index is not whole, or has too many messages of its unique id to find the copy"
 
 
 class LetterFilter(NamedTuple):
@@ -101,14 +103,19 @@ class DeadLetters:
         topics: Topics,
         index: IndexReader | None,
         dispatched: Callable[[], PhysicalOffset],
+        *,
+        index_is_whole: Callable[[], bool] = lambda: True,
     ) -> None:
-        """index: None if the store keeps none. dispatched: end of what queues and index cover."""
+        """index: None if the store keeps none. dispatched: end of what queues and index cover.
+        index_is_whole: False while some of the index is made again.
+        """
         self._messages = messages
         self._topics = topics
         # Not Queries: it does not show a copy whose topic was deleted or keeps messages for less
         # time than the log, and the letter would look as if it had never been sent again.
         self._index = index
         self._dispatched = dispatched
+        self._index_is_whole = index_is_whole
         self._undispatched: OrderedDict[RedriveOrigin, PhysicalOffset | None] = OrderedDict()
         """Letters that this process redrives → the end of their copies, None while that is being
         appended; in the order in which they were claimed."""
@@ -168,21 +175,31 @@ class DeadLetters:
             "tags": letter.tags,
             "keys": letter.keys,
             "size": letter.size,
-            "redriven": None if self._index is None else self._was_redriven(group, letter),
+            "redriven": self._was_redriven(group, letter),
         }
 
-    def _was_redriven(self, group: str, letter: Record) -> bool:
+    def _was_redriven(self, group: str, letter: Record) -> bool | None:
+        """None: nobody can tell now."""
+        if self._index is None or not self._index_is_whole():
+            return None
         return self.redriven(group, letter) is not Redriven.NO
 
     # -- which were redriven -------------------------------------------------------------------
 
     def check_can_tell(self) -> None:
-        """Raise IndexDisabled where nobody can tell which letters were redriven."""
+        """Raise IndexDisabled where nobody can tell which letters were redriven, DispatchBehind
+        while nobody can."""
         if self._index is None:
             raise IndexDisabled(
                 "the store keeps no index (store.index_enabled is false), and without it nobody "
                 "can tell which dead letters were sent again. Nothing was stored.",
                 "Read the letters from their topic and send what is needed; or run with an index.",
+            )
+        if not self._index_is_whole():
+            raise DispatchBehind(
+                "the index is being made again, and until it is whole nobody can tell which dead "
+                "letters were sent again. Nothing more was stored.",
+                "Try again when reput's /ready says that it has caught up.",
             )
 
     def redriven(self, group: str, letter: Record) -> Redriven:
@@ -192,12 +209,14 @@ class DeadLetters:
             return Redriven.YES
         unique_id = send_back.copy_unique_id(letter)
         found = Redriven.NO
+        was_whole = self._index_is_whole()
         for topic in {send_back.original_topic(letter), retry_topic(group)}:
             seen = self._seen(topic, unique_id, origin)
             if seen is Redriven.YES:
                 return seen
             found = found if seen is Redriven.NO else seen
-        return found
+        # Before and after: it may have been taken away, or become whole, between the two look-ups.
+        return found if was_whole and self._index_is_whole() else Redriven.UNKNOWN
 
     def _seen(self, topic: str, unique_id: str, origin: RedriveOrigin) -> Redriven:
         """Whether the topic has a message of this unique id that descends from the letter."""

@@ -158,8 +158,8 @@ class Redrive:
         """Send dead letters of the group again; on disk on return.
 
         Ends with the last letter there was, after matched_max of them, or after LOOKED_AT_MAX
-        looks; ``next_offset`` says where. Raises IndexDisabled, Overloaded, what an append raises,
-        and AckTimeout; what was sent until then is not sent again by the next call.
+        looks; ``next_offset`` says where. Raises IndexDisabled, DispatchBehind, Overloaded,
+        what an append raises, and AckTimeout; what was sent until then is not sent again by the next call.
         """
         self.letters.check_can_tell()
         call = _Call()
@@ -205,6 +205,7 @@ class Redrive:
         """Send again those of the letters that were not, in one append."""
         for letter in letters:
             await self._find_queues(group, letter, request, call)
+        self.letters.check_can_tell()
         # From here to the claim nothing else runs: whoever looks next finds them claimed.
         copies: list[_Copy] = []
         for letter in letters:

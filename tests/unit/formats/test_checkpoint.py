@@ -50,7 +50,7 @@ def test_slots_lie_in_their_owners_region_behind_the_head() -> None:
     owners = {
         "log": [Slot.WRITTEN, Slot.LOG_EPOCH],
         "broker": [Slot.MIN, Slot.FOREIGN_UNTIL],
-        "reput": [Slot.DISPATCHED, Slot.RELEASED_MIN],
+        "reput": [Slot.DISPATCHED, Slot.INDEX_BEHIND],
         "ha": [Slot.CONFIRM, Slot.HA_GENERATION],
     }
     assert sorted(Slot) == list(Slot)
@@ -71,7 +71,7 @@ def test_slot_numbers_never_change() -> None:
         "DISPATCHED DISPATCHED_DURABLE REPUT_HEARTBEAT_MS REPUT_PID REPUT_GENERATION "
         "RESUME_UNITS RESUME_INDEX_ENTRIES RESUME_CHECK "
         "RESUME_FIRSTS REPUT_BOOT_ID_HIGH REPUT_BOOT_ID_LOW "
-        "CLEANED_MIN REMOVING_FIRSTS REMOVING_ENTRIES RELEASED_MIN"
+        "CLEANED_MIN REMOVING_FIRSTS REMOVING_ENTRIES RELEASED_MIN INDEX_BEHIND"
     )
     ha = (
         "CONFIRM ROLE EPOCH LEASE_DEADLINE FENCED HA_BOOT_ID_HIGH HA_BOOT_ID_LOW HA_NONCE "

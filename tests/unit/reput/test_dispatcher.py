@@ -285,8 +285,10 @@ def test_after_a_power_cut_what_was_not_synced_is_cut_and_made_again(small: Smal
     assert again.decision is not None
     assert again.decision.index_mode is IndexMode.REOPEN
     assert small.positions.get(Slot.DISPATCHED) == synced
+    assert small.positions.get(Slot.INDEX_BEHIND) == 1, "it has less than DISPATCHED covers"
     assert {key for key, raw in units(small).items() if Unit(*_fields(raw)).end > synced} == set()
     dispatch_all(again)
+    assert small.positions.get(Slot.INDEX_BEHIND) == 0
     assert (queue_files(small), index_files(small)) == (expected, index)
     again.close()
 

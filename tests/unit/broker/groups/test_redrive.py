@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from services.broker.groups import dead_letters
 from services.broker.groups.dead_letters import DeadLetters, IndexDisabled, LetterFilter, Redriven
 from services.broker.groups.redrive import Redrive, RedriveRequest, RedriveResult
 from tests.support.small_broker import BORN, FIRST_MS, HOST, SmallBroker
-from tidemark.errors import AckTimeout, Overloaded, TidemarkError, UnknownGroup
+from tidemark.errors import AckTimeout, DispatchBehind, Overloaded, TidemarkError, UnknownGroup
 from tidemark.formats import properties, send_back
 from tidemark.formats.record import Record
 
@@ -31,10 +31,21 @@ class Kit:
         self.broker = SmallBroker(root)
         self.again()
 
-    def again(self, *, properties_size_max: int = 32_747) -> None:
+    def again(
+        self,
+        *,
+        properties_size_max: int = 32_747,
+        index_is_whole: Callable[[], bool] = lambda: True,
+    ) -> None:
         """The parts as a new process makes them: what was in memory is gone."""
         broker = self.broker
-        self.letters = DeadLetters(broker.messages, broker.topics, broker.index, broker.dispatched)
+        self.letters = DeadLetters(
+            broker.messages,
+            broker.topics,
+            broker.index,
+            broker.dispatched,
+            index_is_whole=index_is_whole,
+        )
         self.redriver = Redrive(
             broker.append_part,
             broker.flusher_part,
@@ -474,3 +485,30 @@ async def test_a_list_shows_where_letters_came_from_and_which_were_redriven(kit:
     only = await kit.letters.list("billing", LetterFilter(topic="bills"), 0, 10)
     assert [each["queue_offset"] for each in only["messages"]] == [1, 3]
     assert only["done"] is True
+
+
+# 1. A letter is redriven; 2. the power fails; 3. the node starts: queues and DISPATCHED cover the
+# copy, and the index files that were open are made again; 4. a redrive finds no copy, and makes a
+# second one.
+async def test_while_the_index_is_made_again_nothing_is_redriven(kit: Kit) -> None:
+    await kit.topics()
+    await kit.die(b"a")
+    await kit.redrive()
+    kit.broker.dispatch()
+    whole = False
+    kit.again(index_is_whole=lambda: whole)
+    with pytest.raises(DispatchBehind):
+        await kit.redrive()
+    (listed,) = (await kit.letters.list("billing", ALL, 0, 10))["messages"]
+    assert listed["redriven"] is None
+    whole = True
+    assert counts(await kit.redrive()) == (1, 0, 1)
+    assert kit.copies() == [b"a"]
+
+
+async def test_an_index_that_goes_during_the_look_tells_nothing(kit: Kit) -> None:
+    await kit.topics()
+    letter = await kit.die(b"a")
+    answers = iter([True, False])
+    kit.again(index_is_whole=lambda: next(answers))
+    assert kit.letters.redriven("billing", letter) is Redriven.UNKNOWN
