@@ -291,11 +291,10 @@ async def test_who_got_what_is_remembered_and_redeliveries_are_counted(rig: Rig)
     rig.put(3)
     joined = await rig.join()
     await rig.fetch()
-    delivery = rig.coordinator.deliveries(GROUP, "orders", 0, 1)
-    assert delivery is not None
+    (delivery,) = rig.coordinator.deliveries(GROUP, "orders", 0, 1)
     assert (delivery.first, delivery.end, delivery.member) == (0, 3, "m1")
     assert delivery.generation == joined.generation
-    assert rig.coordinator.deliveries(GROUP, "orders", 0, 3) is None
+    assert rig.coordinator.deliveries(GROUP, "orders", 0, 3) == []
     assert rig.coordinator.in_flight(GROUP)[ALL[0]] == 3
     await rig.fetch(positions=[(ALL[0], 1)])
     name = "tidemark_group_redelivered_messages_total"
