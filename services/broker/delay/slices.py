@@ -12,7 +12,9 @@ what is due. After: ``delivery`` appends a slice and moves its progress.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 from services.broker.delay.pending_times import Pending
@@ -47,6 +49,15 @@ class Entry(NamedTuple):
     """Of the timer's: as the sorted file has it."""
     passed_over: bool = False
     """It is cancelled: progress goes past it, and nothing is delivered."""
+
+
+class Lost(StrEnum):
+    """Why a message is not delivered."""
+
+    EXPIRED = "its record is no longer in the log"
+    NO_PLACE = "it names no queue that it could go to"
+    TOPIC_DELETED = "its topic was deleted"
+    TOO_LARGE = "with what is added it fits into no record, or no file"
 
 
 class Slice(NamedTuple):
@@ -90,8 +101,7 @@ class Slices:
         """The copies that deliver the entries. Raises CorruptRecord, DamagedFile."""
 
         def change(stored: Record, entry: Entry) -> Delayed | None:
-            copy = delay.delivered(stored, now_ms)
-            return None if copy is not None and self._topic_is_gone(copy.topic) else copy
+            return delay.delivered(stored, now_ms)
 
         return [self._slice(each, dispatched, change) for each in self._cut(entries)]
 
@@ -119,21 +129,34 @@ class Slices:
     def _slice(self, entries: Sequence[Entry], dispatched: PhysicalOffset, change: Change) -> Slice:
         made = _Runs()
         levels: dict[int, int] = {}
-        lost = 0
+        lost: list[tuple[Entry, Lost]] = []
         for entry in entries:
             if entry.row is None:
                 levels[entry.level] = entry.queue_offset + 1
             if entry.passed_over:
                 continue
             stored = read_entry(self._log, entry, dispatched)
-            copy = None if stored is None else change(stored, entry)
-            if stored is None or copy is None or self._is_too_large(stored, copy):
-                lost += 1
-                self._name(entry, stored)
-            else:
+            if stored is None:
+                lost.append((entry, Lost.EXPIRED))
+                continue
+            copy = change(stored, entry)
+            why = self._why_lost(stored, copy)
+            if why is not None:
+                lost.append((entry, why))
+            elif copy is not None:
                 made.add(stored, copy)
+        if lost:
+            _name(lost)
         rows = [entry.row for entry in entries if entry.row is not None]
-        return Slice(made.runs(), levels, rows, made.count, lost, entries[0].due_ms)
+        return Slice(made.runs(), levels, rows, made.count, len(lost), entries[0].due_ms)
+
+    def _why_lost(self, stored: Record, copy: Delayed | None) -> Lost | None:
+        """Why a copy cannot be appended; None if it can."""
+        if copy is None:
+            return Lost.NO_PLACE
+        if copy.topic != delay.TIMER_TOPIC and self._topic_is_gone(copy.topic):
+            return Lost.TOPIC_DELETED
+        return Lost.TOO_LARGE if self._is_too_large(stored, copy) else None
 
     def _is_too_large(self, stored: Record, copy: Delayed) -> bool:
         """Whether the copy's record could not be appended: RocketMQ fills some to the last byte."""
@@ -143,24 +166,21 @@ class Slices:
             properties_size > PROPERTIES_SIZE_MAX or stored.size + grown + 2 > self._record_size_max
         )
 
-    @staticmethod
-    def _name(entry: Entry, stored: Record | None) -> None:
-        why = (
-            "its record is no longer in the log"
-            if stored is None
-            else "its topic was deleted, it names none that it could go to, or it fits into no file"
-        )
-        log.warning(
-            "a delayed message is not delivered: %s",
-            why,
-            extra={
-                "event": "delayed-not-delivered",
-                "delay_level": entry.level,
-                "queue_offset": entry.queue_offset,
-                "at": entry.physical_offset,
-                "unique_id": None if stored is None else stored.unique_id,
-            },
-        )
+
+def _name(lost: Sequence[tuple[Entry, Lost]]) -> None:
+    """One line for a slice, however many: a deleted topic may have had a million."""
+    entry = lost[0][0]
+    log.warning(
+        "delayed messages are not delivered",
+        extra={
+            "event": "delayed-not-delivered",
+            "count": len(lost),
+            "reasons": dict(Counter(why.value for _, why in lost)),
+            "first_level": entry.level,
+            "first_queue_offset": entry.queue_offset,
+            "first_at": entry.physical_offset,
+        },
+    )
 
 
 def read_entry(

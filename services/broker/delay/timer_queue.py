@@ -94,11 +94,6 @@ class TimerQueue:
             self._cannot = None
 
     @property
-    def is_open(self) -> bool:
-        """Whether there is a file to ask."""
-        return self._times is not None
-
-    @property
     def cannot(self) -> StoreError | None:
         """Why the file, which was lost, could not be opened again when that was last tried."""
         return self._cannot
