@@ -123,6 +123,28 @@ Expiring = Callable[[str], Mapping[Queue, int]]
 """Group → unread messages of each queue that the next deletion of a log file would take."""
 
 
+class Aside(NamedTuple):
+    """What is asked once for all queues of a group: each answer goes through all of them."""
+
+    budget: Budget
+    in_flight: Mapping[Queue, int]
+    expiring: Mapping[Queue, int]
+
+    def added_to(self, lag: Lag, queue: Queue) -> Lag:
+        """A lag with what members have in hand, and what a deletion would take.
+
+        At most what is unread: some of it may have been committed since these were asked.
+        """
+        if lag.messages is None:
+            return lag
+        expiring = min(self.expiring.get(queue, 0), lag.messages)
+        in_flight = self.in_flight.get(queue)
+        if in_flight is None:
+            reasons = {**lag.reasons, "in_flight": Reason.NOT_TRACKED}
+            return lag._replace(expiring=expiring, reasons=reasons)
+        return lag._replace(expiring=expiring, in_flight=min(in_flight, lag.messages))
+
+
 class QueueView(NamedTuple):
     """One queue of a group."""
 
@@ -171,13 +193,13 @@ class GroupViews:
         members = self._members.members(name)
         subscribed = {each.topic for member in members for each in member.subscriptions}
         objective_s = (config.lag_objective_ms or OBJECTIVE_MS) / 1000
-        budget = Budget(UNITS_MAX)
+        aside = Aside(Budget(UNITS_MAX), self._members.in_flight(name), self._expiring(name))
         topics: list[dict[str, Any]] = []
         everything: list[Lag] = []
         for topic, queues in sorted(
             queues_read(config, subscribed, self._committed, self._looks).items()
         ):
-            views = await self._queues(config, topic, queues, budget)
+            views = await self._queues(config, topic, queues, aside)
             lags = [view.lag for view in views]
             everything += lags
             is_retry = topic == RETRY_PREFIX + name
@@ -205,23 +227,16 @@ class GroupViews:
         return total(lags, objective_s, otherwise=otherwise)
 
     async def _queues(
-        self, config: GroupConfig, topic: str, queues: Sequence[int], budget: Budget
+        self, config: GroupConfig, topic: str, queues: Sequence[int], aside: Aside
     ) -> list[QueueView]:
         """All queues of a topic: first what moves, then the bytes, which do not."""
         views: list[QueueView] = []
         for first in range(0, len(queues), QUEUES_AT_ONCE):
             await asyncio.sleep(0)
-            in_flight = self._members.in_flight(config.name)
-            expiring = self._expiring(config.name)
             for queue in queues[first : first + QUEUES_AT_ONCE]:
                 view = self._look(config, topic, queue)
-                key = (topic, queue)
-                if view.lag.messages is not None:
-                    view = view._replace(
-                        lag=_with(view.lag, in_flight.get(key), expiring.get(key, 0))
-                    )
-                views.append(view)
-        return [await self._with_bytes(topic, view, budget) for view in views]
+                views.append(view._replace(lag=aside.added_to(view.lag, (topic, queue))))
+        return [await self._with_bytes(topic, view, aside.budget) for view in views]
 
     def _look(self, config: GroupConfig, topic: str, queue: int) -> QueueView:
         """One queue in one step. The committed offset first: see ``lag``."""
@@ -261,14 +276,6 @@ def queues_read(
     for topic, queue in offsets:
         found[topic].add(queue)
     return {topic: sorted(queues) for topic, queues in found.items()}
-
-
-def _with(lag: Lag, in_flight: int | None, expiring: int) -> Lag:
-    """A lag with what members have in hand, and what a deletion would take."""
-    reasons = lag.reasons
-    if in_flight is None:
-        reasons = {**reasons, "in_flight": Reason.NOT_TRACKED}
-    return lag._replace(in_flight=in_flight, expiring=expiring, reasons=reasons)
 
 
 def as_map(config: GroupConfig) -> dict[str, Any]:

@@ -232,6 +232,13 @@ def test_without_members_there_is_no_generation_and_nothing_in_flight(made: Made
     assert made.queue(0)["reasons"] == {"in_flight": Reason.NOT_TRACKED}
 
 
+def test_no_more_is_in_flight_or_about_to_expire_than_is_unread(made: Made) -> None:
+    made.group.members_now = [OneMember("m1", (Subscription("orders"),), (("orders", 0),))]
+    made.group.offsets = {("orders", 0): 4}  # the fakes still say 1 in flight, 2 to expire
+    found = made.queue(0)
+    assert (found["messages"], found["in_flight"], found["expiring_messages"]) == (0, 0, 0)
+
+
 def test_a_commit_beyond_the_end_is_no_lag_of_zero(made: Made) -> None:
     made.group.offsets = {("orders", 0): 6}
     found = made.queue(0)
