@@ -159,7 +159,8 @@ class Redrive:
 
         Ends with the last letter there was, after matched_max of them, or after LOOKED_AT_MAX
         looks; ``next_offset`` says where. Raises IndexDisabled, DispatchBehind, Overloaded,
-        what an append raises, and AckTimeout; what was sent until then is not sent again by the next call.
+        what an append raises, and AckTimeout; what was sent until then is not sent again by the
+        next call.
         """
         self.letters.check_can_tell()
         call = _Call()
