@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 import click
 
+from tidemark.cli.awaited_topic import awaited_topic
 from tidemark.cli.consume_group import consume_group
 from tidemark.cli.message_writer import Writer
 from tidemark.cli.output import (
@@ -22,17 +23,15 @@ from tidemark.cli.output import (
     client_for,
     expected_errors,
     run,
-    say,
     url_option,
 )
 from tidemark.cli.times import TIMESTAMP
 from tidemark.client.client import Client
 from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX
 from tidemark.client.messages import RawPull
-from tidemark.errors import UnknownQueue, UnknownTopic
+from tidemark.errors import UnknownQueue
 
 FOLLOW_WAIT_MS: Final = 15_000
-TOPIC_POLL_S: Final = 0.5
 FOLLOWED_QUEUES_MAX: Final = 64
 
 
@@ -127,7 +126,8 @@ async def _consume(
     url: str, topic: str, queue: int | None, start: Start, follow: bool, writer: Writer
 ) -> None:
     async with client_for(url, retry_for_s=READER_RETRY_FOR_S) as client:
-        count, is_new = await _queue_count(client, topic, follow)
+        found, is_new = await awaited_topic(client, topic, wait=follow)
+        count = found.queues
         if is_new and start.at == "end":
             start = Start("beginning")  # what made the topic is what was waited for
         if queue is not None and queue >= count:
@@ -163,22 +163,6 @@ async def _consume(
             await asyncio.gather(*followers, return_exceptions=True)
         for follower in done:
             follower.result()
-
-
-async def _queue_count(client: Client, topic: str, follow: bool) -> tuple[int, bool]:
-    """How many queues the topic has, and whether it was waited for: a follower waits for a topic
-    that nobody has made yet."""
-    waiting = False
-    while True:
-        try:
-            return (await client.topic(topic)).queues, waiting
-        except UnknownTopic:
-            if not follow:
-                raise
-        if not waiting:
-            say(f"topic {topic} does not exist yet; waiting for its first message")
-            waiting = True
-        await asyncio.sleep(TOPIC_POLL_S)
 
 
 async def _follow(client: Client, topic: str, queue: int, start: Start, writer: Writer) -> None:

@@ -13,9 +13,11 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Final
 
+from tidemark.cli.awaited_topic import awaited_topic
 from tidemark.cli.message_writer import Writer
 from tidemark.cli.output import READER_RETRY_FOR_S, client_for
 from tidemark.client.client import Client
+from tidemark.client.messages import Topic
 
 if TYPE_CHECKING:
     from tidemark.client.subscription import Subscription
@@ -39,7 +41,8 @@ async def consume_group(
     or None for what the group says.
     """
     async with client_for(url, retry_for_s=READER_RETRY_FOR_S) as client:
-        ends = None if follow else await _ends(client, topic)
+        found, _ = await awaited_topic(client, topic, wait=follow)
+        ends = None if follow else _ends(found)
         subscription = client.subscribe(
             topic, group=group, tags=writer.tags or "*", start=start, max_in_flight=BATCH_MAX
         )
@@ -51,12 +54,11 @@ async def consume_group(
                     return  # leaving commits it, too
 
 
-async def _ends(client: Client, topic: str) -> dict[tuple[str, int], int]:
+def _ends(topic: Topic) -> dict[tuple[str, int], int]:
     """Where every queue of the topic ends now, of those that hold something."""
-    found = await client.topic(topic)
     return {
-        (topic, queue.queue): queue.max_offset
-        for queue in found.ranges
+        (topic.name, queue.queue): queue.max_offset
+        for queue in topic.ranges
         if queue.max_offset > queue.min_offset
     }
 

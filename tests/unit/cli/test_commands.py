@@ -223,7 +223,7 @@ def test_a_follower_that_waited_for_a_topic_gets_its_first_message(
         broker.queues["new"] = [[]]
         broker.add("new", 0, {"body": b"first"})
 
-    monkeypatch.setattr("tidemark.cli.consume.say", somebody_sends)
+    monkeypatch.setattr("tidemark.cli.awaited_topic.say", somebody_sends)
     done = run(broker, "consume", "new", "--follow", "--max", "1")
     assert done.stdout_bytes == b"first\n"
 

@@ -92,8 +92,19 @@ def test_messages_of_a_group_are_written_as_json(tidemark_store: LocalStore) -> 
     assert (facts["topic"], facts["body_text"], facts["tags"]) == ("lines", "0", "a")
 
 
-@pytest.mark.parametrize("options", [[], ["--follow"]])
-def test_a_topic_that_is_not_there_is_named(tidemark_store: LocalStore, options: list[str]) -> None:
-    done = run(tidemark_store, "nothing", "--group", "readers", *options)
+def test_a_topic_that_is_not_there_is_named(tidemark_store: LocalStore) -> None:
+    done = run(tidemark_store, "nothing", "--group", "readers")
     assert done.exit_code == 1
     assert "[unknown-topic]" in done.stderr
+
+
+def test_a_follower_waits_for_a_topic_and_gets_its_first_message(
+    tidemark_store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def somebody_sends(_text: str) -> None:
+        with tidemark.connect_sync(tidemark_store.url) as mq:
+            mq.send("new", b"first")
+
+    monkeypatch.setattr("tidemark.cli.awaited_topic.say", somebody_sends)
+    done = run(tidemark_store, "new", "--group", "readers", "--follow", "--max", "1")
+    assert done.stdout == "first\n"
