@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.group_chaos import Outcome, Plan, chaos
+from tests.support.group_chaos import chaos
 from tests.support.group_chaos_check import Violation
+from tests.support.group_chaos_plan import Outcome, Plan
 
 SEED = int(os.environ.get("TIDEMARK_CHAOS_SEED", str(time.time_ns() % 1_000_000)))
 DUPLICATES_MAX = 0.05

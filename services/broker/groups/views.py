@@ -9,118 +9,29 @@ Before: ``view_calls``. After: ``GET /v1/groups/{group}``, ``tidemark lag``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
+from services.broker.groups.configs import RETRY_PREFIX
 from services.broker.groups.lag import Lag, Reason, Total, nothing_known, total
 from services.broker.groups.queue_looks import Bounds, Budget, QueueLooks
+from services.broker.groups.sources import (
+    OBJECTIVE_MS,
+    Committed,
+    Configs,
+    Expiring,
+    Member,
+    Members,
+    Queue,
+    queues_read,
+)
 from shared.state.values import GroupConfig
 from tidemark.clock import Clock
 
-RETRY_PREFIX: Final = "%RETRY%"
-OBJECTIVE_MS: Final = 60_000
-"""The lag objective of a group whose configuration has none."""
 UNITS_MAX: Final = 1 << 20
 """Unread messages whose bytes are added up for one answer: 40 ms of work, in slices."""
 QUEUES_AT_ONCE: Final = 64
 """Queues looked at between two turns of the loop: some milliseconds."""
-
-Queue = tuple[str, int]
-
-
-class Subscribed(Protocol):
-    """One topic that a member takes."""
-
-    @property
-    def topic(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def tags(self) -> str:
-        """The expression, ``*`` for all."""
-        ...
-
-
-class Member(Protocol):
-    """What a view shows of a member."""
-
-    @property
-    def member(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def subscriptions(self) -> Sequence[Subscribed]:
-        """What it takes."""
-        ...
-
-    @property
-    def assignment(self) -> Sequence[Queue]:
-        """The queues that are its own."""
-        ...
-
-    @property
-    def session_ms(self) -> int:
-        """It is gone after so long without a heartbeat."""
-        ...
-
-    @property
-    def last_seen_ms(self) -> int:
-        """Since its last heartbeat."""
-        ...
-
-
-class Members(Protocol):
-    """Who is in a group (``coordinator.Coordinator``)."""
-
-    def members(self, group: str) -> Sequence[Member]:
-        """Everybody who is there; nobody in a group that is not known."""
-        ...
-
-    def member_count(self, group: str) -> int:
-        """How many are there."""
-        ...
-
-    def state(self, group: str) -> str:
-        """``empty``, ``stable``, or ``rebalancing`` while queues wait for those who hold them."""
-        ...
-
-    def owner(self, group: str, topic: str, queue: int) -> str | None:
-        """The member that reads the queue; None while it is nobody's."""
-        ...
-
-    def generation(self, group: str) -> int | None:
-        """Of the assignment; None in a group without members."""
-        ...
-
-    def in_flight(self, group: str) -> Mapping[Queue, int]:
-        """Messages handed out and not committed, of queues that members read."""
-        ...
-
-
-class Committed(Protocol):
-    """Committed offsets (``offsets.Offsets``)."""
-
-    def get(self, group: str, topic: str, queue: int) -> int | None:
-        """The next queue offset to consume; None if the group never committed there."""
-        ...
-
-    def of_group(self, group: str) -> Mapping[Queue, int]:
-        """All of a group's."""
-        ...
-
-
-class Configs(Protocol):
-    """Configurations (``configs.GroupConfigs``)."""
-
-    def get(self, name: str) -> GroupConfig:
-        """Raises UnknownGroup."""
-        ...
-
-
-Expiring = Callable[[str], Mapping[Queue, int]]
-"""Group → unread messages of each queue that the next deletion of a log file would take."""
 
 
 class Aside(NamedTuple):
@@ -258,24 +169,6 @@ class GroupViews:
         size, reason = await self._looks.unread_bytes(topic, view.queue, first, end, budget)
         reasons = {**lag.reasons, **({} if reason is None else {"bytes": reason})}
         return view._replace(lag=lag._replace(bytes=size, reasons=reasons))
-
-
-def queues_read(
-    config: GroupConfig, subscribed: Iterable[str], committed: Committed, looks: QueueLooks
-) -> dict[str, list[int]]:
-    """Topic → queues that the group reads, or has read a queue beside of.
-
-    A queue that it has committed is there even if its topic is gone: so is its offset.
-    """
-    offsets = committed.of_group(config.name)
-    topics = {*subscribed, *(topic for topic, _ in offsets)}
-    retry = RETRY_PREFIX + config.name
-    if not config.broadcast and looks.is_known(retry):
-        topics.add(retry)
-    found = {topic: set(looks.queues_of(topic)) for topic in topics}
-    for topic, queue in offsets:
-        found[topic].add(queue)
-    return {topic: sorted(queues) for topic, queues in found.items()}
 
 
 def as_map(config: GroupConfig) -> dict[str, Any]:

@@ -1,0 +1,147 @@
+"""What lag is made of: who is in a group, what it committed, which queues it reads.
+
+Seams to the parts that know: ``coordinator``, ``offsets``, ``configs``. The names of what a view
+and the gauges have in common. After: ``views`` and ``pair_looks`` ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from services.broker.groups.configs import RETRY_PREFIX
+from services.broker.groups.queue_looks import QueueLooks
+from shared.state.values import GroupConfig
+from tidemark.clock import Clock
+
+OBJECTIVE_MS: Final = 60_000
+"""The lag objective of a group whose configuration has none."""
+
+Queue = tuple[str, int]
+
+
+class Subscribed(Protocol):
+    """One topic that a member takes."""
+
+    @property
+    def topic(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def tags(self) -> str:
+        """The expression, ``*`` for all."""
+        ...
+
+
+class Member(Protocol):
+    """What a view shows of a member."""
+
+    @property
+    def member(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def subscriptions(self) -> Sequence[Subscribed]:
+        """What it takes."""
+        ...
+
+    @property
+    def assignment(self) -> Sequence[Queue]:
+        """The queues that are its own."""
+        ...
+
+    @property
+    def session_ms(self) -> int:
+        """It is gone after so long without a heartbeat."""
+        ...
+
+    @property
+    def last_seen_ms(self) -> int:
+        """Since its last heartbeat."""
+        ...
+
+
+class Members(Protocol):
+    """Who is in a group (``coordinator.Coordinator``)."""
+
+    def members(self, group: str) -> Sequence[Member]:
+        """Everybody who is there; nobody in a group that is not known."""
+        ...
+
+    def member_count(self, group: str) -> int:
+        """How many are there."""
+        ...
+
+    def state(self, group: str) -> str:
+        """``empty``, ``stable``, or ``rebalancing`` while queues wait for those who hold them."""
+        ...
+
+    def owner(self, group: str, topic: str, queue: int) -> str | None:
+        """The member that reads the queue; None while it is nobody's."""
+        ...
+
+    def generation(self, group: str) -> int | None:
+        """Of the assignment; None in a group without members."""
+        ...
+
+    def in_flight(self, group: str) -> Mapping[Queue, int]:
+        """Messages handed out and not committed, of queues that members read."""
+        ...
+
+
+class Committed(Protocol):
+    """Committed offsets (``offsets.Offsets``)."""
+
+    def get(self, group: str, topic: str, queue: int) -> int | None:
+        """The next queue offset to consume; None if the group never committed there."""
+        ...
+
+    def of_group(self, group: str) -> Mapping[Queue, int]:
+        """All of a group's."""
+        ...
+
+
+class Configs(Protocol):
+    """Configurations (``configs.GroupConfigs``)."""
+
+    def get(self, name: str) -> GroupConfig:
+        """Raises UnknownGroup."""
+        ...
+
+    def list(self) -> Sequence[GroupConfig]:
+        """Every group there is."""
+        ...
+
+
+Expiring = Callable[[str], Mapping[Queue, int]]
+"""Group → unread messages of each queue that the next deletion of a log file would take."""
+
+
+class Sources(NamedTuple):
+    """What the gauges are made of."""
+
+    configs: Configs
+    committed: Committed
+    members: Members
+    looks: QueueLooks
+    clock: Clock
+
+
+def queues_read(
+    config: GroupConfig, subscribed: Iterable[str], committed: Committed, looks: QueueLooks
+) -> dict[str, list[int]]:
+    """Topic → queues that the group reads, or has read a queue beside of.
+
+    A queue that it has committed is there even if its topic is gone: so is its offset.
+    """
+    offsets = committed.of_group(config.name)
+    topics = {*subscribed, *(topic for topic, _ in offsets)}
+    retry = RETRY_PREFIX + config.name
+    if not config.broadcast and looks.is_known(retry):
+        topics.add(retry)
+    found = {topic: set(looks.queues_of(topic)) for topic in topics}
+    for topic, queue in offsets:
+        found[topic].add(queue)
+    return {topic: sorted(queues) for topic, queues in found.items()}
