@@ -171,6 +171,10 @@ class Fetches:
             if result.status is PullStatus.OFFSET_OVERFLOW_BADLY and self._exists(place):
                 result = result._replace(status=PullStatus.OFFSET_OVERFLOW_ONE)
             piece = self._step(reader, place, began, result)
+            if place in moved:
+                # The member knows nothing of that: from where it stands an answer that begins here
+                # has a gap, which it does not take. It would ask for the same again, for ever.
+                piece = piece._replace(from_offset=moved[place].from_offset)
             if result.message_count or result.status in _SAID_ONCE:
                 pieces.append(piece)
                 count_left -= result.message_count
@@ -178,8 +182,7 @@ class Fetches:
                 if count_left <= 0 or bytes_left <= 0:
                     break
             elif place.next_offset != began:
-                first = moved.get(place, piece).from_offset
-                moved[place] = piece._replace(from_offset=first)
+                moved[place] = piece
         return pieces
 
     def _step(self, reader: Reader, place: Place, began: int, result: PullResult) -> Piece:

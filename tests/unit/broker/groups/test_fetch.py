@@ -338,3 +338,20 @@ async def test_who_joins_again_under_its_name_loses_nothing_to_its_old_fetch(rig
     rig.put(1)
     assert (await old).pieces == []
     assert got(await rig.fetch()) == {0: [0]}
+
+
+# 1. A member takes one tag of many, and the next message of it lies behind more others than one
+# look goes through; 2. its fetch looked twice, and said of the queue only what the second look
+# found; 3. the client stood before the first, saw a gap, and asked for the same again, for ever.
+async def test_an_answer_begins_where_the_fetch_did_however_much_was_passed_over(rig: Rig) -> None:
+    rig.put(2500, tags="old")
+    rig.put(1, tags="new")
+    await rig.join(tags="new")
+    (piece,) = (await rig.fetch(wait_ms=1000)).pieces
+    assert (piece.from_offset, piece.next_offset) == (0, 2501)
+    waits = await held(rig)
+    rig.put(1, tags="old")
+    await asyncio.sleep(0)
+    rig.put(1, tags="new")
+    (piece,) = (await waits).pieces
+    assert (piece.from_offset, piece.next_offset) == (2501, 2503)
