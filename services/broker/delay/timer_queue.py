@@ -233,10 +233,22 @@ class TimerQueue:
             return [_entry(row) for row in self._times.below(physical_offset, count_max)]
         return []
 
-    def oldest(self) -> PhysicalOffset | None:
-        """No record that waits lies below; None: none waits, or the queue has not been read."""
+    def oldest(self, readable: PhysicalOffset) -> PhysicalOffset | None:
+        """No record that waits lies below; None: none waits, or there is no file.
+
+        What has not been read counts as waiting. Otherwise: 1. another boot, the queue is read
+        anew, and begins with what is delivered; 2. nothing that waits has been met, and retention
+        lets the oldest log file go; 3. with it goes what waits behind.
+        """
         found = self.below(_I64_MAX, 1)
-        return PhysicalOffset(found[0].physical_offset) if found else None
+        if found:
+            return PhysicalOffset(found[0].physical_offset)
+        queue = self._queue()
+        end = int(queue.max_offset(readable))
+        at = max(self.read_to, int(queue.min_offset(self._log.min_offset)))
+        unit = queue.unit(QueueOffset(at)) if self._times is not None and at < end else None
+        # A filler lies at 0: then anything may wait below, and carrying reads on.
+        return None if unit is None else PhysicalOffset(unit.physical_offset)
 
     def find(self, queue_offset: int) -> Entry | None:
         """The message with that queue offset, if it waits."""

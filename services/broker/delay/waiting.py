@@ -159,7 +159,7 @@ class Waiting:
                 next_dues.append(head.next_due_ms)
             if head.oldest is not None:
                 oldest.append(head.oldest)
-        if (timer_oldest := self._timer.oldest()) is not None:
+        if (timer_oldest := self._timer.oldest(ends.kept)) is not None:
             oldest.append(timer_oldest)
         for entry in self._timer.due(now_ms, BATCH_COUNT_MAX):
             # Of a cancellation that was cut short, the file may not know.

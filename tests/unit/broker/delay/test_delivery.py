@@ -254,6 +254,28 @@ async def test_carrying_does_not_wait_for_a_file_that_waits_for_room(
     assert store.delivered() == [b"a"]
 
 
+async def test_what_is_not_read_yet_may_wait_below_any_border(
+    store: DelayedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Another boot: the queue is read anew, and begins with messages that are delivered;
+    2. retention asks whether anything waits in the oldest log file; 3. so far nothing had been
+    met, the file went, and with it what waits behind them."""
+    for number in range(4):
+        store.wait_until(b"%d" % number, FIRST_MS + 1)
+    store.wait_until(b"waits", FIRST_MS + 50_000)
+    store.now_ms += 1
+    await store.turn()
+    await store.turn()
+    monkeypatch.setattr(timer_queue, "TAKE_IN_MAX", 2)
+    monkeypatch.setattr(timer_queue, "UNITS_AT_ONCE", 2)
+    await store.kill(reboot=True)
+    await store.delayed.delivery.turn()
+    assert store.delayed.pending_below(store.dispatched())
+    await store.turn()
+    assert store.delayed.pending_below(store.dispatched())
+    assert store.delayed.pending == 1
+
+
 async def test_a_file_of_another_log_is_not_believed(store: DelayedStore, tmp_path: Path) -> None:
     other = DelayedStore(tmp_path / "other")
     for number in range(3):
