@@ -113,7 +113,10 @@ class Progress:
         timer: TimerMark | None = None
         if self._done:
             is_border = first is None or first > self._delivered
-            if not is_border or read_to < self.timer.read_to:
+            # A mark that does not cover what is done would forget it. Without its sorted file, or
+            # with one that lost its last changes, the queue is read less far than that.
+            is_covered = read_to >= self.timer.read_to and read_to > max(self._done)
+            if not is_border or not is_covered:
                 return None
             timer = TimerMark(*self._delivered, read_to)
         return DelayRecord(flushed, _reached(self.levels), timer or self.timer)

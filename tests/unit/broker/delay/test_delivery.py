@@ -276,6 +276,33 @@ async def test_what_is_not_read_yet_may_wait_below_any_border(
     assert store.delayed.pending == 1
 
 
+async def test_what_is_delivered_as_the_file_is_lost_is_delivered_once(
+    store: DelayedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. What is due is found, and the disk is full as it is taken out of the file; 2. it is
+    delivered, and progress was told although nobody knew how far the queue was read: a mark that
+    covers nothing; 3. the file is opened again, and holds what was delivered."""
+
+    def is_full(times: PendingTimes, rows: object) -> None:
+        raise full_error()
+
+    store.wait_level(b"waits", len(LEVELS_MS))
+    for number in range(3):
+        store.wait_until(b"%d" % number, FIRST_MS + 1000)
+    await store.turn()
+    store.now_ms += 1000
+    with monkeypatch.context() as full:
+        full.setattr(PendingTimes, "remove", is_full)
+        for _ in range(3):
+            await store.delayed.delivery.turn()
+    for _ in range(5):
+        await store.turn()
+    assert store.delivered() == [b"0", b"1", b"2"]
+    await store.kill()
+    await store.turn()
+    assert store.delivered() == [b"0", b"1", b"2"]
+
+
 async def test_a_file_of_another_log_is_not_believed(store: DelayedStore, tmp_path: Path) -> None:
     other = DelayedStore(tmp_path / "other")
     for number in range(3):

@@ -56,6 +56,14 @@ def test_a_queue_that_is_read_anew_is_not_told_before_it_is_read_as_far_as_befor
     assert progress.record(0, first=None, read_to=10) is not None
 
 
+def test_a_mark_covers_everything_that_is_done() -> None:
+    progress = Progress(DelayState())
+    progress.passed_timer(100, 7)
+    assert progress.record(0, first=None, read_to=0) is None, "the file was lost"
+    assert progress.record(0, first=None, read_to=7) is None, "it is being read again"
+    assert progress.record(0, first=None, read_to=8) is not None
+
+
 def test_a_cancelled_message_is_done_until_progress_has_passed_it() -> None:
     progress = Progress(DelayState({2: 0}, TimerMark(), {(2, 5): 100}))
     progress.cancel({(0, 3): 200})
