@@ -97,5 +97,12 @@ def make_delayed(
         on_fault=on_fault,
     )
     return DelayedMessages(
-        delivery, waiting, clock, ends=ends, next_of=offsets.next_of, levels=levels
+        delivery,
+        waiting,
+        clock,
+        ends=ends,
+        next_of=offsets.next_of,
+        levels=levels,
+        has_index=directory.config.index_enabled,
+        index_is_whole=lambda: not positions.get(Slot.INDEX_BEHIND),
     )

@@ -15,9 +15,10 @@ from services.broker.delay.delivery import Delivery
 from services.broker.delay.listing import BEGIN, ListTime, Page
 from services.broker.delay.slices import Entry
 from services.broker.delay.waiting import Ends, Waiting
+from services.broker.groups.dead_letters import IndexDisabled
 from shared.state.records import DelayRecord
 from tidemark.clock import Clock
-from tidemark.errors import Overloaded, UnknownDelayed
+from tidemark.errors import DispatchBehind, Overloaded, UnknownDelayed
 from tidemark.formats import delay
 from tidemark.formats.delay import TIMER_LEVEL
 from tidemark.offsets import PhysicalOffset
@@ -51,14 +52,20 @@ class DelayedMessages:
         ends: Callable[[], Ends],
         next_of: Callable[[tuple[str, int]], int],
         levels: Callable[[], Sequence[int]],
+        has_index: bool,
+        index_is_whole: Callable[[], bool],
     ) -> None:
-        """The rest is what ``Delivery`` is given as well."""
+        """has_index: whether the store keeps one. index_is_whole: False while some of it is made
+        again. The rest is what ``Delivery`` is given as well.
+        """
         self.delivery = delivery
         self._waiting = waiting
         self._clock = clock
         self._ends = ends
         self._next_of = next_of
         self._levels = levels
+        self._has_index = has_index
+        self._index_is_whole = index_is_whole
 
     def begin(self) -> None:
         """Delivery may begin: sends are open, and the state is known."""
@@ -128,9 +135,10 @@ class DelayedMessages:
     async def cancel(self, unique_id: str, topic: str | None) -> list[Entry]:
         """Cancel every message of that id that waits; durable on return.
 
-        topic: of these only those for it. Raises UnknownDelayed if none waits, Overloaded,
-        NotServing, and what an append raises.
+        topic: of these only those for it. Raises UnknownDelayed if none waits, IndexDisabled,
+        DispatchBehind, Overloaded, NotServing, and what an append raises.
         """
+        self._check_can_find()
         await self._dispatched_to(self._ends().flushed)
         async with self.delivery.lock:
             progress = self.delivery.known()
@@ -183,6 +191,21 @@ class DelayedMessages:
                     self.delivery.look_again()  # what the last one called the oldest is gone
                     return CarryResult(carried, lost)
             await asyncio.sleep(AGAIN_S if slices is None else 0)
+
+    def _check_can_find(self) -> None:
+        """Raise why messages cannot be found by their unique ids: none would seem to wait."""
+        if not self._has_index:
+            raise IndexDisabled(
+                "the store keeps no index (store.index_enabled is false), and without it no "
+                "message can be found by its unique id. Nothing was changed.",
+                "Run broker and reput with an index; `tidemark store rebuild` makes it.",
+            )
+        if not self._index_is_whole():
+            raise DispatchBehind(
+                "the index is being made again, and until it is whole not every message can be "
+                "found by its unique id. Nothing was changed.",
+                "Try again when reput's /ready says that it has caught up.",
+            )
 
     async def _dispatched_to(self, end: PhysicalOffset) -> None:
         """Wait, for a moment, until what is stored below end can be looked up."""

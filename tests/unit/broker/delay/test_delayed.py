@@ -15,7 +15,7 @@ from services.broker.delay.delayed import CarryResult
 from services.broker.delay.listing import ListTime
 from tests.support.delayed_store import DelayedStore
 from tests.support.small_broker import FIRST_MS, LEVELS_MS
-from tidemark.errors import DiskFull, NotServing, Overloaded, UnknownDelayed
+from tidemark.errors import DiskFull, DispatchBehind, NotServing, Overloaded, UnknownDelayed
 from tidemark.formats import delay
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.delay import TIMER_TOPIC, Origin
@@ -209,6 +209,19 @@ async def test_cancelling_waits_until_what_was_just_sent_can_be_found(
     store.dispatches = True
     store.dispatch()
     assert len(await waiting) == 1
+
+
+async def test_while_the_index_is_made_again_nobody_says_that_nothing_waits(
+    store: DelayedStore,
+) -> None:
+    """1. The power fails, and the node starts: index files are made again; 2. what waits was not
+    found by its id, and its canceller was told that it does not wait."""
+    store.wait_level(b"a", 1)
+    store.positions.publish(Slot.INDEX_BEHIND, 1)
+    with pytest.raises(DispatchBehind):
+        await store.delayed.cancel("a", None)
+    store.positions.publish(Slot.INDEX_BEHIND, 0)
+    assert len(await store.delayed.cancel("a", None)) == 1
 
 
 # -- carrying --------------------------------------------------------------------------------------
