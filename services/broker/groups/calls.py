@@ -22,6 +22,7 @@ from services.broker.groups.counters import OTHER
 from services.broker.groups.fetch import Fetched
 from services.broker.groups.views import as_map
 from services.broker.http_requests import parameters
+from tidemark.errors import CorruptRecord, DamagedFile
 
 GROUPS_AT_ONCE: Final = 1000
 """Groups listed between two turns of the loop: a few milliseconds."""
@@ -127,11 +128,19 @@ class GroupCalls:
         fetched = await parts.groups.coordinator.fetch(
             group, member, fetch, lambda: transport is None or transport.is_closing()
         )
-        self._count_out(group, fetched)
         if encodings.wants_records(request.headers.get(hdrs.ACCEPT)):
+            self._count_out(group, fetched)
             return raw_answer(fetched)
         json_body = encoding_of(request) is Encoding.JSON
-        return answer(request, answer_map(fetched, parts.puller.checks_at, json_body=json_body))
+        try:
+            found = answer_map(fetched, parts.puller.checks_at, json_body=json_body)
+        except (CorruptRecord, DamagedFile):
+            # Else: 1. one body is damaged, and the caller told so; 2. its next fetch goes on behind
+            # it, and behind all else that was in the answer; 3. a commit covers what nobody got.
+            fetched.take_back()
+            raise
+        self._count_out(group, fetched)
+        return answer(request, found)
 
     async def _commit(self, request: web.Request) -> web.StreamResponse:
         group = _plain(request)

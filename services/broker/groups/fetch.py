@@ -53,6 +53,13 @@ class Fetched(NamedTuple):
 
     generation: int
     pieces: list[Piece]
+    session: Session
+
+    def take_back(self) -> None:
+        """The answer cannot be given: the member has got nothing of it."""
+        for piece in self.pieces:
+            if piece.queue in self.session.places:
+                self.session.move(piece.queue, piece.from_offset)
 
 
 class Reader(NamedTuple):
@@ -120,7 +127,7 @@ class Fetches:
             for place, piece in moved.items()
             if piece.queue not in told and session.places.get(piece.queue) is place
         ]
-        return Fetched(reader.generation(), pieces)
+        return Fetched(reader.generation(), pieces, session)
 
     async def _held(self, session: Session, timeout_s: float, is_gone: Callable[[], bool]) -> bool:
         """Wait until one of the places is ready; whether to look again."""

@@ -355,3 +355,15 @@ async def test_an_answer_begins_where_the_fetch_did_however_much_was_passed_over
     rig.put(1, tags="new")
     (piece,) = (await waits).pieces
     assert (piece.from_offset, piece.next_offset) == (2501, 2503)
+
+
+@pytest.mark.parametrize("order", [False, True])
+async def test_an_answer_that_cannot_be_given_is_taken_back(rig: Rig, order: bool) -> None:
+    rig.group(order=order)
+    rig.put(3)
+    rig.put(2, 1)
+    await rig.join()
+    fetched = await rig.fetch()
+    assert got(fetched) == {0: [0, 1, 2], 1: [0, 1]}
+    fetched.take_back()
+    assert got(await rig.fetch()) == got(fetched)
