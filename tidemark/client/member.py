@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -54,6 +55,8 @@ class Member:
         self._is_known = False
         """Whether the broker has the member, as far as we know."""
         self._is_urgent = False
+        self._ours_until_ms = -math.inf
+        """Until when our queues are certainly nobody else's, once the broker has forgotten us."""
         self._lost: list[HeldQueue] = []
 
     @property
@@ -88,6 +91,7 @@ class Member:
                 await (self._heartbeat() if self._is_known else self._rejoin())
             except errors.UnknownMember:
                 self._is_known = False
+                self._ours_until_ms = self.lease.ends_at_ms
                 self.lease.ended()
                 self._is_urgent = True
                 log.warning(
@@ -155,10 +159,15 @@ class Member:
         self.holdings.assign(joined.assignment)
 
     async def _rejoin(self) -> None:
-        """Join anew, and keep the queues that nobody else can have had in hand meanwhile."""
+        """Join anew, and keep the queues that nobody else can have had in hand meanwhile.
+
+        A broker that has just started gives a queue to the member that names it: this is to be done
+        only while our lease would still run, for another may have had the queue after that.
+        """
         sent_at_ms = self.clock()
-        owned = [held.queue for held in self.holdings.of(Hold.OWNED)]
-        joined = await self._call(generation=None, holding=owned)
+        is_ours = sent_at_ms < self._ours_until_ms
+        claims = [held.queue for held in self.holdings.of(Hold.OWNED)] if is_ours else []
+        joined = await self._call(generation=None, holding=claims)
         held = list(self.holdings)
         untouched: set[Queue] = {each.queue for each in held}
         committed: Mapping[Queue, int] = {}

@@ -24,17 +24,21 @@ def assign(
     queues: Mapping[str, Sequence[int]],
     subscriptions: Mapping[str, Collection[str]],
     current: Mapping[Queue, str],
+    *,
+    may_move: bool = True,
 ) -> dict[Queue, str]:
     """Give every queue that has a subscriber to one member.
 
     queues: topic → its queues' numbers. subscriptions: member → topics; those that ``queues`` lacks
     have no queues. current: who has, or is about to get, what; members and queues that are gone may
-    be in it. The answer depends on these three alone: the same again changes nothing.
+    be in it. may_move: False leaves with everybody what it has, balanced or not. The answer depends
+    on these alone: the same again changes nothing.
     """
     plan = _Plan(queues, subscriptions)
     plan.keep(current)
     plan.fill()
-    plan.balance()
+    if may_move:
+        plan.balance()
     return plan.owners
 
 

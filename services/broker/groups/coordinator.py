@@ -242,7 +242,8 @@ class Coordinator:
     # -- time ------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Notice deaths and new queues, until stop."""
+        """Notice deaths and new queues, until stop; begins when joins begin to be taken."""
+        self._live.opens()
         while not stop.is_set():
             self._live.look()
             try:

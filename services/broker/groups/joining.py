@@ -105,6 +105,8 @@ class Joining:
         filters = {topic: parse_tags(tags) for topic, tags in wanted.items()}
         topics = {topic: self._queues_of(topic) for topic in wanted}
         self._check_room(group, live, topics, known=known)
+        if live is None:
+            self._live.look_back(config)
         begun = False
         if not config.broadcast:
             known_queues = {} if live is None else live.roster.queues
@@ -142,8 +144,10 @@ class Joining:
                 place.tags = filters.get(queue[0])
         self._live.apply(live, change, begins)
         session.heard()
-        self._live.plan(group, now_ms + request.session_ms)
         roster = live.roster
+        self._live.plan(group, now_ms + request.session_ms)
+        if not known and (deadline_ms := roster.next_deadline_ms) is not None:
+            self._live.plan(group, deadline_ms)
         assignment = roster.assignment(member)
         return Joined(roster.generation, assignment, request.session_ms, config), begun
 

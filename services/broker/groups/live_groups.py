@@ -18,8 +18,10 @@ from typing import Final
 
 from services.broker.groups.broadcasting import Broadcasting
 from services.broker.groups.configs import GroupConfigs
+from services.broker.groups.inherited import Inherited
 from services.broker.groups.membership import Membership
 from services.broker.groups.offsets import Offsets
+from services.broker.groups.requests import SESSION_MS_MAX
 from services.broker.groups.roster import Change, Roster
 from services.broker.groups.sessions import Session
 from services.broker.groups.starts import Starts
@@ -80,6 +82,11 @@ class LiveGroups:
         self._topics_moved = False
         self.member_count = 0
         """Of all groups."""
+        self._since_ms = self.now_ms()
+        self._groups_before = frozenset(offsets.groups())
+        """Those that were there when the broker started, while their members may live on."""
+        self._inherited: dict[str, Inherited] = {}
+        """Group → what its members of before the start may hold, once one has joined."""
 
     def now_ms(self) -> int:
         """The time of sessions: it never steps back."""
@@ -95,10 +102,29 @@ class LiveGroups:
                 live = self._live.get(group)
         return live
 
+    def opens(self) -> None:
+        """From now on joins are taken: members of before the start are waited for from here on."""
+        self._since_ms = self.now_ms()
+
+    def look_back(self, config: GroupConfig) -> None:
+        """A member is about to join: note what those of before the start may hold.
+
+        To be called before anything is committed for it: what has an offset then is not new.
+        """
+        group = config.name
+        if group in self._groups_before and group not in self._inherited and not config.broadcast:
+            self._inherited[group] = Inherited(
+                self._offsets.of_group(group), self._since_ms, ordered=config.order
+            )
+
     def begin(self, config: GroupConfig) -> Live:
         """A group gets its first member: to be followed by ``apply`` and ``plan`` in this step."""
-        kind: type[Roster] = Broadcasting if config.broadcast else Membership
-        live = self._live[config.name] = Live(config.name, kind(self._next_generation))
+        roster: Roster
+        if config.broadcast:
+            roster = Broadcasting(self._next_generation)
+        else:
+            roster = Membership(self._next_generation, self._inherited.get(config.name))
+        live = self._live[config.name] = Live(config.name, roster)
         return live
 
     def apply(
@@ -145,6 +171,10 @@ class LiveGroups:
     def look(self) -> None:
         """Do what time and topics ask for; costs nothing while nothing is due."""
         now_ms = self.now_ms()
+        if self._groups_before and now_ms >= self._since_ms + SESSION_MS_MAX:
+            # Nobody's session lasts longer: there is nobody left to wait for.
+            self._groups_before = frozenset()
+            self._inherited.clear()
         while self._due and self._due[0][0] <= now_ms:
             at_ms, group = heapq.heappop(self._due)
             if self._planned.get(group) == at_ms:

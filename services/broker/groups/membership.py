@@ -6,11 +6,16 @@ what it got, has left, has died, or its session has passed once since. Otherwise
 on messages of a queue; 2. B joins and gets the queue, from the last commit on; 3. both handle the
 same messages, and of an ordered queue B handles a later one before A has finished an earlier one.
 
+Of members that were there before the broker started nothing is known: their queues are in transit,
+too, until one of them claims them or cannot hold them any more (``inherited``). As long as that
+lasts no queue is taken from whoever has one: who comes last would take from the others what it then
+claims itself, and a claim that is not granted costs its member what it has in its hands.
+
 Invariants, checked by tests over random histories:
 
 - a queue has at most one owner, and its owner in one generation is the same throughout;
-- a queue that somebody holds in transit has no owner;
-- every queue with a subscriber has an owner or is in transit.
+- a queue that somebody holds in transit, or that is waited for, has no owner;
+- every queue with a subscriber has an owner, is in transit or is waited for.
 
 Step before: ``coordinator`` takes a call, or time has passed. Step after: it gives the places in
 the queues to the sessions.
@@ -22,7 +27,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from services.broker.groups.assignment import assign
-from services.broker.groups.roster import NOTHING, Change, Roster
+from services.broker.groups.inherited import Inherited
+from services.broker.groups.roster import NOTHING, Change, Roster, together
 from services.broker.queue_offsets import Queue
 
 
@@ -38,8 +44,12 @@ class Transit(NamedTuple):
 class Membership(Roster):
     """One clustering group."""
 
-    def __init__(self, next_generation: Callable[[], int]) -> None:
+    def __init__(
+        self, next_generation: Callable[[], int], inherited: Inherited | None = None
+    ) -> None:
+        """inherited: what members of before the broker's start may hold; None: nothing."""
         super().__init__(next_generation)
+        self._inherited = inherited
         self._target: dict[Queue, str] = {}
         self._owners: dict[Queue, str] = {}
         self._owned: dict[str, set[Queue]] = {}
@@ -62,17 +72,34 @@ class Membership(Roster):
         """Whether the member has the queue, or had it last and is not done yet."""
         return self._owners.get(queue) == name or self.holder(queue) == name
 
+    def is_awaited(self, queue: Queue) -> bool:
+        """Whether somebody may hold the queue since before the broker started."""
+        return self._inherited is not None and queue in self._inherited.queues
+
     @property
     def in_transit(self) -> int:
-        """Queues that nobody gets, because a living member still holds them."""
-        return len(self._transit)
+        """Queues that nobody gets, because a living member still holds them, or may do so."""
+        awaited = 0
+        if self._inherited is not None:
+            awaited = sum(
+                number in self.queues.get(topic, ()) for topic, number in self._inherited.queues
+            )
+        return len(self._transit) + awaited
 
     def _plan(self, now_ms: int, claims: Iterable[Queue], claimant: str) -> Change:
+        if self._inherited is not None and (member := self.members.get(claimant)) is not None:
+            self._inherited.joins(member.session_ms)
+        self._settle(now_ms)
         self._target = assign(
             self.queues,
             {member.name: member.topics for member in self.members.values()},
             self._leanings(claims, claimant),
+            may_move=self._inherited is None,
         )
+        if self._inherited is not None:
+            for queue in claims:
+                if self._target.get(queue) == claimant:
+                    self._inherited.claim(queue)
         revoked: list[tuple[Queue, str]] = []
         for queue, owner in list(self._owners.items()):
             if self._target.get(queue) != owner:
@@ -95,6 +122,8 @@ class Membership(Roster):
         for queue, transit in self._transit.items():
             leanings[queue] = transit.holder
         for queue, name in self._target.items():
+            if self.is_awaited(queue):
+                continue  # who it was meant for has not got it: a claim goes first
             # One that has gone leaves a queue in transit to its holder, who then never lost it.
             if (member := self.members.get(name)) is not None and queue[0] in member.topics:
                 leanings[queue] = name
@@ -117,12 +146,26 @@ class Membership(Roster):
         return self._free(free)
 
     def _overdue(self, now_ms: int) -> Change:
-        return self._free(
+        freed = self._free(
             [queue for queue, transit in self._transit.items() if transit.deadline_ms <= now_ms]
         )
+        if not self._settle(now_ms):
+            return freed
+        return together(freed, self._plan(now_ms, (), ""))
+
+    def _settle(self, now_ms: int) -> bool:
+        """End the wait for members of before the start if it is over; whether it ends now."""
+        if self._inherited is None or not self.members or now_ms < self._inherited.until_ms:
+            return False
+        self._inherited.give_up()
+        self._inherited = None
+        return True
 
     def _deadlines(self) -> Iterable[int]:
-        return (transit.deadline_ms for transit in self._transit.values())
+        if self._inherited is not None and self.members:
+            yield self._inherited.until_ms
+        for transit in self._transit.values():
+            yield transit.deadline_ms
 
     def _free(self, queues: Collection[Queue]) -> Change:
         """End the transit of these queues."""
@@ -134,7 +177,7 @@ class Membership(Roster):
         """Give those of the queues that nobody holds to whom they are meant for."""
         granted: list[tuple[Queue, str]] = []
         for queue in queues:
-            if queue in self._owners or queue in self._transit:
+            if queue in self._owners or queue in self._transit or self.is_awaited(queue):
                 continue
             name = self._target.get(queue)
             if name is not None and name in self.members:

@@ -66,7 +66,7 @@ class Roster(ABC):
     @property
     @abstractmethod
     def in_transit(self) -> int:
-        """Queues that nobody gets, because a living member still holds them."""
+        """Queues that nobody gets, because a living member still holds them, or may do so."""
 
     @abstractmethod
     def _plan(self, now_ms: int, claims: Iterable[Queue], claimant: str) -> Change:
@@ -116,7 +116,7 @@ class Roster(ABC):
         self.queues.update(queues)
         self._forget_topics()
         first = self._release(now_ms, name, holding, knows)
-        return _together(first, self._plan(now_ms, holding or (), name))
+        return together(first, self._plan(now_ms, holding or (), name))
 
     def leave(self, now_ms: int, name: str) -> Change:
         """A member goes; what it had is free at once. KeyError if there is none of that name."""
@@ -132,7 +132,7 @@ class Roster(ABC):
         for name in dead:
             del self.members[name]
         self._forget_topics()
-        return _together(self._overdue(now_ms), self._plan(now_ms, (), ""))
+        return together(self._overdue(now_ms), self._plan(now_ms, (), ""))
 
     def set_queues(self, now_ms: int, queues: Mapping[str, Sequence[int]]) -> Change:
         """Topics have other queues than before; those that nobody subscribes to do not matter."""
@@ -160,7 +160,7 @@ class Roster(ABC):
             del self.queues[topic]
 
 
-def _together(first: Change, second: Change) -> Change:
+def together(first: Change, second: Change) -> Change:
     """Two changes in one step of time.
 
     What the first granted and the second revoked is granted and revoked: in that order.

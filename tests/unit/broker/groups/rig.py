@@ -128,6 +128,16 @@ class Rig:
         self.configs = GroupConfigs(
             self.state, self.log, self.topics, self.offsets, flushed=lambda: 0
         )
+        self.start_count = 2
+        self.bounds = bounds
+        self.start()
+        self.writer: asyncio.Task[None] | None = None
+        """Writes offsets, once somebody may wait for that."""
+
+    def start(self) -> None:
+        """The broker starts, again: it knows what is committed and nobody's name."""
+        self.start_count += 1
+        count = self.start_count
         self.groups = ConsumerGroups.make(
             self.configs,
             self.offsets,
@@ -136,12 +146,10 @@ class Rig:
             self.puller,
             self.metrics.groups,
             self.clock,
-            start_count=lambda: 3,
-            bounds=bounds,
+            start_count=lambda: count,
+            bounds=self.bounds,
         )
         self.coordinator, self.commits = self.groups
-        self.writer: asyncio.Task[None] | None = None
-        """Writes offsets, once somebody may wait for that."""
 
     def _changed(self) -> None:
         self.coordinator.topics_changed()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.broker.groups.joining import Bounds
-from services.broker.groups.requests import JoinRequest, Subscribed
+from services.broker.groups.requests import SESSION_MS_MAX, JoinRequest, Subscribed
 from tests.unit.broker.groups.rig import GROUP, SESSION_MS, Rig, got
 from tidemark.errors import (
     BadTags,
@@ -342,3 +342,71 @@ async def test_where_a_group_begins_is_on_disk_before_its_member_is_told(
     generation = (await joins).generation
     written.clear()
     await rig.join(generation=generation)  # a heartbeat begins nothing and waits for nothing
+
+
+async def test_after_a_restart_members_go_on_with_what_they_hold(rig: Rig) -> None:
+    rig.group(order=True)
+    for number in range(4):
+        rig.put(3, number)
+    one = await rig.join("m1")
+    two = await rig.join("m2", holding=set())
+    heard = await rig.join("m1", generation=one.generation, holding=set())
+    two = await rig.join("m2", generation=two.generation)
+    got_before = got(await rig.fetch("m1", generation=two.generation))
+    rig.start()
+    rig.clock.now_ms += 500
+    held = set(heard.assignment)
+    again = await rig.join("m1", holding=held)
+    assert set(again.assignment) == held
+    assert again.generation >> 32 == 4
+    assert rig.coordinator.state(GROUP) == "rebalancing"
+    queue = next(queue for queue in again.assignment if queue[0] == "orders")
+    assert got_before[queue[1]] == [0, 1, 2]
+    answer = await rig.fetch("m1", generation=again.generation, positions=[(queue, 3)])
+    assert queue[1] not in got(answer)  # it has them in its hands
+    await rig.commit({queue: 2}, generation=again.generation)
+    assert rig.committed(queue[1]) == 2
+    back = await rig.join("m2", holding=set(two.assignment))
+    assert back.assignment == two.assignment
+    assert rig.coordinator.state(GROUP) == "stable"
+
+
+async def test_after_a_restart_what_nobody_claims_waits_for_the_leases_of_before(rig: Rig) -> None:
+    rig.group(order=True)
+    await rig.join("m1")
+    rig.start()
+    rig.clock.now_ms += 500
+    rig.coordinator._live.opens()
+    joined = await rig.join("m2", holding=set())
+    assert joined.assignment == []
+    rig.coordinator.leave(GROUP, "m2")
+    joined = await rig.join("m3", holding=set())
+    assert joined.assignment == [], "one that came and went changes nothing"
+    rig.clock.now_ms += SESSION_MS - 500
+    rig.look()
+    assert (await rig.join("m3", generation=joined.generation)).assignment == []
+    rig.clock.now_ms += 500
+    rig.look()
+    heard = await rig.join("m3", generation=joined.generation)
+    assert [queue for queue in heard.assignment if queue[0] == "orders"] == ALL
+
+
+async def test_a_fresh_group_waits_for_nobody_after_a_start(rig: Rig) -> None:
+    rig.group(order=True)
+    for member in ("m1", "m2"):
+        joined = await rig.join(member)
+        assert set(ALL) <= set(joined.assignment)
+        rig.coordinator.leave(GROUP, member)
+
+
+async def test_a_restart_is_forgotten_when_no_session_of_before_can_run(rig: Rig) -> None:
+    rig.group(order=True)
+    await rig.join("m1")
+    rig.start()
+    await rig.join("m2", holding=set())
+    rig.clock.now_ms += SESSION_MS_MAX
+    rig.look()
+    live = rig.coordinator._live
+    assert not live._groups_before
+    assert not live._inherited
+    assert set(ALL) <= set((await rig.join("m3")).assignment)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from services.broker.groups.broadcasting import Broadcasting
+from services.broker.groups.inherited import WAIT_MS, Inherited
 from services.broker.groups.membership import Membership
 from services.broker.groups.roster import Change
 from services.broker.queue_offsets import Queue
@@ -19,15 +20,16 @@ TOPICS = st.frozensets(st.sampled_from(("a", "b")), min_size=1)
 
 
 class GroupHistory(RuleBasedStateMachine):
-    """Members come, go, die, lag behind with what they know, while topics get other queues.
+    """Members come, go, die, lag behind with what they know, while topics get other queues and the
+    broker forgets everybody.
 
     The model is what each member believes: what it works on, as it says in its heartbeats.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        numbers = itertools.count(1)
-        self.group = Membership(lambda: next(numbers))
+        self.numbers = itertools.count(1)
+        self.group = Membership(lambda: next(self.numbers))
         self.now_ms = 0
         self.counts = {"a": 4, "b": 3}
         self.owned_in: dict[tuple[Queue, int], str] = {}
@@ -35,8 +37,39 @@ class GroupHistory(RuleBasedStateMachine):
         self.works_on: dict[str, set[Queue]] = {}
         """What a member got messages of and has not let go; also of those that died."""
         self.lost_at_ms: dict[tuple[Queue, str], int] = {}
+        self.seen: set[Queue] = set()
+        """What has an offset: queues that somebody had."""
+        self.before: dict[str, tuple[set[Queue], int]] = {}
+        """Members that the broker has forgotten: what they had, and when their leases end."""
+        self.started_ms = -SESSION_MS
+
+    @rule()
+    def broker_starts_again(self) -> None:
+        for name, member in self.group.members.items():
+            self.before[name] = set(self.group.assignment(name)), member.deadline_ms
+        inherited = Inherited(self.seen, self.now_ms, ordered=True)
+        self.group = Membership(lambda: next(self.numbers), inherited)
+        self.started_ms = self.now_ms
+
+    def joins_again(self, name: str) -> None:
+        """It has heard that it is forgotten, and claims what is certainly its own."""
+        had, lease_ms = self.before.pop(name)
+        works_on = self.works_on[name]
+        claims = works_on & had if self.now_ms < lease_ms else set()
+        before = self.group.generation
+        topics = {topic: range(count) for topic, count in self.counts.items()}
+        change = self.group.heartbeat(self.now_ms, name, topics, SESSION_MS, holding=claims)
+        self.took(change, before)
+        assigned = set(self.group.assignment(name))
+        if self.now_ms < lease_ms:
+            there = {queue for queue in claims if queue[1] < self.counts[queue[0]]}
+            assert there <= assigned, "a claim is granted"
+        works_on &= assigned & claims
 
     def beat(self, name: str, topics: frozenset[str], *, lets_go: bool) -> None:
+        if name in self.before:
+            self.joins_again(name)
+            return
         works_on = self.works_on.setdefault(name, set())
         if lets_go:
             works_on &= set(self.group.assignment(name))
@@ -59,6 +92,7 @@ class GroupHistory(RuleBasedStateMachine):
         assert self.group.generation >= before
         for queue, name in change.revoked:
             self.lost_at_ms[queue, name] = self.now_ms
+        self.seen |= {queue for queue, _ in change.granted}
 
     @precondition(lambda self: self.group.members)
     @rule(data=st.data())
@@ -92,7 +126,10 @@ class GroupHistory(RuleBasedStateMachine):
         self.took(change, before)
         if due is None or due > self.now_ms:
             assert change == Change()
-        for name in self.works_on.keys() - self.group.members.keys():
+        for name, (_, lease_ms) in list(self.before.items()):
+            if lease_ms <= self.now_ms and self.now_ms % 2:
+                del self.before[name]  # it is dead; others come back late
+        for name in self.works_on.keys() - self.group.members.keys() - self.before.keys():
             del self.works_on[name]  # dead: whatever it does now, its generation is an old one
 
     @rule(topic=st.sampled_from(("a", "b")), count=st.integers(0, 6))
@@ -120,7 +157,10 @@ class GroupHistory(RuleBasedStateMachine):
             for number in range(self.counts[topic]):
                 queue = (topic, number)
                 owner, holder = self.group.owner(queue), self.group.holder(queue)
-                assert (owner is None) != (holder is None)
+                awaited = self.group.is_awaited(queue)
+                assert [owner is not None, holder is not None, awaited].count(True) == 1
+                if awaited:
+                    assert self.now_ms < self.started_ms + SESSION_MS
                 if owner is not None:
                     assert topic in self.group.members[owner].topics
                 if holder is not None:
@@ -131,6 +171,8 @@ class GroupHistory(RuleBasedStateMachine):
         for name, works_on in self.works_on.items():
             for queue in works_on:
                 owner = self.group.owner(queue)
+                if name in self.before and self.before[name][1] <= self.now_ms:
+                    continue  # its lease is over: it handles nothing until it has joined again
                 if owner not in (None, name):
                     # It held on for a whole session, and may not commit any more.
                     assert self.now_ms >= self.lost_at_ms[queue, name] + SESSION_MS
@@ -240,6 +282,67 @@ def test_what_a_member_says_it_holds_is_preferred_where_nobody_has_it() -> None:
     group.heartbeat(0, "m1", more, SESSION_MS, holding={("a", 0)})
     assert group.assignment("m1") == [("a", 0)]
     assert group.assignment("m2") == [("a", 1)]
+
+
+def restarted(*, ordered: bool, queues: int = 4) -> Membership:
+    numbers = itertools.count(1)
+    had = [("a", number) for number in range(queues)]
+    return Membership(lambda: next(numbers), Inherited(had, 0, ordered=ordered))
+
+
+# 1. m1 and m2 have two queues each; 2. the broker is killed and starts; 3. m1 joins again and is
+# given all four, while m2 handles what it has in its hands of two of them.
+def test_after_a_restart_a_member_gets_what_it_claims_and_waits_for_the_rest() -> None:
+    group = restarted(ordered=True)
+    first = beat(group, "m1", 10, holding={("a", 0), ("a", 1), ("a", 3)})
+    assert {queue for queue, _ in first.granted} == {("a", 0), ("a", 1), ("a", 3)}
+    assert group.in_transit == 1
+    assert group.owner(("a", 2)) is None
+    assert group.next_deadline_ms == SESSION_MS
+    # What m3 is to have is in m1's hands: it is asked for it once everybody has been heard.
+    assert beat(group, "m3", 20, holding=set()) == Change()
+    second = beat(group, "m2", 30, holding={("a", 2)})
+    assert second.granted == [(("a", 2), "m2")]
+    assert group.in_transit == 0
+    assert group.next_deadline_ms == 0
+    moved = group.expire(40)
+    assert [name for _, name in moved.revoked] == ["m1"]
+    assert not moved.granted
+    assert group.next_deadline_ms == 10 + SESSION_MS
+
+
+def test_what_nobody_claims_is_free_when_no_lease_of_before_can_run() -> None:
+    group = restarted(ordered=True)
+    assert beat(group, "m1", 10, holding=set()) == Change()
+    topics = {"a": range(4)}
+    assert group.heartbeat(20, "m2", topics, 3 * SESSION_MS, holding=set()) == Change()
+    beat(group, "m1", SESSION_MS)
+    assert group.expire(2 * SESSION_MS - 1) == Change()  # leases may be as long as m2's
+    beat(group, "m1", 2 * SESSION_MS)
+    assert group.expire(3 * SESSION_MS - 1) == Change()
+    assert len(group.expire(3 * SESSION_MS).granted) == 4
+
+
+def test_a_group_that_is_not_ordered_waits_a_second() -> None:
+    group = restarted(ordered=False)
+    topics = {"a": range(4)}
+    assert group.heartbeat(10, "m1", topics, 10 * WAIT_MS, holding=set()) == Change()
+    assert group.expire(WAIT_MS - 1) == Change()
+    assert len(group.expire(WAIT_MS).granted) == 4
+
+
+def test_who_joins_later_waits_for_nobody() -> None:
+    for ordered, later_ms in ((True, SESSION_MS), (False, WAIT_MS)):
+        group = restarted(ordered=ordered)
+        assert len(beat(group, "m1", later_ms, holding=set()).granted) == 4
+
+
+def test_nobody_gets_what_another_claimed_before() -> None:
+    group = restarted(ordered=True)
+    beat(group, "m1", 10, holding={("a", 0)})
+    change = beat(group, "m2", 20, holding={("a", 0), ("a", 1), ("b", 0)})
+    assert change.granted == [(("a", 1), "m2")]
+    assert group.owner(("a", 0)) == "m1"
 
 
 def test_every_member_of_a_broadcasting_group_has_every_queue_of_its_topics() -> None:
