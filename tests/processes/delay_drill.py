@@ -196,15 +196,18 @@ async def _kill(plan: Plan, node: Node, begun: float) -> list[Outage]:
 
 
 async def _send(plan: Plan, node: Node, sent: Sent, begun: float) -> None:
-    """Send until so many messages are acked, at a steady pace."""
+    """Send until so many messages are acked, at a steady pace: outages make it longer."""
     random = Random(plan.seed + 1)
     url = f"{node.api_url}/v1/topics/{TOPIC}/messages"
     headers = {"Content-Type": "application/msgpack", "Accept": "application/msgpack"}
     number = 0
+    pace_s = plan.sending_s * BATCH / plan.messages
+    next_at = begun
     async with aiohttp.ClientSession(headers=headers) as session:
         while len(sent.acked) < plan.messages:
-            due = begun + plan.sending_s * len(sent.acked) / plan.messages
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            await asyncio.sleep(max(0.0, next_at - time.monotonic()))
+            # What an outage has kept back is not made up for: the pace stays what it is.
+            next_at = max(next_at + pace_s, time.monotonic())
             count = min(BATCH, plan.messages - len(sent.acked))
             numbers = range(number, number + count)
             # Nothing is due behind the end, whenever it is sent.
