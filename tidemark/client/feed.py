@@ -185,6 +185,25 @@ class Feed:
         elif self.member.joined.order:
             self.committing.hurry()  # the broker gives no more of it before
 
+    async def commit(self, ack: str) -> None:
+        """Commit what is done, as ``Committing.commit``. Raises what a part died of.
+
+        Another part does the work: 1. its request is refused for good, and it dies; 2. who waits
+        for the commit would wait for ever.
+        """
+        committing = asyncio.create_task(self.committing.commit(ack))
+        try:
+            await asyncio.wait(
+                {committing, *self._tasks.values()}, return_when=asyncio.FIRST_COMPLETED
+            )
+            if committing.done():
+                committing.result()
+            else:
+                self.raise_failure()
+        finally:
+            committing.cancel()
+            await asyncio.gather(committing, return_exceptions=True)
+
     async def send_back(self, source: Source, *, delay_level: int) -> None:
         """Send back a message whose handling failed.
 

@@ -151,7 +151,7 @@ class Subscription:
         """
         if ack not in ("accepted", "disk"):
             raise ValueError(f"ack must be accepted or disk, not {ack!r}")
-        await self._feed.committing.commit(ack)
+        await self._feed.commit(ack)
 
     def stop(self) -> None:
         """End the loop that asks for messages, or ``run``, after what is in hand."""

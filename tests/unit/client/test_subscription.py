@@ -261,6 +261,25 @@ async def test_a_background_part_that_dies_is_heard_of_where_messages_are_asked_
         await handle_all(mq.subscribe("orders", group="billing"), fails_at(b""))
 
 
+async def test_a_commit_that_cannot_be_made_any_more_says_so(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    """1. A commit is refused for good, and the part that commits dies of it; 2. the program asks
+    for a commit of its own, which that part should make; 3. it waited for ever."""
+
+    async def refused(_request: web.Request) -> web.Response:
+        return error(400, "bad-request")
+
+    broker.put("orders", 0, b"1", b"2")
+    broker.group_faults["commit"] = [refused]
+    async with mq.subscribe("orders", group="billing") as messages:
+        assert await take(messages, 1) == [b"1"]
+        # What was in hand is done by asking on; the commit that follows of it is refused.
+        assert await take(messages, 1) == [b"2"]
+        with pytest.raises(errors.BadRequest):
+            await asyncio.wait_for(messages.commit(), 10)
+
+
 async def test_asking_again_after_an_error_raises_it_again(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
