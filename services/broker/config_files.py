@@ -114,6 +114,7 @@ class ConfigFiles:
         self._topic_changes = self._group_changes = 0
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
+        self._begun = False
         self._files = (
             _File(json_cache.TOPICS, PAUSE_S, lambda: self._topic_changes),
             _File(json_cache.GROUPS, PAUSE_S, lambda: self._group_changes),
@@ -129,6 +130,16 @@ class ConfigFiles:
     def groups_changed(self) -> None:
         """Note that a group has changed."""
         self._group_changes += 1
+        self._wake.set()
+
+    def begin(self) -> None:
+        """What RocketMQ left is in the log: from now on its files may be replaced.
+
+        Before, nothing is written, also not at a stop. Otherwise: 1. a node starts on a store that
+        RocketMQ wrote; 2. the files are written as the log knows them, without RocketMQ's topics;
+        3. they are read, are ours, and there is nothing to take over: its topics are lost.
+        """
+        self._begun = True
         self._wake.set()
 
     async def read_foreign(self, *, state_known: bool) -> ForeignTables:
@@ -149,7 +160,7 @@ class ConfigFiles:
         return await asyncio.to_thread(read)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Write what changes, until stop."""
+        """Write what changes, from ``begin`` until stop."""
         stopper = asyncio.create_task(self._wake_on(stop))
         try:
             while not stop.is_set():
@@ -161,13 +172,15 @@ class ConfigFiles:
             stopper.cancel()
 
     async def write_all(self) -> bool:
-        """Write all that is new, now; whether the files say what is served."""
+        """Write all that is new, now; whether the files say what is served, or may not yet."""
         for file in self._files:
             file.due_at = 0.0
         await self._write_due()
         return not any(file.failing for file in self._files)
 
     async def _write_due(self) -> None:
+        if not self._begun:
+            return
         async with self._writing:
             for file in self._files:
                 started = self._clock.monotonic()

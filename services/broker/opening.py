@@ -89,6 +89,7 @@ class Opening:
         steps: tuple[Callable[[], Awaitable[bool]], ...] = (
             self._record_range,
             lambda: self._take_over(left),
+            self._begin_files,
             # While the files are RocketMQ's, a restart would take them over again and undo what is
             # changed from here on.
             self._files.write_all if any_left(left) else _nothing,
@@ -152,6 +153,10 @@ class Opening:
             "state taken over from RocketMQ",
             extra={"event": "state-taken-over", **changed},
         )
+        return True
+
+    async def _begin_files(self) -> bool:
+        self._files.begin()
         return True
 
     async def _record_start(self) -> bool:

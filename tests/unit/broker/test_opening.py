@@ -176,6 +176,28 @@ async def test_only_the_file_that_rocketmq_wrote_counts(tmp_path: Path) -> None:
     assert table.topics.keys() == {"t"}
 
 
+async def test_no_file_is_written_before_it_was_read_for_what_rocketmq_left(tmp_path: Path) -> None:
+    # The part that writes began at once, whatever the one that reads was doing: now and then the
+    # files were ours before they were read, and RocketMQ's topics and groups were lost.
+    start = Start(tmp_path, Log())
+    for name, text in ROCKETMQS.items():
+        start.json(name, text)
+    start.files.topics_changed()
+    start.files.groups_changed()
+    running = asyncio.create_task(start.files.run(start.stop))
+    await asyncio.sleep(0)
+    assert await start.files.write_all()
+    for name, text in ROCKETMQS.items():
+        assert (start.store.config_dir / name).read_text() == text
+    await start.open()
+    assert start.state.topics == {"t": TopicConfig("t", 4, 4)}
+    table = start.cache.read_topics()
+    assert table is not None
+    assert table.covered is not None, "ours now"
+    start.stop.set()
+    await running
+
+
 async def test_a_range_that_rocketmq_wrote_is_recorded_once(tmp_path: Path) -> None:
     log = Log()
     await Start(tmp_path, log, ForeignRange(100, 300)).open()
