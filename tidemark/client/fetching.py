@@ -144,6 +144,8 @@ class Fetching:
         await self._place()
         owned = self._member.holdings.of(Hold.OWNED)
         placed = [held for held in owned if not held.is_placed and held.fetched_to is not None]
+        if placed:
+            self._committing.moved()  # a broker that was killed may have lost the last commits
         fetched = await self._member.calls.fetch(
             generation=generation,
             count_max=self._count_max,

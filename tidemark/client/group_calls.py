@@ -8,7 +8,7 @@ generation is not repeated by itself: its callers know what to say instead (``me
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -32,6 +32,9 @@ class Joined(NamedTuple):
     broadcast: bool
     """Whether every member has all queues, and nothing is committed or sent back."""
     retry_max: int
+    kept: Collection[Queue] = ()
+    """Of the assignment, after a join: what was ours before the broker started, and nobody else's
+    since. Nothing is known of that from a broker that does not say it."""
 
 
 class FetchedQueue(NamedTuple):
@@ -106,6 +109,7 @@ class GroupCalls:
                 order=wire["order"],
                 broadcast=wire["broadcast"],
                 retry_max=wire["retry_max"],
+                kept=frozenset((topic, queue) for topic, queue in wire.get("kept", ())),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise _lacking("a heartbeat", error) from error

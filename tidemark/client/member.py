@@ -174,7 +174,11 @@ class Member:
         if held and not joined.broadcast:
             committed = await self.calls.committed()
             untouched = {
-                each.queue for each in held if self._is_untouched(each, committed.get(each.queue))
+                each.queue
+                for each in held
+                if self._is_untouched(
+                    each, committed.get(each.queue), is_kept=each.queue in joined.kept
+                )
             }
         # No await from here on: nobody sees the new generation with the old queues.
         self._take(joined, sent_at_ms)
@@ -183,6 +187,8 @@ class Member:
         for each in self.holdings.of(Hold.OWNED):
             if each.queue in committed:
                 self.ledger.know(each.queue, committed[each.queue])
+                if each.progress.position is not None:
+                    self.ledger.offer(each.queue, each.progress.position)
         self._lost += change.lost
         self._is_known = True
         log.info(
@@ -190,16 +196,17 @@ class Member:
             extra={"event": "member-again", "queues_lost": len(change.lost), **self._facts()},
         )
 
-    def _is_untouched(self, held: HeldQueue, committed: int | None) -> bool:
+    def _is_untouched(self, held: HeldQueue, committed: int | None, *, is_kept: bool) -> bool:
         """Whether what is committed can only be our own commit.
 
         Above our position, another has worked on the queue; below what we know to be committed, it
-        was reset, or the broker lost what it had not written yet: then it starts from there.
+        was reset, or the broker lost what it had not written yet: then it starts from there. Unless
+        the broker says that the queue is kept: it was not reset, and we commit the same again.
         """
         position, ours = held.progress.position, self.ledger.acknowledged(held.queue)
         if committed is None or position is None or ours is None:
             return False
-        return ours <= committed <= position
+        return committed <= position and (is_kept or ours <= committed)
 
     async def _call(self, *, generation: int | None, holding: list[Queue]) -> Joined:
         return await self.calls.heartbeat(

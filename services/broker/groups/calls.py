@@ -101,6 +101,7 @@ class GroupCalls:
             {
                 "generation": joined.generation,
                 "assignment": [list(queue) for queue in joined.assignment],
+                "kept": [list(queue) for queue in joined.kept],
                 "session_ms": joined.session_ms,
                 "order": joined.config.order,
                 "broadcast": joined.config.broadcast,

@@ -96,6 +96,8 @@ class Commits:
                 moves[queue] = moved
         before = {queue: self._offsets.get(group, *queue) for queue in moves}
         self._offsets.accept(group, moves)
+        if request.member is None:
+            self._coordinator.moved(config, moves)
         now_ms = self._clock.wall_ms()
         for queue, offset in moves.items():
             session = self._coordinator.session_of(group, queue)
@@ -189,7 +191,9 @@ class Commits:
         ]
         if not request.dry_run:
             # In the step that found the group without members.
-            self._offsets.accept(group, {(topic.name, each.queue): each.after for each in resets})
+            moves = {(topic.name, each.queue): each.after for each in resets}
+            self._offsets.accept(group, moves)
+            self._coordinator.moved(config, moves)
             for each in resets:
                 self._counters.was_reset(group, topic.name, before=each.before, after=each.after)
             await self._offsets.durable()

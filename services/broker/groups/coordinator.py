@@ -8,7 +8,7 @@ at the places of a member; ``commits`` moves offsets.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from services.broker.groups.broadcasting import Broadcasting
@@ -230,10 +230,16 @@ class Coordinator:
         async with self._joining.alone(group):
             await self._configs.delete(group)
             self._deliveries.forget(group)
+            self._live.forget(group)
 
     def check_unused(self, group: str) -> None:
         """Raise GroupInUse if the group has members."""
         self._joining.check_unused(group)
+
+    def moved(self, group: GroupConfig, queues: Iterable[Queue]) -> None:
+        """An operator has moved these queues of a group without members: that is where it goes on,
+        whatever members of before the start say."""
+        self._live.moved(group, queues)
 
     def topics_changed(self) -> None:
         """Topics have come, gone or got queues: the groups that read them are looked at soon."""

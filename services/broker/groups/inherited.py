@@ -30,6 +30,7 @@ class Inherited:
         """queues: those that the group had an offset of. since_ms: when joins began to be taken."""
         self.queues = set(queues)
         """Those that nobody has claimed and nobody was given."""
+        self._moved: set[Queue] = set()
         self.since_ms = since_ms
         self._wait_ms = 0 if ordered else WAIT_MS
         self._ordered = ordered
@@ -45,11 +46,19 @@ class Inherited:
         return self.since_ms + self._wait_ms if self.queues else self.since_ms
 
     def claim(self, queue: Queue) -> bool:
-        """A member that joins holds the queue: it is its own. Whether it was waited for."""
+        """A member that joins holds the queue: it is its own. Whether it goes on where it was.
+
+        It does if the queue was waited for and nobody has moved its offset: that can only be lower
+        than where the member is because the last commits were lost.
+        """
         if queue not in self.queues:
             return False
         self.queues.remove(queue)
-        return True
+        return queue not in self._moved
+
+    def moved(self, queues: Iterable[Queue]) -> None:
+        """Somebody who is no member says where the group is to go on."""
+        self._moved.update(queues)
 
     def give_up(self) -> None:
         """The wait is over: what nobody has claimed is free."""

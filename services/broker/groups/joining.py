@@ -44,6 +44,8 @@ class Joined(NamedTuple):
     assignment: list[Queue]
     session_ms: int
     config: GroupConfig
+    kept: Sequence[Queue] = ()
+    """Of the assignment: what it had before the broker started, and nobody else since."""
 
 
 class Joining:
@@ -149,7 +151,8 @@ class Joining:
         if not known and (deadline_ms := roster.next_deadline_ms) is not None:
             self._live.plan(group, deadline_ms)
         assignment = roster.assignment(member)
-        return Joined(roster.generation, assignment, request.session_ms, config), begun
+        session_ms = request.session_ms
+        return Joined(roster.generation, assignment, session_ms, config, change.kept), begun
 
     def leave(self, group: str, member: str) -> None:
         """A member goes; its queues are free at once. Raises UnknownGroup, UnknownMember."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from services.broker.groups.broadcasting import Broadcasting
@@ -83,7 +83,7 @@ class LiveGroups:
         self.member_count = 0
         """Of all groups."""
         self._since_ms = self.now_ms()
-        self._groups_before = frozenset(offsets.groups())
+        self._groups_before = set(offsets.groups())
         """Those that were there when the broker started, while their members may live on."""
         self._inherited: dict[str, Inherited] = {}
         """Group → what its members of before the start may hold, once one has joined."""
@@ -116,6 +116,17 @@ class LiveGroups:
             self._inherited[group] = Inherited(
                 self._offsets.of_group(group), self._since_ms, ordered=config.order
             )
+
+    def moved(self, config: GroupConfig, queues: Iterable[Queue]) -> None:
+        """Who is no member has moved these queues of the group, which has none."""
+        self.look_back(config)
+        if (inherited := self._inherited.get(config.name)) is not None:
+            inherited.moved(queues)
+
+    def forget(self, group: str) -> None:
+        """The group is deleted: one of its name is another."""
+        self._groups_before.discard(group)
+        self._inherited.pop(group, None)
 
     def begin(self, config: GroupConfig) -> Live:
         """A group gets its first member: to be followed by ``apply`` and ``plan`` in this step."""
@@ -173,7 +184,7 @@ class LiveGroups:
         now_ms = self.now_ms()
         if self._groups_before and now_ms >= self._since_ms + SESSION_MS_MAX:
             # Nobody's session lasts longer: there is nobody left to wait for.
-            self._groups_before = frozenset()
+            self._groups_before.clear()
             self._inherited.clear()
         while self._due and self._due[0][0] <= now_ms:
             at_ms, group = heapq.heappop(self._due)

@@ -96,10 +96,11 @@ class Membership(Roster):
             self._leanings(claims, claimant),
             may_move=self._inherited is None,
         )
+        kept: list[Queue] = []
         if self._inherited is not None:
             for queue in claims:
-                if self._target.get(queue) == claimant:
-                    self._inherited.claim(queue)
+                if self._target.get(queue) == claimant and self._inherited.claim(queue):
+                    kept.append(queue)
         revoked: list[tuple[Queue, str]] = []
         for queue, owner in list(self._owners.items()):
             if self._target.get(queue) != owner:
@@ -114,7 +115,7 @@ class Membership(Roster):
         for queue, transit in list(self._transit.items()):
             if transit.holder not in self.members or self._target.get(queue) == transit.holder:
                 del self._transit[queue]
-        return self._changed(self._grant(self._target), revoked)
+        return self._changed(self._grant(self._target), revoked)._replace(kept=tuple(kept))
 
     def _leanings(self, claims: Iterable[Queue], claimant: str) -> dict[Queue, str]:
         """Who is to be preferred for each queue: who has it, or is about to get it."""

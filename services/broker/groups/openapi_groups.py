@@ -151,7 +151,8 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
                 "items": _QUEUE,
                 "maxItems": QUEUES_PER_GROUP_MAX,
                 "description": "Queues that the member works on. One that was taken from it "
-                "waits for a heartbeat without it here. Default: what is assigned to it.",
+                "waits for a heartbeat without it here. Of a member that joins: what it had, if "
+                "its session would still run. Default: what is assigned to it.",
             },
             "generation": or_null(
                 {
@@ -168,12 +169,19 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         {
             "generation": _NUMBER,
             "assignment": {"type": "array", "items": _QUEUE_OUT},
+            "kept": {
+                "type": "array",
+                "items": _QUEUE_OUT,
+                "description": "Queues of the assignment that the member named in holding and that "
+                "nobody has had or moved since the broker started: it goes on where it is, "
+                "whatever is committed, for the last commits before the start may be lost.",
+            },
             "session_ms": _NUMBER,
             "order": _FLAG,
             "broadcast": _FLAG,
             "retry_max": integer(-I32_MAX - 1, I32_MAX),
         },
-        ["generation", "assignment", "session_ms", "order", "broadcast", "retry_max"],
+        ["generation", "assignment", "kept", "session_ms", "order", "broadcast", "retry_max"],
     ),
     "Fetch": object_of(
         {

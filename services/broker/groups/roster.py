@@ -32,6 +32,8 @@ class Change(NamedTuple):
     """Queue and the member that has it from now on."""
     revoked: Sequence[tuple[Queue, str]] = ()
     """Queue and the member that must not get more of it. It may still be at work on what it got."""
+    kept: Sequence[Queue] = ()
+    """Granted ones that the member had before the broker started, and nobody else since."""
 
 
 NOTHING: Final = Change()
@@ -169,4 +171,5 @@ def together(first: Change, second: Change) -> Change:
         return second
     again = frozenset(second.revoked)
     granted = [each for each in first.granted if each not in again]
-    return Change([*granted, *second.granted], [*first.revoked, *second.revoked])
+    revoked = [*first.revoked, *second.revoked]
+    return Change([*granted, *second.granted], revoked, second.kept)

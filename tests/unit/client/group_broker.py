@@ -47,6 +47,8 @@ class GroupBroker(FakeBroker):
         self.fetches: list[dict[str, Any]] = []
         self.left: list[str] = []
         self.min_offsets: dict[Queue, int] = {}
+        self.keeps = False
+        """Whether it says to who joins that what it names as held is kept."""
         self.session_ms: int | None = None
         self.changed = asyncio.Condition()
         self.answers_heartbeats = asyncio.Event()
@@ -146,6 +148,7 @@ class GroupBroker(FakeBroker):
             {
                 "generation": self.generation,
                 "assignment": self.members[name],
+                "kept": sorted(self.holding[name]) if self.keeps else [],
                 "session_ms": self.session_ms or body["session_ms"],
                 "order": self.config["order"],
                 "broadcast": self.config["broadcast"],

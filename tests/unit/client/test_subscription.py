@@ -385,6 +385,38 @@ async def test_a_restarted_broker_costs_no_message_and_no_duplicate(
     assert broker.committed["orders", 0] == 5
 
 
+# 1. Messages are handled and committed; 2. the broker is killed before it has written that; 3. it
+# says that the queue is kept: to begin at what is committed would hand them out again.
+async def test_commits_that_a_broker_lost_are_made_again_for_a_queue_that_is_kept(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, *(b"%d" % n for n in range(4)))
+    async with mq.subscribe("orders", group="billing") as messages:
+        assert await take(messages, 3) == [b"0", b"1", b"2"]
+        await messages.commit()
+        broker.keeps = True
+        broker.committed["orders", 0] = 1
+        broker.forget()
+        broker.put("orders", 0, b"4")
+        assert await take(messages, 2) == [b"3", b"4"]
+        assert ["orders", 0] in broker.heartbeats[-1]["holding"]
+        await broker.until(lambda: broker.committed["orders", 0] == 4)
+    assert broker.committed["orders", 0] == 5
+
+
+async def test_who_has_lost_its_lease_claims_nothing(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"0")
+    async with mq.subscribe("orders", group="billing") as messages:
+        assert await take(messages, 1) == [b"0"]
+        messages._member.lease.ended()
+        broker.forget()
+        messages._member.hurry()
+        await broker.until(lambda: bool(broker.members))
+        assert broker.heartbeats[-1]["holding"] == []
+
+
 async def test_what_others_committed_while_we_were_forgotten_is_not_handed_out_again(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.broker.groups.joining import Bounds
-from services.broker.groups.requests import SESSION_MS_MAX, JoinRequest, Subscribed
+from services.broker.groups.requests import SESSION_MS_MAX, JoinRequest, Subscribed, ToOffset
 from tests.unit.broker.groups.rig import GROUP, SESSION_MS, Rig, got
 from tidemark.errors import (
     BadTags,
@@ -357,7 +357,7 @@ async def test_after_a_restart_members_go_on_with_what_they_hold(rig: Rig) -> No
     rig.clock.now_ms += 500
     held = set(heard.assignment)
     again = await rig.join("m1", holding=held)
-    assert set(again.assignment) == held
+    assert set(again.assignment) == set(again.kept) == held
     assert again.generation >> 32 == 4
     assert rig.coordinator.state(GROUP) == "rebalancing"
     queue = next(queue for queue in again.assignment if queue[0] == "orders")
@@ -389,6 +389,25 @@ async def test_after_a_restart_what_nobody_claims_waits_for_the_leases_of_before
     rig.look()
     heard = await rig.join("m3", generation=joined.generation)
     assert [queue for queue in heard.assignment if queue[0] == "orders"] == ALL
+
+
+# 1. A member has committed what the broker lost when it was killed; 2. before it joins again an
+# operator says where the group is to go on; 3. the member would take that back.
+async def test_what_an_operator_has_moved_since_the_start_is_not_kept(rig: Rig) -> None:
+    rig.put(3, 0)
+    rig.put(3, 1)
+    await rig.join()
+    await rig.commit({ALL[0]: 3, ALL[1]: 3})
+    rig.start()
+    await rig.reset(ToOffset(1), queue=0)
+    joined = await rig.join(holding={*ALL, ("orders", 9)})
+    assert sorted(joined.kept) == ALL[1:]
+    assert set(ALL) <= set(joined.assignment)
+    assert (await rig.join(generation=joined.generation)).kept == ()
+    rig.coordinator.leave(GROUP, "m1")
+    await rig.coordinator.delete(GROUP)
+    again = await rig.join(holding=set(ALL))
+    assert again.kept == (), "a group made again under the name is another"
 
 
 async def test_a_fresh_group_waits_for_nobody_after_a_start(rig: Rig) -> None:
