@@ -85,8 +85,7 @@ def taken(
     }
     counters = []
     served: dict[str, Any] = {}
-    # Else the node would deliver what is due, and the files would say so.
-    broker = {"deliver_delayed": False}
+    broker = golden.BROKER_AS_IT_WAS
     with Node(directory, store=sizes, broker=broker, store_dir=store) as node:
         for _ in range(2):
             node.start()

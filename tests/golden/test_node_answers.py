@@ -35,7 +35,6 @@ from tidemark.formats import hosts, record
 
 PULL_MAX = 1024
 HITS_MAX = 64
-AGES_MS = 1 << 50
 MSGPACK = "application/msgpack"
 RECORDS = "application/vnd.tidemark.records"
 
@@ -129,8 +128,7 @@ def node_of(name: str, directory: Path) -> Node:
             "delay_levels": settings["messageDelayLevel"],
             "record_crc": False,
         },
-        # The manifests say what was there before anything was delivered or had expired.
-        broker={"deliver_delayed": False, "retention_age_ms": AGES_MS},
+        broker=golden.BROKER_AS_IT_WAS,
         store_dir=golden.unpack(name, directory),
     )
 

@@ -142,7 +142,8 @@ def test_a_store_that_a_node_has_opened_still_says_the_same(name: str, tmp_path:
         "index_slots": config["maxHashSlotNum"],
         "index_entries": config["maxIndexNum"],
     }
-    with Node(tmp_path / "node", store=sizes, store_dir=store) as node:
+    broker = golden.BROKER_AS_IT_WAS
+    with Node(tmp_path / "node", store=sizes, broker=broker, store_dir=store) as node:
         node.start()
         node.wait_ready()
         for _ in ("while it runs", "after it stopped"):

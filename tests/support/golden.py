@@ -11,8 +11,9 @@ import functools
 import json
 import os
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 _PROJECT = Path(__file__).resolve().parents[2]
 
@@ -25,6 +26,14 @@ def golden_directory() -> Path:
         return Path(named)
     beside = _PROJECT.parent / "shared" / "golden"
     return beside if beside.is_dir() else _PROJECT / "tests" / "golden" / "data"
+
+
+BROKER_AS_IT_WAS: Final[Mapping[str, object]] = {
+    "deliver_delayed": False,
+    "retention_age_ms": 1 << 50,
+}
+"""Settings of a broker whose answers are compared with a manifest: it says what was there before
+anything was delivered or had expired."""
 
 
 def golden_names() -> list[str]:
