@@ -43,7 +43,11 @@ class RawMember:
     def fetch(self, wait_ms: int = WAIT_MS) -> Iterator[tuple[Source, dict[str, Any]]]:
         """Messages that are there, or come within wait_ms: where each was read, and the message."""
         body = {"generation": self.generation, "wait_ms": wait_ms}
-        answer = self.call("POST", self.path + "/fetch", body)
+        status, answer = self.node.request_json("POST", self.path + "/fetch", body)
+        if status == 409 and answer["code"] == "stale-generation":
+            self.heartbeat()  # as when the wait for members of before a restart is over
+            return
+        assert status == 200, (self.path, status, answer)
         if answer["generation"] != self.generation:
             self.heartbeat()
             return
