@@ -314,6 +314,11 @@ class Topics:
         check_user_name(name)
         return await self._finish(self._delete(name))
 
+    async def delete_system(self, name: str) -> None:
+        """Delete a topic of the broker's own if there is one; like ``delete``."""
+        if self._state.topics.get(name) is not None:
+            await self._finish(self._delete(name))
+
     def adopt(self, state: BrokerState, foreign: Iterable[TopicConfig]) -> int:
         """Make the topics of a state those that RocketMQ left; return how many that changes.
 

@@ -8,14 +8,12 @@ where it was read, which is what is committed and sent back again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from tidemark.client.tags import Wanted, passing
 from tidemark.formats import properties, twins
 from tidemark.formats.message import Message, Source
 from tidemark.formats.record_layout import Buffer
-
-RETRY_PREFIX: Final = "%RETRY%"
+from tidemark.formats.send_back import RETRY_PREFIX
 
 
 class Returned(Message):

@@ -26,6 +26,7 @@ from tidemark.formats import delay
 from tidemark.formats.delay import TIMER_LEVEL, TIMER_TOPIC
 from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.formats.record import Record
+from tidemark.formats.send_back import RETRY_PREFIX
 from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
@@ -221,7 +222,10 @@ class Waiting:
             self._timer.put_back(each.rows)
 
     def find(self, unique_id: str, topic: str | None, ends: Ends, now_ms: int) -> list[Entry]:
-        """The messages of that id that wait and are not cancelled. topic: only those for it."""
+        """The messages of that id that wait and are not cancelled.
+
+        topic: only those for it; None: for any but the retry topics, whose messages nobody sent.
+        """
         self._timer.take_in(self._progress, ends.kept)
         found: list[Entry] = []
         for name in (SCHEDULE_TOPIC, TIMER_TOPIC):
@@ -233,7 +237,7 @@ class Waiting:
                 unique_id_only=True,
             ):
                 place = delay.real_place(stored.properties)
-                if place is not None and topic in (None, place.topic):
+                if place is not None and _is_meant(place.topic, topic):
                     entry = self._waits(stored, ends, now_ms)
                     found += [] if entry is None else [entry]
         return found
@@ -288,6 +292,10 @@ class Waiting:
 
 def _time(entry: Entry) -> tuple[int, int, int]:
     return entry.due_ms, entry.level, entry.queue_offset
+
+
+def _is_meant(waits_for: str, topic: str | None) -> bool:
+    return not waits_for.startswith(RETRY_PREFIX) if topic is None else waits_for == topic
 
 
 def _first(entries: Sequence[Entry]) -> list[Entry]:

@@ -21,10 +21,9 @@ from shared.state import records
 from shared.state.records import GroupConfig, GroupRecord, Start, TopicConfig
 from shared.state.state import BrokerState
 from tidemark.errors import BadName, BadRequest, Overloaded, UnknownGroup
+from tidemark.formats.send_back import DEAD_PREFIX, RETRY_PREFIX
 from tidemark.offsets import PhysicalOffset
 
-RETRY_PREFIX: Final = "%RETRY%"
-DEAD_PREFIX: Final = "%DLQ%"
 GROUPS_MAX: Final = 100_000
 RETRY_MAX_LIMIT: Final = 1000
 TIME_MS_MAX: Final = 1 << 53
@@ -64,6 +63,10 @@ class SystemTopics(Protocol):
 
     async def ensure_system(self, name: str, queues: int) -> TopicConfig:
         """The topic, made now if there is none."""
+        ...
+
+    async def delete_system(self, name: str) -> None:
+        """Delete it if there is one."""
         ...
 
 
@@ -162,7 +165,9 @@ class GroupConfigs:
         return (await self._finish(self._put(name, {}))).group
 
     async def delete(self, name: str) -> GroupConfig:
-        """Delete a group and its offsets; durable on return. Its retry topics stay.
+        """Delete a group, its offsets and its retry topic; durable on return.
+
+        A new group of that name gets none of the old one's retries. Dead letters stay.
 
         Whether it has members is the caller's question. Raises BadName, UnknownGroup, and what
         ``append_state`` raises.
@@ -227,6 +232,8 @@ class GroupConfigs:
             self._state.apply(GroupRecord(0, gone))
             self._on_change()
             await self._log.durable(end)
+            # Last: a crash between the two leaves retries that nobody reads, not a group without.
+            await self._topics.delete_system(RETRY_PREFIX + name)
         return gone
 
     def _unknown(self, name: str) -> UnknownGroup:

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from services.broker.groups.configs import RETRY_PREFIX, GroupConfigs
+from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.live_groups import Live, LiveGroups
 from services.broker.groups.refusals import check_enabled, unknown_member
 from services.broker.groups.requests import QUEUES_PER_GROUP_MAX, JoinRequest
@@ -23,6 +23,7 @@ from services.broker.queue_offsets import Queue
 from services.broker.topics import Topics
 from shared.state.records import GroupConfig
 from tidemark.errors import GroupInUse, NotPermitted, Overloaded
+from tidemark.formats.send_back import RETRY_PREFIX
 
 
 class Bounds(NamedTuple):

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from services.broker.groups.configs import RETRY_PREFIX
 from services.broker.groups.lag import Reason, nothing_known
 from services.broker.groups.pairs import OTHER, Movement, Pair, QueueSample, fold, pair
 from services.broker.groups.queue_looks import Bounds
@@ -23,6 +22,7 @@ from services.broker.groups.sources import (
     queues_read,
 )
 from shared.state.values import GroupConfig
+from tidemark.formats.send_back import RETRY_PREFIX
 
 LOOKS_AT_ONCE: Final = 64
 """Groups and queues looked at between two turns of the loop."""

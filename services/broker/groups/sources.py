@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from services.broker.groups.configs import RETRY_PREFIX
 from services.broker.groups.queue_looks import QueueLooks
 from shared.state.values import GroupConfig
 from tidemark.clock import Clock
+from tidemark.formats.send_back import RETRY_PREFIX
 
 OBJECTIVE_MS: Final = 60_000
 """The lag objective of a group whose configuration has none."""

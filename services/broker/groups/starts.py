@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from services.broker.groups.configs import RETRY_PREFIX
 from services.broker.groups.offsets import Offsets
 from services.broker.queue_offsets import Queue
 from shared.files.queue_math import Boundary
 from shared.state.records import GroupConfig, Start
+from tidemark.formats.send_back import RETRY_PREFIX
 
 
 class Bounds(Protocol):

@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from services.broker.groups.configs import RETRY_PREFIX
 from services.broker.groups.lag import Lag, Reason, Total, nothing_known, total
 from services.broker.groups.queue_looks import Bounds, Budget, QueueLooks
 from services.broker.groups.sources import (
@@ -27,6 +26,7 @@ from services.broker.groups.sources import (
 )
 from shared.state.values import GroupConfig
 from tidemark.clock import Clock
+from tidemark.formats.send_back import RETRY_PREFIX
 
 UNITS_MAX: Final = 1 << 20
 """Unread messages whose bytes are added up for one answer: 40 ms of work, in slices."""

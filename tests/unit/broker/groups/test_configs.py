@@ -44,10 +44,14 @@ class Log:
 class MadeTopics:
     def __init__(self) -> None:
         self.made: list[tuple[str, int]] = []
+        self.deleted: list[str] = []
 
     async def ensure_system(self, name: str, queues: int) -> TopicConfig:
         self.made.append((name, queues))
         return TopicConfig(name, queues, queues)
+
+    async def delete_system(self, name: str) -> None:
+        self.deleted.append(name)
 
 
 class Node:
@@ -150,6 +154,8 @@ async def test_a_deleted_group_loses_its_offsets_and_takes_no_commit_meanwhile()
     await node.offsets.finish()
     assert node.log.state.groups == {}
     assert node.log.state.offsets == {}
+    # Else a new group of that name would begin with what the old one had failed on.
+    assert node.topics.deleted == ["%RETRY%g"]
 
 
 async def test_a_caller_that_hangs_up_does_not_stop_a_change_half_way() -> None:
