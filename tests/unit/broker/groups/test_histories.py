@@ -1,4 +1,5 @@
-"""Random histories of a whole group: members fetch, handle, commit, lose answers, leave and die.
+"""Random histories of a whole group: members fetch, handle, commit, lose answers, leave and die,
+and the broker starts again without the last commits.
 
 Whatever happens, no message that the group takes is left out, no commit stands behind a message
 that nobody has handled, and an ordered group never handles one before those in front of it are
@@ -8,6 +9,7 @@ done. A failing history is run again by its number.
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,8 @@ class Consumer:
         self.done_to: dict[Queue, int] = {}
         """What may be committed: behind the last message handled."""
         self.lost_an_answer = False
+        self.lease_ms = 0
+        """Until when nobody else can have what we own."""
 
     async def heartbeat(self) -> None:
         holding = self.owned | {queue for queue, messages in self.got.items() if messages}
@@ -45,11 +49,14 @@ class Consumer:
                 self.name,
                 tags=self.history.tags,
                 generation=self.generation,
-                holding=holding if self.generation else set(),
+                holding=holding if self.generation else self.claims(),
             )
         except UnknownMember:
-            self.forget()
+            self.generation = None
             return
+        self.lease_ms = self.rig.clock.now_ms + SESSION_MS
+        if self.generation is None:
+            self.drop_all_but(joined.kept)
         self.generation = joined.generation
         for queue in self.owned - set(joined.assignment):
             self.fetched_to.pop(queue, None)
@@ -59,13 +66,17 @@ class Consumer:
             self.done_to.pop(queue, None)
         self.owned = set(joined.assignment)
 
-    def forget(self) -> None:
-        """The group has given our queues to others."""
-        self.generation = None
-        self.got.clear()
-        self.fetched_to.clear()
-        self.done_to.clear()
-        self.owned.clear()
+    def claims(self) -> set[Queue]:
+        """What a join names: the broker may have started again."""
+        return self.owned if self.rig.clock.now_ms < self.lease_ms else set()
+
+    def drop_all_but(self, kept: Collection[Queue]) -> None:
+        """The broker had forgotten us, and may have given the other queues to others."""
+        for facts in (self.got, self.fetched_to, self.done_to):
+            for queue in facts.keys() - set(kept):
+                del facts[queue]
+        self.owned &= set(kept)
+        self.lost_an_answer = True
 
     async def fetch(self, *, answer_is_lost: bool) -> None:
         positions = list(self.fetched_to.items()) if self.lost_an_answer else []
@@ -80,7 +91,7 @@ class Consumer:
             await self.heartbeat()
             return
         except UnknownMember:
-            self.forget()
+            self.generation = None
             return
         self.lost_an_answer = answer_is_lost
         if answer_is_lost:
@@ -146,6 +157,8 @@ class History:
         self.done: dict[Queue, set[int]] = {}
         self.members: list[Consumer] = []
         self.names = 0
+        self.written: dict[Queue, int] = {}
+        """Offsets that a broker which is killed has not lost."""
         rig.group(order=self.order)
 
     def put(self) -> None:
@@ -188,12 +201,23 @@ class History:
                 try:
                     self.rig.coordinator.leave("billing", leaves.name)
                 except UnknownMember:
-                    leaves.forget()
+                    leaves.generation = None
         elif choice < 0.36:
             await self.pass_time(self.random.choice((10, SESSION_MS // 3)))
+        elif choice < 0.38:
+            self.start_again()
+        elif choice < 0.45:
+            self.written = dict(self.rig.offsets.of_group("billing"))
         elif self.members:
             await self.member_step(self.random.choice(self.members))
         self.check()
+
+    def start_again(self) -> None:
+        """The broker is killed and starts: members and the last commits are gone."""
+        committed = self.rig.offsets.of_group("billing")
+        lost = {queue: min(at, committed[queue]) for queue, at in self.written.items()}
+        self.rig.offsets.accept("billing", lost)
+        self.rig.start()
 
     async def member_step(self, member: Consumer) -> None:
         if member.generation is None:
