@@ -27,7 +27,7 @@ from tests.support.node import Node
 EXAMPLES: Final = 60
 """Requests per call and kind (valid, invalid): all calls together stay below a minute."""
 RULES_BETWEEN_PARAMETERS: Final = {
-    "find", "nack", "traceMessage", "joinGroup", "commit", "resetGroup"
+    "find", "nack", "traceMessage", "joinGroup", "fetch", "commit", "resetGroup"
 }  # fmt: skip
 """Calls with a rule that OpenAPI cannot say: either key or unique_id; delay levels are configured;
 a unique id is traced with its topic; no topic, or queue, is named twice; an offset needs a queue.
