@@ -160,7 +160,7 @@ def reset(
 @output_option
 @expected_errors
 def delete(name: str, yes: bool, dry_run: bool, url: str) -> None:
-    """Delete group NAME and its offsets. Its retry and dead-letter topics stay."""
+    """Delete group NAME, its offsets and its retries. Its dead letters stay."""
 
     async def look(client: Client) -> Mapping[str, Any]:
         return (await client.groups.get(name)).facts

@@ -19,6 +19,7 @@ from tidemark.cli.output import (
     print_rows,
     repeated,
     run,
+    say,
     url_option,
 )
 from tidemark.client.client import Client
@@ -76,7 +77,13 @@ async def _look_once(url: str, group: str | None, topic: str | None) -> list[dic
 async def _look(client: Client, group: str | None, topic: str | None) -> list[dict[str, object]]:
     if group is not None:
         rows = queue_rows((await client.groups.get(group)).facts)
-        return [row for row in rows if topic is None or row["topic"] == topic]
+        if topic is None:
+            return rows
+        of_topic = [row for row in rows if row["topic"] == topic]
+        if not of_topic:
+            known = ", ".join(sorted({str(row["topic"]) for row in rows})) or "none"
+            say(f"group {group} has nothing to do with topic {topic}; its topics: {known}")
+        return of_topic
     slots = asyncio.Semaphore(CALLS_AT_ONCE)
 
     async def row_of(name: str) -> dict[str, object] | None:
@@ -98,7 +105,7 @@ def group_row(facts: Mapping[str, Any]) -> dict[str, object]:
         "group": facts["group"],
         "state": facts["state"],
         "members": len(facts["members"]),
-        **{name: total.get(name) for name in GROUP_COLUMNS[3:-1]},
+        **total,
         "why": _why(total),
     }
 
@@ -108,7 +115,7 @@ def queue_rows(facts: Mapping[str, Any]) -> list[dict[str, object]]:
     return [
         {
             "topic": topic["topic"],
-            **{name: queue.get(name) for name in QUEUE_COLUMNS[1:-1]},
+            **queue,
             "why": _why(queue),
         }
         for topic in facts["topics"]

@@ -50,8 +50,13 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
+    except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except click.Abort as ended:
+        if isinstance(ended.__context__, KeyboardInterrupt):
+            sys.exit(INTERRUPTED)
+        click.echo("\nno answer: nothing was done", err=True)  # a question, and no more input
+        sys.exit(1)
     # With standalone_mode off, ``--help`` and ``ctx.exit(n)`` come back as a status.
     sys.exit(result if isinstance(result, int) else 0)
 

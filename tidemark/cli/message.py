@@ -105,12 +105,12 @@ def trace(message_id: str, topic: str | None, url: str) -> None:
 
 async def _trace(client: Client, message_id: str, topic: str | None) -> Trace:
     """By either id; the broker looks for a unique id under its topic, which is looked for here."""
+    if is_offset_id(message_id):
+        try:
+            return await client.trace(message_id)
+        except RequestError:
+            pass  # as in _find
     if topic is None:
-        if is_offset_id(message_id):
-            try:
-                return await client.trace(message_id)
-            except RequestError:
-                pass  # as in _find
         found = await _find(client, message_id, None)
         # What waits, or is a retry, says in its properties which topic it belongs to.
         names = (found.properties.get(name) for name in (RETRY_TOPIC, REAL_TOPIC))

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from tidemark.client.commits import Queue
 from tidemark.client.dead_letters import (
     PAGE_COUNT,
     REDRIVE_COUNT,
+    DeadLetter,
     DeadLetterPage,
     DeadLetters,
     Redriven,
 )
 from tidemark.client.delayed import PAGE_COUNT as DELAYED_PAGE_COUNT
-from tidemark.client.delayed import Delayed, DelayedPage
+from tidemark.client.delayed import Delayed, DelayedMessage, DelayedPage
 from tidemark.client.groups import Group, GroupDetail, Groups, QueueReset, Start
-from tidemark.client.sync_subscription import Runs
+from tidemark.client.sync_subscription import Runs, one_by_one
 
 
 class SyncGroups:
@@ -95,6 +96,10 @@ class SyncDelayed:
         """Messages that wait for their time."""
         return self._run(self._delayed.list(topic, max=max, after=after))
 
+    def iterate(self, topic: str | None = None) -> Iterator[DelayedMessage]:
+        """All messages that wait, page by page."""
+        return one_by_one(self._run, self._delayed.iterate(topic))
+
     def cancel(self, topic: str, unique_id: str) -> int:
         """Never deliver these; return how many."""
         return self._run(self._delayed.cancel(topic, unique_id))
@@ -113,6 +118,10 @@ class SyncDeadLetters:
         return self._run(
             self._dead_letters.list(group, from_offset=from_offset, max=max, topic=topic)
         )
+
+    def iterate(self, group: str, *, topic: str | None = None) -> Iterator[DeadLetter]:
+        """All dead letters of a group, page by page."""
+        return one_by_one(self._run, self._dead_letters.iterate(group, topic=topic))
 
     def redrive(
         self,

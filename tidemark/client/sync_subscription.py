@@ -63,11 +63,11 @@ class SyncSubscription:
         self._run(self._subscription.__aexit__(kind, error, trace))
 
     def __iter__(self) -> Iterator[Message]:
-        return self._iterate(aiter(self._subscription))
+        return one_by_one(self._run, aiter(self._subscription))
 
     def batches(self, max: int = BATCH_COUNT_MAX) -> Iterator[list[Message]]:
         """Up to ``max`` messages at a time; asking for the next batch commits this one."""
-        return self._iterate(self._subscription.batches(max))
+        return one_by_one(self._run, self._subscription.batches(max))
 
     def nack(self, message: Message, *, delay_level: int = 0) -> None:
         """Send a message back for retry; going on from it then does no more."""
@@ -87,15 +87,18 @@ class SyncSubscription:
             raise RuntimeError("the subscription is not entered; use it with `with`")
         return self._made
 
-    def _iterate(self, asked: AsyncIterator[T]) -> Iterator[T]:
-        async def following() -> tuple[T] | None:
-            # StopAsyncIteration cannot leave a coroutine, and None may be an element elsewhere.
-            async for element in asked:
-                return (element,)
-            return None
 
-        while (found := self._run(following())) is not None:
-            yield found[0]
+def one_by_one(run: Runs, asked: AsyncIterator[T]) -> Iterator[T]:
+    """The elements of an iterator that lives in the other thread: two changes of thread each."""
+
+    async def following() -> tuple[T] | None:
+        # StopAsyncIteration cannot leave a coroutine, and None may be an element elsewhere.
+        async for element in asked:
+            return (element,)
+        return None
+
+    while (found := run(following())) is not None:
+        yield found[0]
 
 
 async def _called(call: Callable[[], T]) -> T:

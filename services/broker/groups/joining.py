@@ -78,6 +78,11 @@ class Joining:
         ConsumeDisabled, UnknownTopic, NotPermitted, BadTags, Overloaded, and what an append raises.
         """
         retry_topic = RETRY_PREFIX + group
+        if self._configs.find(group) is None:
+            for topic, tags in request.subscriptions:  # a mistake in them leaves no group behind
+                parse_tags(tags)
+                if topic != retry_topic:
+                    self._queues_of(topic)
         while True:
             config = await self._configs.ensure(group)
             if (changing := self._alone.get(group)) is not None:
@@ -189,7 +194,7 @@ class Joining:
         count = 0 if live is None else len(live.roster.members)
         if count:
             raise GroupInUse(
-                f"group {group!r} has {count} members. Nothing was changed.",
+                f"group {group!r} has {count} member{'s'[: count != 1]}. Nothing was changed.",
                 "Stop its consumers first, or wait until their sessions have ended.",
                 group=group,
                 members=count,

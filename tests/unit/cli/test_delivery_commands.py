@@ -219,7 +219,11 @@ def test_lag_of_a_group_is_shown_queue_by_queue_and_what_is_unknown_has_a_reason
         *(3, 600, 12.25, None),
     )
     assert (unknown["messages"], unknown["why"]) == (None, "never_committed")
-    assert printed(broker, "lag", "billing", "--topic", "other") == []
+    assert known["reasons"] == {}
+    assert known["in_flight"] == 0
+    other = run(broker, "lag", "billing", "--topic", "other", "-o", "json")
+    assert (other.exit_code, json.loads(other.stdout)) == (0, [])
+    assert "nothing to do with topic other; its topics: orders" in other.stderr
     table = run(broker, "lag", "billing").stdout.splitlines()
     assert len(table) == 3
     assert table[2].split()[:3] == ["orders", "1", "-"]
@@ -440,6 +444,9 @@ def test_a_trace_is_told_in_lines(broker: CannedBroker) -> None:
         **trace,
         "message": {**message, "body_text": "hello"},
     }
+    # A topic was once taken to say that the id is a unique id: message ids were not found.
+    assert run(broker, "message", "trace", HEX_ID, "--topic", "orders").exit_code == 0
+    assert broker.asked[-1].query == {}
     lines = run(broker, "message", "trace", HEX_ID).stdout.splitlines()
     events = lines[lines.index("") + 2 :]
     assert [line.split()[1] for line in events] == ["produced", "flushed", "delivered"]

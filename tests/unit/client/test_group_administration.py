@@ -336,6 +336,8 @@ def test_the_facade_has_the_same_calls() -> None:
             {**page, "done": True},
             {**redriven, "max_offset": 0, "done": True},
             {"message": {}, "events": []},
+            page,
+            {**page, "done": True},
         ) as broker,
         tidemark.connect_sync(broker.url) as mq,
     ):
@@ -349,4 +351,6 @@ def test_the_facade_has_the_same_calls() -> None:
         assert mq.dead_letters.list("g").done
         assert mq.dead_letters.redrive("g").matched == 0
         assert mq.trace("u").events == []
-        assert len(broker.asked) == 10
+        assert list(mq.delayed.iterate("t")) == []
+        assert list(mq.dead_letters.iterate("g")) == []
+        assert len(broker.asked) == 12

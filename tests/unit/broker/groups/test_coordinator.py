@@ -56,6 +56,9 @@ async def test_who_cannot_take_what_it_wants_is_not_let_in(
     with pytest.raises(error):
         await rig.join(topic=topic, tags=tags)
     assert rig.coordinator.member_count(GROUP) == 0
+    # A misspelt topic once left a group and its retry topic behind, for ever.
+    assert rig.configs.find(GROUP) is None
+    assert rig.topics.find("%RETRY%billing") is None
 
 
 async def test_a_group_that_is_switched_off_takes_nobody(rig: Rig) -> None:
