@@ -1,0 +1,197 @@
+"""What serves, built on an open log once the state can be read: everything, in one place.
+
+Before: ``serving`` has waited until the recovered log is dispatched. After: ``serving`` runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from services.broker.append import Append
+from services.broker.config_files import ConfigFiles
+from services.broker.consuming import Consuming, Foundation
+from services.broker.ground import Ground
+from services.broker.opening import Opening
+from services.broker.parts import Parts
+from services.broker.produce import Sends
+from services.broker.pull import Puller
+from services.broker.query import Queries
+from services.broker.state_log import StateLog
+from services.broker.state_replay import expired_queues, next_offsets, replay
+from services.broker.topic_views import TopicViews
+from services.broker.topics import Topics
+from shared.files.index import IndexReader
+from shared.state.records import STATE_TOPIC, ForeignRange
+from tidemark.formats.checkpoint import Slot
+from tidemark.formats.delay import TIMER_TOPIC
+from tidemark.formats.hashing import SCHEDULE_TOPIC
+
+
+class Built(NamedTuple):
+    """The parts that know the replayed state."""
+
+    parts: Parts
+    append: Append
+    consuming: Consuming
+    state_log: StateLog
+    config_files: ConfigFiles
+    opening: Opening
+
+
+async def build(ground: Ground) -> Built:
+    """Replay the state and make the parts that serve with it. Raises CorruptRecord, DamagedFile.
+
+    May be done twice: what it makes does nothing before it is run.
+    """
+    config, store, clock, metrics = ground.config, ground.store, ground.clock, ground.metrics
+    state = await asyncio.to_thread(replay, ground.queues, ground.reader, ground.dispatched())
+    offsets = next_offsets(store.recovered.next_queue_offsets, state)
+    state_log = StateLog(
+        state.copy(),
+        offsets,
+        clock,
+        ground.host,
+        flushed=ground.flushed,
+        file_size=config.store.commit_log_file_size,
+        log_start=lambda: ground.reader.min_offset,
+    )
+    topics = Topics(
+        state,
+        state_log,
+        offsets,
+        flushed=ground.flushed,
+        queues_in_store={*store.directory.queues(), *store.recovered.next_queue_offsets},
+        auto_create_queues=config.auto_create_queues if config.auto_create_topics else None,
+        always={
+            STATE_TOPIC: 1,
+            SCHEDULE_TOPIC: len(config.store.delay_levels_ms),
+            TIMER_TOPIC: 1,
+        },
+        expired=expired_queues(store.recovered.next_queue_offsets, state),
+        on_change=lambda: topics_changed(),
+    )
+    views = TopicViews(
+        topics,
+        ground.queues,
+        ground.reader,
+        ground.dispatched,
+        clock=clock,
+        auto_create=config.auto_create_topics,
+        queues_default=config.auto_create_queues,
+    )
+    puller = Puller(
+        ground.queues,
+        ground.reader,
+        offsets,
+        clock,
+        metrics,
+        floor=views.floor,
+        dispatched=ground.dispatched,
+        written=lambda: ground.appender.appended,
+        held_max=config.held_pulls_max,
+    )
+    append = Append(
+        ground.appender,
+        offsets,
+        ground.files,
+        clock,
+        metrics,
+        file_size=config.store.commit_log_file_size,
+        reserve=config.reserve,
+        clock_step_max_ms=config.clock_step_max_ms,
+        last_store_time_ms=store.recovered.last_store_timestamp_ms,
+        snapshot=state_log.snapshot,
+        undispatched=lambda: ground.flushed() - ground.dispatched(),
+        dispatch_lag_max=config.dispatch_lag_max,
+        on_appended=lambda queues, end: ground.appended(puller, queues, end),
+        on_clock_step=ground.clock_stepped,
+        on_fault=ground.flusher.fail,
+    )
+    state_log.connect(append, ground.flusher)
+    index = IndexReader(store.directory, ground.reader)
+    queries = Queries(ground.reader, ground.queues, index, ground.dispatched, views.is_shown)
+    sends = Sends(
+        append,
+        ground.flusher,
+        topics,
+        clock,
+        metrics,
+        ground.host,
+        ground.committer,
+        delay_levels_ms=config.store.delay_levels_ms,
+    )
+    consuming = Consuming(
+        Foundation(
+            config,
+            clock,
+            metrics,
+            ground.host,
+            ground.health,
+            store.directory,
+            ground.positions,
+            state,
+            state_log,
+            ground.appender,
+            ground.files,
+            append,
+            ground.flusher,
+            offsets,
+            topics,
+            views,
+            puller,
+            queries,
+            index,
+            ground.queues,
+            ground.reader,
+            dispatched=ground.dispatched,
+            confirmed=ground.confirmed,
+            ring_reput=ground.ring_reput,
+        ),
+        on_group_change=lambda: config_files.groups_changed(),
+    )
+    config_files = ConfigFiles(
+        store.directory,
+        state,
+        topics,
+        consuming.offsets,
+        lambda: state_log.delay_now(),
+        clock,
+        flushed=ground.flushed,
+    )
+
+    def topics_changed() -> None:
+        config_files.topics_changed()
+        consuming.groups.coordinator.topics_changed()
+
+    opening = Opening(
+        state,
+        state_log,
+        config_files,
+        topics,
+        consuming.offsets,
+        flushed=ground.flushed,
+        foreign=_foreign_range(ground),
+    )
+    parts = Parts(
+        sends,
+        puller,
+        queries,
+        views,
+        consuming.configs,
+        consuming.groups,
+        consuming.views,
+        consuming.send_back,
+        consuming.redrive,
+        consuming.tracer,
+        consuming.delayed,
+        consuming.retention,
+    )
+    return Built(parts, append, consuming, state_log, config_files, opening)
+
+
+def _foreign_range(ground: Ground) -> ForeignRange | None:
+    """What recovery says that RocketMQ wrote."""
+    slots = (Slot.FOREIGN_FROM, Slot.FOREIGN_UNTIL)
+    start, end = (ground.positions.get(slot) for slot in slots)
+    return ForeignRange(start, end) if end else None
