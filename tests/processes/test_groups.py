@@ -149,8 +149,9 @@ def test_every_mistake_has_its_own_code(node: Node) -> None:
     malformed = {"subscriptions": [{"topic": "orders", "tags": "a || "}]}
     assert refused(node, "POST", M1, malformed) == (400, "bad-tags")
     assert refused(node, "POST", M1, {"subscriptions": []}) == (400, "bad-request")
-    assert refused(node, "POST", M1 + "/fetch", {}) == (404, "unknown-member")
+    assert refused(node, "POST", M1 + "/fetch", {}) == (404, "unknown-group")
     joined = call(node, "POST", M1, TAKES)
+    assert refused(node, "POST", M2 + "/fetch", {}) == (404, "unknown-member")
     generation = joined["generation"]
     offsets = GROUP + "/offsets"
     commit = {
