@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import click
 
 from tidemark.cli.output import (
@@ -19,9 +17,6 @@ from tidemark.cli.output import (
 from tidemark.cli.times import DURATION, shown_duration
 from tidemark.client.client import Client
 from tidemark.client.messages import Topic
-from tidemark.errors import UnknownTopic
-
-QUEUES_DEFAULT: Final = 4
 
 
 @click.group()
@@ -44,7 +39,9 @@ def topic() -> None:
 @expected_errors
 def create(name: str, queues: int | None, retention: int | None, url: str) -> None:
     """Make a topic NAME, or give it this many queues and this retention."""
-    made = with_client(url, lambda client: _create(client, name, queues, retention))
+    made = with_client(
+        url, lambda client: client.create_topic(name, queues=queues, retention_ms=retention)
+    )
     print_facts(
         {
             "topic": made.name,
@@ -52,15 +49,6 @@ def create(name: str, queues: int | None, retention: int | None, url: str) -> No
             "retention_ms": made.settings.get("retention_ms"),
         }
     )
-
-
-async def _create(client: Client, name: str, queues: int | None, retention_ms: int | None) -> Topic:
-    if queues is None:
-        try:
-            queues = (await client.topic(name)).write_queues
-        except UnknownTopic:
-            queues = QUEUES_DEFAULT
-    return await client.create_topic(name, queues=queues, retention_ms=retention_ms)
 
 
 @topic.command("list")

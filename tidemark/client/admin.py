@@ -17,13 +17,16 @@ class Admin:
         self._connection = connection
 
     async def create_topic(
-        self, topic: str, *, queues: int, retention_ms: int | None = None
+        self, topic: str, *, queues: int | None = None, retention_ms: int | None = None
     ) -> Topic:
         """Make a topic, or give an existing one this many queues. The same call may be repeated.
 
-        retention_ms: messages older than this are not shown; None leaves it as it is.
+        queues: None leaves them as they are; a new topic gets 4. retention_ms: messages older than
+        this are not shown, 0: all are; None leaves it as it is.
         """
-        body: dict[str, object] = {"queues": queues}
+        body: dict[str, object] = {}
+        if queues is not None:
+            body["queues"] = queues
         if retention_ms is not None:
             body["retention_ms"] = retention_ms
         answer = await self._connection.call(

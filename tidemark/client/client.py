@@ -277,11 +277,12 @@ class Client:
         )
 
     async def create_topic(
-        self, topic: str, *, queues: int = 4, retention_ms: int | None = None
+        self, topic: str, *, queues: int | None = None, retention_ms: int | None = None
     ) -> Topic:
-        """Make a topic; fine if it exists with as many queues.
+        """Make a topic, or give an existing one this many queues. The same call may be repeated.
 
-        retention_ms: messages older than this are not shown; None leaves it as it is.
+        queues: None leaves them as they are; a new topic gets 4. retention_ms: messages older than
+        this are not shown, 0: all are; None leaves it as it is.
         """
         return await self.admin.create_topic(topic, queues=queues, retention_ms=retention_ms)
 

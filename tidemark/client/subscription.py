@@ -46,6 +46,7 @@ class Subscription:
         self._sent_back: set[Source] = set()
         """Messages in hand that the program has sent back itself."""
         self._turn_at_ms = 0.0
+        self._is_entered = False
 
     @property
     def member(self) -> str:
@@ -64,7 +65,10 @@ class Subscription:
         return {held.queue for held in holdings.of(Hold.ARRIVING, Hold.OWNED)}
 
     async def __aenter__(self) -> Subscription:
+        if self._is_entered:
+            raise RuntimeError("a subscription is entered once; call subscribe() again")
         await self._feed.start()
+        self._is_entered = True
         return self
 
     async def __aexit__(
@@ -86,6 +90,7 @@ class Subscription:
             error.add_note(f"On leaving the group: {failure}")
 
     def __aiter__(self) -> AsyncIterator[Message]:
+        self._check_entered()
         return self._each()
 
     async def batches(self, max: int = BATCH_COUNT_MAX) -> AsyncGenerator[list[Message], None]:
@@ -96,6 +101,7 @@ class Subscription:
         """
         if max < 1:
             raise ValueError(f"max must be 1 or more, not {max}")
+        self._check_entered()
         self._finish_in_hand()
         while (taken := self._take_rest(max) or await self._feed.next(max)) is not None:
             batch: list[Message] = []
@@ -127,6 +133,7 @@ class Subscription:
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be 1 or more, not {concurrency}")
+        self._check_entered()
         self._finish_in_hand()
         key_of = message_key if by_key is True else (by_key or None)
         handlers = Handlers(self._feed, handler, key_of=key_of, retry_pause_ms=retry_pause_ms)
@@ -151,11 +158,17 @@ class Subscription:
         """
         if ack not in ("accepted", "disk"):
             raise ValueError(f"ack must be accepted or disk, not {ack!r}")
+        self._check_entered()
         await self._feed.commit(ack)
 
     def stop(self) -> None:
         """End the loop that asks for messages, or ``run``, after what is in hand."""
         self._feed.stop()
+
+    def _check_entered(self) -> None:
+        """Who is no member gets no messages: without this the loop would wait for ever."""
+        if not self._is_entered:
+            raise RuntimeError("the subscription is not entered; use it with `async with`")
 
     async def _each(self) -> AsyncGenerator[Message, None]:
         feed, rest = self._feed, self._rest

@@ -238,9 +238,9 @@ class SyncClient:
         )
 
     def create_topic(
-        self, topic: str, *, queues: int = 4, retention_ms: int | None = None
+        self, topic: str, *, queues: int | None = None, retention_ms: int | None = None
     ) -> Topic:
-        """Make a topic."""
+        """Make a topic, or change what is given of an existing one."""
         return self._run(self._client.create_topic(topic, queues=queues, retention_ms=retention_ms))
 
     def retention(self) -> dict[str, Any]:

@@ -150,7 +150,7 @@ class FakeBroker:
     async def topic(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["topic"]
         if request.method == "PUT":
-            count = msgpack.unpackb(await request.read())["queues"]
+            count = msgpack.unpackb(await request.read()).get("queues", 4)
             self.queues.setdefault(name, [[] for _ in range(count)])
         if name not in self.queues:
             return error(404, "unknown-topic")

@@ -570,6 +570,20 @@ async def test_settings_of_the_group_are_made_before_it_is_joined(
         assert broker.config["start"] == "last"
 
 
+async def test_a_subscription_is_entered_before_it_is_asked_and_once(mq: tidemark.Client) -> None:
+    # `async for message in mq.subscribe(...)` once waited for ever, and said nothing.
+    messages = mq.subscribe("orders", group="billing")
+    for ask in (lambda: take(messages, 1), lambda: anext(messages.batches()), messages.commit):
+        with pytest.raises(RuntimeError, match="async with"):
+            await ask()
+    with pytest.raises(RuntimeError, match="async with"):
+        await messages.run(messages.nack)
+    async with messages:
+        pass
+    with pytest.raises(RuntimeError, match="subscribe"):
+        await messages.__aenter__()
+
+
 async def test_settings_that_cannot_work_are_refused(mq: tidemark.Client) -> None:
     with pytest.raises(ValueError, match="max_in_flight"):
         mq.subscribe("orders", group="billing", max_in_flight=0)
