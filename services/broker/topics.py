@@ -261,10 +261,6 @@ class Topics:
             raise _unknown_queue(topic, queue, topic.queues)
         return topic
 
-    async def queues_for_send(self, name: str) -> int:
-        """How many queues a send may use; like ``for_sending``."""
-        return (await self.for_sending(name)).queues
-
     # -- changing ------------------------------------------------------------------------------
 
     async def create(

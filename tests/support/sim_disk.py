@@ -318,12 +318,6 @@ class SimDisk:
         inode = self._file(path)
         return bytes(inode.durable[: inode.lengths[0]])
 
-    def has_unsynced(self) -> bool:
-        """Say whether a power cut could take anything away."""
-        return bool(self._pending) or any(
-            inode.dirtypage_count() or len(inode.lengths) > 1 for inode in self._inodes.values()
-        )
-
     def mapped_count(self) -> int:
         """Mappings that are open now, over all files that still have a name."""
         return sum(inode.mappings for inode in self._inodes.values())

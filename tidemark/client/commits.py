@@ -55,11 +55,6 @@ class CommitLedger:
             if self._taken is not None:
                 self._taken.pop(queue, None)
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether everything offered is acknowledged."""
-        return not self._reached
-
     def settled(self, queue: Queue) -> bool:
         """Whether everything offered of one queue is acknowledged."""
         return queue not in self._reached

@@ -154,7 +154,7 @@ async def test_fewer_queues_can_still_be_read_but_not_sent_to() -> None:
     await broker.topics.create("a", 8)
     assert await broker.topics.create("a", 2) == Put(TopicConfig("a", 2, 8), False)
     broker.topics.for_reading("a", 7)
-    assert await broker.topics.queues_for_send("a") == 2
+    assert (await broker.topics.for_sending("a")).queues == 2
     await broker.topics.for_sending("a", 1)
     with pytest.raises(UnknownQueue, match="topic 'a' has no queue 2; queues: 0 to 1"):
         await broker.topics.for_sending("a", 2)
@@ -476,7 +476,7 @@ async def test_a_directory_made_by_hand_does_not_make_a_topic_of_two_billion_que
     topics.for_reading("orders", LARGEST)
     with pytest.raises(UnknownQueue):
         topics.for_reading("orders", 3)
-    assert await topics.queues_for_send("lone") == 1
+    assert (await topics.for_sending("lone")).queues == 1
     facts = [vars(each) for each in caplog.records]
     named = [each for each in facts if each["event"] == "queue-numbers"]
     assert [(each["topic"], each["queues"]) for each in named] == [

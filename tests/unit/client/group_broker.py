@@ -255,10 +255,6 @@ class GroupBroker(FakeBroker):
         self.came.set()
         return answer({"status": "RETRY"})
 
-    def bodies_left(self, queue: Queue) -> int:
-        """Messages of a queue that are not committed."""
-        return len(self.queues[queue[0]][queue[1]]) - self.committed.get(queue, 0)
-
     def put_retry(self, group: str, body: bytes, original_topic: str) -> None:
         """A message that came back to the group."""
         self.put(f"%RETRY%{group}", 0, body, properties={properties.RETRY_TOPIC: original_topic})
