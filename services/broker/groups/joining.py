@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from services.broker.groups.configs import GroupConfigs
+from services.broker.groups.configs import GroupConfigs, check_group_name
 from services.broker.groups.live_groups import Live, LiveGroups
 from services.broker.groups.refusals import check_enabled, unknown_member
 from services.broker.groups.requests import QUEUES_PER_GROUP_MAX, JoinRequest
@@ -79,6 +79,9 @@ class Joining:
         """
         retry_topic = RETRY_PREFIX + group
         if self._configs.find(group) is None:
+            check_group_name(group)
+            if request.generation is not None:  # a heartbeat does not bring back a deleted group
+                raise unknown_member(group, member)
             for topic, tags in request.subscriptions:  # a mistake in them leaves no group behind
                 parse_tags(tags)
                 if topic != retry_topic:

@@ -229,7 +229,8 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
                 "type": "array",
                 "items": _POSITION,
                 "maxItems": QUEUES_PER_GROUP_MAX,
-                "description": "The offset behind the last message handled, of each queue once.",
+                "description": "The offset behind the last message handled, of each queue once. "
+                "A member's below what is committed changes nothing: a reset goes back.",
             },
             "ack": {
                 "type": ["string", "null"],

@@ -82,6 +82,16 @@ async def test_a_heartbeat_of_one_that_is_gone_says_so_and_it_joins_again(rig: R
     assert (await rig.join()).generation > joined.generation
 
 
+async def test_a_heartbeat_does_not_bring_back_a_deleted_group(rig: Rig) -> None:
+    joined = await rig.join()
+    rig.clock.now_ms += SESSION_MS
+    rig.look()
+    await rig.configs.delete(GROUP)
+    with pytest.raises(UnknownMember):
+        await rig.join(generation=joined.generation)
+    assert rig.configs.find(GROUP) is None
+
+
 async def test_a_dead_members_messages_are_handed_out_again(rig: Rig) -> None:
     rig.put(4)
     await rig.join("m1")
