@@ -174,6 +174,8 @@ class Client:
         """
         if max_in_flight < 1:
             raise ValueError(f"max_in_flight must be 1 or more, not {max_in_flight}")
+        if tags != "*" and not isinstance(topics, str):
+            raise ValueError("tags are of one topic; with several each has its own expression")
         wanted = {topics: tags} if isinstance(topics, str) else dict(topics)
         if not wanted:
             raise ValueError("subscribe to at least one topic")

@@ -591,6 +591,9 @@ async def test_settings_that_cannot_work_are_refused(mq: tidemark.Client) -> Non
         mq.subscribe("orders", group="billing", commit_interval_ms=-1)
     with pytest.raises(ValueError, match="at least one topic"):
         mq.subscribe({}, group="billing")
+    # They were once passed over, and messages of all tags came.
+    with pytest.raises(ValueError, match="its own expression"):
+        mq.subscribe({"orders": "*"}, group="billing", tags="new")
 
 
 async def test_fetches_that_wait_take_no_place_from_other_calls(broker: GroupBroker) -> None:
