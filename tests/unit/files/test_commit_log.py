@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.files.commit_log import CommitLogAppender, CommitLogReader
-from shared.files.commit_log_appender import Placed
+from shared.files.commit_log_appender import BUFFER_SIZE_MAX, Placed
 from shared.files.os_disk import OsDisk, OsFile
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreConfig, StoreDir
@@ -65,8 +65,15 @@ class FailingDisk(OsDisk):
 class Log:
     """A small store with an appender and a reader; ``put`` commits what it appended."""
 
-    def __init__(self, root: Path, *, record_crc: bool = False, pool_size: int = 0) -> None:
-        config = StoreConfig(commit_log_file_size=FILE_SIZE, record_crc=record_crc)
+    def __init__(
+        self,
+        root: Path,
+        *,
+        record_crc: bool = False,
+        pool_size: int = 0,
+        file_size: int = FILE_SIZE,
+    ) -> None:
+        config = StoreConfig(commit_log_file_size=file_size, record_crc=record_crc)
         self.disk = FailingDisk()
         self.store = StoreDir(self.disk, root, config)
         self.store.open_or_create()
@@ -244,9 +251,15 @@ class TestAppending:
         assert not log.appender.room(FILE_SIZE - 1007)
         assert log.appender.reserved_bytes == FILE_SIZE - 1000 + FILE_SIZE
 
-    def test_a_large_batch_is_encoded_in_a_buffer_that_is_not_kept(self, log: Log) -> None:
-        log.put(*[b"z"] * 60)
-        log.put(body_of_record(FILE_SIZE - 8))
+    def test_a_large_batch_is_encoded_in_a_buffer_that_is_not_kept(self, tmp_path: Path) -> None:
+        log = Log(tmp_path, file_size=4 * BUFFER_SIZE_MAX).start()
+        kept = []
+        for body_size in (100, BUFFER_SIZE_MAX // 2, 2 * BUFFER_SIZE_MAX):
+            log.put(b"z" * body_size)
+            kept.append(len(log.appender._buffer))
+        assert kept[0] < BUFFER_SIZE_MAX // 2 < kept[1]
+        assert kept[1] == kept[2] <= BUFFER_SIZE_MAX
+        log.close()
 
     @settings(max_examples=30, deadline=None)
     @given(st.lists(st.lists(st.integers(92, FILE_SIZE // 3), min_size=1, max_size=3), max_size=40))
