@@ -2,8 +2,8 @@
 
 Messages are committed once they are written: asking for the next batch commits the last one, and
 leaving hands the queues over at once. Without ``--follow`` it ends when the group has committed
-everything that the topic held when it began, whichever member did; retries of later are not waited
-for. The step before is ``consume``, which reads the options.
+everything that the topic held when it began, and the retries that were due then, whichever member
+did; retries of later are not waited for. The step before is ``consume``, which reads the options.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from tidemark.cli.message_writer import Writer
 from tidemark.cli.output import READER_RETRY_FOR_S, client_for
 from tidemark.client.client import Client
 from tidemark.client.messages import Topic
+from tidemark.errors import BroadcastGroup, UnknownGroup, UnknownTopic
+from tidemark.formats.send_back import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from tidemark.client.subscription import Subscription
@@ -38,11 +40,13 @@ async def consume_group(
     """Write what the group's share brings until the end, until enough, or for ever.
 
     start: where a group begins that has committed nothing yet: ``first``, ``last``, a time [ms],
-    or None for what the group says.
+    or None for what the group says. Raises BroadcastGroup if it would never end.
     """
     async with client_for(url, retry_for_s=READER_RETRY_FOR_S) as client:
         found, _ = await awaited_topic(client, topic, wait=follow)
-        ends = None if follow else _ends(found)
+        if not follow:
+            await _check_commits(client, group)
+        ends = None if follow else _ends(found) | await _ends_of_retries(client, group)
         subscription = client.subscribe(
             topic, group=group, tags=writer.tags or "*", start=start, max_in_flight=BATCH_MAX
         )
@@ -54,6 +58,21 @@ async def consume_group(
                     return  # leaving commits it, too
 
 
+async def _check_commits(client: Client, group: str) -> None:
+    """The end is seen by what the group commits. Raises BroadcastGroup if that is nothing."""
+    try:
+        found = await client.groups.get(group)
+    except UnknownGroup:
+        return  # it is made by joining it
+    if found.group.broadcast:
+        raise BroadcastGroup(
+            f"group {group!r} is a broadcast group: its members commit nothing, so there is no "
+            "end to wait for. Nothing was read.",
+            "Add --follow, or leave --group out.",
+            group=group,
+        )
+
+
 def _ends(topic: Topic) -> dict[tuple[str, int], int]:
     """Where every queue of the topic ends now, of those that hold something."""
     return {
@@ -61,6 +80,14 @@ def _ends(topic: Topic) -> dict[tuple[str, int], int]:
         for queue in topic.ranges
         if queue.max_offset > queue.min_offset
     }
+
+
+async def _ends_of_retries(client: Client, group: str) -> dict[tuple[str, int], int]:
+    """Where the group's retries end that are due: members get them beside the topic."""
+    try:
+        return _ends(await client.topic(RETRY_PREFIX + group))
+    except UnknownTopic:
+        return {}
 
 
 @contextlib.asynccontextmanager

@@ -43,7 +43,7 @@ def list_delayed(topic: str | None, count_max: int, url: str) -> None:
     """List messages that wait, those of each delay level and of other times one after another."""
     listed, pending = run(_list(url, topic, count_max))
     if pending is not None and pending > len(listed):
-        say(f"{len(listed)} of {pending} messages that wait" + _to(topic))
+        say(f"{len(listed)} listed{_to(topic)}, {pending} wait in all")
     rows: list[dict[str, object]] = [one._asdict() for one in listed]
     if not as_json():
         for row, one in zip(rows, listed, strict=True):

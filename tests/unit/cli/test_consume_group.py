@@ -67,6 +67,33 @@ def test_a_follower_of_a_group_waits_for_more(tidemark_store: LocalStore) -> Non
     assert done.stdout.split()[-1] == "last"
 
 
+def test_retries_that_are_due_come_before_the_end(tidemark_store: LocalStore) -> None:
+    # After `dlq redrive --to group` nothing came: the topic itself had been read to its end.
+    fill(tidemark_store, "lines", 1)
+    with tidemark.connect_sync(tidemark_store.url) as mq:
+        mq.groups.create("readers", retry_max=0)
+        with mq.subscribe("lines", group="readers") as messages:
+            for message in messages:
+                messages.nack(message)
+                break
+        assert mq.dead_letters.redrive("readers", to="group").redriven == 1
+    assert run(tidemark_store, "lines", "--group", "readers").stdout == "0\n"
+    assert run(tidemark_store, "lines", "--group", "readers").stdout == ""
+
+
+def test_a_broadcast_group_is_followed_or_refused(tidemark_store: LocalStore) -> None:
+    # It waited for ever for commits that no member of such a group makes.
+    fill(tidemark_store, "lines", 2)
+    with tidemark.connect_sync(tidemark_store.url) as mq:
+        mq.groups.create("readers", broadcast=True)
+    done = run(tidemark_store, "lines", "--group", "readers")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "broadcast-group" in done.stderr
+    assert "--follow" in done.stderr
+    followed = run(tidemark_store, "lines", "--group", "readers", "--follow", "--max", "2")
+    assert len(followed.stdout.split()) == 2
+
+
 def test_a_group_takes_only_the_tags_it_names(tidemark_store: LocalStore) -> None:
     fill(tidemark_store, "lines", 30)
     done = run(tidemark_store, "lines", "--group", "readers", "--tags", "b || c")

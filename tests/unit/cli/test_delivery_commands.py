@@ -312,7 +312,7 @@ def test_delayed_messages_are_listed_over_pages_up_to_a_number(broker: CannedBro
     assert {one.query["topic"] for one in broker.asked} == {"orders"}
     few = run(broker, "delay", "list", "--max", "6")
     assert len(few.stdout.splitlines()) == 7
-    assert "6 of 10 messages that wait" in few.stderr
+    assert "6 listed, 10 wait in all" in few.stderr
 
 
 def test_a_delayed_message_is_cancelled_or_only_looked_for(broker: CannedBroker) -> None:
