@@ -41,6 +41,12 @@ class Lag(NamedTuple):
     """Age of the oldest unread message by its store time."""
     expiring_messages: int | None
     """Unread messages that the next deletion of a log file would take."""
+    in_flight: int | None
+    """Handed to members and not committed."""
+    lost: int
+    """Messages that were deleted unread."""
+    ahead: int
+    """How far what is committed lies beyond the end: then the other numbers are unknown."""
     reasons: dict[str, str]
 
 
@@ -265,5 +271,8 @@ def _lag(wire: Mapping[str, Any]) -> Lag:
         wire["bytes"],
         wire["seconds"],
         wire["expiring_messages"],
+        wire["in_flight"],
+        wire["lost"],
+        wire["ahead"],
         dict(wire["reasons"]),
     )

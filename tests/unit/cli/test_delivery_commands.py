@@ -57,6 +57,7 @@ def lag_of(**numbers: object) -> dict[str, Any]:
         "seconds": 0.0,
         "in_flight": 0,
         "lost": 0,
+        "ahead": 0,
         "expiring_messages": 0,
         "reasons": {},
         **numbers,

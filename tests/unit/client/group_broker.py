@@ -111,6 +111,7 @@ class GroupBroker(FakeBroker):
             self.config.update(msgpack.unpackb(await request.read()))
             return answer(self.config)
         nothing = dict.fromkeys(("messages", "bytes", "seconds", "expiring_messages"), 0)
+        nothing |= dict.fromkeys(("in_flight", "lost", "ahead"), 0)
         group = {"group": request.match_info["group"], "generation": None, **self.config}
         return answer({**group, "members": [], "topics": [], "lag": {**nothing, "reasons": {}}})
 
