@@ -62,7 +62,7 @@ def known_fields(
     if unknown:
         name = min(unknown)
         raise BadRequest(
-            f"{prefix}{shown(name)} is not a field of this call.",
+            f"{shown(prefix + name[:SHOWN_MAX])} is not a field of this call.",
             "It has: " + ", ".join(sorted(known)) + ".",
             field=prefix + name[:SHOWN_MAX],
         )

@@ -112,7 +112,12 @@ def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
             **_parameter("offset", "query", i64, "Queue offset of the first message wanted."),
             "required": True,
         },
-        _parameter("max", "query", integer(0, PULL_MAX, default=32), "At most so many messages."),
+        _parameter(
+            "max",
+            "query",
+            integer(0, PULL_MAX, default=32),
+            "At most so many messages, but one at least.",
+        ),
         _parameter("max_bytes", "query", integer(1, PULL_BYTES_MAX), "Record bytes at most."),
         _parameter(
             "tags",

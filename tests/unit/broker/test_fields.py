@@ -60,7 +60,7 @@ def test_a_huge_number_and_a_huge_string_are_shown_without_being_written_out() -
 
 
 def test_an_unknown_field_is_named_with_those_that_exist() -> None:
-    with pytest.raises(BadRequest, match="'tag' is not a field") as caught:
+    with pytest.raises(BadRequest, match=r"'messages\[0\]\.tag' is not a field") as caught:
         fields.known_fields({"tag": 1}, {"tags", "keys"}, "messages[0].")
     assert caught.value.advice == "It has: keys, tags."
 
