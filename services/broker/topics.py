@@ -28,6 +28,8 @@ from shared.state import records
 from shared.state.records import TopicConfig, TopicRecord
 from shared.state.state import BrokerState
 from tidemark.errors import BadName, BadRequest, NotPermitted, UnknownQueue, UnknownTopic
+from tidemark.formats.delay import TIMER_TOPIC
+from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.formats.metadata_json import PERM_INHERIT, PERM_READ, PERM_WRITE
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
@@ -107,6 +109,29 @@ def check_user_name(name: str) -> str:
             topic=name,
         )
     return name
+
+
+NOT_CONSUMED: Final = frozenset(
+    {
+        records.STATE_TOPIC,
+        SCHEDULE_TOPIC,
+        TIMER_TOPIC,
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    }
+)
+"""Topics in which the store keeps what is its own, or not a message yet: no group reads them."""
+
+
+def check_consumed(name: str) -> None:
+    """Raise NotPermitted for a topic that no group reads."""
+    if name in NOT_CONSUMED:
+        raise NotPermitted(
+            f"topic {name!r} is what the broker keeps for itself: no group consumes it, so nobody "
+            "sends anything of it back. Nothing was changed.",
+            "Pull it, or use `tidemark store dump`, to look at it.",
+            topic=name,
+        )
 
 
 def is_reserved(name: str) -> bool:

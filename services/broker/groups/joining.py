@@ -20,7 +20,7 @@ from services.broker.groups.sessions import Session, Watching
 from services.broker.groups.starts import Starts
 from services.broker.pull import parse_tags
 from services.broker.queue_offsets import Queue
-from services.broker.topics import Topics
+from services.broker.topics import Topics, check_consumed
 from shared.state.records import GroupConfig
 from tidemark.errors import GroupInUse, NotPermitted, Overloaded
 from tidemark.formats.send_back import RETRY_PREFIX
@@ -232,6 +232,7 @@ class Joining:
 
     def _queues_of(self, topic: str) -> Sequence[int]:
         """The queues of a topic that can be read. Raises UnknownTopic, NotPermitted."""
+        check_consumed(topic)
         found = self._topics.get(topic)
         if not found.is_readable:
             raise NotPermitted(

@@ -19,14 +19,13 @@ from services.broker.flusher import Flusher
 from services.broker.groups.coordinator import not_assigned
 from services.broker.groups.counters import GroupCounters
 from services.broker.groups.stored_messages import Place, StoredMessages
-from services.broker.topics import Topics, is_reserved
+from services.broker.topics import Topics, check_consumed
 from shared.state.values import GroupConfig
 from tidemark.errors import (
     AckTimeout,
     BroadcastGroup,
     DelayOutOfRange,
     MessageTooLarge,
-    NotPermitted,
     NotServing,
 )
 from tidemark.formats import batch, delay, ids, send_back
@@ -34,7 +33,7 @@ from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Record
 from tidemark.formats.runs import Run
-from tidemark.formats.send_back import DEAD_AT_ONCE, DEAD_PREFIX, DEAD_QUEUE, RETRY_PREFIX, Verdict
+from tidemark.formats.send_back import DEAD_AT_ONCE, DEAD_QUEUE, Verdict
 
 RETRY: Final = "RETRY"
 DEAD: Final = "DEAD"
@@ -147,7 +146,7 @@ class SendBack:
             if isinstance(message, str)
             else self._messages.by_place(message)
         )
-        _check_topic(stored)
+        check_consumed(stored.topic)
         # Only now: a call that means no message must not make the group that it names.
         config = await self._configs.ensure(group)
         if config.broadcast:
@@ -248,13 +247,3 @@ class SendBack:
                 message_id=stored.message_id,
                 limit=limit,
             )
-
-
-def _check_topic(stored: Record) -> None:
-    topic = stored.topic
-    if is_reserved(topic) and not topic.startswith((RETRY_PREFIX, DEAD_PREFIX)):
-        raise NotPermitted(
-            f"message {stored.message_id} is of topic {topic!r}, which the broker keeps for "
-            "itself: nobody consumes it, so nobody sends it back. Nothing was stored.",
-            topic=topic,
-        )

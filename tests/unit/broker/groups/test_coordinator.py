@@ -47,6 +47,8 @@ async def test_a_join_makes_the_group_and_its_retry_topic(rig: Rig) -> None:
         ("orders", "a || ", BadTags),
         ("orders", "* || a", BadTags),
         ("closed", "*", NotPermitted),
+        ("SCHEDULE_TOPIC_XXXX", "*", NotPermitted),
+        ("rmq_sys_tidemark_state", "*", NotPermitted),
     ],
 )
 async def test_who_cannot_take_what_it_wants_is_not_let_in(
