@@ -119,7 +119,7 @@ class Commits:
         if request.member is None and request.generation is None:
             if (count := self._coordinator.member_count(group)) > 0:
                 raise MemberRequired(
-                    f"group {group!r} has {count} members: only they may commit. Nothing was "
+                    f"group {group!r} has members ({count}): only they may commit. Nothing was "
                     "committed.",
                     "Name member and generation, or stop the consumers first.",
                     group=group,
@@ -153,8 +153,8 @@ class Commits:
         if offset > end:
             raise OffsetBeyondEnd(
                 f"queue {number} of topic {topic!r} ends at queue offset {end}, {offset} is beyond "
-                "it. Nothing was committed.",
-                "A commit is the offset behind the last message handled: at most max_offset.",
+                "it. Nothing was changed.",
+                "Give the offset behind the last message that is done: at most max_offset.",
                 topic=topic,
                 queue=number,
                 offset=offset,
