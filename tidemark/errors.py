@@ -368,6 +368,12 @@ class BadConfig(TidemarkError):
     code, title = "bad-config", "The configuration has mistakes"
 
 
+class CannotListen(TidemarkError):
+    """A port is taken, or not ours to take. The process ends."""
+
+    code, title = "cannot-listen", "A port cannot be listened on"
+
+
 class PartEnded(TidemarkError):
     """A part of a service returned although nobody asked it to stop; the process ends."""
 

@@ -17,6 +17,7 @@ from aiohttp.web_request import BaseRequest
 
 from services.broker.encodings import JSON, Encoding, encode
 from services.broker.metrics import BrokerMetrics
+from shared.runtime.listening import listening_on
 from tidemark.errors import BadRequest, Overloaded, TidemarkError
 
 log = logging.getLogger(__name__)
@@ -180,15 +181,16 @@ class BoundedServer:
         self._open -= 1
 
     async def start(self, host: str, port: int) -> None:
-        """Listen. Raises OSError if the port is taken."""
+        """Listen. Raises CannotListen if the port is taken."""
         await self._runner.setup()
         manager = self._manager = self._runner.server
         assert manager is not None
         manager.request_handler = self._wrap(manager.request_handler)
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
-            self._accept, host, port, backlog=1024, reuse_address=True
-        )
+        with listening_on(host, port):
+            self._listener = await loop.create_server(
+                self._accept, host, port, backlog=1024, reuse_address=True
+            )
         self.port = int(self._listener.sockets[0].getsockname()[1])
         self._sweeper = asyncio.create_task(self._sweep(), name="connection-sweep")
 

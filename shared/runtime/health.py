@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from shared.runtime.listening import listening_on
 from tidemark.clock import Clock
 
 BEAT_INTERVAL_S: Final = 0.25
@@ -149,11 +150,12 @@ class AdminServer:
         return self._port
 
     async def start(self) -> None:
-        """Listen. Raises OSError if the port is taken."""
+        """Listen. Raises CannotListen if the port is taken."""
         runner = web.AppRunner(self.app, access_log=None)
         await runner.setup()
         self._runner = runner
-        await web.TCPSite(runner, self._host, self._port).start()
+        with listening_on(self._host, self._port):
+            await web.TCPSite(runner, self._host, self._port).start()
         self._beat = asyncio.create_task(self._keep_beating(), name="heartbeat")
 
     async def close(self) -> None:

@@ -29,8 +29,9 @@ import click
 from shared.files.os_disk import OsDisk
 from shared.files.store_config import LocalStoreConfig, config_of
 from shared.runtime.doorbell import SOCKET_PATH_SIZE_MAX
+from shared.runtime.listening import listening_on
 from tidemark.cli.output import expected_errors, say
-from tidemark.errors import BadConfig, NotServing
+from tidemark.errors import NotServing
 
 READY_TIMEOUT_S: Final = 60.0
 READY_POLL_S: Final = 0.05
@@ -70,12 +71,12 @@ class Ports(NamedTuple):
         return cls(port, port + 1, port + 2)
 
     def check(self, host: str) -> None:
-        """Raise BadConfig if somebody else listens on one of them.
+        """Raise CannotListen if somebody else listens on one of them.
 
         Else another node's /ready would be taken for that of this one, which never starts.
         """
         for name, port in ((host, self.api), *((_ADMIN_HOST, port) for port in self[1:])):
-            try:
+            with listening_on(name, port):
                 for family, kind, number, _, address in socket.getaddrinfo(
                     name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
                 ):
@@ -83,11 +84,6 @@ class Ports(NamedTuple):
                         # As the services do: connections that are over do not keep a port.
                         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                         probe.bind(address)
-            except OSError as error:
-                raise BadConfig(
-                    f"cannot listen on port {port} of {name}: {error.strerror}.",
-                    "A node takes three ports in a row; another --port sets the first.",
-                ) from error
 
 
 class Child:

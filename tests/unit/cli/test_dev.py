@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.cli.dev import Ports, greeting, not_ready, readable
-from tidemark.errors import BadConfig
+from tidemark.errors import CannotListen
 
 
 def test_a_log_line_becomes_a_sentence_with_its_facts() -> None:
@@ -60,14 +60,14 @@ def test_a_port_that_another_node_has_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(
-            BadConfig, match=rf"port {port} of 127\.0\.0\.1: Address already in use"
+            CannotListen, match=rf"port {port} of 127\.0\.0\.1: Address already in use"
         ):
             Ports(port, 0, 0).check("127.0.0.1")
-        with pytest.raises(BadConfig, match=f"port {port} "):
+        with pytest.raises(CannotListen, match=f"port {port} "):
             Ports(0, 0, port).check("127.0.0.1")
     Ports(port, 0, 0).check("127.0.0.1")
 
 
 def test_a_host_that_is_none_of_this_machine_is_named() -> None:
-    with pytest.raises(BadConfig, match=r"port 0 of 192\.0\.2\.1: "):
+    with pytest.raises(CannotListen, match=r"port 0 of 192\.0\.2\.1: "):
         Ports(0, 0, 0).check("192.0.2.1")
