@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
@@ -25,7 +24,6 @@ from services.broker.delay.calls import DelayCalls
 from services.broker.encodings import Encoding
 from services.broker.fields import (
     I64_MAX,
-    check_name,
     one_of,
     parameter_int,
     shown,
@@ -45,6 +43,7 @@ from services.broker.limits import PULL_BYTES_MAX, PULL_MAX, QUERY_MAX, WAIT_MS_
 from services.broker.messages import Rules, message_map, tags_code
 from services.broker.metrics import BrokerMetrics
 from services.broker.parts import Parts
+from services.broker.plain_paths import plain_pull, plain_send
 from services.broker.pull import PullRequest, parse_tags
 from services.broker.retention.calls import RetentionCalls
 from services.broker.send_call import SendCall
@@ -53,7 +52,6 @@ from shared.files.pull import PullResult
 from shared.files.queue_math import Boundary
 from tidemark.clock import Clock
 from tidemark.errors import (
-    BadName,
     BadRequest,
     CorruptRecord,
     DamagedFile,
@@ -68,12 +66,6 @@ from tidemark.formats.queue_unit import Unit
 log = logging.getLogger(__name__)
 
 MESSAGES_DEFAULT: Final = 32
-SEND_PATH: Final = ("/v1/topics/", "/messages")
-"""What stands before and behind the topic in the path of a send."""
-PULL_PATH: Final = re.compile(
-    r"/v1/topics/([^/%?#]+)/queues/([0-9]{1,9})/messages\?([A-Za-z0-9_=&*.-]+)"
-)
-"""Path of a pull as nearly all are: what is escaped, and any mistake, goes the long way."""
 
 
 def modules(tools: CallTools) -> Sequence[Calls]:
@@ -163,9 +155,9 @@ class Api:
         async def handle(request: web.BaseRequest) -> web.StreamResponse:
             call: Awaitable[web.StreamResponse]
             assert isinstance(request, web.Request)
-            if request.method == "POST" and (topic := _plain_send(request)) is not None:
+            if request.method == "POST" and (topic := plain_send(request)) is not None:
                 series, call = send_time, send(request, topic)
-            elif request.method == "GET" and (plain := _plain_pull(request.raw_path)) is not None:
+            elif request.method == "GET" and (plain := plain_pull(request.raw_path)) is not None:
                 series, call = pull_time, pull(request, *plain)
             else:
                 return await otherwise(request)
@@ -434,37 +426,6 @@ class Api:
         if not request.content.is_eof():
             refused.force_close()  # nobody reads the rest of the body
         return refused
-
-
-def _plain_send(request: web.BaseRequest) -> str | None:
-    """The topic of a send whose path and head are as plain as nearly all are; else None."""
-    path = request.raw_path
-    if not (path.startswith(SEND_PATH[0]) and path.endswith(SEND_PATH[1])):
-        return None
-    if hdrs.EXPECT in request.headers:
-        return None
-    return _plain_name(path[len(SEND_PATH[0]) : -len(SEND_PATH[1])])
-
-
-def _plain_pull(path: str) -> tuple[str, int, dict[str, str]] | None:
-    """Topic, queue and parameters of a pull without escapes or mistakes in its path; else None."""
-    matched = PULL_PATH.fullmatch(path)
-    if matched is None or (topic := _plain_name(matched[1])) is None:
-        return None
-    pairs = [pair.split("=") for pair in matched[3].split("&")]
-    given = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
-    if len(given) != len(pairs) or not given.keys() <= openapi.PULL_PARAMETERS:
-        return None
-    return topic, int(matched[2]), given
-
-
-@functools.lru_cache(maxsize=1024)
-def _plain_name(text: str) -> str | None:
-    """The text if it is a topic's name as it stands, without escapes; else None."""
-    try:
-        return check_name(text) if "%" not in text else None
-    except BadName:
-        return None
 
 
 def _checked(data: memoryview, unit: Unit, checks: record.Checks) -> record.Record:
