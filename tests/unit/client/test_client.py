@@ -294,7 +294,8 @@ async def test_leaving_sends_what_still_lingers(broker: FakeBroker) -> None:
 async def test_linger_collects_messages_that_come_one_after_another(broker: FakeBroker) -> None:
     async with tidemark.connect(broker.url, linger_ms=200) as mq:
         first = asyncio.create_task(mq.send("orders", b"1"))
-        await asyncio.sleep(0.05)
+        for _ in range(5):
+            await asyncio.sleep(0)  # turns of the loop, after any of which it might have left
         second = asyncio.create_task(mq.send("orders", b"2"))
         await asyncio.gather(first, second)
     assert [len(request["messages"]) for request in broker.requests] == [2]
