@@ -30,6 +30,9 @@ TRACED: Final = [
     *("topic", "queue", "queue_offset", "message_id", "unique_id", "tags", "keys", "size"),
 ]
 """What a trace shows of the message itself; ``get`` shows the rest."""
+PLACE: Final = ("topic", "queue", "queue_offset")
+RECORD: Final = frozenset({*PLACE, "message_id", "physical_offset"})
+"""What an event says about the record that it is about; all of it in JSON."""
 
 
 @click.group()
@@ -97,7 +100,11 @@ def trace(message_id: str, topic: str | None, url: str) -> None:
     print_facts(told)
     click.echo()
     rows = [
-        {"at": shown_time(event.at_ms), "what": event.what, "facts": _shown_facts(event)}
+        {
+            "at": shown_time(event.at_ms),
+            "what": event.what,
+            "facts": _shown_facts(event, found.message),
+        }
         for event in found.events
     ]
     print_rows(rows, ["at", "what", "facts"])
@@ -125,9 +132,15 @@ def _as_text(message: Mapping[str, Any]) -> dict[str, object]:
     return facts if body is None else facts | body_facts(body)
 
 
-def _shown_facts(event: TraceEvent) -> str:
-    """What else is known of an event, and why its time is not: ``group=billing member=m-1``."""
-    told = dict(event.facts)
+def _shown_facts(event: TraceEvent, message: Mapping[str, Any]) -> str:
+    """What else is known of an event, and why its time is not: ``group=billing member=m-1``.
+
+    Its place is left out where it is the message's own, which stands above.
+    """
+    told = {name: value for name, value in event.facts.items() if name not in RECORD}
+    place = [event.facts.get(name) for name in PLACE]
+    if place != [message.get(name) for name in PLACE] and place[0] is not None:
+        told["place"] = "{}/{}@{}".format(*place)
     if event.at_ms is None:
         told["time"] = event.reason
     return " ".join(f"{name}={value}" for name, value in told.items() if value is not None)
