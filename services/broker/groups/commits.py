@@ -74,6 +74,9 @@ class Commits:
         UnknownMember, NotAssigned, UnknownTopic, UnknownQueue, NotPermitted, OffsetBeyondEnd,
         Overloaded, and, waiting for the disk, what a flush raises.
         """
+        if self._configs.find(group) is None:
+            for queue, offset in request.moves.items():
+                self._check_end(queue, offset)  # a mistake is to leave no group behind
         config = await self._configs.ensure(group)
         self._commit(config, request)
         if request.level is CommitLevel.DISK:

@@ -192,3 +192,13 @@ async def test_a_member_that_lies_about_its_position_commits_nothing_beyond_the_
     assert rig.committed() == 0
     await rig.commit({("orders", 0): 2})
     assert rig.committed() == 2
+
+
+async def test_a_commit_that_cannot_be_taken_makes_no_group(rig: Rig) -> None:
+    with pytest.raises(UnknownTopic):
+        await rig.commit({("misspelt", 0): 0}, member=None)
+    with pytest.raises(OffsetBeyondEnd):
+        await rig.commit({Q0: 1}, member=None)
+    assert rig.configs.find(GROUP) is None
+    await rig.commit({Q0: 0}, member=None)
+    assert rig.committed() == 0
