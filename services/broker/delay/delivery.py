@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 POLL_S: Final = 0.04
 """How late a message may be noticed that was not known when it was last looked: half of the 100 ms
 that a delivery may be late."""
+IDLE_POLL_S: Final = 0.08
+"""The same while nothing waits at all."""
 LET_GO_AFTER_S: Final = 1.0
 """After the log's start has moved."""
 KEEP_INTERVAL_S: Final = 0.5
@@ -219,8 +221,10 @@ class Delivery:
 
     def _pause_s(self) -> float:
         look = self.last_look
-        if look is None or look.next_due_ms is None:
+        if look is None:
             return POLL_S
+        if look.next_due_ms is None:
+            return IDLE_POLL_S
         left_s = (look.next_due_ms - self._clock.wall_ms()) / 1000
         return min(POLL_S, max(0.001, left_s))
 

@@ -33,6 +33,8 @@ __all__ = ["Coordinator", "MemberView", "not_assigned"]
 
 POLL_S: Final = 0.1
 """How late a death is noticed at most."""
+IDLE_POLL_S: Final = 0.5
+"""While there is no member: half of the shortest session."""
 
 
 class MemberView(NamedTuple):
@@ -253,7 +255,7 @@ class Coordinator:
         while not stop.is_set():
             self._live.look()
             try:
-                async with asyncio.timeout(POLL_S):
+                async with asyncio.timeout(POLL_S if self._live.member_count else IDLE_POLL_S):
                     await stop.wait()
             except TimeoutError:
                 continue
