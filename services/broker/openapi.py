@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from services.broker.encodings import JSON, MSGPACK, RECORDS
+from services.broker.encodings import JSON, RECORDS
 from services.broker.fields import I64_MAX
 from services.broker.limits import (
     PULL_BYTES_MAX,
@@ -18,7 +18,7 @@ from services.broker.limits import (
     WAIT_MS_MAX,
 )
 from services.broker.messages import I32_MAX, Rules
-from services.broker.openapi_schemas import Schema, integer, ref, schemas
+from services.broker.openapi_schemas import Schema, bodies, integer, parameter, ref, schemas
 
 PULL_PARAMETERS: Final = frozenset({"offset", "max", "max_bytes", "tags", "wait_ms"})
 OFFSET_PARAMETERS: Final = frozenset({"timestamp_ms", "boundary"})
@@ -47,20 +47,6 @@ _ERRORS: Final[dict[int, str]] = {
 }
 
 
-def _parameter(name: str, where: str, schema: Schema, description: str) -> Schema:
-    return {
-        "name": name,
-        "in": where,
-        "required": where == "path",
-        "description": description,
-        "schema": schema,
-    }
-
-
-def _bodies(schema: Schema) -> Schema:
-    return {JSON: {"schema": schema}, MSGPACK: {"schema": schema}}
-
-
 def _call(
     name: str,
     summary: str,
@@ -80,7 +66,7 @@ def _call(
             **{
                 str(status): {
                     "description": _ERRORS[status],
-                    "content": _bodies(ref("Error")),
+                    "content": bodies(ref("Error")),
                 }
                 for status in sorted({400, *errors})
             },
@@ -97,35 +83,35 @@ def _call(
 
 
 def _ok(schema: Schema, description: str) -> Schema:
-    return {"200": {"description": description, "content": _bodies(schema)}}
+    return {"200": {"description": description, "content": bodies(schema)}}
 
 
 def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
     """The whole document."""
-    topic = _parameter("topic", "path", _NAME, "The topic's name.")
-    queue = _parameter("queue", "path", integer(0, I32_MAX), "Queue number, from 0.")
+    topic = parameter("topic", "path", _NAME, "The topic's name.")
+    queue = parameter("queue", "path", integer(0, I32_MAX), "Queue number, from 0.")
     i64 = integer(-I64_MAX - 1, I64_MAX)
     pull = (
         topic,
         queue,
         {
-            **_parameter("offset", "query", i64, "Queue offset of the first message wanted."),
+            **parameter("offset", "query", i64, "Queue offset of the first message wanted."),
             "required": True,
         },
-        _parameter(
+        parameter(
             "max",
             "query",
             integer(0, PULL_MAX, default=32),
             "At most so many messages, but one at least.",
         ),
-        _parameter("max_bytes", "query", integer(1, PULL_BYTES_MAX), "Record bytes at most."),
-        _parameter(
+        parameter("max_bytes", "query", integer(1, PULL_BYTES_MAX), "Record bytes at most."),
+        parameter(
             "tags",
             "query",
             {"type": "string", "example": "new || paid"},
             "Only messages with one of these tags; * for all.",
         ),
-        _parameter(
+        parameter(
             "wait_ms",
             "query",
             integer(0, WAIT_MS_MAX, default=0),
@@ -175,11 +161,11 @@ def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
             (404, 503),
             parameters=(
                 topic,
-                _parameter("unique_id", "query", {"type": "string"}, "Either this or key."),
-                _parameter("key", "query", {"type": "string"}, "A business key, or a unique id."),
-                _parameter("begin_ms", "query", time, "Stored at or after; with key only."),
-                _parameter("end_ms", "query", time, "Stored at or before; with key only."),
-                _parameter("max", "query", integer(1, QUERY_MAX, default=32), "The newest ones."),
+                parameter("unique_id", "query", {"type": "string"}, "Either this or key."),
+                parameter("key", "query", {"type": "string"}, "A business key, or a unique id."),
+                parameter("begin_ms", "query", time, "Stored at or after; with key only."),
+                parameter("end_ms", "query", time, "Stored at or before; with key only."),
+                parameter("max", "query", integer(1, QUERY_MAX, default=32), "The newest ones."),
             ),
         ),
     }
@@ -248,12 +234,10 @@ def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
                         topic,
                         queue,
                         {
-                            **_parameter(
-                                "timestamp_ms", "query", i64, "Store time, ms since 1970."
-                            ),
+                            **parameter("timestamp_ms", "query", i64, "Store time, ms since 1970."),
                             "required": True,
                         },
-                        _parameter("boundary", "query", boundary, "Which side of the time."),
+                        parameter("boundary", "query", boundary, "Which side of the time."),
                     ),
                 )
             },
@@ -264,7 +248,7 @@ def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
                     _ok(ref("Message"), "The message."),
                     (404, 503),
                     parameters=(
-                        _parameter(
+                        parameter(
                             "message_id",
                             "path",
                             {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from services.broker.encodings import JSON, MSGPACK
 from services.broker.fields import I64_MAX
 from services.broker.limits import (
     ACK_TIMEOUT_MS_MAX,
@@ -166,6 +167,22 @@ def _message_out() -> Schema:
             "prepared_transaction_offset",
         ],
     )  # fmt: skip
+
+
+def parameter(name: str, where: str, schema: Schema, description: str) -> Schema:
+    """A parameter of a call; those in the path are required."""
+    return {
+        "name": name,
+        "in": where,
+        "required": where == "path",
+        "description": description,
+        "schema": schema,
+    }
+
+
+def bodies(schema: Schema) -> Schema:
+    """The same content in both encodings."""
+    return {JSON: {"schema": schema}, MSGPACK: {"schema": schema}}
 
 
 def schemas(rules: Rules) -> dict[str, Schema]:

@@ -7,9 +7,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from services.broker.encodings import JSON, MSGPACK
+from services.broker.encodings import JSON
 from services.broker.fields import I64_MAX
-from services.broker.openapi_schemas import Schema, integer, object_of, or_null, ref
+from services.broker.openapi_schemas import (
+    Schema,
+    bodies,
+    integer,
+    object_of,
+    or_null,
+    parameter,
+    ref,
+)
 
 I32_MAX: Final = (1 << 31) - 1
 _NUMBER: Final = integer(0, I64_MAX)
@@ -224,20 +232,6 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def _parameter(name: str, where: str, schema: Schema, description: str) -> Schema:
-    return {
-        "name": name,
-        "in": where,
-        "required": where == "path",
-        "description": description,
-        "schema": schema,
-    }
-
-
-def _bodies(schema: Schema) -> Schema:
-    return {JSON: {"schema": schema}, MSGPACK: {"schema": schema}}
-
-
 def _call(
     name: str,
     summary: str,
@@ -253,11 +247,11 @@ def _call(
         "summary": summary,
         "parameters": parameters,
         "responses": {
-            "200": {"description": summary + ".", "content": _bodies(ref(result))},
+            "200": {"description": summary + ".", "content": bodies(ref(result))},
             **{
                 str(status): {
                     "description": _ERRORS[status],
-                    "content": _bodies(ref("Error")),
+                    "content": bodies(ref("Error")),
                 }
                 for status in errors
             },
@@ -269,7 +263,7 @@ def _call(
     return call
 
 
-_GROUP: Final = _parameter("group", "path", _NAME, "The group's name.")
+_GROUP: Final = parameter("group", "path", _NAME, "The group's name.")
 _STORING: Final = (400, 403, 404, 408, 409, 413, 415, 503, 504, 507)
 
 PATHS: Final[dict[str, dict[str, Any]]] = {
@@ -291,9 +285,9 @@ PATHS: Final[dict[str, dict[str, Any]]] = {
             (400, 404, 503),
             [
                 _GROUP,
-                _parameter("from_offset", "query", _NUMBER, "Letter to begin at."),
-                _parameter("max", "query", integer(1, 1000, default=100), "At most so many."),
-                _parameter("topic", "query", _NAME, "Only those that came from this topic."),
+                parameter("from_offset", "query", _NUMBER, "Letter to begin at."),
+                parameter("max", "query", integer(1, 1000, default=100), "At most so many."),
+                parameter("topic", "query", _NAME, "Only those that came from this topic."),
             ],
         )
     },
@@ -315,13 +309,13 @@ PATHS: Final[dict[str, dict[str, Any]]] = {
             "Trace",
             (400, 404, 503),
             [
-                _parameter(
+                parameter(
                     "message_id",
                     "path",
                     {"type": "string", "minLength": 1, "maxLength": 255},
                     "Of any record of the message; with topic: its unique id.",
                 ),
-                _parameter("topic", "query", _NAME, "The topic that it was first sent to."),
+                parameter("topic", "query", _NAME, "The topic that it was first sent to."),
             ],
         )
     },
