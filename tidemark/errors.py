@@ -163,6 +163,18 @@ class RestartNeeded(StoreError):
     code, title, status, retriable = "restart-needed", "The process has to start again", 503, True
 
 
+class GroupStore(StoreError):
+    """The store belongs to a group and was to be opened alone, or the other way round."""
+
+    code, title = "group-store", "The store belongs to another kind of node"
+
+
+class HaltedReplica(StoreError):
+    """What this replica holds contradicts what the group confirmed. It serves nothing."""
+
+    code, title, status = "halted-replica", "The replica is halted", 503
+
+
 class FileNotReady(StoreError):
     """The next commit log file was not there in time."""
 
@@ -344,6 +356,24 @@ class Overloaded(NotServing):
     code, title = "overloaded", "The node is at a limit"
 
 
+class NotMaster(NotServing):
+    """Only the master of the group does this; facts: master, api (both None while unknown)."""
+
+    code, title, status = "not-master", "Another node is the master", 421
+
+
+class Fenced(NotServing):
+    """The node was master, and its lease is over or lost: it answers nothing for the group."""
+
+    code, title = "fenced", "The node is no longer the master"
+
+
+class SwitchingOver(NotServing):
+    """A planned switch is under way: sends wait for the next master. Nothing was stored."""
+
+    code, title = "switching-over", "The master is being switched"
+
+
 class NotEnoughReplicas(NotServing):
     """The asked level needs more copies than this node has."""
 
@@ -354,6 +384,18 @@ class AckTimeout(TidemarkError):
     """Stored, but the asked level was not reached in time: the outcome is unknown."""
 
     code, title, status, retriable = "ack-timeout", "Stored, level not reached in time", 504, True
+
+
+class ClusterRefused(TidemarkError):
+    """A cluster command that its guard does not allow; nothing was changed."""
+
+    code, title, status = "cluster-refused", "The cluster command is refused", 409
+
+
+class LeaseUnavailable(TidemarkError):
+    """Where the lease is kept cannot be reached, or does not answer in time."""
+
+    code, title, status, retriable = "lease-unavailable", "The lease cannot be reached", 503, True
 
 
 class Unreachable(TidemarkError):

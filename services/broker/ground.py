@@ -84,7 +84,7 @@ class Ground:
 
     def _pace(self) -> Pace:
         config = self.config
-        if config.store.visible_after == "flushed":
+        if config.store.visible_after != "written":
             return Pace(config.flush_interval_ms / 1000)
         return Pace(
             config.interval_flush_ms / 1000,

@@ -79,8 +79,7 @@ class OpenStore:
     @property
     def confirm_slot(self) -> Slot:
         """The position up to which consumers may see."""
-        written = self.directory.config.visible_after == "written"
-        return Slot.WRITTEN if written else Slot.FLUSHED
+        return self.directory.config.confirm_slot
 
     # -- recovery -------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ class Dispatcher:
         self._positions = positions
         self._log = log
         self._boot_id = boot_id
-        slot = Slot.WRITTEN if store.config.visible_after == "written" else Slot.FLUSHED
+        slot = store.config.confirm_slot
         self._end: Callable[[], int] = lambda: positions.get(slot)
         self._source = LogSource(
             store,

@@ -324,7 +324,7 @@ class _Recovery:
             # recovery cut: those of a RocketMQ broker, or made under visible_after="written".
             get = self.positions.get
             resumed = get(Slot.REPUT_GENERATION) == get(Slot.GENERATION)
-            return resumed and self.store.config.visible_after == "flushed"
+            return resumed and self.store.config.visible_after != "written"
         if self.origin is Origin.FOREIGN_UNCLEAN:
             return False
         # RocketMQ leaves units behind a cut as they are, and after its next clean stop they still

@@ -18,6 +18,7 @@ from typing import Final, Literal
 from shared.files.disk import Disk, read_whole
 from shared.files.index_geometry import geometry_of
 from tidemark.errors import DamagedFile, StoreFormatUnknown, StoreSizesDiffer
+from tidemark.formats.checkpoint import Slot
 from tidemark.formats.filenames import parse_index_name, parse_offset_name
 from tidemark.formats.index_file import Geometry
 from tidemark.offsets import UNIT_SIZE
@@ -26,6 +27,11 @@ STORE_FORMAT: Final = 1
 """Version of the directory as a whole; a later one is refused, not guessed."""
 Adopting = Literal["clean", "unclean"]
 """How RocketMQ left the store that is being adopted: its recovery differs (section 8)."""
+CONFIRM_SLOTS: Final = {
+    "flushed": Slot.FLUSHED,
+    "written": Slot.WRITTEN,
+    "confirmed": Slot.CONFIRM,
+}
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 DELAY_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -53,8 +59,9 @@ class StoreConfig:
     index_entries: int = 20_000_000
     record_crc: bool = True
     """Write the whole-record CRC property. Off: byte-identical to RocketMQ's default."""
-    visible_after: Literal["flushed", "written"] = "flushed"
-    """"written" shows consumers what a power cut can take back, as RocketMQ does."""
+    visible_after: Literal["flushed", "written", "confirmed"] = "flushed"
+    """"written" shows consumers what a power cut can take back, as RocketMQ does. "confirmed" is
+    for a node of a group, and only for one."""
     mapped_files_max: int = 64
     """Commit log files mapped at a time. Small: remapping under random reads."""
     queue_files_mapped_max: int = 512
@@ -65,6 +72,11 @@ class StoreConfig:
     def __post_init__(self) -> None:
         units = -(-self.consume_queue_file_size // UNIT_SIZE)
         object.__setattr__(self, "consume_queue_file_size", units * UNIT_SIZE)
+
+    @property
+    def confirm_slot(self) -> Slot:
+        """The position up to which consumers may see."""
+        return CONFIRM_SLOTS[self.visible_after]
 
     @property
     def index_geometry(self) -> Geometry:

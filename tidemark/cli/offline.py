@@ -237,7 +237,7 @@ class OfflineStore:
         """
         if self.is_foreign:
             return self.store.was_clean
-        return self.config.visible_after == "flushed"
+        return self.config.visible_after != "written"
 
     def _queue_end(self) -> int:
         """The farthest record end that any queue unit points to."""

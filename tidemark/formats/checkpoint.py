@@ -86,6 +86,12 @@ class Slot(IntEnum):
     FOREIGN_UNTIL = _BROKER + 7
     """Records that begin in [from, until) were written by RocketMQ, as far as is known: a record
     CRC property that they carry may be a copy of another record's and is not judged."""
+    BROKER_NONCE = _BROKER + 8
+    """A random number of this start of the broker, never 0: whom ha grants an epoch to."""
+    EPOCH_RECORD_END = _BROKER + 9
+    """End of the record that opens SERVING_EPOCH; 0 until it is appended."""
+    BROKER_TROUBLE = _BROKER + 10
+    """A ``Trouble``: why another node would serve better."""
 
     # reput
     DISPATCHED = _REPUT
@@ -116,6 +122,8 @@ class Slot(IntEnum):
     """Reput has no log file mapped that ends at or below here: their blocks are free."""
     INDEX_BEHIND = _REPUT + 15
     """1 while index files are made again: a key may not be found although DISPATCHED covers it."""
+    REPUT_TROUBLE = _REPUT + 16
+    """A ``Trouble``: why another node would serve better."""
 
     # ha
     CONFIRM = _HA
@@ -130,6 +138,16 @@ class Slot(IntEnum):
     HA_HEARTBEAT_MS = _HA + 8
     HA_PID = _HA + 9
     HA_GENERATION = _HA + 10
+    GRANTED_TO = _HA + 11
+    """BROKER_NONCE of the start of the broker that may append under EPOCH; 0 = none."""
+    IN_SYNC_SIZE = _HA + 12
+    """Members of the published in-sync set, this node included; 0 = not known."""
+    MIN_IN_SYNC = _HA + 13
+    """Fewer members than this may not acknowledge."""
+    NEEDED_FROM = _HA + 14
+    """Lowest physical offset that a connected slave has yet to copy; 0 = none does."""
+    SENDS_HELD = _HA + 15
+    """1 while a planned switch lets the slave catch up: sends are refused, and may be repeated."""
 
 
 class BrokerState(IntEnum):
@@ -139,6 +157,31 @@ class BrokerState(IntEnum):
     RECOVERING = 1
     SERVING = 2
     UNREADY = 3
+
+
+class NodeRole(IntEnum):
+    """Values of Slot.ROLE: what ha lets this node be. Void unless ``shared.cluster.grant`` says
+    otherwise."""
+
+    VOID = 0
+    """Starting, or between two roles."""
+    FOLLOWER = 1
+    PROMOTING = 2
+    """The broker takes the append lock and opens the epoch; nobody is served."""
+    MASTER = 3
+    RESYNC = 4
+    """The store is about to be emptied: broker and reput end, and start again when it is over."""
+    HALTED = 5
+    """Needs an operator; never electable."""
+
+
+class Trouble(IntEnum):
+    """Values of Slot.BROKER_TROUBLE and Slot.REPUT_TROUBLE."""
+
+    NONE = 0
+    DISK_FULL = 1
+    DAMAGED = 2
+    """The log or what dispatch needs is damaged."""
 
 
 _RESUME: Final = struct.Struct("<3Q")

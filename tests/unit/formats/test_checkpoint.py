@@ -49,9 +49,9 @@ def test_slots_lie_in_their_owners_region_behind_the_head() -> None:
     bases = {"log": 512, "broker": 1024, "reput": 1536, "ha": 2048}
     owners = {
         "log": [Slot.WRITTEN, Slot.LOG_EPOCH],
-        "broker": [Slot.MIN, Slot.FOREIGN_UNTIL],
-        "reput": [Slot.DISPATCHED, Slot.INDEX_BEHIND],
-        "ha": [Slot.CONFIRM, Slot.HA_GENERATION],
+        "broker": [Slot.MIN, Slot.BROKER_TROUBLE],
+        "reput": [Slot.DISPATCHED, Slot.REPUT_TROUBLE],
+        "ha": [Slot.CONFIRM, Slot.SENDS_HELD],
     }
     assert sorted(Slot) == list(Slot)
     for owner, (first, last) in owners.items():
@@ -65,17 +65,18 @@ def test_slot_numbers_never_change() -> None:
     log = "WRITTEN FLUSHED BOOT_ID_HIGH BOOT_ID_LOW MAGIC_AND_FORMAT LOG_EPOCH"
     broker = (
         "MIN SERVING_EPOCH BROKER_HEARTBEAT_MS BROKER_PID GENERATION BROKER_STATE "
-        "FOREIGN_FROM FOREIGN_UNTIL"
+        "FOREIGN_FROM FOREIGN_UNTIL BROKER_NONCE EPOCH_RECORD_END BROKER_TROUBLE"
     )
     reput = (
         "DISPATCHED DISPATCHED_DURABLE REPUT_HEARTBEAT_MS REPUT_PID REPUT_GENERATION "
         "RESUME_UNITS RESUME_INDEX_ENTRIES RESUME_CHECK "
         "RESUME_FIRSTS REPUT_BOOT_ID_HIGH REPUT_BOOT_ID_LOW "
-        "CLEANED_MIN REMOVING_FIRSTS REMOVING_ENTRIES RELEASED_MIN INDEX_BEHIND"
+        "CLEANED_MIN REMOVING_FIRSTS REMOVING_ENTRIES RELEASED_MIN INDEX_BEHIND REPUT_TROUBLE"
     )
     ha = (
         "CONFIRM ROLE EPOCH LEASE_DEADLINE FENCED HA_BOOT_ID_HIGH HA_BOOT_ID_LOW HA_NONCE "
-        "HA_HEARTBEAT_MS HA_PID HA_GENERATION"
+        "HA_HEARTBEAT_MS HA_PID HA_GENERATION GRANTED_TO IN_SYNC_SIZE MIN_IN_SYNC NEEDED_FROM "
+        "SENDS_HELD"
     )
     expected = {
         name: base + place

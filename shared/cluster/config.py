@@ -1,0 +1,127 @@
+"""Settings of a group: its nodes, its secret, its lease. The same table ``[cluster]`` everywhere.
+
+A node is in a group because its settings say so, never because of what it finds. Every node's
+table is the same but for ``node``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from shared.cluster.time_rules import PROFILES, TimeRules
+from shared.runtime.config import setting
+
+NODES_MAX: Final = 9
+
+
+class Node(NamedTuple):
+    """One configured replica and where it is reached; its ordinal is its place in the list."""
+
+    name: str
+    host: str
+    """Of replication."""
+    port: int
+    api: str
+    """URL that clients use, e.g. ``http://tidemark-0.tidemark:8080``."""
+    admin: str
+    """URL of ha's admin port, for the ``tidemark cluster`` commands."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterConfig:
+    """The group that a node belongs to; without nodes it is alone."""
+
+    name: str = setting("tidemark", says="cluster id: nodes of another one are refused")
+    group: str = setting("g0", says="one master and its slaves")
+    node: str = setting("", says="which of nodes this one is; empty: alone")
+    nodes: tuple[str, ...] = ()
+    """``name=host:port`` of replication, all replicas, the one that bootstraps first."""
+    api: tuple[str, ...] = ()
+    """``name=URL`` that clients reach, of every node."""
+    admin: tuple[str, ...] = ()
+    """``name=URL`` of ha's admin port, of every node."""
+    secret_file: Path | None = None
+    """Holds the shared secret, at least 16 bytes, readable by its owner alone."""
+    tls_cert_file: Path | None = None
+    """With tls_key_file and tls_ca_file: mutual TLS between the nodes, on top of the secret."""
+    tls_key_file: Path | None = None
+    tls_ca_file: Path | None = None
+    lease: Literal["directory", "kubernetes"] = "directory"
+    lease_dir: Path | None = None
+    """A directory of one machine that all nodes reach; only with lease = "directory"."""
+    kubernetes_namespace: str = ""
+    kubernetes_url: str = setting("", says="of the API server; empty: as a pod finds it")
+    profile: Literal["default", "long", "local"] = "default"
+    min_in_sync: int | None = None
+    """Fewer members than this may not acknowledge. Default: 1 of two nodes, 2 of three or more."""
+
+    def __post_init__(self) -> None:
+        """Check rules between fields."""
+        if not self.nodes:
+            if self.node:
+                raise ValueError(f"cluster.node is {self.node!r} and cluster.nodes is empty")
+            return
+        replicas = self.replicas
+        names = [replica.name for replica in replicas]
+        if len(set(names)) != len(names) or not 2 <= len(names) <= NODES_MAX:
+            raise ValueError(f"cluster.nodes needs 2 to {NODES_MAX} different names, has {names}")
+        if self.node not in names:
+            raise ValueError(f"cluster.node is {self.node!r}, and cluster.nodes has {names}")
+        if not 1 <= self.least_in_sync <= len(names):
+            raise ValueError(f"cluster.min_in_sync is {self.min_in_sync}, with {len(names)} nodes")
+        if self.secret_file is None:
+            raise ValueError("cluster.secret_file is missing")
+        if (self.lease == "directory") != (self.lease_dir is not None):
+            raise ValueError('cluster.lease_dir belongs to lease = "directory", and only to it')
+        tls = (self.tls_cert_file, self.tls_key_file, self.tls_ca_file)
+        if any(tls) and not all(tls):
+            raise ValueError("cluster.tls_cert_file, tls_key_file and tls_ca_file go together")
+
+    @property
+    def grouped(self) -> bool:
+        """Whether this node is one of a group."""
+        return bool(self.nodes)
+
+    @property
+    def replicas(self) -> tuple[Node, ...]:
+        """All configured nodes in ordinal order. Raises ValueError naming what is missing."""
+        apis, admins = _by_name("api", self.api), _by_name("admin", self.admin)
+        found = []
+        for name, address in _by_name("nodes", self.nodes).items():
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+                raise ValueError(f"cluster.nodes: {name}={address} is not name=host:port")
+            if name not in apis or name not in admins:
+                raise ValueError(f"cluster.api and cluster.admin need a URL of {name}")
+            found.append(Node(name, host.strip("[]"), int(port), apis[name], admins[name]))
+        return tuple(found)
+
+    @property
+    def own(self) -> Node:
+        """This node."""
+        return next(replica for replica in self.replicas if replica.name == self.node)
+
+    @property
+    def least_in_sync(self) -> int:
+        """The smallest in-sync set that may acknowledge."""
+        if self.min_in_sync is not None:
+            return self.min_in_sync
+        return 1 if len(self.nodes) <= 2 else 2
+
+    @property
+    def time_rules(self) -> TimeRules:
+        """The profile's times."""
+        return PROFILES[self.profile]
+
+
+def _by_name(field: str, entries: tuple[str, ...]) -> dict[str, str]:
+    """``name=value`` entries in their order. Raises ValueError."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        name, equals, value = entry.partition("=")
+        if not (name and equals and value) or name in found:
+            raise ValueError(f"cluster.{field}: {entry!r} is not a new name=value")
+        found[name] = value
+    return found

@@ -1,0 +1,92 @@
+"""Who may append here, and who may answer: what ha and broker tell each other in the page. Pure.
+
+ha grants an epoch to one start of the broker, named by its nonce. The broker may take the append
+lock for it, looks at the grant again once it holds the lock, and appends and answers only while
+the grant stands. A grant of another boot, to another start, or of an epoch that this start has
+served already, is void. Order of every publication: what it speaks of first, ROLE last; when a
+grant ends, FENCED first.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tidemark.formats.checkpoint import NodeRole, Slot
+
+
+class Slots(Protocol):
+    """The checkpoint page: each access is one aligned 8-byte load or store."""
+
+    def get(self, slot: Slot) -> int:
+        """What the slot's owner published last."""
+        ...
+
+    def publish(self, slot: Slot, value: int) -> None:
+        """Let other processes see value."""
+        ...
+
+
+def granted(slots: Slots, *, nonce: int, boot: tuple[int, int], served: int) -> int | None:
+    """The epoch that this start of the broker may serve now; None if there is none.
+
+    nonce: of this start. boot: of this boot of the machine. served: the highest epoch that this
+    start has served before; an epoch is never served twice.
+    """
+    if slots.get(Slot.FENCED) or (boot != _boot(slots)):
+        return None
+    if slots.get(Slot.ROLE) not in (NodeRole.PROMOTING, NodeRole.MASTER):
+        return None
+    epoch = slots.get(Slot.EPOCH)
+    if epoch <= served or slots.get(Slot.GRANTED_TO) != nonce:
+        return None
+    # Looked at again: ha may have fenced, and begun the next epoch, between two of the loads.
+    if slots.get(Slot.EPOCH) != epoch or slots.get(Slot.FENCED):
+        return None
+    return epoch
+
+
+def stands(slots: Slots, *, epoch: int, nonce: int) -> bool:
+    """Whether the grant that this start serves under still stands."""
+    return (
+        not slots.get(Slot.FENCED)
+        and slots.get(Slot.EPOCH) == epoch
+        and slots.get(Slot.GRANTED_TO) == nonce
+    )
+
+
+def may_answer(slots: Slots, *, epoch: int, nonce: int, now_boot_ms: int) -> bool:
+    """Whether an answer that speaks for the group may leave now.
+
+    The caller has compared the record's epoch and the confirm offset before, sends the answer
+    right after, and awaits nothing in between.
+    """
+    return (
+        stands(slots, epoch=epoch, nonce=nonce)
+        and slots.get(Slot.ROLE) in (NodeRole.PROMOTING, NodeRole.MASTER)
+        and now_boot_ms < slots.get(Slot.LEASE_DEADLINE)
+    )
+
+
+def fence(slots: Slots) -> None:
+    """ha: end whatever grant there is; the first thing of every start and every demotion."""
+    slots.publish(Slot.FENCED, 1)
+    slots.publish(Slot.GRANTED_TO, 0)
+    slots.publish(Slot.ROLE, NodeRole.VOID)
+    slots.publish(Slot.LEASE_DEADLINE, 0)
+
+
+def grant(
+    slots: Slots, *, epoch: int, nonce: int, deadline_boot_ms: int, boot: tuple[int, int]
+) -> None:
+    """ha: let that start of the broker append under epoch; the append lock is free by now."""
+    slots.publish(Slot.HA_BOOT_ID_HIGH, boot[0])
+    slots.publish(Slot.HA_BOOT_ID_LOW, boot[1])
+    slots.publish(Slot.LEASE_DEADLINE, deadline_boot_ms)
+    slots.publish(Slot.EPOCH, epoch)
+    slots.publish(Slot.GRANTED_TO, nonce)
+    slots.publish(Slot.ROLE, NodeRole.PROMOTING)
+    slots.publish(Slot.FENCED, 0)
+
+
+def _boot(slots: Slots) -> tuple[int, int]:
+    return slots.get(Slot.HA_BOOT_ID_HIGH), slots.get(Slot.HA_BOOT_ID_LOW)
