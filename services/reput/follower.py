@@ -25,7 +25,7 @@ from services.reput.sync_job import SyncJob
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from tidemark.errors import FlushFailed, ReplacedPositions, StoreError
-from tidemark.formats.checkpoint import Slot
+from tidemark.formats.checkpoint import Slot, Trouble
 from tidemark.formats.twins import COMPILED
 
 log = logging.getLogger(__name__)
@@ -355,6 +355,7 @@ class Follower:
                 )
 
     def _note_stopped(self, error: StoreError) -> None:
+        self._positions.publish(Slot.REPUT_TROUBLE, Trouble.DAMAGED)
         self._metrics.errors.labels(error.code).inc()
         self._health.add_reason(error.code, f"{error.detail} {error.advice}")
         log.error(
@@ -366,6 +367,7 @@ class Follower:
     def _note_blocked(self, error: StoreError | OSError) -> None:
         """A file cannot be made or grown: wait and try again."""
         code = error.code if isinstance(error, StoreError) else "os-error"
+        self._positions.publish(Slot.REPUT_TROUBLE, Trouble.DISK_FULL)
         self._metrics.errors.labels(code).inc()
         if self._blocked is not None and self._blocked != code:
             self._health.clear_reason(self._blocked)
@@ -378,6 +380,7 @@ class Follower:
             )
 
     def _note_free(self) -> None:
+        self._positions.publish(Slot.REPUT_TROUBLE, Trouble.NONE)
         if self._blocked is None:
             return
         self._health.clear_reason(self._blocked)

@@ -13,14 +13,15 @@ from typing import Final
 
 from services.reput.config import ReputConfig
 from services.reput.dispatcher import Dispatcher
+from shared.files.clean_stop import mark_clean_if_last
 from shared.files.commit_log import CommitLogReader
 from shared.files.disk import Disk, RecordLock
 from shared.files.positions import Positions
 from shared.files.store_dir import Role, StoreDir
 from shared.runtime.clock import SystemClock, boot_id, utc_offset_s
 from tidemark.clock import Clock
-from tidemark.errors import DiskFull, ReadOnlyDisk, RestartNeeded, StoreLocked
-from tidemark.formats.checkpoint import REGION_MAGIC, Slot
+from tidemark.errors import DiskFull, ReadOnlyDisk, RestartNeeded
+from tidemark.formats.checkpoint import REGION_MAGIC, NodeRole, Slot
 
 log = logging.getLogger(__name__)
 
@@ -73,13 +74,23 @@ class OpenStore:
         return any(disk.stat(path) is not None for path in paths)
 
     @property
+    def is_grouped(self) -> bool:
+        """Whether this node is one of a group."""
+        return self.directory.config.visible_after == "confirmed"
+
+    @property
     def is_recovered(self) -> bool:
-        """The log was recovered in this boot of the machine: its end is known."""
+        """The log was recovered in this boot of the machine: its end is known; in a group, what of
+        it is confirmed as well."""
         get = self.positions.get
         return (
             get(Slot.MAGIC_AND_FORMAT) == REGION_MAGIC
             and get(Slot.GENERATION) != 0
             and (get(Slot.BOOT_ID_HIGH), get(Slot.BOOT_ID_LOW)) == self.boot_id
+            and (
+                not self.is_grouped
+                or (get(Slot.HA_BOOT_ID_HIGH), get(Slot.HA_BOOT_ID_LOW)) == self.boot_id
+            )
         )
 
     def mark_running(self) -> None:
@@ -88,7 +99,14 @@ class OpenStore:
             self.directory.mark_running()
 
     def watch(self) -> None:
-        """Twice a second. Raises RestartNeeded once a disk that took no writes takes them."""
+        """Twice a second. Raises RestartNeeded once a disk that took no writes takes them, and when
+        the store is about to be emptied."""
+        if self.is_grouped and self.positions.get(Slot.ROLE) == NodeRole.RESYNC:
+            raise RestartNeeded(
+                f"the store {self.directory.root} is emptied and copied anew from the master.",
+                "Start this process again; it waits until the copy can be read.",
+                path=self.directory.root,
+            )
         if not self.positions.is_private:
             return
         self._watches += 1
@@ -108,28 +126,12 @@ class OpenStore:
     def stopped_clean(self) -> None:
         """Everything is synced: if nobody else uses the store, say so. Blocks.
 
-        Whoever stops last removes ``abort``, and only if the broker stopped in order: it takes its
-        process id back then. All locks are needed for it: a process that starts meanwhile would
-        make the marker that is removed here.
+        Only if the others stopped in order: they take their process ids back then.
         """
-        get, directory = self.positions.get, self.directory
         self.positions.publish(Slot.REPUT_PID, 0)
         self._release()
-        held: list[RecordLock] = []
-        try:
-            for role in (Role.APPEND, Role.BROKER, Role.REPUT):
-                held.append(directory.lock(role))
-            same = get(Slot.REPUT_GENERATION) == get(Slot.GENERATION) != 0
-            ends = {get(slot) for slot in (Slot.WRITTEN, Slot.FLUSHED, Slot.DISPATCHED_DURABLE)}
-            if same and len(ends) == 1 and get(Slot.BROKER_PID) == 0:
-                self.positions.sync()
-                directory.mark_clean()
-                log.info("stopped clean", extra={"event": "clean"})
-        except (StoreLocked, DiskFull, ReadOnlyDisk):
-            return  # the broker still runs and will do it, or the marker stays: costs time only
-        finally:
-            for lock in held:
-                lock.release()
+        others = (Slot.BROKER_PID, Slot.HA_PID) if self.is_grouped else (Slot.BROKER_PID,)
+        mark_clean_if_last(self.directory, self.positions, must_have_stopped=others)
 
     def close(self) -> None:
         """Give the lock back and unmap."""

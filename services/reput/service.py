@@ -23,6 +23,7 @@ from shared.runtime.lifecycle import raise_descriptor_limit, run_parts, stop_on_
 from shared.runtime.metrics import new_registry
 from tidemark import __version__
 from tidemark.clock import Clock
+from tidemark.errors import StoreLocked
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,9 @@ class Reput:
             )
             if not await self._wait_for_store():
                 return
-            store = await asyncio.to_thread(OpenStore.open, config, OsDisk(), self._health.clock)
+            store = await self._open_store()
+            if store is None:
+                return
             closing.callback(store.close)
             doorbell = Doorbell(config.sockets_dir, SERVICE)
             closing.callback(doorbell.close)
@@ -93,12 +96,33 @@ class Reput:
                 "waiting-for-store",
                 f"there is no store in {self._config.store_dir} yet: does the broker run?",
             )
-            try:
-                async with asyncio.timeout(STORE_POLL_S):
-                    await self._stop.wait()
-            except TimeoutError:
-                continue
+            await self._pause()
         return False
+
+    async def _open_store(self) -> OpenStore | None:
+        """Lock and open; in a group, once nobody empties the store. None if stopped before."""
+        grouped = self._config.store.visible_after == "confirmed"
+        while not self._stop.is_set():
+            try:
+                store = await asyncio.to_thread(
+                    OpenStore.open, self._config, OsDisk(), self._health.clock
+                )
+            except StoreLocked as error:
+                if not grouped:
+                    raise
+                self._health.add_reason(error.code, error.detail)
+                await self._pause()
+                continue
+            self._health.clear_reason(StoreLocked.code)
+            return store
+        return None
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(STORE_POLL_S):
+                await self._stop.wait()
+        except TimeoutError:
+            return
 
     def _add_metrics(self, store: OpenStore) -> None:
         dispatcher, read = store.dispatcher, self._metrics.read
