@@ -1,0 +1,78 @@
+"""What a replica is told at its start: its settings, and what was found on its disk. Pure.
+
+Step before: ``opening`` recovers the log and reads ``ha/``. Step after: ``replica.Replica``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from services.ha.lease.value import Holder, Member
+from shared.cluster.config import Node
+from shared.cluster.time_rules import TimeRules
+from tidemark.formats.epochs import EpochStart
+
+
+class Setup(NamedTuple):
+    """Settings, the same on every node but for ``own`` and ``process``."""
+
+    cluster: str
+    group: str
+    own: Node
+    """This node."""
+    nodes: tuple[Node, ...]
+    """All configured ones in ordinal order, this one included; the first one bootstraps."""
+    min_in_sync: int
+    times: TimeRules
+    file_size: int
+    """Of a commit log file [bytes]; equal everywhere."""
+    process: str
+    """Of this start of ha: 16 hex digits."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The configured nodes' names in ordinal order."""
+        return tuple(node.name for node in self.nodes)
+
+
+class Found(NamedTuple):
+    """What the volume holds, as recovery left it: byte 0 is held, everything is on disk."""
+
+    incarnation: str
+    """Of ha/identity; made now, if there was none."""
+    promised: int
+    """ha/promise; 0: never promised."""
+    seen_epoch: int
+    seen_version: int
+    """ha/promise: the largest (epoch, in_sync_version) seen in the lease."""
+    table: tuple[EpochStart, ...]
+    """Oldest first; entries above ``end`` are dropped already."""
+    first_offset: int
+    """Where the log begins."""
+    end: int
+    """Of the log; all of it is on disk."""
+    confirm: int
+    """Nothing below may be cut: the largest of ha/confirm, the page's CONFIRM of the same boot,
+    DISPATCHED_DURABLE; at most ``end`` unless halted."""
+    initialised: bool
+    """The marker of a group: set durably by the first PersistPromise, and never unset."""
+    holds_records: bool
+    """The log has at least one record."""
+    halted: str | None = None
+    """Why nothing may be done here without an operator, as ``code: sentence``."""
+
+    def holder(self, setup: Setup) -> Holder:
+        """This start of ha on this volume, as the lease names it."""
+        return Holder(setup.own.name, self.incarnation, setup.process)
+
+    def member(self, setup: Setup) -> Member:
+        """This replica, as the in-sync set names it."""
+        return Member(setup.own.name, self.incarnation)
+
+
+class LogBytes(Protocol):
+    """The replica's own log, read only."""
+
+    def crc_before(self, end: int, size: int) -> int | None:
+        """CRC-32 of the log's bytes [end − size, end); None if they are not all there."""
+        ...
