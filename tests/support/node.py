@@ -1,4 +1,4 @@
-"""One node made of real processes: broker and reput, with ports and logs of their own.
+"""One node made of real processes: broker and reput, in a group ha too, with ports and logs.
 
     with Node(tmp_path) as node:
         node.start()
@@ -30,6 +30,8 @@ from typing import Any, Final, TextIO, cast
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
 ROLES: Final = ("broker", "reput")
+GROUP_ROLES: Final = ("ha", "broker", "reput")
+"""Of a node in a group."""
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 40.0
 POLL_S: Final = 0.02
@@ -61,7 +63,7 @@ def wait_until(
 
 
 class Node:
-    """Broker and reput of one store. Start, kill and stop them together or one by one."""
+    """The services of one store. Start, kill and stop them together or one by one."""
 
     def __init__(
         self,
@@ -72,16 +74,27 @@ class Node:
         reput: Mapping[str, object] | None = None,
         environment: Mapping[str, str] | None = None,
         store_dir: Path | None = None,
+        ha: Mapping[str, object] | None = None,
+        cluster: Mapping[str, object] | None = None,
+        host: str = "127.0.0.1",
+        prefix: tuple[str, ...] = (),
+        ports: Mapping[str, int] | None = None,
     ) -> None:
-        """directory: everything goes below it. store: the [store] table of both services, on top of
-        SMALL_STORE. broker, reput: more settings of one of them. environment: more variables.
-        store_dir: an existing store instead of directory/store.
+        """directory: everything goes below it. store: the [store] table of all services, on top of
+        SMALL_STORE. broker, reput, ha: more settings of one of them. environment: more variables.
+        store_dir: an existing store instead of directory/store. cluster: the [cluster] table; with
+        it the node is one of a group and ha runs too. host: what everything listens on. prefix:
+        before every command, like ``ip netns exec NAME``. ports: of api, broker, reput and ha, if
+        somebody has chosen them before.
         """
         self.directory = directory
+        self.roles = ROLES if cluster is None else GROUP_ROLES
+        self.host = host
+        self._prefix = prefix
         self.store_dir = store_dir if store_dir is not None else directory / "store"
         # Not below directory: pytest's paths are too long for a socket (108 bytes).
         self.run_dir = Path(tempfile.mkdtemp(prefix="tm-"))
-        self.ports = {name: free_port() for name in ("api", "broker", "reput")}
+        self.ports = dict(ports or {name: free_port() for name in ("api", *self.roles)})
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.commands: dict[str, list[str]] = {}
         self._environment = dict(environment or {})
@@ -90,12 +103,19 @@ class Node:
             role: {
                 "store_dir": str(self.store_dir),
                 "run_dir": str(self.run_dir),
+                "admin_host": host,
                 "admin_port": self.ports[role],
-                **({"port": self.ports["api"]} if role == "broker" else {}),
+                **({"host": host, "port": self.ports["api"]} if role == "broker" else {}),
                 **(more or {}),
-                "store": {**SMALL_STORE, **(store or {})},
+                "store": {
+                    **SMALL_STORE,
+                    **({"visible_after": "confirmed"} if cluster is not None else {}),
+                    **(store or {}),
+                },
+                **({"cluster": dict(cluster)} if cluster is not None else {}),
             }
-            for role, more in (("broker", broker), ("reput", reput))
+            for role, more in (("ha", ha), ("broker", broker), ("reput", reput))
+            if role in self.roles
         }
 
     # -- addresses ------------------------------------------------------------------------------
@@ -103,17 +123,21 @@ class Node:
     @property
     def api_url(self) -> str:
         """``http://127.0.0.1:PORT`` of the broker's API."""
-        return f"http://127.0.0.1:{self.ports['api']}"
+        return f"http://{self.host}:{self.ports['api']}"
 
     @property
     def broker_admin_url(self) -> str:
         """Probes and metrics of the broker."""
-        return f"http://127.0.0.1:{self.ports['broker']}"
+        return self.admin_url("broker")
 
     @property
     def reput_admin_url(self) -> str:
         """Probes and metrics of reput."""
-        return f"http://127.0.0.1:{self.ports['reput']}"
+        return self.admin_url("reput")
+
+    def admin_url(self, role: str) -> str:
+        """Probes and metrics of a service; of ha the commands of the cluster as well."""
+        return f"http://{self.host}:{self.ports[role]}"
 
     def log_path(self, role: str) -> Path:
         """Where a service's standard output and error go, over all its starts."""
@@ -156,13 +180,13 @@ class Node:
     def start(self, *roles: str, prefix: tuple[str, ...] = ()) -> None:
         """Start the named services (default: all). prefix: for ``strace -f …`` and the like."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        for role in roles or ROLES:
+        for role in roles or self.roles:
             assert not self.is_alive(role), f"{role} runs already"
             log = self.log_path(role).open("a", encoding="utf-8")
             if role in self._logs:
                 self._logs[role].close()
             self._logs[role] = log
-            self.commands[role] = [*prefix, *self.command(role)]
+            self.commands[role] = [*self._prefix, *prefix, *self.command(role)]
             self.processes[role] = subprocess.Popen(
                 self.commands[role],
                 cwd=PROJECT,
@@ -193,8 +217,20 @@ class Node:
         """SIGTERM the named services (default: all that run); exit status of each."""
         return self._signal(signal.SIGTERM, roles)
 
+    def pause(self, *roles: str) -> None:
+        """SIGSTOP the named services (default: all that run)."""
+        for role in roles or self.roles:
+            if self.is_alive(role):
+                self.processes[role].send_signal(signal.SIGSTOP)
+
+    def resume(self, *roles: str) -> None:
+        """SIGCONT the named services (default: all that run)."""
+        for role in roles or self.roles:
+            if self.is_alive(role):
+                self.processes[role].send_signal(signal.SIGCONT)
+
     def _signal(self, signum: signal.Signals, roles: tuple[str, ...]) -> dict[str, int]:
-        stopped = [role for role in roles or ROLES if self.is_alive(role)]
+        stopped = [role for role in roles or self.roles if self.is_alive(role)]
         for role in stopped:
             self.processes[role].send_signal(signum)
         return {role: self.wait_exit(role) for role in stopped}
@@ -209,7 +245,7 @@ class Node:
 
     def print_logs(self, last: int = 200) -> None:
         """Print the last lines of every log: pytest shows them with the failure."""
-        for role in ROLES:
+        for role in self.roles:
             lines = self.log_text(role).splitlines()
             print(f"--- {role}: last {min(last, len(lines))} of {len(lines)} lines")
             print("\n".join(lines[-last:]))
@@ -245,12 +281,11 @@ class Node:
 
     def ready(self, role: str = "broker") -> dict[str, Any]:
         """Body of /ready of a service; {} while nobody answers."""
-        url = self.broker_admin_url if role == "broker" else self.reput_admin_url
-        return self.get_json(url + "/ready")[1]
+        return self.get_json(self.admin_url(role) + "/ready")[1]
 
     def wait_ready(self, *roles: str, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until the named services (default: all that run) say that they are ready."""
-        for role in roles or tuple(role for role in ROLES if self.is_alive(role)):
+        for role in roles or tuple(role for role in self.roles if self.is_alive(role)):
 
             def is_ready(role: str = role) -> bool:
                 assert self.is_alive(role), (
@@ -262,7 +297,7 @@ class Node:
 
     def metric(self, role: str, name: str) -> float | None:
         """Value of a metric without labels (or with them spelled out); None if it is missing."""
-        url = self.broker_admin_url if role == "broker" else self.reput_admin_url
+        url = self.admin_url(role)
         with contextlib.suppress(OSError), urllib.request.urlopen(url + "/metrics") as answer:
             for line in answer.read().decode().splitlines():
                 if line.startswith(name + " "):

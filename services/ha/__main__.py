@@ -1,0 +1,60 @@
+"""``python -m services.ha``: read the settings, run ha, say why it ended."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from services.ha.config import ENV_PREFIX, HaConfig, LocalHaConfig
+from services.ha.service import SERVICE, run
+from shared.runtime import logs
+from shared.runtime.config import load
+from shared.runtime.lifecycle import EXIT_USAGE, run_process
+from tidemark.errors import BadConfig
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--store", type=click.Path(path_type=Path), help="The store directory.")
+@click.option("--config", type=click.Path(path_type=Path), help="A TOML file with settings.")
+@click.option("--host", help="Address of probes, metrics and commands; 127.0.0.1 by default.")
+@click.option("--admin-port", type=int, help="Their port; 8083 by default.")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Sockets; STORE/run by default.")
+@click.option(
+    "--profile",
+    type=click.Choice(["default", "local"]),
+    default="default",
+    help="local: small files.",
+)
+def main(
+    store: Path | None,
+    config: Path | None,
+    host: str | None,
+    admin_port: int | None,
+    run_dir: Path | None,
+    profile: str,
+) -> None:
+    """Run ha: it replicates the commit log and decides who is master."""
+    kind: type[HaConfig] = LocalHaConfig if profile == "local" else HaConfig
+    try:
+        settings = load(
+            kind,
+            config,
+            ENV_PREFIX,
+            {
+                "store_dir": store,
+                "admin_host": host,
+                "admin_port": admin_port,
+                "run_dir": run_dir,
+            },
+        )
+    except BadConfig as error:
+        print(f"tidemark: {error}", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
+    logs.configure(SERVICE, settings.log_level)
+    sys.exit(run_process(lambda: run(settings)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Settings of ha: one frozen dataclass, from TOML, environment and command line.
+
+The tables ``[store]`` and ``[cluster]`` and the paths must be the same for broker and reput on the
+same node. ha runs only on a node of a group: alone there is nothing to replicate or to decide.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Final, Literal
+
+from shared.cluster.config import ClusterConfig
+from shared.files.store_config import LocalStoreConfig, StoreConfig
+from shared.runtime.config import setting
+
+ENV_PREFIX: Final = "TIDEMARK_HA_"
+
+
+@dataclasses.dataclass(frozen=True)
+class HaConfig:
+    """How one ha runs."""
+
+    store_dir: Path = Path("data")
+    """The store. On a disk of this machine: never on a network file system."""
+    run_dir: Path | None = None
+    """Sockets. Default: STORE/run."""
+    store: StoreConfig = dataclasses.field(default_factory=StoreConfig)
+    cluster: ClusterConfig = dataclasses.field(default_factory=ClusterConfig)
+
+    host: str = setting("", says="address that replication listens on; empty: that of own entry")
+    admin_host: str = setting("127.0.0.1", says="probes, metrics, commands of the cluster")
+    admin_port: int = setting(8083, minimum=0, maximum=65_535, says="0 takes a free one")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    sense_interval_ms: int = setting(
+        50,
+        unit="ms",
+        minimum=1,
+        maximum=250,
+        says="looks so often at page and clock when a doorbell was lost",
+    )
+    link_buffer_max: int = setting(
+        16 << 20,
+        unit="bytes",
+        minimum=9 << 20,
+        maximum=1 << 30,
+        says="unsent bytes of one link; beyond, it is closed. More than the 8 MiB in flight",
+    )
+    connections_max: int = setting(
+        64,
+        unit="connections",
+        minimum=4,
+        maximum=4096,
+        says="on the replication port at a time; beyond, new ones are closed",
+    )
+    proof_timeout_ms: int = setting(
+        2000,
+        unit="ms",
+        minimum=100,
+        maximum=60_000,
+        says="a connection that has not proved who it is within this is closed",
+    )
+    command_timeout_s: float = setting(
+        30.0, unit="s", minimum=1.0, maximum=600.0, says="an operator's command waits so long"
+    )
+
+    def __post_init__(self) -> None:
+        """Check rules between fields."""
+        if not self.cluster.grouped:
+            raise ValueError(
+                "cluster.nodes is empty: ha runs only on a node of a group, not on one alone"
+            )
+        if self.store.visible_after != "confirmed":
+            raise ValueError(
+                f'store.visible_after is "{self.store.visible_after}"; in a group it is "confirmed"'
+            )
+        broken = self.cluster.time_rules.broken()
+        if broken:
+            raise ValueError(f"cluster.profile {self.cluster.profile}: {'; '.join(broken)}")
+
+    @property
+    def sockets_dir(self) -> Path:
+        """Where this node's doorbells and the socket of its commands are."""
+        return self.store_dir / "run" if self.run_dir is None else self.run_dir
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalHaConfig(HaConfig):
+    """The profile ``local``: other defaults, everything still settable."""
+
+    store: LocalStoreConfig = dataclasses.field(default_factory=LocalStoreConfig)

@@ -1,0 +1,215 @@
+"""The operator's calls: what the group looks like, and commands to it.
+
+The same routes on the admin port and on the socket ``ha-control.sock`` of this node, where the
+broker asks for what it shows its clients. A command goes to the replica as an event and waits for
+its answer; this module decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from aiohttp import web
+
+from services.ha.effects import Reply
+from services.ha.events import Command
+from shared.runtime.doorbell import socket_path
+from tidemark.errors import BadRequest, ClusterRefused, Overloaded, TidemarkError, UnknownCall
+
+SOCKET_NAME: Final = "ha-control"
+COMMANDS: Final = frozenset(
+    {
+        "switchover",
+        "failover",
+        "pause",
+        "resume",
+        "remove-member",
+        "recreate-lease",
+        "resync",
+        "adopt",
+    }
+)
+BODY_SIZE_MAX: Final = 64 << 10
+COMMANDS_MAX: Final = 16
+"""Commands that wait at a time; a second operator is an accident already."""
+TEXT_TYPE: Final = "application/json"
+
+
+class CommandTimeout(TidemarkError):
+    """A command was taken up and has not ended in time."""
+
+    code, title, status = "command-timeout", "The command goes on, its outcome is not known", 504
+
+
+class Answer(NamedTuple):
+    """What a call is answered."""
+
+    status: int
+    body: Mapping[str, Any]
+
+
+class Control:
+    """The cluster's calls. One per process; on its loop only."""
+
+    def __init__(
+        self,
+        happen: Callable[[Command], None],
+        status: Callable[[], Mapping[str, Any]],
+        *,
+        timeout_s: float,
+    ) -> None:
+        """happen: hands a command to the replica. status: what it knows of the group."""
+        self._happen = happen
+        self._status = status
+        self._timeout_s = timeout_s
+        self._next_token = 1
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+
+    def routes(self) -> list[web.RouteDef]:
+        """``GET /v1/cluster`` and ``POST /v1/cluster/{command}``."""
+        return [
+            web.get("/v1/cluster", self._on_status),
+            web.post("/v1/cluster/{command}", self._on_command),
+        ]
+
+    def replied(self, reply: Reply) -> None:
+        """The replica answers a command; nobody may wait for it any more."""
+        waiter = self._waiting.get(reply.token)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(reply)
+
+    async def command(self, name: str, arguments: Mapping[str, str]) -> Answer:
+        """Have a command carried out, and wait for what came of it.
+
+        Raises UnknownCall, Overloaded; CommandTimeout if it goes on beyond the limit.
+        """
+        if name not in COMMANDS:
+            raise UnknownCall(
+                f"there is no command {name!r} of a cluster.",
+                f"Use one of {', '.join(sorted(COMMANDS))}.",
+            )
+        if len(self._waiting) >= COMMANDS_MAX:
+            raise Overloaded(
+                f"{COMMANDS_MAX} commands wait already. Nothing was done.", "Try again later."
+            )
+        token, self._next_token = self._next_token, self._next_token + 1
+        waiter: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = waiter
+        try:
+            self._happen(Command(token, name, dict(arguments)))
+            async with asyncio.timeout(self._timeout_s):
+                reply = await waiter
+        except TimeoutError:
+            raise CommandTimeout(
+                f"{name} has not ended within {self._timeout_s} s. It may end later.",
+                "See what `tidemark cluster status` says before anything else is ordered.",
+            ) from None
+        finally:
+            del self._waiting[token]
+        return Answer(200, reply.body) if reply.ok else _refused(name, reply.body)
+
+    async def _on_status(self, _: web.Request) -> web.Response:
+        return _json(Answer(200, self._status()))
+
+    async def _on_command(self, request: web.Request) -> web.Response:
+        try:
+            arguments = _arguments(await _read_body(request))
+            return _json(await self.command(request.match_info["command"], arguments))
+        except TidemarkError as error:
+            return _json(Answer(error.status, _error_body(error)))
+
+
+class ControlSocket:
+    """The calls on a unix socket of this node, for its broker and its operator."""
+
+    def __init__(self, control: Control, run_dir: Path) -> None:
+        """Raises PathTooLong."""
+        self._path = socket_path(run_dir, SOCKET_NAME)
+        self._app = web.Application()
+        self._app.add_routes(control.routes())
+        self._runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> ControlSocket:
+        runner = web.AppRunner(self._app, access_log=None)
+        await runner.setup()
+        self._runner = runner
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # What a killed process left. A live one is excluded by the lock byte of ha.
+        self._path.unlink(missing_ok=True)
+        await web.UnixSite(runner, str(self._path)).start()
+        self._path.chmod(0o600)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+        self._path.unlink(missing_ok=True)
+
+
+async def _read_body(request: web.Request) -> bytes:
+    """The body, bounded. Raises BadRequest."""
+    if request.content_length is not None and request.content_length > BODY_SIZE_MAX:
+        raise _too_large()
+    body = bytearray()
+    async for chunk in request.content.iter_any():
+        body += chunk
+        if len(body) > BODY_SIZE_MAX:
+            raise _too_large()
+    return bytes(body)
+
+
+def _too_large() -> BadRequest:
+    return BadRequest(f"the body is larger than {BODY_SIZE_MAX} bytes. Nothing was done.")
+
+
+def _arguments(body: bytes) -> dict[str, str]:
+    """A command's arguments: a JSON object of texts, numbers and booleans. Raises BadRequest."""
+    try:
+        values: object = json.loads(body) if body else {}
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is not JSON: {error}. Nothing was done.") from None
+    if not isinstance(values, dict):
+        raise BadRequest("the body is not a JSON object. Nothing was done.")
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, bool):
+            found[name] = "true" if value else "false"
+        elif isinstance(value, (str, int)):
+            found[name] = str(value)
+        elif isinstance(value, list) and all(isinstance(part, str) for part in value):
+            found[name] = ",".join(value)
+        else:
+            raise BadRequest(
+                f"{name} is neither a text, a number, true, false nor a list of texts. "
+                "Nothing was done."
+            )
+    return found
+
+
+def _refused(name: str, body: Mapping[str, Any]) -> Answer:
+    """An error as every call of the API answers it, with all that the replica said."""
+    error = ClusterRefused(
+        str(body.get("detail", f"{name} is refused.")), str(body.get("advice", ""))
+    )
+    return Answer(error.status, {**_error_body(error), **body})
+
+
+def _error_body(error: TidemarkError) -> dict[str, Any]:
+    return {
+        "code": error.code,
+        "title": error.title,
+        "detail": error.detail,
+        "advice": error.advice,
+        "retriable": error.retriable,
+    }
+
+
+def _json(answer: Answer) -> web.Response:
+    return web.Response(
+        text=json.dumps(answer.body) + "\n", status=answer.status, content_type=TEXT_TYPE
+    )
