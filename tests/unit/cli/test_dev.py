@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.cli.dev import Ports, greeting, not_ready, readable
-from tidemark.errors import CannotListen
+from tidemark.cli.children import readable
+from tidemark.cli.dev import greeting, group_greeting, not_ready
+from tidemark.cli.local_nodes import LocalNode, Ports, local_nodes
+from tidemark.errors import CannotListen, GroupStore
 
 
 def test_a_log_line_becomes_a_sentence_with_its_facts() -> None:
@@ -43,7 +45,8 @@ def test_why_a_service_is_not_ready_is_told_with_progress() -> None:
 
 
 def test_the_greeting_names_every_address() -> None:
-    text = greeting(Path("data"), "127.0.0.1", Ports.from_api(9000), 1.23)
+    node = LocalNode("", Path("data"), Path("data/run"), "127.0.0.1", Ports.from_api(9000), {})
+    text = greeting(node, 1.23)
     for part in (
         "http://127.0.0.1:9000/v1",
         ":9001/ready",
@@ -71,3 +74,30 @@ def test_a_port_that_another_node_has_is_named() -> None:
 def test_a_host_that_is_none_of_this_machine_is_named() -> None:
     with pytest.raises(CannotListen, match=r"port 0 of 192\.0\.2\.1: "):
         Ports(0, 0, 0).check("192.0.2.1")
+
+
+def test_the_nodes_of_a_group_know_each_other_and_share_a_secret(tmp_path: Path) -> None:
+    with local_nodes(tmp_path, "127.0.0.1", 9000, 2) as nodes:
+        text = group_greeting(nodes, nodes[1], 2.0)
+        names = [node.name for node in nodes]
+        settings = [node.children(verbose=False)[2] for node in nodes]
+    assert names == ["n0", "n1"]
+    assert nodes[0].cluster == nodes[1].cluster
+    assert nodes[0].cluster["NODES"] == "n0=127.0.0.1:9004,n1=127.0.0.1:9014"
+    assert [child.name for child in settings] == ["n0 ha", "n1 ha"]
+    secret = Path(nodes[0].cluster["SECRET_FILE"])
+    assert len(secret.read_text()) == 64
+    assert secret.stat().st_mode & 0o077 == 0
+    for part in ("n1 is the master", "http://127.0.0.1:9010/v1/topics", ":9013/metrics"):
+        assert part in text
+    with local_nodes(tmp_path, "127.0.0.1", 9000, 2) as again:
+        assert Path(again[0].cluster["SECRET_FILE"]).read_text() == secret.read_text()
+
+
+def test_a_store_of_the_other_kind_is_named(tmp_path: Path) -> None:
+    (tmp_path / "alone" / "commitlog").mkdir(parents=True)
+    (tmp_path / "group" / "n0").mkdir(parents=True)
+    with pytest.raises(GroupStore, match="--nodes 1"):
+        local_nodes(tmp_path / "alone", "127.0.0.1", 9000, 2).__enter__()
+    with pytest.raises(GroupStore, match="--nodes 2"):
+        local_nodes(tmp_path / "group", "127.0.0.1", 9000, 1).__enter__()

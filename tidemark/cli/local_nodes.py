@@ -1,0 +1,215 @@
+"""What a node of ``tidemark dev`` consists of: directories, ports, settings, its services.
+
+One node alone is broker and reput on one store. Nodes of a group have ha as well; their stores lie
+beside each other, with the lease and the group's secret between them. Used by ``dev``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from shared.files.os_disk import OsDisk
+from shared.files.store_config import LocalStoreConfig, config_of
+from shared.runtime.doorbell import SOCKET_PATH_SIZE_MAX
+from shared.runtime.listening import listening_on
+from tidemark.cli.children import Child
+from tidemark.errors import GroupStore
+
+ADMIN_HOST: Final = "127.0.0.1"
+PORTS_PER_NODE: Final = 10
+"""From one node's API port to the next one's."""
+SECRET_SIZE: Final = 32
+LONGEST_SOCKET: Final = "ha-control.sock"
+
+
+class Ports(NamedTuple):
+    """Where a node listens: the API, each service's probes and metrics, and replication."""
+
+    api: int
+    broker_admin: int
+    reput_admin: int
+    ha_admin: int | None = None
+    replication: int | None = None
+
+    @classmethod
+    def from_api(cls, port: int, *, grouped: bool = False) -> Ports:
+        """The API's port and those behind it."""
+        alone = cls(port, port + 1, port + 2)
+        return alone._replace(ha_admin=port + 3, replication=port + 4) if grouped else alone
+
+    def check(self, host: str) -> None:
+        """Raise CannotListen if somebody else listens on one of them.
+
+        Else another node's /ready would be taken for that of this one, which never starts.
+        """
+        own = [(ADMIN_HOST, port) for port in self[1:] if port is not None]
+        for name, port in ((host, self.api), *own):
+            with listening_on(name, port):
+                for family, kind, number, _, address in socket.getaddrinfo(
+                    name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                ):
+                    with socket.socket(family, kind, number) as probe:
+                        # As the services do: connections that are over do not keep a port.
+                        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                        probe.bind(address)
+
+
+class LocalNode(NamedTuple):
+    """One node on this machine."""
+
+    name: str
+    """Empty if it is alone."""
+    store: Path
+    run_dir: Path
+    host: str
+    ports: Ports
+    cluster: dict[str, str]
+    """Settings of the group, by their names in the environment; empty if it is alone."""
+
+    def children(self, *, verbose: bool) -> list[Child]:
+        """Its services, in the order in which they stop: reput then has the whole log before it,
+        and ha the last word."""
+        arguments = {
+            "broker": ["--host", self.host, "--port", str(self.ports.api)],
+            "reput": [],
+            "ha": [],
+        }
+        ports = {
+            "broker": self.ports.broker_admin,
+            "reput": self.ports.reput_admin,
+            "ha": self.ports.ha_admin,
+        }
+        return [
+            Child(
+                f"{self.name} {service}".strip(),
+                [
+                    *(sys.executable, "-m", f"services.{service}", "--store", str(self.store)),
+                    *("--run-dir", str(self.run_dir), "--profile", "local"),
+                    *("--admin-port", str(port), *arguments[service]),
+                ],
+                self._environment(service),
+                ready_url=f"http://{ADMIN_HOST}:{port}/ready",
+                verbose=verbose,
+            )
+            for service, port in ports.items()
+            if port is not None
+        ]
+
+    def _environment(self, service: str) -> dict[str, str]:
+        prefix = f"TIDEMARK_{service.upper()}_"
+        settings = sizes_of(service.upper(), self.store)
+        if self.cluster:
+            settings[f"{prefix}STORE_VISIBLE_AFTER"] = "confirmed"
+            if service != "reput":  # all that it needs of the group is what it may show
+                settings.update(
+                    (f"{prefix}CLUSTER_{name}", value) for name, value in self.cluster.items()
+                )
+                settings[f"{prefix}CLUSTER_NODE"] = self.name
+        return settings
+
+
+def sizes_of(service: str, store: Path) -> dict[str, str]:
+    """The file sizes of an existing store, as a service's settings: the profile's are for new ones.
+
+    So that any store opens here, one that RocketMQ made with sizes of its own as well. What the
+    caller's environment says wins, and is compared with the store. Raises StoreFormatUnknown.
+    """
+    sizes = config_of(OsDisk(), store, LocalStoreConfig()).sizes
+    return {f"TIDEMARK_{service}_STORE_{name.upper()}": str(size) for name, size in sizes.items()}
+
+
+@contextlib.contextmanager
+def local_nodes(store: Path, host: str, port: int, count: int) -> Iterator[list[LocalNode]]:
+    """The nodes of one ``tidemark dev``: one alone with its store at ``store``, or a group below
+    it. Raises GroupStore where the other kind lies there.
+    """
+    with contextlib.ExitStack() as directories:
+        if count == 1:
+            if (store / "n0").is_dir():
+                raise _other_kind(store, "a group's stores are", "--nodes 2")
+            run_dir = directories.enter_context(_run_dir(store))
+            yield [LocalNode("", store, run_dir, host, Ports.from_api(port), {})]
+            return
+        if (store / "commitlog").is_dir():
+            raise _other_kind(store, "the store of a node alone is", "--nodes 1")
+        names = [f"n{ordinal}" for ordinal in range(count)]
+        ports = [
+            Ports.from_api(port + PORTS_PER_NODE * ordinal, grouped=True)
+            for ordinal in range(count)
+        ]
+        cluster = group_settings(store, host, dict(zip(names, ports, strict=True)))
+        yield [
+            LocalNode(
+                name,
+                store / name,
+                directories.enter_context(_run_dir(store / name)),
+                host,
+                own,
+                cluster,
+            )
+            for name, own in zip(names, ports, strict=True)
+        ]
+
+
+def group_settings(directory: Path, host: str, ports: dict[str, Ports]) -> dict[str, str]:
+    """The settings that all nodes of a group share; makes its secret and its lease's directory."""
+    lease_dir, secret_file = directory / "lease", directory / "secret"
+    lease_dir.mkdir(parents=True, exist_ok=True)
+    if not secret_file.exists():
+        descriptor = os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(SECRET_SIZE))
+    url = f"http://{connectable(host)}"
+    return {
+        "NODES": _pairs({name: f"{ADMIN_HOST}:{own.replication}" for name, own in ports.items()}),
+        "API": _pairs({name: f"{url}:{own.api}" for name, own in ports.items()}),
+        "ADMIN": _pairs(
+            {name: f"http://{ADMIN_HOST}:{own.ha_admin}" for name, own in ports.items()}
+        ),
+        "SECRET_FILE": str(secret_file),
+        "LEASE": "directory",
+        "LEASE_DIR": str(lease_dir),
+        "PROFILE": "local",
+    }
+
+
+def connectable(host: str) -> str:
+    """A host that a client can connect to, where the node listens on all of them."""
+    match host:
+        case "0.0.0.0" | "":
+            return "127.0.0.1"
+        case "::":
+            return "[::1]"
+        case _:
+            return f"[{host}]" if ":" in host else host
+
+
+def _pairs(values: dict[str, str]) -> str:
+    return ",".join(f"{name}={value}" for name, value in values.items())
+
+
+def _other_kind(store: Path, what: str, option: str) -> GroupStore:
+    return GroupStore(
+        f"{what} in {store}. Nothing was started.",
+        f"Start it with `{option}`, or choose another directory with --store.",
+        path=store,
+    )
+
+
+@contextlib.contextmanager
+def _run_dir(store: Path) -> Iterator[Path]:
+    """Where the services' sockets are: below the store, unless its path is too long for them."""
+    beside = store / "run"
+    if len(os.fsencode(beside / LONGEST_SOCKET)) < SOCKET_PATH_SIZE_MAX:
+        yield beside
+        return
+    with tempfile.TemporaryDirectory(prefix="tidemark-") as elsewhere:
+        yield Path(elsewhere)
