@@ -256,8 +256,13 @@ class Cluster:
         assert len(first) == max(0, confirm - start)
         for name in names[1:]:
             other = self.log_bytes(name, start, confirm)
+            assert len(other) == len(first), f"{name} has {len(other)} bytes, not {len(first)}"
             if other != first:
-                at = next(at for at, pair in enumerate(zip(first, other)) if pair[0] != pair[1])
+                at = next(
+                    at
+                    for at, pair in enumerate(zip(first, other, strict=True))
+                    if pair[0] != pair[1]
+                )
                 raise AssertionError(
                     f"the logs of {names[0]} and {name} differ at {start + at}, below {confirm}"
                 )

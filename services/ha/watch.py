@@ -1,0 +1,131 @@
+"""What ha sees of its own node: slots of the page, the broker's lock byte, the time.
+
+Looks on every doorbell and at least every 50 ms, publishes its own heartbeat, and ends the process
+if the page it has mapped is no longer the one at its path. Everything runs on the one loop of the
+process: a loop that hangs renews no lease, and the first thing that it does again is to look at the
+clock. Step before: broker and reput publish. Step after: the replica decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from services.ha.events import Event, Sensed, Tick
+from shared.files.positions import Positions
+from shared.files.store_dir import Role
+from shared.runtime.doorbell import Doorbell
+from tidemark.clock import Clock
+from tidemark.errors import ReplacedPositions
+from tidemark.formats.checkpoint import Slot, Trouble
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_MS: Final = 500
+STALL_MS: Final = 2000
+"""A loop that did not turn for so long is worth a line: it may have cost a lease."""
+ANOTHER_BOOT_MS: Final = 1000
+"""A heartbeat so far ahead of the clock was not given in this boot."""
+SILENT_FOR_EVER: Final = 1 << 40
+
+
+class Probe(Protocol):
+    """Tells whether a byte of the lock file is held."""
+
+    def is_held(self, byte: int) -> bool:
+        """Whether some process holds the byte."""
+        ...
+
+
+class Senses:
+    """Reads page and locks, each slot once."""
+
+    def __init__(self, positions: Positions, locks: Probe, clock: Clock) -> None:
+        self._positions, self._locks, self._clock = positions, locks, clock
+
+    def look(self) -> Sensed:
+        """What they say now. The order of the loads is part of the promise: see ``Sensed``."""
+        get = self._positions.get
+        alive = self._locks.is_held(Role.BROKER)
+        nonce = get(Slot.BROKER_NONCE) if alive else 0
+        # The slot first: a heartbeat given between the two loads is not of the future.
+        heartbeat = get(Slot.BROKER_HEARTBEAT_MS)
+        silent = self._clock.boot_ms() - heartbeat
+        return Sensed(
+            nonce,
+            silent if silent > -ANOTHER_BOOT_MS else SILENT_FOR_EVER,
+            get(Slot.SERVING_EPOCH),
+            get(Slot.EPOCH_RECORD_END),
+            get(Slot.FLUSHED),
+            get(Slot.WRITTEN),
+            trouble(get(Slot.BROKER_TROUBLE)),
+            trouble(get(Slot.REPUT_TROUBLE)),
+        )
+
+
+def trouble(value: int) -> Trouble:
+    """A slot's value; one that a later version gives counts as damage."""
+    try:
+        return Trouble(value)
+    except ValueError:
+        return Trouble.DAMAGED
+
+
+class Watch:
+    """Tells the replica what is seen, and that time passes."""
+
+    def __init__(
+        self,
+        senses: Senses,
+        positions: Positions,
+        doorbell: Doorbell,
+        clock: Clock,
+        happen: Callable[[Event], None],
+        *,
+        interval_ms: int,
+    ) -> None:
+        """happen: hands an event to the replica. interval_ms: at most so long between two looks."""
+        self._senses, self._positions, self._doorbell = senses, positions, doorbell
+        self._clock, self._happen, self._interval_ms = clock, happen, interval_ms
+        self._beat_at = self._turned_at = clock.boot_ms()
+        self.stalls = 0
+        """How often the loop stood still for longer than STALL_MS."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until stop. Raises ReplacedPositions."""
+        self._positions.publish(Slot.HA_HEARTBEAT_MS, self._clock.boot_ms())
+        tick_at = 0
+        while not stop.is_set():
+            now = self._clock.boot_ms()
+            self._note_stall(now)
+            if now >= tick_at:
+                tick_at = now + self._interval_ms
+                self._happen(Tick())
+            self._happen(self._senses.look())
+            if now - self._beat_at >= HEARTBEAT_MS:
+                self._beat(now)
+            left = max(1, tick_at - self._clock.boot_ms())
+            await self._doorbell.wait(left / 1000)
+
+    def _note_stall(self, now: int) -> None:
+        stood = now - self._turned_at - self._interval_ms
+        self._turned_at = now
+        if stood > STALL_MS:
+            self.stalls += 1
+            log.warning(
+                "the loop stood still, or the machine slept",
+                extra={"event": "loop-stalled", "stood_ms": stood},
+            )
+
+    def _beat(self, now: int) -> None:
+        positions, self._beat_at = self._positions, now
+        positions.publish(Slot.HA_HEARTBEAT_MS, now)
+        if not positions.is_current():
+            raise ReplacedPositions(
+                f"{positions.path} is no longer the file that this process has mapped. What "
+                "was acknowledged is on disk.",
+                "Start the node's processes again; do not replace files of a running node.",
+                path=positions.path,
+            )
