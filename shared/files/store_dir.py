@@ -116,6 +116,8 @@ class StoreDir:
         self.abort_path = root / "abort"
         self.lock_path = root / "lock"
         self.epochs_path = root / "epochFileCheckpoint"
+        self.ha_dir = root / "ha"
+        self.identity_path = self.ha_dir / "identity"
         self.description_path = root / "tidemark.json"
         self.private_positions_path = self.run_dir / "checkpoint"
         self.is_foreign = False

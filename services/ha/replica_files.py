@@ -1,0 +1,251 @@
+"""What a replica alone knows, on its disk: ``ha/`` and the epoch table (docs/replication.md).
+
+Not derived from the log, and no other node can tell it again: a lost one is a lost replica. Every
+file is replaced as one step (temporary, sync, rename, sync of the directory), so that a crash
+leaves the old one or the new one. Each is one line of JSON for people and one with its CRC-32; a
+damaged one is named and never guessed. The epoch table is RocketMQ's text, with a twin ``.bak`` of
+the same content: it is read if the table itself is unreadable.
+
+Step before: ``opening`` reads them. Step after: ``replica_disk`` writes what the replica decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, NoReturn
+
+from shared.files.disk import read_whole, write_atomically
+from shared.files.store_dir import StoreDir
+from tidemark.errors import DamagedFile
+from tidemark.formats import epochs
+from tidemark.formats.epochs import EpochStart, EpochsUnreadable
+from tidemark.offsets import Epoch, PhysicalOffset
+
+FORMAT: Final = 1
+"""Of every file here; a later one is refused, not guessed."""
+FILE_SIZE_MAX: Final = 1 << 20
+INCARNATION_DIGITS: Final = 32
+
+
+class Identity(NamedTuple):
+    """Which volume this is."""
+
+    incarnation: str
+    """32 hex digits, random, made when the volume was first used."""
+    cluster: str
+    group: str
+    node: str
+
+
+class Promise(NamedTuple):
+    """What this replica has promised and seen; neither ever goes back."""
+
+    promised: int
+    """The largest epoch that it respects."""
+    seen_epoch: int
+    seen_version: int
+    """The largest (epoch, version of the in-sync set) that it saw in the lease."""
+
+
+class CutIntent(NamedTuple):
+    """A cut that was begun: it is finished before anything else happens to the log."""
+
+    point: int
+    """New end of the log."""
+    table: tuple[EpochStart, ...]
+    """After the cut."""
+
+
+class ResyncIntent(NamedTuple):
+    """The store is being emptied: nothing in it counts any more."""
+
+    incarnation: str
+    """The new one."""
+    first_offset: int
+    """Where the log begins afterwards, a file's start."""
+
+
+class ReplicaFiles:
+    """The files of one replica. Readers raise DamagedFile, writers DiskFull, ReadOnlyDisk, OSError.
+
+    One thread at a time per file.
+    """
+
+    def __init__(self, store: StoreDir) -> None:
+        self._disk = store.disk
+        self._directory = store.ha_dir
+        self.identity_path = store.identity_path
+        self.promise_path = store.ha_dir / "promise"
+        self.confirm_path = store.ha_dir / "confirm"
+        self.intent_path = store.ha_dir / "intent"
+        self.table_path = store.epochs_path
+        self.table_twin_path = store.epochs_path.with_name(store.epochs_path.name + ".bak")
+
+    # -- identity -------------------------------------------------------------------------------
+
+    def identity(self) -> Identity | None:
+        """Which volume this is; None if it was never used by a group."""
+        facts = self._read(self.identity_path)
+        if facts is None:
+            return None
+        path = self.identity_path
+        incarnation = _text(path, facts, "incarnation")
+        if not is_incarnation(incarnation):
+            _damaged(path, f"incarnation {incarnation[:40]!r} is not 32 hex digits")
+        return Identity(
+            incarnation,
+            _text(path, facts, "cluster"),
+            _text(path, facts, "group"),
+            _text(path, facts, "node"),
+        )
+
+    def write_identity(self, identity: Identity) -> None:
+        """Say which volume this is, durably."""
+        self._write(self.identity_path, identity._asdict())
+
+    # -- promise and confirm --------------------------------------------------------------------
+
+    def promise(self) -> Promise | None:
+        """What was promised; None if nothing ever was."""
+        facts = self._read(self.promise_path)
+        if facts is None:
+            return None
+        return Promise._make(_number(self.promise_path, facts, name) for name in Promise._fields)
+
+    def write_promise(self, promise: Promise) -> None:
+        """Promise, durably."""
+        self._write(self.promise_path, promise._asdict())
+
+    def confirm(self) -> int:
+        """Below this nothing may ever be cut; 0 if nothing is known to be confirmed."""
+        facts = self._read(self.confirm_path)
+        return 0 if facts is None else _number(self.confirm_path, facts, "confirm")
+
+    def write_confirm(self, confirm: int) -> None:
+        """Record that everything below is confirmed, durably."""
+        self._write(self.confirm_path, {"confirm": confirm})
+
+    # -- intent ---------------------------------------------------------------------------------
+
+    def intent(self) -> CutIntent | ResyncIntent | None:
+        """What was begun and not finished; None if nothing was."""
+        path, facts = self.intent_path, self._read(self.intent_path)
+        if facts is None:
+            return None
+        match facts.get("what"):
+            case "cut":
+                return CutIntent(_number(path, facts, "point"), _table(path, facts.get("table")))
+            case "resync":
+                incarnation = _text(path, facts, "incarnation")
+                if not is_incarnation(incarnation):
+                    _damaged(path, f"incarnation {incarnation[:40]!r} is not 32 hex digits")
+                return ResyncIntent(incarnation, _number(path, facts, "first_offset"))
+        _damaged(path, f"what is {facts.get('what')!r}")
+
+    def write_intent(self, intent: CutIntent | ResyncIntent) -> None:
+        """Begin something that has to be finished, durably."""
+        what = "cut" if isinstance(intent, CutIntent) else "resync"
+        self._write(self.intent_path, {"what": what, **intent._asdict()})
+
+    def remove_intent(self) -> None:
+        """It is finished, durably. Fine if there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(self.intent_path)
+        self._disk.sync_directory(self._directory)
+
+    # -- epoch table ----------------------------------------------------------------------------
+
+    def table(self) -> tuple[EpochStart, ...]:
+        """The epochs and where they begin, oldest first; empty if there is no table."""
+        faults = []
+        for path in (self.table_path, self.table_twin_path):
+            data = read_whole(self._disk, path)
+            if data is None:
+                continue
+            try:
+                return tuple(epochs.decode(data))
+            except EpochsUnreadable as error:
+                faults.append(f"{path.name}: {error}")
+        if faults:
+            _damaged(self.table_path, "; ".join(faults))
+        return ()
+
+    def write_table(self, entries: Sequence[EpochStart]) -> None:
+        """Replace the table, durably, and its twin.
+
+        The twin is the same table, not the one before: after a cut an older one names epochs whose
+        bytes are gone, and would claim other bytes at their place to be theirs.
+        """
+        data = epochs.encode(entries)
+        write_atomically(self._disk, self.table_path, data)
+        write_atomically(self._disk, self.table_twin_path, data)
+
+    # -- one file -------------------------------------------------------------------------------
+
+    def _read(self, path: Path) -> dict[str, Any] | None:
+        data = read_whole(self._disk, path)
+        if data is None:
+            return None
+        line, _, rest = data.partition(b"\n")
+        if len(data) > FILE_SIZE_MAX or rest != _check_line(line):
+            _damaged(path, "its checksum does not fit")
+        try:
+            facts = json.loads(line)
+        except ValueError as error:
+            _damaged(path, f"it is no JSON: {error}")
+        if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+            _damaged(path, f"its format is not {FORMAT}")
+        return facts
+
+    def _write(self, path: Path, facts: Mapping[str, object]) -> None:
+        self._disk.make_directory(self._directory)
+        line = json.dumps({"format": FORMAT, **facts}).encode()
+        write_atomically(self._disk, path, line + b"\n" + _check_line(line))
+
+
+def is_incarnation(text: str) -> bool:
+    """Whether text can be an incarnation: 32 hex digits, lower case."""
+    return len(text) == INCARNATION_DIGITS and not set(text) - set("0123456789abcdef")
+
+
+def _check_line(line: bytes) -> bytes:
+    return b"crc32 %08x\n" % zlib.crc32(line)
+
+
+def _number(path: Path, facts: Mapping[str, Any], name: str) -> int:
+    value = facts.get(name)
+    if type(value) is not int or value < 0:
+        _damaged(path, f"{name} is {value!r}")
+    return value
+
+
+def _text(path: Path, facts: Mapping[str, Any], name: str) -> str:
+    value = facts.get(name)
+    if not isinstance(value, str):
+        _damaged(path, f"{name} is {value!r}")
+    return value
+
+
+def _table(path: Path, value: object) -> tuple[EpochStart, ...]:
+    try:
+        assert isinstance(value, list)
+        pairs = [(epoch, start) for epoch, start in value]
+    except (AssertionError, TypeError, ValueError):
+        _damaged(path, "its table is no list of pairs")
+    if not all(type(each) is int and each >= 0 for pair in pairs for each in pair):
+        _damaged(path, "its table has an entry that is no pair of numbers")
+    return tuple(EpochStart(Epoch(epoch), PhysicalOffset(start)) for epoch, start in pairs)
+
+
+def _damaged(path: Path, reason: str) -> NoReturn:
+    raise DamagedFile(
+        f"{path} is damaged: {reason}. Nothing was changed; this replica serves nothing and is "
+        "never elected.",
+        "When another member has all data, `tidemark cluster resync` empties this replica and "
+        "copies it anew.",
+        path=path,
+    )
