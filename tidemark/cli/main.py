@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from tidemark import __version__
+from tidemark.cli.cluster import cluster
 from tidemark.cli.consume import consume
 from tidemark.cli.delay import delay
 from tidemark.cli.dev import dev
@@ -37,7 +38,7 @@ def cli() -> None:
 
 COMMANDS: Final = (
     *(dev, topic, produce, consume, message),
-    *(group, lag, delay, dlq, retention, store),
+    *(group, lag, delay, dlq, retention, cluster, store),
 )
 for command in COMMANDS:
     cli.add_command(command)

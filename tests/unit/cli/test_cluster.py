@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tidemark.cli.main import cli
+
+
+class Group(BaseHTTPRequestHandler):
+    """What the nodes of a group answer; every order is noted."""
+
+    view: ClassVar[dict[str, Any]] = {}
+    answers: ClassVar[dict[str, tuple[int, dict[str, Any]]]] = {}
+    orders: ClassVar[list[tuple[str, dict[str, Any]]]] = []
+
+    def do_GET(self) -> None:
+        assert self.path == "/v1/cluster"
+        self._answer(200, self.view)
+
+    def do_POST(self) -> None:
+        order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.orders.append((self.path, order))
+        self._answer(*self.answers.get(self.path, (200, {"done": True})))
+
+    def _answer(self, status: int, body: dict[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        return
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Group)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    found = f"http://127.0.0.1:{server.server_address[1]}"
+    Group.view = {
+        "cluster": "tidemark",
+        "group": "g0",
+        "epoch": 7,
+        "master": "n0",
+        "min_in_sync": 1,
+        "paused": False,
+        "lease": {"holder": "n0", "age_ms": 120, "deadline_in_ms": 1900, "in_sync_version": 3},
+        "nodes": [
+            _node("n0", f"{found}/n0", role="master", log_end=5000),
+            _node("n1", f"{found}/n1", role="follower", log_end=None, reason="does not answer"),
+        ],
+        "history": [{"epoch": 7, "start": 4096, "node": "n0", "at_ms": None}],
+    }
+    Group.answers, Group.orders = {}, []
+    yield found
+    server.shutdown()
+    server.server_close()
+
+
+def _node(name: str, admin: str, **facts: Any) -> dict[str, Any]:
+    plain = {"state": "in-sync", "in_sync": True, "api": f"http://{name}:8080", "confirm": 4800,
+             "lag_bytes": 0, "lag_ms": 0, "reason": None}  # fmt: skip
+    return {**plain, "node": name, "admin": admin, **facts}
+
+
+def _run(*arguments: str, url: str, text: str = "") -> Result:
+    return CliRunner().invoke(cli, ["cluster", *arguments, "--url", url], input=text)
+
+
+def test_status_names_the_master_and_why_a_node_is_behind(url: str) -> None:
+    result = _run("status", url=url)
+    assert result.exit_code == 0, result.output
+    for part in ("n0", "does not answer", "5000", "tidemark / g0"):
+        assert part in result.output
+    assert json.loads(_run("status", "-o", "json", url=url).stdout) == Group.view
+
+
+def test_a_group_without_a_master_says_why(url: str) -> None:
+    Group.view |= {"master": None, "reason": "the lease cannot be reached"}
+    assert "none: the lease cannot be reached" in _run("status", url=url).output
+    refused = _run("switchover", url=url)
+    assert refused.exit_code == 1
+    assert "the lease cannot be reached" in refused.output
+    assert Group.orders == []
+
+
+def test_switchover_is_asked_of_the_master(url: str) -> None:
+    assert _run("switchover", "--to", "n1", url=url).exit_code == 0
+    assert Group.orders == [("/n0/v1/cluster/switchover", {"to": "n1"})]
+
+
+def test_a_refusal_keeps_its_code_and_advice(url: str) -> None:
+    Group.answers["/n0/v1/cluster/switchover"] = (
+        409,
+        {"code": "cluster-refused", "detail": "n1 is not in sync.", "advice": "Wait for it."},
+    )
+    result = _run("switchover", "--to", "n1", "-o", "json", url=url)
+    assert result.exit_code == 1
+    error = json.loads(result.stderr)
+    assert (error["code"], error["advice"]) == ("cluster-refused", "Wait for it.")
+
+
+def test_an_unclean_failover_says_the_loss_and_needs_two_assurances(url: str) -> None:
+    path = "/n1/v1/cluster/failover"
+    Group.answers[path] = (200, {"estimated_loss_bytes": 200, "known_confirm": 5000})
+    dry = _run("failover", "--to", "n1", "--dry-run", url=url)
+    assert "200 bytes of confirmed log are missing on n1" in dry.output
+    assert _run("failover", "--to", "n1", url=url).exit_code == 1
+    assert [order["dry_run"] for _, order in Group.orders] == [True, True]
+    done = _run("failover", "--to", "n1", "--old-master-stopped", url=url, text="g0\n")
+    assert done.exit_code == 0
+    assert Group.orders[-1] == (
+        path,
+        {"to": "n1", "group": "g0", "old_master_stopped": True, "dry_run": False},
+    )
+
+
+def test_what_is_not_known_of_a_loss_is_not_called_nothing(url: str) -> None:
+    Group.answers["/n1/v1/cluster/failover"] = (
+        200,
+        {"estimated_loss_bytes": None, "loss_reason": "no other node answers"},
+    )
+    result = _run("failover", "--to", "n1", "--dry-run", url=url)
+    assert "it is not known what n1 lacks: no other node answers" in result.output
+
+
+def test_a_node_that_is_none_of_the_group_is_named(url: str) -> None:
+    result = _run("failover", "--to", "n7", "--dry-run", url=url)
+    assert result.exit_code == 1
+    assert "there is no node n7; the group has n0, n1" in result.output
+
+
+def test_pause_needs_no_master(url: str) -> None:
+    Group.view |= {"master": None}
+    assert _run("pause", url=url).exit_code == 0
+    assert Group.orders == [("/n0/v1/cluster/pause", {})]

@@ -1,0 +1,204 @@
+"""``tidemark cluster``: who is master, how far the others are, and commands to the group.
+
+A command goes to the node that can carry it out, at the address that the group itself tells. What
+could lose messages says how many before it asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+
+from tidemark.cli.cluster_calls import ClusterCalls, node_of
+from tidemark.cli.output import (
+    as_json,
+    expected_errors,
+    output_option,
+    print_facts,
+    print_rows,
+    run,
+    say,
+    url_option,
+)
+from tidemark.cli.times import shown_about, shown_time
+from tidemark.errors import ClusterRefused
+
+NODE_COLUMNS: Final = [
+    "node", "role", "state", "in_sync", "log_end", "confirm", "lag_bytes", "lag", "api", "reason",
+]  # fmt: skip
+HISTORY_COLUMNS: Final = ["epoch", "start", "node", "at"]
+
+
+@click.group()
+def cluster() -> None:
+    """The group of nodes: status, switchover, failover, history, pause, resume and repairs."""
+
+
+@cluster.command()
+@url_option
+@output_option
+@expected_errors
+def status(url: str) -> None:
+    """Show every node's role, how far it is, and why it is not in sync."""
+    view = run(ClusterCalls(url).view())
+    if as_json():
+        print_facts(view)
+        return
+    print_facts(_group_facts(view))
+    click.echo()
+    print_rows([_node_row(node) for node in view["nodes"]], NODE_COLUMNS)
+
+
+def _group_facts(view: Mapping[str, Any]) -> dict[str, object]:
+    lease = view.get("lease") or {}
+    left_ms = lease.get("deadline_in_ms")
+    return {
+        "cluster": f"{view['cluster']} / {view['group']}",
+        "epoch": view["epoch"],
+        "master": view["master"] or f"none: {view.get('reason') or 'not known why'}",
+        "in_sync": [node["node"] for node in view["nodes"] if node["in_sync"]],
+        "min_in_sync": view["min_in_sync"],
+        "paused": view["paused"],
+        "lease_holder": lease.get("holder"),
+        "master_may_answer_for": None if left_ms is None else shown_about(left_ms / 1000),
+    }
+
+
+def _node_row(node: Mapping[str, Any]) -> dict[str, object]:
+    lag_ms = node["lag_ms"]
+    return {**node, "lag": None if lag_ms is None else f"{lag_ms} ms"}
+
+
+@cluster.command()
+@url_option
+@output_option
+@expected_errors
+def history(url: str) -> None:
+    """List the epochs: who was master, and from which byte of the log on."""
+    rows = run(ClusterCalls(url).view())["history"]
+    if not as_json():
+        rows = [
+            {**row, "at": None if row.get("at_ms") is None else shown_time(row["at_ms"])}
+            for row in rows
+        ]
+    print_rows(rows, HISTORY_COLUMNS)
+
+
+@cluster.command()
+@click.option("--to", help="The node that becomes master; default: the in-sync one that is next.")
+@url_option
+@output_option
+@expected_errors
+def switchover(to: str | None, url: str) -> None:
+    """Make another in-sync node the master; sends wait for about a second, nothing is lost."""
+    print_facts(run(ClusterCalls(url).at_master("switchover", {"to": to} if to else {})))
+
+
+@cluster.command()
+@click.option("--to", required=True, help="The node that becomes master.")
+@click.option(
+    "--old-master-stopped",
+    is_flag=True,
+    help="You know that the old master runs nowhere any more.",
+)
+@click.option("--group", help="The group's name, instead of typing it when asked.")
+@click.option("--dry-run", is_flag=True, help="Say what would be lost; change nothing.")
+@url_option
+@output_option
+@expected_errors
+def failover(to: str, old_master_stopped: bool, group: str | None, dry_run: bool, url: str) -> None:
+    """Make a node master that is not in sync: what it lacks is LOST. The last resort."""
+    calls = ClusterCalls(url)
+    estimate = run(calls.at(to, "failover", {"to": to, "dry_run": True}))
+    say(_loss(to, estimate))
+    if dry_run:
+        print_facts(estimate)
+        return
+    if not old_master_stopped:
+        raise ClusterRefused(
+            "nobody has said that the old master is stopped. Nothing was changed.",
+            "Stop it, then add --old-master-stopped.",
+        )
+    typed = group or click.prompt("Type the group's name to go on", err=True)
+    order = {"to": to, "group": typed, "old_master_stopped": True, "dry_run": False}
+    print_facts(run(calls.at(to, "failover", order)))
+
+
+def _loss(to: str, estimate: Mapping[str, Any]) -> str:
+    lost = estimate.get("estimated_loss_bytes")
+    if lost is None:
+        return f"it is not known what {to} lacks: {estimate.get('loss_reason', 'no reason given')}"
+    if lost == 0:
+        return f"{to} has every byte that the nodes that answer know to be confirmed"
+    return f"{lost} bytes of confirmed log are missing on {to} and will be lost"
+
+
+@cluster.command()
+@url_option
+@output_option
+@expected_errors
+def pause(url: str) -> None:
+    """No automatic failover until `resume`: for work on the nodes or the network."""
+    print_facts(run(ClusterCalls(url).at_master("pause", {}, or_any=True)))
+
+
+@cluster.command()
+@url_option
+@output_option
+@expected_errors
+def resume(url: str) -> None:
+    """Automatic failover again."""
+    print_facts(run(ClusterCalls(url).at_master("resume", {}, or_any=True)))
+
+
+@cluster.command("remove-member")
+@click.argument("node")
+@url_option
+@output_option
+@expected_errors
+def remove_member(node: str, url: str) -> None:
+    """Take NODE out of the in-sync set now; it comes back by itself once it has caught up."""
+    print_facts(run(ClusterCalls(url).at_master("remove-member", {"node": node})))
+
+
+@cluster.command("recreate-lease")
+@click.option("--stopped", multiple=True, help="A node that is known to be stopped; repeatable.")
+@click.option("--in-sync", multiple=True, help="A member of the set, if no node knows it.")
+@click.option("--dry-run", is_flag=True, help="Say what the lease would be; change nothing.")
+@url_option
+@output_option
+@expected_errors
+def recreate_lease(
+    stopped: tuple[str, ...], in_sync: tuple[str, ...], dry_run: bool, url: str
+) -> None:
+    """Make the lease again that was deleted, or went back, while no master lives."""
+    order = {"stopped": list(stopped), "in_sync": list(in_sync), "dry_run": dry_run}
+    print_facts(run(ClusterCalls(url).at_any("recreate-lease", order)))
+
+
+@cluster.command()
+@click.argument("node")
+@click.option("--group", help="The group's name, instead of typing it when asked.")
+@url_option
+@output_option
+@expected_errors
+def resync(node: str, group: str | None, url: str) -> None:
+    """Empty NODE and copy it anew from the master."""
+    calls = ClusterCalls(url)
+    held = node_of(run(calls.view()), node)["log_end"]
+    what = "what it holds" if held is None else f"its log, which ends at byte {held}"
+    say(f"{node} is emptied: {what}, queues and index are copied anew from the master")
+    typed = group or click.prompt("Type the group's name to go on", err=True)
+    print_facts(run(calls.at(node, "resync", {"group": typed})))
+
+
+@cluster.command()
+@click.argument("node")
+@url_option
+@output_option
+@expected_errors
+def adopt(node: str, url: str) -> None:
+    """Let NODE bring a store with records, but without a group's marker, into the group."""
+    print_facts(run(ClusterCalls(url).at(node, "adopt", {})))
