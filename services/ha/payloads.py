@@ -388,7 +388,7 @@ def _put_append(append: Append) -> bytes:
 
 def _take_append(reader: Reader) -> Append:
     data_epoch, start, offset, confirm, nonce, size = _APPEND.unpack(reader.take(_APPEND.size))
-    if min(data_epoch, start, offset, confirm) < 0 or start > offset + size:
+    if min(data_epoch, start, offset, confirm) < 0 or start > offset:
         reader.refuse(f"epoch {data_epoch} from {start}, {size} bytes at {offset}")
     return Append(data_epoch, start, offset, confirm, nonce, size, reader.take(size))
 

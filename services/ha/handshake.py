@@ -1,0 +1,287 @@
+"""Who may speak on the replication port: a shared secret, proved by both (docs/replication.md). Pure.
+
+1. Whoever listens sends CHALLENGE: versions and a nonce, nothing else about itself.
+2. Whoever connected sends ANSWER: a nonce, who it is, whom it wants, and an HMAC-SHA256 over
+   CHALLENGE and all that.
+3. Whoever listens compares, and sends WELCOME: who it is, and an HMAC over CHALLENGE, ANSWER and
+   that; or, to a peer that knows the secret and does not fit, REFUSED with the reason.
+
+Both nonces are new for every connection, so nothing recorded can be played again, and the three
+HMACs begin differently, so none can be sent back as another. A peer that does not know the secret
+learns nothing and gets no second frame. The proof is of the connection's beginning: whoever can
+change bytes inside it is kept out by TLS, not by this.
+
+Step before: a connection. Step after: LinkUp, and frames of the replica.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from collections.abc import Collection
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from services.ha.frames import BadFrame, Frame, FrameType
+from services.ha.lease.value import Member
+from services.ha.payloads import INCARNATION_SIZE, Reader, put_hex, put_text
+
+VERSION: Final = 1
+"""Of the protocol: the highest that this code speaks."""
+VERSION_MIN: Final = 1
+NONCE_SIZE: Final = 32
+SECRET_SIZE_MIN: Final = 16
+FRAME_SIZE_MAX: Final = 2048
+"""Behind a frame's length, until the handshake is over: what ``Decoder.size_max`` begins with."""
+
+_MAC_SIZE: Final = 32
+_CHALLENGE: Final = struct.Struct(f">8sHH{NONCE_SIZE}s")
+_MAGIC: Final = b"tidemark"
+_VERSIONS: Final = struct.Struct(">HH")
+_FILE_SIZE: Final = struct.Struct(">q")
+_U8: Final = struct.Struct(">B")
+_DETAIL_SIZE_MAX: Final = 200
+
+
+class Reason(IntEnum):
+    """Why two nodes do not speak with each other."""
+
+    OUT_OF_ORDER = 1
+    """Not the frame that comes next, or not one at all."""
+    WRONG_SECRET = 2
+    VERSION = 3
+    FOREIGN_CLUSTER = 4
+    FOREIGN_GROUP = 5
+    SAME_NAME = 6
+    """Two processes with one node's name, or a node that reached itself."""
+    UNKNOWN_NODE = 7
+    """Not among the configured ones."""
+    WRONG_NODE = 8
+    """The address leads to another node than the configuration says."""
+    FILE_SIZE_DIFFERS = 9
+
+    @property
+    def code(self) -> str:
+        """As logs and status name it."""
+        return self.name.lower().replace("_", "-")
+
+
+class Identity(NamedTuple):
+    """What a node says of itself."""
+
+    cluster: str
+    group: str
+    node: str
+    incarnation: str
+    file_size: int
+    """Of a commit log file, bytes."""
+
+
+class Peer(NamedTuple):
+    """Who has proved itself, and the protocol's version to speak with it."""
+
+    member: Member
+    version: int
+
+
+class Step(NamedTuple):
+    """What a frame led to."""
+
+    send: Frame | None
+    peer: Peer | None
+    """The handshake is over once this side has sent ``send``."""
+
+
+class Refused(Exception):
+    """The handshake failed: send ``answer`` if there is one, then close."""
+
+    def __init__(self, reason: Reason, detail: str, answer: Frame | None = None) -> None:
+        self.reason = reason
+        self.detail = detail
+        self.answer = answer
+        super().__init__(f"{reason.code}: {detail}")
+
+
+class Accepting:
+    """The side that listens."""
+
+    def __init__(
+        self, own: Identity, *, secret: bytes, nonce: bytes, nodes: Collection[str]
+    ) -> None:
+        self._own = own
+        self._secret = _fit(secret, nonce)
+        self._nodes = nodes
+        self._challenge = _CHALLENGE.pack(_MAGIC, VERSION, VERSION_MIN, nonce)
+        self._over = False
+
+    def begin(self) -> Frame:
+        """The first frame of the connection."""
+        return Frame(FrameType.CHALLENGE, 0, self._challenge)
+
+    def take(self, frame: Frame) -> Step:
+        """ANSWER. Raises Refused; with an answer only to a peer that knows the secret."""
+        if self._over or frame.type is not FrameType.ANSWER:
+            raise Refused(Reason.OUT_OF_ORDER, f"a {frame.type.name} frame instead of ANSWER")
+        self._over = True
+        body = self._proved(frame)
+        reader = Reader(body, "ANSWER")
+        try:
+            version, highest = _VERSIONS.unpack(reader.take(_VERSIONS.size))
+            reader.take(NONCE_SIZE)
+            peer, wanted = _take_identity(reader), reader.text()
+            reader.done()
+        except BadFrame as error:
+            raise Refused(Reason.OUT_OF_ORDER, str(error)) from error
+        if version != min(VERSION, highest) or version < VERSION_MIN:
+            detail = f"version {version} of {highest}; spoken here: {VERSION_MIN} to {VERSION}"
+            raise self._refusal(frame, Reason.VERSION, detail)
+        if misfit := _misfit(self._own, peer, self._nodes, wanted):
+            raise self._refusal(frame, *misfit)
+        welcome = _put_identity(self._own)
+        proof = _proof(self._secret, b"welcome", self._challenge, bytes(frame.payload), welcome)
+        send = Frame(FrameType.WELCOME, 0, welcome + proof)
+        return Step(send, Peer(Member(peer.node, peer.incarnation), version))
+
+    def _proved(self, frame: Frame) -> bytes:
+        """ANSWER without its proof, which is right."""
+        payload = bytes(frame.payload)
+        body, proof = payload[:-_MAC_SIZE], payload[-_MAC_SIZE:]
+        expected = _proof(self._secret, b"answer", self._challenge, body)
+        if not hmac.compare_digest(proof, expected):
+            detail = "a peer that does not know the secret"
+            raise Refused(Reason.WRONG_SECRET, detail)
+        return body
+
+    def _refusal(self, frame: Frame, reason: Reason, detail: str) -> Refused:
+        body = _U8.pack(reason) + put_text(detail[:_DETAIL_SIZE_MAX])
+        proof = _proof(self._secret, b"refused", self._challenge, bytes(frame.payload), body)
+        return Refused(reason, detail, Frame(FrameType.REFUSED, 0, body + proof))
+
+
+class Connecting:
+    """The side that connected."""
+
+    def __init__(
+        self,
+        own: Identity,
+        *,
+        secret: bytes,
+        nonce: bytes,
+        nodes: Collection[str],
+        wanted: str,
+    ) -> None:
+        self._own = own
+        self._secret = _fit(secret, nonce)
+        self._nonce = nonce
+        self._nodes = nodes
+        self._wanted = wanted
+        self._challenge = b""
+        self._answer = b""
+        self._version = 0
+
+    def take(self, frame: Frame) -> Step:
+        """CHALLENGE, then WELCOME. Raises Refused, also for what the other side refused."""
+        if not self._answer and frame.type is FrameType.CHALLENGE:
+            return self._take_challenge(frame)
+        if self._answer and frame.type in (FrameType.WELCOME, FrameType.REFUSED):
+            return self._take_end(frame)
+        raise Refused(Reason.OUT_OF_ORDER, f"a {frame.type.name} frame out of order")
+
+    def _take_challenge(self, frame: Frame) -> Step:
+        self._challenge = bytes(frame.payload)
+        if len(self._challenge) != _CHALLENGE.size or not self._challenge.startswith(_MAGIC):
+            raise Refused(Reason.OUT_OF_ORDER, "a CHALLENGE of another protocol")
+        _, highest, lowest, nonce = _CHALLENGE.unpack(self._challenge)
+        self._version = min(VERSION, highest)
+        if self._version < max(VERSION_MIN, lowest):
+            detail = f"versions {lowest} to {highest}; spoken here: {VERSION_MIN} to {VERSION}"
+            raise Refused(Reason.VERSION, detail)
+        if nonce == self._nonce:
+            raise Refused(Reason.OUT_OF_ORDER, "a CHALLENGE with this side's own nonce")
+        body = b"".join(
+            (
+                _VERSIONS.pack(self._version, VERSION),
+                self._nonce,
+                _put_identity(self._own),
+                put_text(self._wanted),
+            )
+        )
+        self._answer = body + _proof(self._secret, b"answer", self._challenge, body)
+        return Step(Frame(FrameType.ANSWER, 0, self._answer), None)
+
+    def _take_end(self, frame: Frame) -> Step:
+        payload = bytes(frame.payload)
+        body, proof = payload[:-_MAC_SIZE], payload[-_MAC_SIZE:]
+        refused = frame.type is FrameType.REFUSED
+        label = b"refused" if refused else b"welcome"
+        expected = _proof(self._secret, label, self._challenge, self._answer, body)
+        if not hmac.compare_digest(proof, expected):
+            detail = f"{self._wanted} does not know the secret"
+            raise Refused(Reason.WRONG_SECRET, detail)
+        reader = Reader(body, frame.type.name)
+        try:
+            if refused:
+                raise Refused(reader.one_of(Reason), f"{self._wanted} says: {reader.text()}")
+            peer = _take_identity(reader)
+            reader.done()
+        except BadFrame as error:
+            raise Refused(Reason.OUT_OF_ORDER, str(error)) from error
+        if peer.node != self._wanted:
+            detail = f"{peer.node} where {self._wanted} was to be"
+            raise Refused(Reason.WRONG_NODE, detail)
+        if misfit := _misfit(self._own, peer, self._nodes, self._own.node):
+            raise Refused(*misfit)
+        return Step(None, Peer(Member(peer.node, peer.incarnation), self._version))
+
+
+def _misfit(
+    own: Identity, peer: Identity, nodes: Collection[str], wanted: str
+) -> tuple[Reason, str] | None:
+    """Why peer, which knows the secret, is not spoken with; wanted: whom it means to reach."""
+    if peer.cluster != own.cluster:
+        return Reason.FOREIGN_CLUSTER, f"{peer.node} of cluster {peer.cluster}, not {own.cluster}"
+    if peer.group != own.group:
+        return Reason.FOREIGN_GROUP, f"{peer.node} of group {peer.group}, not {own.group}"
+    if peer.node == own.node:
+        return Reason.SAME_NAME, f"{peer.node} {peer.incarnation} and {own.incarnation}"
+    if peer.node not in nodes:
+        return Reason.UNKNOWN_NODE, f"{peer.node} is not configured"
+    if wanted != own.node:
+        return Reason.WRONG_NODE, f"{own.node} where {wanted} was to be"
+    if peer.file_size != own.file_size:
+        sizes = f"{peer.file_size} bytes at {peer.node}, {own.file_size} at {own.node}"
+        return Reason.FILE_SIZE_DIFFERS, f"commit log files of {sizes}"
+    return None
+
+
+def _put_identity(identity: Identity) -> bytes:
+    return b"".join(
+        (
+            put_text(identity.cluster),
+            put_text(identity.group),
+            put_text(identity.node),
+            put_hex(identity.incarnation, INCARNATION_SIZE),
+            _FILE_SIZE.pack(identity.file_size),
+        )
+    )
+
+
+def _take_identity(reader: Reader) -> Identity:
+    cluster, group, node = reader.text(), reader.text(), reader.text()
+    return Identity(cluster, group, node, reader.hex(INCARNATION_SIZE), reader.offset())
+
+
+def _proof(secret: bytes, label: bytes, *parts: bytes) -> bytes:
+    """HMAC-SHA256 over label and parts, each with its length so that no two lists are alike."""
+    message = b"".join(struct.pack(">I", len(part)) + part for part in (label, *parts))
+    return hmac.digest(secret, message, "sha256")
+
+
+def _fit(secret: bytes, nonce: bytes) -> bytes:
+    """The secret. Raises ValueError if it or the nonce is too short to prove anything."""
+    if len(secret) < SECRET_SIZE_MIN or len(nonce) != NONCE_SIZE:
+        raise ValueError(
+            f"a secret of {len(secret)} bytes, at least {SECRET_SIZE_MIN}; "
+            f"a nonce of {len(nonce)}, exactly {NONCE_SIZE}"
+        )
+    return secret
