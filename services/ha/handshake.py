@@ -1,4 +1,4 @@
-"""Who may speak on the replication port: a shared secret, proved by both (docs/replication.md). Pure.
+"""Who may speak on the replication port: both prove a secret (docs/replication.md, links). Pure.
 
 1. Whoever listens sends CHALLENGE: versions and a nonce, nothing else about itself.
 2. Whoever connected sends ANSWER: a nonce, who it is, whom it wants, and an HMAC-SHA256 over
@@ -153,7 +153,8 @@ class Accepting:
         return body
 
     def _refusal(self, frame: Frame, reason: Reason, detail: str) -> Refused:
-        body = _U8.pack(reason) + put_text(detail[:_DETAIL_SIZE_MAX])
+        shown = detail.encode()[:_DETAIL_SIZE_MAX].decode(errors="ignore")
+        body = _U8.pack(reason) + put_text(shown)
         proof = _proof(self._secret, b"refused", self._challenge, bytes(frame.payload), body)
         return Refused(reason, detail, Frame(FrameType.REFUSED, 0, body + proof))
 
@@ -186,6 +187,11 @@ class Connecting:
         if self._answer and frame.type in (FrameType.WELCOME, FrameType.REFUSED):
             return self._take_end(frame)
         raise Refused(Reason.OUT_OF_ORDER, f"a {frame.type.name} frame out of order")
+
+    def ended(self) -> Refused:
+        """The other side closed before WELCOME: it does that, and no more, to a wrong secret."""
+        reason = Reason.WRONG_SECRET if self._answer else Reason.OUT_OF_ORDER
+        return Refused(reason, f"{self._wanted} closed during the handshake")
 
     def _take_challenge(self, frame: Frame) -> Step:
         self._challenge = bytes(frame.payload)
