@@ -35,6 +35,8 @@ class Sensed(NamedTuple):
     written: int
     broker_trouble: Trouble = Trouble.NONE
     reput_trouble: Trouble = Trouble.NONE
+    first_offset: int = 0
+    """The page's MIN: retention removed what lies below."""
 
 
 class LeaseOutcome(Enum):
@@ -68,6 +70,8 @@ class LinkUp(NamedTuple):
     peer: Member
     outbound: bool
     """This node connected."""
+    version: int = 1
+    """Of the protocol, as negotiated in the handshake."""
 
 
 class LinkDown(NamedTuple):

@@ -28,6 +28,8 @@ class Setup(NamedTuple):
     """Of a commit log file [bytes]; equal everywhere."""
     process: str
     """Of this start of ha: 16 hex digits."""
+    boot: tuple[int, int]
+    """Of this boot of the machine: the halves of its id, as the page holds them."""
 
     @property
     def names(self) -> tuple[str, ...]:

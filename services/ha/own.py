@@ -1,0 +1,202 @@
+"""What a replica is and has, shared by the parts of its core, and what they want done. Pure.
+
+Everything here is of this start of ha: it is read from disk once, at the start, and followed from
+then on by the events that say what was carried out. Effects leave in the order in which they are
+put; one that is answered takes what is to be done next with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from services.ha.effects import Effect, Note, Publish
+from services.ha.events import Done, Failed, Sensed
+from services.ha.failover import Happening, State, after
+from services.ha.lease.session import LeaseSession
+from services.ha.lease.value import Holder, Member
+from services.ha.setup import Found, LogBytes, Setup
+from tidemark.formats.checkpoint import NodeRole, Slot
+from tidemark.formats.epochs import EpochStart
+
+_NOTHING_SENSED = Sensed(0, 1 << 40, 0, 0, 0, 0)
+
+
+class Halt(NamedTuple):
+    """Why nothing may be done without an operator."""
+
+    code: str
+    detail: str
+
+
+class Counters:
+    """Since this start."""
+
+    def __init__(self) -> None:
+        self.truncations = 0
+        self.truncated_bytes = 0
+        self.resyncs = 0
+        self.fenced_frames = 0
+        """Received: somebody promised a higher epoch."""
+        self.refused_frames = 0
+        """Of an epoch below the promised one."""
+        self.implausible_acks = 0
+        self.elections_won = 0
+        self.elections_lost = 0
+        self.depositions = 0
+        self.switchovers = 0
+
+
+class Outbox:
+    """Effects in their order, and what follows those that are answered."""
+
+    def __init__(self, failed: Callable[[str, str], None]) -> None:
+        """failed: an effect could not be carried out: code and detail."""
+        self._failed = failed
+        self._effects: list[Effect] = []
+        self._token = 0
+        self._then: dict[int, Callable[[Done], None]] = {}
+
+    def put(self, *effects: Effect) -> None:
+        """Want them done, in this order, after all that was put before."""
+        self._effects += effects
+
+    def token(self, then: Callable[[Done], None]) -> int:
+        """A token for an effect; then is called with its answer, not on failure."""
+        self._token += 1
+        self._then[self._token] = then
+        return self._token
+
+    def ask(self, make: Callable[[int], Effect], then: Callable[[Done], None]) -> None:
+        """Want an effect done that answers."""
+        self._effects.append(make(self.token(then)))
+
+    def answered(self, event: Done | Failed) -> None:
+        """An effect is done, or will never be."""
+        then = self._then.pop(event.token, None)
+        if isinstance(event, Failed):
+            self._failed(event.code, event.detail)
+        elif then is not None:
+            then(event)
+
+    def take(self) -> list[Effect]:
+        """All that was put since the last call."""
+        effects, self._effects = self._effects, []
+        return effects
+
+
+class Own:
+    """One replica: identity, marks, state."""
+
+    def __init__(self, setup: Setup, found: Found, log: LogBytes, session: LeaseSession) -> None:
+        self.setup, self.times, self.log, self.session = setup, setup.times, log, session
+        self.out = Outbox(self.halt)
+        self.count = Counters()
+        self.incarnation = found.incarnation
+        self.state = State.RECOVERING
+        self.state_reason = ""
+        """Why it is not further, in a sentence; empty: nothing to say."""
+        self.halted: Halt | None = None
+        self.table = found.table
+        self.first_offset = found.first_offset
+        self.end = found.end
+        self.durable = found.end
+        self.confirm = found.confirm
+        """Own checkpoint: what is known to be confirmed and is on the own disk."""
+        self.initialised = found.initialised
+        self.sensed = _NOTHING_SENSED
+        self.now_ms = 0
+        """Of the event that is being handled."""
+        self.paused_until_ms = 0
+        """This replica does not campaign before."""
+        self.alarms: dict[str, str] = {}
+
+    @property
+    def name(self) -> str:
+        """Of this node."""
+        return self.setup.own.name
+
+    @property
+    def member(self) -> Member:
+        """As the in-sync set names it."""
+        return Member(self.name, self.incarnation)
+
+    @property
+    def holder(self) -> Holder:
+        """As the lease names it."""
+        return Holder(self.name, self.incarnation, self.setup.process)
+
+    @property
+    def holds_records(self) -> bool:
+        """Whether the log has any."""
+        return self.end > self.first_offset
+
+    @property
+    def data_epoch(self) -> int:
+        """Of the newest entry of the table; 0: it has none."""
+        return self.table[-1].epoch if self.table else 0
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The other configured nodes."""
+        return tuple(name for name in self.setup.names if name != self.name)
+
+    @property
+    def broker_serves(self) -> bool:
+        """Whether a broker runs here that could take a grant, or keeps one."""
+        sensed = self.sensed
+        return sensed.broker_nonce != 0 and sensed.broker_silent_ms < self.times.broker_silent_ms
+
+    def happen(self, happening: Happening, reason: str = "") -> bool:
+        """Move to the state that follows; True if it is another one. Said once."""
+        before, self.state = self.state, after(self.state, happening)
+        if self.state is before:
+            return False
+        self.state_reason = reason
+        self.say(
+            "role-changed",
+            f"{before.value} → {self.state.value}" + (f": {reason}" if reason else ""),
+            before=before.value,
+            state=self.state.value,
+            because=happening.value,
+        )
+        if self.state is State.HALTED:
+            self.out.put(Publish(((Slot.ROLE, NodeRole.HALTED),)))
+        return True
+
+    def halt(self, code: str, detail: str) -> None:
+        """Nothing more may be done on this volume. A term is torn down in order first."""
+        if self.halted is None:
+            self.halted = Halt(code, detail)
+        self.alarm(code, detail)
+        self.happen(Happening.DAMAGED, detail)
+
+    def say(self, event: str, sentence: str, *, level: int = logging.INFO, **facts: Any) -> None:
+        """A line in the log."""
+        self.out.put(Note(level, event, sentence, facts))
+
+    def alarm(self, event: str, sentence: str, **facts: Any) -> None:
+        """Raise the alarm of that name, unless it is raised in these words already."""
+        if self.alarms.get(event) == sentence:
+            return
+        self.alarms[event] = sentence
+        self.out.put(Note(logging.WARNING, event, sentence, facts, alarm=True))
+
+    def calm(self, event: str) -> None:
+        """Clear the alarm of that name, if it is raised."""
+        if self.alarms.pop(event, None) is not None:
+            self.out.put(Note(logging.INFO, event, f"{event} is over", {}, alarm=False))
+
+    def note_confirm(self, confirm: int) -> None:
+        """So much is known to be confirmed: what is on the own disk of it is the checkpoint."""
+        self.confirm = max(self.confirm, min(confirm, self.durable))
+
+
+def with_entry(table: tuple[EpochStart, ...], entry: EpochStart) -> tuple[EpochStart, ...]:
+    """The table with a new last entry; one with the same start, whose term wrote nothing, goes.
+
+    Every term has an entry: equal (epoch, start) means equal history.
+    """
+    kept = tuple(old for old in table if old.start < entry.start)
+    return (*kept, entry)

@@ -1,0 +1,71 @@
+"""The epoch that this replica has promised to respect, durably, and what it saw of the lease. Pure.
+
+Nothing of a higher epoch is processed before its promise is on disk; nothing of a lower one is
+processed at all. One write of ``ha/promise`` at a time; what is promised meanwhile goes into the
+next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from services.ha.effects import PersistPromise
+from services.ha.own import Own
+
+
+class Promises:
+    """Of one start of ha."""
+
+    def __init__(self, own: Own, promised: int, seen: tuple[int, int]) -> None:
+        """promised, seen: as found on disk."""
+        self._own = own
+        self.promised = promised
+        """On disk."""
+        self._seen = seen
+        self._wanted, self._wanted_seen = promised, seen
+        self._writing = False
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
+
+    @property
+    def pending(self) -> bool:
+        """Whether a higher epoch is being promised."""
+        return self._wanted > self.promised
+
+    def promise(self, epoch: int, then: Callable[[], None] | None = None) -> None:
+        """Promise it; then is called once it is on disk, at once if it is."""
+        if epoch <= self.promised:
+            if then is not None:
+                then()
+            return
+        self._wanted = max(self._wanted, epoch)
+        if then is not None:
+            self._waiting.append((epoch, then))
+        self._write()
+
+    def see(self, seen: tuple[int, int]) -> None:
+        """The lease showed this (epoch, in-sync version): written, so that it cannot go back."""
+        if seen > self._wanted_seen:
+            self._wanted_seen = seen
+            self._write()
+
+    def _write(self) -> None:
+        wanted = (self._wanted, self._wanted_seen)
+        if self._writing or wanted == (self.promised, self._seen):
+            return
+        self._writing = True
+        promised, (epoch, version) = wanted
+        self._own.out.ask(
+            lambda token: PersistPromise(token, promised, epoch, version),
+            lambda _: self._written(promised, (epoch, version)),
+        )
+
+    def _written(self, promised: int, seen: tuple[int, int]) -> None:
+        self._writing = False
+        self.promised, self._seen = promised, seen
+        # The file is also the marker that this volume is a group's.
+        self._own.initialised = True
+        ready = [then for epoch, then in self._waiting if epoch <= promised]
+        self._waiting = [(epoch, then) for epoch, then in self._waiting if epoch > promised]
+        for then in ready:
+            then()
+        self._write()
