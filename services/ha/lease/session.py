@@ -19,7 +19,7 @@ So from the moment it is sent, ``unsettled`` is a set that may be the published 
 
 from __future__ import annotations
 
-import random
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from services.ha.effects import Effect, LeaseCreate, LeaseGet, LeasePut
@@ -113,11 +113,12 @@ class LeaseSession:
     """The lease as this start of ha sees it; one for the life of the process."""
 
     def __init__(
-        self, own: Holder, rules: TimeRules, seen: tuple[int, int], random: random.Random
+        self, own: Holder, rules: TimeRules, seen: tuple[int, int], random: Callable[[], float]
     ) -> None:
         """Know nothing yet.
 
         seen: the largest (epoch, in-sync version) that this volume has seen, as persisted.
+        random: uniform in [0, 1).
         """
         self.own: Final = own
         self._rules = rules
@@ -367,7 +368,7 @@ class LeaseSession:
         return process << COUNTER_BITS | (self._counter + 1)
 
     def _interval_ms(self) -> int:
-        return int(self._rules.renew_ms * self._random.uniform(1 - JITTER, 1 + JITTER))
+        return int(self._rules.renew_ms * (1 - JITTER + 2 * JITTER * self._random()))
 
     def _retry_ms(self, now_ms: int) -> int:
         """After a request without an outcome: soon, but a refusing server is not hammered."""

@@ -26,7 +26,7 @@ def stored(lease: Lease, version: str = "10", uid: str = "u") -> Stored:
 
 
 def session(seen: tuple[int, int] = (0, 0)) -> LeaseSession:
-    return LeaseSession(A, LOCAL, seen, random.Random(1))
+    return LeaseSession(A, LOCAL, seen, random.Random(1).random)
 
 
 def read(subject: LeaseSession, found: Stored, now_ms: int = 0) -> Answer:
@@ -90,7 +90,7 @@ def test_a_renewal_moves_the_deadline_from_the_time_before_it_was_sent() -> None
 def test_every_write_differs_from_what_is_there_and_from_other_starts() -> None:
     seen = set()
     for process in ("000000000000000a", "000000000000000c"):
-        subject = LeaseSession(A._replace(process=process), LOCAL, (0, 0), random.Random(1))
+        subject = LeaseSession(A._replace(process=process), LOCAL, (0, 0), random.Random(1).random)
         read(subject, stored(MINE))
         for version in range(11, 31):
             renewal = put(subject.propose(THEIRS, 0))
@@ -364,7 +364,7 @@ def test_two_sessions_never_hold_one_epoch_however_late_writes_are_applied(seed:
     found = stored(MINE._replace(holder=None, epoch=Epoch(1)), "0")
     under_way: list[_Sent] = []
     holders: dict[int, Holder] = {}
-    subjects = [LeaseSession(own, LOCAL, (0, 0), random.Random(seed)) for own in (A, B)]
+    subjects = [LeaseSession(own, LOCAL, (0, 0), random.Random(seed).random) for own in (A, B)]
 
     def apply(effect: LeasePut) -> bool:
         nonlocal found

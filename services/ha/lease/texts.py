@@ -1,0 +1,125 @@
+"""A lease as named texts, as annotations and files hold it, and back (docs/replication.md). Pure.
+
+The names are those of an object that people look at and edit by hand: a text that does not say
+what it should is refused by name, and nobody acts on it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from services.ha.lease.value import Holder, Lease, Member
+from tidemark.offsets import Epoch
+
+I64_MAX: Final = (1 << 63) - 1
+DIGITS_MAX: Final = 19
+"""Of I64_MAX: longer texts are not even converted."""
+
+
+class UnreadableLease(ValueError):
+    """The object is there and does not say what a lease says."""
+
+
+def texts_of(lease: Lease) -> dict[str, str]:
+    """Every field but the holder; a flag that is off has no text."""
+    texts = {
+        "epoch": str(lease.epoch),
+        "isr": _json(sorted(lease.in_sync)),
+        "isrVersion": str(lease.in_sync_version),
+        "minISR": str(lease.min_in_sync),
+        "replicas": _json(lease.replicas),
+        "renewed": str(lease.renewed),
+    }
+    if lease.handover_to is not None:
+        texts["handoverTo"] = lease.handover_to
+    if lease.master_address:
+        texts["masterAddr"] = lease.master_address
+    if lease.paused:
+        texts["paused"] = "true"
+    return texts
+
+
+def lease_of(holder: str, texts: Mapping[str, str]) -> Lease:
+    """The lease with that holder. Raises UnreadableLease, naming the text."""
+    paused = texts.get("paused", "false")
+    if paused not in ("true", "false"):
+        raise UnreadableLease(f"paused is {paused!r}, not true or false")
+    return Lease(
+        holder=holder_of(holder),
+        epoch=Epoch(_number("epoch", texts)),
+        in_sync=_members(_found("isr", texts)),
+        in_sync_version=_number("isrVersion", texts),
+        min_in_sync=_number("minISR", texts),
+        replicas=_names(_found("replicas", texts)),
+        renewed=_number("renewed", texts),
+        handover_to=texts.get("handoverTo") or None,
+        master_address=texts.get("masterAddr", ""),
+        paused=paused == "true",
+    )
+
+
+def holder_text(holder: Holder | None) -> str:
+    """``node/incarnation/process``; empty: released."""
+    return "" if holder is None else "/".join(holder)
+
+
+def holder_of(text: str) -> Holder | None:
+    """The holder that `holder_text` wrote. Raises UnreadableLease."""
+    if not text:
+        return None
+    parts = text.split("/")
+    if len(parts) != 3 or not all(parts):
+        raise UnreadableLease(f"holder is {text!r}, not node/incarnation/process")
+    return Holder(*parts)
+
+
+def _members(text: str) -> tuple[Member, ...]:
+    """Sorted. Two incarnations of one node would count as two copies of what is one."""
+    pairs = _array("isr", text)
+    if not all(isinstance(pair, list) and len(pair) == 2 and _are_names(pair) for pair in pairs):
+        raise UnreadableLease(f"isr is {text!r}, not an array of [node, incarnation]")
+    members = tuple(sorted(Member(*pair) for pair in pairs))
+    if len({member.node for member in members}) != len(members):
+        raise UnreadableLease(f"isr is {text!r}: a node is in it twice")
+    return members
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = _array("replicas", text)
+    if not _are_names(names):
+        raise UnreadableLease(f"replicas is {text!r}, not an array of names")
+    return tuple(names)
+
+
+def _are_names(values: list[Any]) -> bool:
+    return all(isinstance(value, str) and value for value in values)
+
+
+def _array(name: str, text: str) -> list[Any]:
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableLease(f"{name} is not JSON: {error}") from error
+    if not isinstance(values, list):
+        raise UnreadableLease(f"{name} is {text!r}, not an array")
+    return values
+
+
+def _number(name: str, texts: Mapping[str, str]) -> int:
+    text = _found(name, texts)
+    if not (text.isascii() and text.isdigit()) or len(text) > DIGITS_MAX or int(text) > I64_MAX:
+        raise UnreadableLease(f"{name} is {text!r}, not a number from 0 to {I64_MAX}")
+    return int(text)
+
+
+def _found(name: str, texts: Mapping[str, str]) -> str:
+    text = texts.get(name)
+    if not isinstance(text, str):
+        raise UnreadableLease(f"{name} is missing")
+    return text
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,108 @@
+"""A lease as texts: back as it was, and whatever people write is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.ha.lease.texts import UnreadableLease, holder_of, holder_text, lease_of, texts_of
+from services.ha.lease.value import Holder, Lease, Member
+from tidemark.offsets import Epoch
+
+HELD = Lease(
+    holder=Holder("a", "1f" * 16, "0123456789abcdef"),
+    epoch=Epoch(4),
+    in_sync=(Member("a", "1f" * 16), Member("b", "2f" * 16)),
+    in_sync_version=7,
+    min_in_sync=1,
+    replicas=("a", "b"),
+    renewed=99,
+)
+NAMES = st.text("abcdefgh-0", min_size=1, max_size=8)
+NUMBERS = st.integers(0, (1 << 63) - 1)
+
+
+@st.composite
+def leases(draw: st.DrawFn) -> Lease:
+    nodes = draw(st.lists(NAMES, unique=True, max_size=5))
+    return Lease(
+        holder=draw(st.none() | st.builds(Holder, NAMES, NAMES, NAMES)),
+        epoch=Epoch(draw(NUMBERS)),
+        in_sync=tuple(sorted(Member(node, draw(NAMES)) for node in nodes)),
+        in_sync_version=draw(NUMBERS),
+        min_in_sync=draw(st.integers(1, 9)),
+        replicas=tuple(nodes),
+        renewed=draw(NUMBERS),
+        handover_to=draw(st.none() | NAMES),
+        master_address=draw(st.just("") | NAMES),
+        paused=draw(st.booleans()),
+    )
+
+
+@given(leases())
+def test_a_lease_comes_back_as_it_was(lease: Lease) -> None:
+    assert lease_of(holder_text(lease.holder), texts_of(lease)) == lease
+
+
+def test_the_texts_are_those_that_people_read() -> None:
+    assert texts_of(HELD._replace(paused=True, handover_to="b", master_address="http://a:1")) == {
+        "epoch": "4",
+        "isr": f'[["a","{"1f" * 16}"],["b","{"2f" * 16}"]]',
+        "isrVersion": "7",
+        "minISR": "1",
+        "replicas": '["a","b"]',
+        "renewed": "99",
+        "handoverTo": "b",
+        "masterAddr": "http://a:1",
+        "paused": "true",
+    }
+    assert holder_text(HELD.holder) == f"a/{'1f' * 16}/0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("epoch", ""),
+        ("epoch", "-1"),
+        ("epoch", "four"),
+        ("epoch", "٤"),
+        ("epoch", "9223372036854775808"),
+        ("epoch", "1" * 5000),
+        ("isrVersion", "1.0"),
+        ("minISR", "0x1"),
+        ("renewed", " 1"),
+        ("isr", "a,b"),
+        ("isr", "7"),
+        ("isr", '["ab"]'),
+        ("isr", '[{"a":1,"b":2}]'),
+        ("isr", "[" * 100_000),
+        ("isr", '[["a"]]'),
+        ("isr", '[["a","x","y"]]'),
+        ("isr", '[["a",""]]'),
+        ("isr", '[["a",1]]'),
+        ("isr", '[["a","x"],["a","y"]]'),
+        ("replicas", "a"),
+        ("replicas", "{}"),
+        ("replicas", "[1]"),
+        ("paused", "yes"),
+    ],
+)
+def test_what_is_not_a_lease_is_refused_by_name(name: str, text: str) -> None:
+    with pytest.raises(UnreadableLease, match=name):
+        lease_of("", texts_of(HELD) | {name: text})
+
+
+@pytest.mark.parametrize("name", sorted(texts_of(HELD)))
+def test_a_missing_text_is_named(name: str) -> None:
+    texts = texts_of(HELD)
+    del texts[name]
+    with pytest.raises(UnreadableLease, match=f"{name} is missing"):
+        lease_of("", texts)
+
+
+@pytest.mark.parametrize("text", ["a", "a/b", "a/b/c/d", "//", "a//c"])
+def test_a_holder_is_three_names_or_none(text: str) -> None:
+    assert holder_of("") is None
+    with pytest.raises(UnreadableLease, match="holder"):
+        holder_of(text)
