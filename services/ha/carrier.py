@@ -1,0 +1,254 @@
+"""Carries out what the replica wants, in its order, and brings back what came of it.
+
+One thread, the loop's: every event is handled to its end, effects and all, before the next one is
+taken, so that the page and the links show one decision after another. What blocks is given to
+others (threads of the disk, requests to the lease) and comes back as an event. A bug in a decision
+ends the process: nothing is sent or stored after it. Step before: ``watch``, ``links``, ``control``
+tell of events. Step after: page, sockets, disk, lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from services.ha import effects as wanted
+from services.ha.effects import Effect
+from services.ha.events import Done, Event, LeaseAnswered, LeaseOutcome
+from services.ha.frames import Frame
+from services.ha.lease.interface import LeaseStore, carry_out
+from services.ha.replica_disk import DiskEffect
+from shared.cluster import grant
+from shared.files.positions import Positions
+from shared.runtime.health import Health
+from tidemark.clock import Clock
+from tidemark.errors import HaltedReplica
+from tidemark.formats.checkpoint import Slot
+
+log = logging.getLogger(__name__)
+
+REPUT_BELL_INTERVAL_S: Final = 0.002
+"""A ring wakes another process; while there is work it looks by itself more often than twice so."""
+LeaseRequest = wanted.LeaseGet | wanted.LeasePut | wanted.LeaseCreate
+
+
+class Decider(Protocol):
+    """The replica, as far as its effects are concerned."""
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        """What is to be done because of event."""
+        ...
+
+
+class LinkPorts(Protocol):
+    """Connections, by number."""
+
+    def connect(self, name: str) -> None:
+        """Connect to a node."""
+        ...
+
+    def send(self, number: int, frame: Frame) -> None:
+        """Send a frame."""
+        ...
+
+    def stream(self, number: int, frame: Frame, offset: int, size: int) -> None:
+        """Send a frame that goes on with bytes of the log."""
+        ...
+
+    def close_link(self, number: int, reason: str) -> None:
+        """Close a link."""
+        ...
+
+
+class DiskPorts(Protocol):
+    """The replica's own disk."""
+
+    def carry_out(self, effect: DiskEffect) -> None:
+        """Have it carried out in a thread."""
+        ...
+
+
+class Bells(Protocol):
+    """The other processes' doorbells."""
+
+    def ring(self, service: str) -> bool:
+        """Wake a service."""
+        ...
+
+
+class Carrier:
+    """Between one replica and the world."""
+
+    def __init__(
+        self,
+        replica: Decider,
+        positions: Positions,
+        boot: tuple[int, int],
+        clock: Clock,
+        bells: Bells,
+        links: LinkPorts,
+        disk: DiskPorts,
+        lease: LeaseStore,
+        health: Health,
+        *,
+        request_timeout_ms: int,
+        replied: Callable[[wanted.Reply], None],
+        on_done: Callable[[Done], None],
+    ) -> None:
+        """boot: of this boot of the machine. replied: takes the answers to operators. on_done: is
+        told what ended, before the replica is.
+        """
+        self._replica, self._positions, self._boot = replica, positions, boot
+        self._clock, self._bells, self._links, self._disk = clock, bells, links, disk
+        self._lease, self._health = lease, health
+        self._request_timeout_ms = request_timeout_ms
+        self._replied, self._on_done = replied, on_done
+        self._events: deque[Event] = deque()
+        self._handling = False
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._requests: set[asyncio.Task[None]] = set()
+        self._reput_rung_at = 0.0
+
+    def happen(self, event: Event) -> None:
+        """Something happened. On the loop; handled now, or after what is being handled."""
+        if self._ended.done():
+            return
+        self._events.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        try:
+            while self._events:
+                self._handle(self._events.popleft())
+        except Exception as error:  # noqa: BLE001
+            # A transport that told of the event would swallow it, and the process go on with half
+            # of what was decided: it ends with the error instead.
+            self._events.clear()
+            self._end(error)
+        finally:
+            self._handling = False
+
+    def happen_soon(self, event: Event) -> None:
+        """Something happened, as a thread tells."""
+        self._loop().call_soon_threadsafe(self.happen, event)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until stop, or until the replica or a bug ends the process: then it raises."""
+        stopped = asyncio.ensure_future(stop.wait())
+        stopped.add_done_callback(lambda _: self.close())
+        try:
+            await self._ended
+        finally:
+            stopped.cancel()
+
+    def close(self) -> None:
+        """Take no further event and drop requests to the lease that are under way."""
+        if not self._ended.done():
+            self._ended.set_result(None)
+        for task in list(self._requests):
+            task.cancel()
+
+    # -- effects --------------------------------------------------------------------------------
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Done):
+            self._on_done(event)
+        for effect in self._replica.handle(event, self._clock.boot_ms()):
+            self._carry_out(effect)
+            if self._ended.done():
+                return
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case wanted.Stream(link, frame, offset, size):
+                self._links.stream(link, frame, offset, size)
+            case wanted.Send(link, frame):
+                self._links.send(link, frame)
+            case wanted.Publish(slots):
+                self._publish(slots)
+            case wanted.Connect(node):
+                self._links.connect(node)
+            case wanted.Close(link, reason):
+                self._links.close_link(link, reason)
+            case wanted.LeaseGet() | wanted.LeasePut() | wanted.LeaseCreate():
+                self._ask(effect)
+            case wanted.Fence():
+                grant.fence(self._positions)
+                self._ring()
+            case wanted.Grant(epoch, nonce, deadline_ms):
+                grant.grant(
+                    self._positions,
+                    epoch=epoch,
+                    nonce=nonce,
+                    deadline_boot_ms=deadline_ms,
+                    boot=self._boot,
+                )
+                self._ring()
+            case wanted.Reply():
+                self._replied(effect)
+            case wanted.Note():
+                self._note(effect)
+            case wanted.Ended(code, detail):
+                self._end(EndedByReplica(code, detail))
+            case _:
+                self._disk.carry_out(effect)
+
+    def _publish(self, slots: tuple[tuple[Slot, int], ...]) -> None:
+        for slot, value in slots:
+            self._positions.publish(slot, value)
+        self._ring()
+
+    def _ring(self) -> None:
+        self._bells.ring("broker")
+        now = self._clock.monotonic()
+        if now - self._reput_rung_at >= REPUT_BELL_INTERVAL_S:
+            self._reput_rung_at = now
+            self._bells.ring("reput")
+
+    def _note(self, note: wanted.Note) -> None:
+        log.log(note.level, note.sentence, extra={"event": note.event, **_facts(note.facts)})
+        if note.alarm is True:
+            self._health.add_reason(note.event, note.sentence)
+        elif note.alarm is False:
+            self._health.clear_reason(note.event)
+
+    def _end(self, error: BaseException) -> None:
+        if not self._ended.done():
+            self._ended.set_exception(error)
+
+    # -- the lease ------------------------------------------------------------------------------
+
+    def _ask(self, effect: LeaseRequest) -> None:
+        task = self._loop().create_task(self._answer(effect), name=type(effect).__name__)
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
+
+    async def _answer(self, effect: LeaseRequest) -> None:
+        try:
+            answer = await carry_out(self._lease, effect, self._request_timeout_ms)
+        except Exception as error:  # a client library may raise anything it likes
+            log.exception("a request to the lease failed", extra={"event": "lease-error"})
+            reason = f"{type(error).__name__}: {error}"
+            answer = LeaseAnswered(effect.request, LeaseOutcome.UNKNOWN, reason=reason)
+        self.happen(answer)
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return self._ended.get_loop()
+
+
+class EndedByReplica(HaltedReplica):
+    """The replica decided that this process must end."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail, "See docs/runbook.md.", reason_code=code)
+        self.code = code  # type: ignore[misc]  # the replica's, in the log and in /ready
+
+
+def _facts(facts: dict[str, Any]) -> dict[str, Any]:
+    """Facts under names that a log record does not use itself."""
+    return {
+        (f"{name}_" if name in ("name", "args", "msg") else name): facts[name] for name in facts
+    }
