@@ -117,12 +117,15 @@ class Append:
         on_appended: Callable[[Iterable[Queue], PhysicalOffset], None],
         on_clock_step: Callable[[int], None],
         on_fault: Callable[[StoreError], None],
+        check_may_append: Callable[[], None] = lambda: None,
     ) -> None:
         """snapshot: the runs that a new file begins with. undispatched: bytes that reput has
         not dispatched. on_appended: called with the queues that got messages and the end of the
         log. on_clock_step: called with the size [ms] of a step back. on_fault: called when writing
-        has failed in a way after which nothing more can be appended.
+        has failed in a way after which nothing more can be appended. check_may_append: raises
+        NotServing where this node may not append any more, or not yet.
         """
+        self._check_may_append = check_may_append
         self._appender = appender
         self._queue_offsets = queue_offsets
         self._files = files
@@ -177,6 +180,7 @@ class Append:
         """
         if self._closed:
             raise NotServing("the node is stopping. Nothing was stored.", "Try again.")
+        self._check_may_append()
         total = self._appender.size_of(runs)
         if total > self._records_size_max:
             raise self._too_large(total)

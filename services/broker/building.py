@@ -6,26 +6,31 @@ Before: ``serving`` has waited until the recovered log is dispatched. After: ``s
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from services.broker.append import Append
 from services.broker.config_files import ConfigFiles
 from services.broker.consuming import Consuming, Foundation
 from services.broker.ground import Ground
-from services.broker.opening import Opening
+from services.broker.opening import ALONE, Opening
 from services.broker.parts import Parts
 from services.broker.produce import Sends
 from services.broker.pull import Puller
 from services.broker.query import Queries
+from services.broker.queue_offsets import QueueOffsets
+from services.broker.replication.group_sends import GroupSends
 from services.broker.state_log import StateLog
 from services.broker.state_replay import expired_queues, next_offsets, replay
 from services.broker.topic_views import TopicViews
 from services.broker.topics import Topics
 from shared.files.index import IndexReader
 from shared.state.records import STATE_TOPIC, ForeignRange
+from shared.state.state import BrokerState
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.delay import TIMER_TOPIC
 from tidemark.formats.hashing import SCHEDULE_TOPIC
+from tidemark.offsets import QueueOffset
 
 
 class Built(NamedTuple):
@@ -37,22 +42,35 @@ class Built(NamedTuple):
     state_log: StateLog
     config_files: ConfigFiles
     opening: Opening
+    state: BrokerState
+    """As it is served."""
+    queue_offsets: QueueOffsets
 
 
 async def build(ground: Ground) -> Built:
-    """Replay the state and make the parts that serve with it. Raises CorruptRecord, DamagedFile.
+    """Replay the state and make the parts that serve with it. Raises CorruptRecord, DamagedFile."""
+    state = await asyncio.to_thread(replay, ground.queues, ground.reader, ground.dispatched())
+    return build_with(ground, state, ground.store.recovered.next_queue_offsets)
 
-    May be done twice: what it makes does nothing before it is run.
+
+def build_with(
+    ground: Ground, state: BrokerState, known: Mapping[tuple[str, int], QueueOffset]
+) -> Built:
+    """Make the parts that serve with a state, which they take over.
+
+    known: next queue offsets as log and queues tell. May be done twice: what it makes does nothing
+    before it is run.
     """
     config, store, clock, metrics = ground.config, ground.store, ground.clock, ground.metrics
-    state = await asyncio.to_thread(replay, ground.queues, ground.reader, ground.dispatched())
-    offsets = next_offsets(store.recovered.next_queue_offsets, state)
+    epoch = ALONE if ground.term is None else ground.term.epoch
+    offsets = next_offsets(known, state)
     state_log = StateLog(
         state.copy(),
         offsets,
         clock,
         ground.host,
         flushed=ground.flushed,
+        lasting=ground.lasts_to,
         file_size=config.store.commit_log_file_size,
         log_start=lambda: ground.reader.min_offset,
     )
@@ -61,14 +79,14 @@ async def build(ground: Ground) -> Built:
         state_log,
         offsets,
         flushed=ground.flushed,
-        queues_in_store={*store.directory.queues(), *store.recovered.next_queue_offsets},
+        queues_in_store={*store.directory.queues(), *known},
         auto_create_queues=config.auto_create_queues if config.auto_create_topics else None,
         always={
             STATE_TOPIC: 1,
             SCHEDULE_TOPIC: len(config.store.delay_levels_ms),
             TIMER_TOPIC: 1,
         },
-        expired=expired_queues(store.recovered.next_queue_offsets, state),
+        expired=expired_queues(known, state),
         on_change=lambda: topics_changed(),
     )
     views = TopicViews(
@@ -88,7 +106,7 @@ async def build(ground: Ground) -> Built:
         metrics,
         floor=views.floor,
         dispatched=ground.dispatched,
-        written=lambda: ground.appender.appended,
+        written=ground.end,
         held_max=config.held_pulls_max,
     )
     append = Append(
@@ -100,15 +118,18 @@ async def build(ground: Ground) -> Built:
         file_size=config.store.commit_log_file_size,
         reserve=config.reserve,
         clock_step_max_ms=config.clock_step_max_ms,
-        last_store_time_ms=store.recovered.last_store_timestamp_ms,
+        last_store_time_ms=store.last_store_timestamp_ms,
         snapshot=state_log.snapshot,
         undispatched=lambda: ground.flushed() - ground.dispatched(),
         dispatch_lag_max=config.dispatch_lag_max,
         on_appended=lambda queues, end: ground.appended(puller, queues, end),
         on_clock_step=ground.clock_stepped,
         on_fault=ground.flusher.fail,
+        check_may_append=(lambda: None) if ground.term is None else ground.term.check_appends,
     )
-    state_log.connect(append, ground.flusher)
+    if not ground.appends:
+        append.close()
+    state_log.connect(append, ground.lasting)
     index = IndexReader(store.directory, ground.reader)
     queries = Queries(ground.reader, ground.queues, index, ground.dispatched, views.is_shown)
     sends = Sends(
@@ -120,6 +141,7 @@ async def build(ground: Ground) -> Built:
         ground.host,
         ground.committer,
         delay_levels_ms=config.store.delay_levels_ms,
+        group=group_sends(ground),
     )
     consuming = Consuming(
         Foundation(
@@ -135,7 +157,7 @@ async def build(ground: Ground) -> Built:
             ground.appender,
             ground.files,
             append,
-            ground.flusher,
+            ground.lasting,
             offsets,
             topics,
             views,
@@ -146,7 +168,11 @@ async def build(ground: Ground) -> Built:
             ground.reader,
             dispatched=ground.dispatched,
             confirmed=ground.confirmed,
+            lasts_to=ground.lasts_to,
+            flushed=ground.flushed,
+            end=ground.end,
             ring_reput=ground.ring_reput,
+            epoch=None if ground.term is None else ground.term.epoch,
         ),
         on_group_change=lambda: config_files.groups_changed(),
     )
@@ -157,7 +183,8 @@ async def build(ground: Ground) -> Built:
         consuming.offsets,
         lambda: state_log.delay_now(),
         clock,
-        flushed=ground.flushed,
+        flushed=ground.lasts_to,
+        epoch=epoch,
     )
 
     def topics_changed() -> None:
@@ -172,6 +199,8 @@ async def build(ground: Ground) -> Built:
         consuming.offsets,
         flushed=ground.flushed,
         foreign=_foreign_range(ground),
+        epoch=epoch,
+        on_recorded=None if ground.term is None else ground.epoch_recorded,
     )
     parts = Parts(
         sends,
@@ -187,7 +216,14 @@ async def build(ground: Ground) -> Built:
         consuming.delayed,
         consuming.retention,
     )
-    return Built(parts, append, consuming, state_log, config_files, opening)
+    return Built(parts, append, consuming, state_log, config_files, opening, state, offsets)
+
+
+def group_sends(ground: Ground) -> GroupSends | None:
+    """What a master's sends ask their group; None: there is none to ask."""
+    if ground.term is None or ground.confirmer is None:
+        return None
+    return GroupSends(ground.term, ground.confirmer, ground.flushed)
 
 
 def _foreign_range(ground: Ground) -> ForeignRange | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from services.broker.retention.retention import Policy, parse_hours
+from shared.cluster.config import ClusterConfig
 from shared.files.store_config import LocalStoreConfig, StoreConfig, parse_delay_levels
 from shared.runtime.config import setting
 from tidemark.formats.hosts import Host
@@ -28,6 +29,8 @@ class BrokerConfig:
     run_dir: Path | None = None
     """Sockets, and the positions page of a store that cannot be written. Default: STORE/run."""
     store: StoreConfig = dataclasses.field(default_factory=StoreConfig)
+    cluster: ClusterConfig = dataclasses.field(default_factory=ClusterConfig)
+    """The group that this node is one of; the same table for ha. Empty: the node is alone."""
 
     host: str = setting("127.0.0.1", says="0.0.0.0 opens the API to everybody who reaches the port")
     port: int = setting(8080, minimum=0, maximum=65_535, says="0 takes a free one")
@@ -211,6 +214,7 @@ class BrokerConfig:
         file_size = self.store.commit_log_file_size
         if file_size < 4096:
             raise ValueError(f"store.commit_log_file_size is {file_size}, less than 4096 bytes")
+        check_confirmed_or_alone(self.store, self.cluster)
         if self.request_size_max < self.message_size_max:
             raise ValueError(
                 f"request_size_max ({self.request_size_max}) is below message_size_max "
@@ -250,6 +254,24 @@ class BrokerConfig:
             if not address.is_unspecified:
                 return Host(address.packed, port)
         return Host(ipaddress.ip_address("127.0.0.1").packed, port)
+
+
+def check_confirmed_or_alone(store: StoreConfig, cluster: ClusterConfig) -> None:
+    """Raise ValueError unless exactly the nodes of a group show what is confirmed.
+
+    Alone, nobody would confirm anything; in a group, consumers would see what a failover takes
+    back.
+    """
+    confirmed = store.visible_after == "confirmed"
+    if confirmed != cluster.grouped:
+        raise ValueError(
+            f'store.visible_after is "{store.visible_after}", and '
+            + (
+                'a node of a group (cluster.nodes) needs "confirmed"'
+                if cluster.grouped
+                else "cluster.nodes is empty: a node alone confirms nothing"
+            )
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,8 +33,8 @@ WRITE_SHARE: Final = 20
 """A file that takes a second to write is written every twenty: it is only a cache."""
 GROUPS_AT_ONCE: Final = 500
 """Copied between two turns of the loop."""
-EPOCH: Final = 0
-"""Of a node alone: it has no epoch table."""
+ALONE: Final = 0
+"""Epoch of a node alone: it has no epoch table."""
 
 T = TypeVar("T")
 
@@ -102,8 +102,12 @@ class ConfigFiles:
         delay_now: Callable[[], DelayState],
         clock: Clock,
         flushed: Callable[[], int],
+        epoch: int = ALONE,
     ) -> None:
-        """state: as served. flushed: end of the log up to which the state is known."""
+        """state: as served. flushed: end of the log up to which the state is known, and epoch, in
+        a group, under which it was written.
+        """
+        self._epoch = epoch
         self._cache = JsonCache(store.disk, store.config_dir)
         self._state = state
         self._topics = topics
@@ -191,7 +195,7 @@ class ConfigFiles:
 
     async def _write(self, file: _File) -> None:
         version, now_ms = file.version(), self._clock.wall_ms()
-        covered = Covered(EPOCH, self._flushed())
+        covered = Covered(self._epoch, self._flushed())
         content = await self._content(file.name)
         cache = self._cache
 

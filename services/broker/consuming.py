@@ -16,7 +16,6 @@ from services.broker.append import Append
 from services.broker.config import BrokerConfig
 from services.broker.delay.build import make_delayed
 from services.broker.files_ahead import FilesAhead
-from services.broker.flusher import Flusher
 from services.broker.groups.commit_times import CommitTimes
 from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.consumer_groups import ConsumerGroups
@@ -29,6 +28,7 @@ from services.broker.groups.send_back import SendBack
 from services.broker.groups.stored_messages import StoredMessages
 from services.broker.groups.trace import Tracer
 from services.broker.groups.views import GroupViews
+from services.broker.lasting import Lasting
 from services.broker.messages import Rules
 from services.broker.metrics import BrokerMetrics
 from services.broker.pull import Puller
@@ -77,7 +77,7 @@ class Foundation(NamedTuple):
     appender: CommitLogAppender
     files_ahead: FilesAhead
     append: Append
-    flusher: Flusher
+    lasting: Lasting
     queue_offsets: QueueOffsets
     topics: Topics
     views: TopicViews
@@ -88,11 +88,15 @@ class Foundation(NamedTuple):
     reader: CommitLogReader
     dispatched: Callable[[], PhysicalOffset]
     confirmed: Callable[[], PhysicalOffset]
+    lasts_to: Callable[[], PhysicalOffset]
+    """End of what no crash takes back, and in a group no failover."""
+    flushed: Callable[[], PhysicalOffset]
+    """End of what is on disk."""
+    end: Callable[[], PhysicalOffset]
+    """Of the log."""
     ring_reput: Callable[[], object]
-
-    def flushed(self) -> PhysicalOffset:
-        """End of what is on disk."""
-        return self.appender.flushed
+    epoch: int | None
+    """That this node is master for; None: it is alone, or a slave."""
 
 
 class Consuming:
@@ -119,7 +123,7 @@ class Consuming:
             base.puller,
             base.metrics.groups,
             base.clock,
-            start_count=lambda: base.state_log.start_count,
+            start_count=lambda: base.state_log.start_count if base.epoch is None else base.epoch,
         )
         self._health = base.health
         self._delay_fault: str | None = None
@@ -129,13 +133,13 @@ class Consuming:
             base.positions,
             base.clock,
             base.append,
-            base.flusher,
+            base.lasting,
             base.state_log,
             base.queue_offsets,
             state=base.state,
             dispatched=base.dispatched,
-            flushed=base.flushed,
-            log_end=lambda: base.appender.appended,
+            flushed=base.lasts_to,
+            log_end=base.end,
             on_fault=self._delay_stands_still,
         )
         self._add_retention(base)
@@ -202,7 +206,7 @@ class Consuming:
         coordinator = self.groups.coordinator
         self.send_back = SendBack(
             base.append,
-            base.flusher,
+            base.lasting,
             messages,
             base.topics,
             self.configs,
@@ -214,7 +218,7 @@ class Consuming:
         )
         self.redrive = Redrive(
             base.append,
-            base.flusher,
+            base.lasting,
             DeadLetters(
                 messages,
                 base.topics,
@@ -236,7 +240,7 @@ class Consuming:
             coordinator,
             CommitTimes(base.queues, base.reader, base.dispatched),
             delay_levels_ms=levels_ms,
-            flushed=base.flushed,
+            flushed=base.lasts_to,
             dispatched=base.dispatched,
         )
 

@@ -112,6 +112,7 @@ class Flusher:
         self._flushed_at = clock.monotonic()
         self._gathers_from: float | None = None
         self._seen_in_line = 0
+        self._hurries = 0
         self._fault: StoreError | None = None
 
     def fail(self, fault: StoreError) -> None:
@@ -123,6 +124,15 @@ class Flusher:
         """Note that there are new bytes. Cheap: called for every append."""
         if self._first_at is None:
             self._first_at = self._clock.monotonic()
+            self._look_soon()
+
+    def hurry(self) -> None:
+        """Flush what is appended now at once: somebody waits, elsewhere, for more than the disk.
+
+        Call ``appended`` first, like with ``durable``.
+        """
+        self._hurries += 1
+        if not self._look_is_due:
             self._look_soon()
 
     def durable(self, end: PhysicalOffset, deadline: float = NO_DEADLINE) -> asyncio.Future[bool]:
@@ -177,7 +187,9 @@ class Flusher:
         if self._stopping and unflushed <= 0:
             self._end(None)
             return
-        in_line = len(self._waiting)
+        if unflushed <= 0:
+            self._hurries = 0  # whoever hurried was served by the flush in flight
+        in_line = len(self._waiting) + self._hurries
         now = self._clock.monotonic()
         if in_line and self._gathers(in_line, now):
             self._look_soon()
@@ -213,6 +225,7 @@ class Flusher:
     def _start(self) -> None:
         self._in_flight = True
         self._gathers_from, self._seen_in_line = None, 0
+        self._hurries = 0
         # Bytes appended from here on may miss this flush: their time starts anew.
         self._first_at = None
         self._orders.put(True)

@@ -1,7 +1,9 @@
 """The log of an open store, and what moves with it: appender, flusher, committer, queues, bells.
 
 Made before the state is known, because a start needs it to read the state. Before: ``open_store``.
-After: ``building`` makes what serves on it.
+After: ``building`` makes what serves on it. In a group there is one for each role that this
+process has, one after another, on the same readers: as a slave nothing is appended, and where the
+log ends is what ha says.
 """
 
 from __future__ import annotations
@@ -10,17 +12,20 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from services.broker.committer import Committer
 from services.broker.config import BrokerConfig
 from services.broker.files_ahead import FilesAhead
 from services.broker.flusher import Flusher, Pace
+from services.broker.lasting import Lasting
 from services.broker.metrics import BrokerMetrics
 from services.broker.open_store import OpenStore
 from services.broker.paced_bell import PacedBell
 from services.broker.pull import Puller
 from services.broker.queue_offsets import Queue
+from services.broker.replication.confirmer import Confirmer
+from services.broker.replication.term import Term
 from shared.files.commit_log import CommitLogReader
 from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.consume_queue import ConsumeQueues
@@ -29,12 +34,27 @@ from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from tidemark.clock import Clock
 from tidemark.errors import StoreError
+from tidemark.formats.checkpoint import Slot, Trouble
 from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
 
 REPUT: Final = "reput"
+HA: Final = "ha"
 PAGE_SIZE: Final = 4096
+
+
+class Readers(NamedTuple):
+    """The log and its queues, as they are read in every role."""
+
+    log: CommitLogReader
+    queues: ConsumeQueues
+
+    @classmethod
+    def of(cls, store: OpenStore) -> Readers:
+        """Of an open store."""
+        log = CommitLogReader(store.directory, store.positions)
+        return cls(log, ConsumeQueues(store.directory, log))
 
 
 class Ground:
@@ -49,8 +69,17 @@ class Ground:
         store: OpenStore,
         doorbell: Doorbell,
         port: int,
+        *,
+        readers: Readers | None = None,
+        term: Term | None = None,
     ) -> None:
-        """port: of the API, as records carry it."""
+        """port: of the API, as records carry it. readers: those of a node of a group; None: the
+        node is alone. term: that this node is master for; None: it is alone, or a slave.
+        """
+        self.term = term
+        self.grouped = readers is not None
+        self.appends = term is not None or not self.grouped
+        """Whether this process is the one that appends."""
         self.config = config
         self.clock = clock
         self.metrics = metrics
@@ -59,8 +88,7 @@ class Ground:
         self.doorbell = doorbell
         self.host = config.store_host(port)
         self.positions = store.positions
-        self.reader = CommitLogReader(store.directory, store.positions)
-        self.queues = ConsumeQueues(store.directory, self.reader)
+        self.reader, self.queues = Readers.of(store) if readers is None else readers
         self.appender = CommitLogAppender(
             store.directory,
             store.positions,
@@ -76,11 +104,15 @@ class Ground:
             on_change=self._writes_changed,
         )
         self._bell = PacedBell(doorbell, REPUT, clock)
+        self._ha_bell = PacedBell(doorbell, HA, clock) if term is not None else None
         self._shows_written = config.store.visible_after == "written"
         self.flusher = Flusher(
             self.appender, self._pace(), clock, metrics, on_flushed=self._flushed
         )
         self.committer = self._make_committer() if self.appender.pooled else None
+        self.confirmer = None if term is None else Confirmer(term, self.flusher, clock)
+        self.lasting: Lasting = self.flusher if self.confirmer is None else self.confirmer
+        """Whom to wait for until something lasts."""
 
     def _pace(self) -> Pace:
         config = self.config
@@ -113,6 +145,8 @@ class Ground:
         self.appender.prepare_next()
 
     def _writes_changed(self, failure: StoreError | None) -> None:
+        trouble = Trouble.NONE if failure is None else Trouble.DISK_FULL
+        self.positions.publish(Slot.BROKER_TROUBLE, trouble)
         if failure is None:
             for code in ("disk-full", "read-only-disk"):
                 self.health.clear_reason(code)
@@ -122,12 +156,16 @@ class Ground:
     def _flushed(self) -> None:
         if self.committer is not None:
             self.committer.flushed()
-        if self.committer is not None or not self._shows_written:
+        if self._ha_bell is not None:
+            self._ha_bell.ring()  # reput hears of it from ha, once it is confirmed
+        elif self.committer is not None or not self._shows_written:
             self._bell.ring()
 
     def _written(self) -> None:
         """More of the log is in its file."""
-        if self._shows_written:
+        if self._ha_bell is not None:
+            self._ha_bell.ring()
+        elif self._shows_written:
             self._bell.ring()
 
     # -- how far it is ---------------------------------------------------------------------------
@@ -142,7 +180,19 @@ class Ground:
 
     def flushed(self) -> PhysicalOffset:
         """End of what is on disk."""
+        if not self.appends:
+            return PhysicalOffset(self.positions.get(Slot.FLUSHED))
         return self.appender.flushed
+
+    def lasts_to(self) -> PhysicalOffset:
+        """End of what no crash takes back, and in a group no failover."""
+        return self.confirmed() if self.grouped else self.appender.flushed
+
+    def end(self) -> PhysicalOffset:
+        """End of the log."""
+        if not self.appends:
+            return PhysicalOffset(self.positions.get(Slot.WRITTEN))
+        return self.appender.appended
 
     # -- the life --------------------------------------------------------------------------------
 
@@ -160,6 +210,16 @@ class Ground:
     def ring_reput(self) -> None:
         """Wake reput."""
         self.doorbell.ring(REPUT)
+
+    def epoch_recorded(self, end: PhysicalOffset) -> None:
+        """The record that opens the epoch is in the log and ends there: ha waits for it."""
+        self.positions.publish(Slot.EPOCH_RECORD_END, end)
+        self.flusher.hurry()
+        self.ring_ha()
+
+    def ring_ha(self) -> None:
+        """Wake ha."""
+        self.doorbell.ring(HA)
 
     def appended(self, puller: Puller, queues: Iterable[Queue], end: PhysicalOffset) -> None:
         """These queues got messages, which are in the log up to end."""

@@ -78,7 +78,8 @@ class ProduceRequest(NamedTuple):
     message_count: int
     picks: int | list[Pick] | None
     """None: no message names a queue. A number: all name that one. Else one pick per message."""
-    ack: AckLevel
+    ack: AckLevel | None
+    """None: the sender asks for none; a group promises as much as it has."""
     timeout_ms: int
     delays: list[Delay | None] | None = None
     """One per message; None: no message waits."""
@@ -91,7 +92,10 @@ class Rules(NamedTuple):
     """Bytes of one body."""
     record_crc: bool
     """Whether the store adds the record CRC property, which needs its 20 bytes of properties."""
-    ack_default: AckLevel = AckLevel.DISK
+    ack_default: AckLevel | None = AckLevel.DISK
+    """Of a request that asks for none; None in a group, where it depends on the moment."""
+    timeout_ms_default: int = ACK_TIMEOUT_MS_DEFAULT
+    """Of a request that names none."""
     delay_levels_ms: tuple[int, ...] = ()
     """[0] is the delay of level 1."""
 
@@ -148,7 +152,7 @@ def parse_produce(
         picks=_common(picks),
         ack=rules.ack_default if ack is None else AckLevel(one_of(ack, "ack", list(AckLevel))),
         timeout_ms=(
-            ACK_TIMEOUT_MS_DEFAULT
+            rules.timeout_ms_default
             if timeout_ms is None
             else whole_number(timeout_ms, "timeout_ms", 1, ACK_TIMEOUT_MS_MAX)
         ),

@@ -89,6 +89,11 @@ class OpenStore:
         assert self._recovered is not None, "recover comes first"
         return self._recovered
 
+    @property
+    def last_store_timestamp_ms(self) -> int:
+        """Of the newest record that recovery looked at; 0 if there was none."""
+        return self.recovered.last_store_timestamp_ms
+
     async def recover(self, progress: Callable[[int, int], None], stop: asyncio.Event) -> None:
         """Find the end of the log, in a thread. Raises CorruptRecord. Ends early if stop is set."""
 

@@ -185,6 +185,12 @@ def bodies(schema: Schema) -> Schema:
     return {JSON: {"schema": schema}, MSGPACK: {"schema": schema}}
 
 
+def _default_level(rules: Rules) -> str:
+    if rules.ack_default is None:
+        return "replicated while the in-sync set has two members or more, else disk"
+    return rules.ack_default.value
+
+
 def schemas(rules: Rules) -> dict[str, Schema]:
     """All schemas by name."""
     number = {"type": "integer"}
@@ -235,7 +241,7 @@ def schemas(rules: Rules) -> dict[str, Schema]:
                 "ack": {
                     "type": ["string", "null"],
                     "enum": [*(level.value for level in AckLevel), None],
-                    "description": f"Level to wait for; default {rules.ack_default.value}.",
+                    "description": f"Level to wait for; default {_default_level(rules)}.",
                 },
                 "make_unique_ids": or_null(
                     {
@@ -245,7 +251,11 @@ def schemas(rules: Rules) -> dict[str, Schema]:
                     }
                 ),
                 "timeout_ms": or_null(
-                    integer(1, ACK_TIMEOUT_MS_MAX, "Longest wait for the level; default 3000.")
+                    integer(
+                        1,
+                        ACK_TIMEOUT_MS_MAX,
+                        f"Longest wait for the level; default {rules.timeout_ms_default}.",
+                    )
                 ),
             },
             ["messages"],

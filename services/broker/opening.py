@@ -30,8 +30,8 @@ from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
 
-EPOCH: Final = 0
-"""Of a node alone."""
+ALONE: Final = 0
+"""Epoch in the records of a node alone."""
 
 
 class AdoptingTopics(Protocol):
@@ -47,6 +47,10 @@ class OpeningLog(Protocol):
 
     async def append_state(self, body: bytes) -> PhysicalOffset:
         """Append a record, durable on return."""
+        ...
+
+    async def append_soon(self, body: bytes) -> PhysicalOffset:
+        """Append a record, not durable yet."""
         ...
 
     async def append_snapshot(self, state: BrokerState | None = None) -> PhysicalOffset:
@@ -71,8 +75,15 @@ class Opening:
         *,
         flushed: Callable[[], int],
         foreign: ForeignRange | None,
+        epoch: int = ALONE,
+        on_recorded: Callable[[PhysicalOffset], None] | None = None,
     ) -> None:
-        """state: as served. foreign: what recovery says that RocketMQ wrote; None: nothing."""
+        """state: as served. foreign: what recovery says that RocketMQ wrote; None: nothing.
+        epoch: that this start of a master opens. on_recorded: called in the step in which the
+        record of the start is appended, with its end; None: the record is waited for.
+        """
+        self._epoch = epoch
+        self._on_recorded = on_recorded
         self._state = state
         self._log = state_log
         self._files = files
@@ -84,7 +95,8 @@ class Opening:
         """Code of what the disk answers, while it takes no writes."""
 
     async def run(self, stop: asyncio.Event) -> bool:
-        """Append them, durable on return, and write the JSON files; False if stopped before."""
+        """Append them and write the JSON files; False if stopped before. Durable on return, but for
+        the record of a master's start: the group confirms that later."""
         left = await self._files.read_foreign(state_known=self._state.is_known)
         steps: tuple[Callable[[], Awaitable[bool]], ...] = (
             self._record_range,
@@ -160,8 +172,11 @@ class Opening:
         return True
 
     async def _record_start(self) -> bool:
-        record = EpochRecord(self._flushed(), EPOCH, self._state.start_count + 1)
-        await self._log.append_state(records.encode(record))
+        record = EpochRecord(self._flushed(), self._epoch, self._state.start_count + 1)
+        if self._on_recorded is None:
+            await self._log.append_state(records.encode(record))
+        else:
+            self._on_recorded(await self._log.append_soon(records.encode(record)))
         self._state.apply(record)
         return True
 

@@ -23,6 +23,8 @@ from services.broker.delay.placing import Wait
 from services.broker.flusher import Flusher
 from services.broker.messages import AckLevel, Pick, ProduceRequest
 from services.broker.metrics import SIZE_BUCKETS, BrokerMetrics
+from services.broker.replication.group_sends import GroupSends
+from services.broker.replication.promises import Promise
 from services.broker.topics import Topics
 from tidemark.clock import Clock
 from tidemark.errors import (
@@ -46,7 +48,7 @@ _UNIQUE_ID: Final = properties.UNIQ_KEY.encode("ascii")
 class Sent:
     """An answered send: what was stored where, shown only when it is asked for."""
 
-    __slots__ = ("_appended", "_entries", "_positions", "_runs", "_waits", "level")
+    __slots__ = ("_appended", "_entries", "_positions", "_runs", "_waits", "copies", "level")
 
     def __init__(
         self,
@@ -62,6 +64,7 @@ class Sent:
         none waits.
         """
         self.level = level
+        self.copies = COPIES
         self._entries = entries
         self._runs = runs
         self._appended = appended
@@ -78,7 +81,7 @@ class Sent:
             run.entries,
             appended.sizes,
             level=self.level.value,
-            copies=COPIES,
+            copies=self.copies,
             host=hosts.encode(run.store_host),
             queue=run.queue_id,
             first_queue_offset=appended.firsts[0],
@@ -90,7 +93,7 @@ class Sent:
         """The body of the answer as a value."""
         return {
             "status": "PUT_OK",
-            "ack": {"level": self.level.value, "copies": COPIES},
+            "ack": {"level": self.level.value, "copies": self.copies},
             "results": self.results(),
         }
 
@@ -178,9 +181,10 @@ class Sends:
         store_host: Host,
         committer: Committer | None = None,
         delay_levels_ms: Sequence[int] = (),
+        group: GroupSends | None = None,
     ) -> None:
         """committer: of a pooled log; without one, what is appended is in the file at once.
-        delay_levels_ms: [0] is the delay of level 1.
+        delay_levels_ms: [0] is the delay of level 1. group: of a master; None: the node is alone.
         """
         self._append = append
         self._flusher = flusher
@@ -190,6 +194,7 @@ class Sends:
         self._metrics = metrics
         self._store_host = store_host
         self._delay_levels_ms = delay_levels_ms
+        self._group = group
         self._turns: dict[str, int] = {}
         # Every series is looked up once: by its labels it costs more than the counting itself.
         self._counters: dict[str, _TopicCounters] = {}
@@ -204,12 +209,12 @@ class Sends:
         everything is, also if the node stops before the level is reached.
         """
         started = self._clock.monotonic()
-        entries, message_count, picks, level, timeout_ms, delays = request
-        if level is AckLevel.REPLICATED:
-            raise NotEnoughReplicas(
-                "ack=replicated needs a second copy, and this node is alone. Nothing was stored.",
-                "Ask for ack=disk, or run a group with slaves.",
-            )
+        entries, message_count, picks, asked, timeout_ms, delays = request
+        group = self._group
+        if group is None:
+            level, promised = self._alone(asked), None
+        else:
+            level, _, _ = promised = group.admit(asked)
         queue_count = (await self._topics.for_sending(topic)).queues
         born_ms = self._clock.wall_ms()
         common = (born_host, self._store_host, born_ms)
@@ -237,18 +242,48 @@ class Sends:
         waiting = 0 if waits is None else sum(wait is not None for wait in waits)
         self._count(topic, entries, message_count, appended, waiting)
         sent = Sent(level, entries, runs, appended, positions, waits)
+        deadline = started + timeout_ms / 1000
         try:
-            if level is AckLevel.DISK:
-                deadline = started + timeout_ms / 1000
-                if not await self._flusher.durable(appended.end, deadline):
-                    raise await self._out_of_time(timeout_ms, sent, appended)
-            elif self._committer is not None:
-                await self._committer.committed(appended.end)
+            if group is not None and promised is not None and promised.by_the_group:
+                in_time = await group.confirmed(appended.end, deadline)
+            elif level is AckLevel.DISK:
+                in_time = await self._flusher.durable(appended.end, deadline)
+            else:
+                in_time = self._committer is None or await self._committer.committed(appended.end)
         except NotServing as stopping:
             raise _stopped(sent) from stopping
-        self._put_duration[level].observe(self._clock.monotonic() - started)
+        if not in_time:
+            raise await self._out_of_time(timeout_ms, sent, appended)
+        if group is not None and promised is not None:
+            # From here to the answer's last byte nothing is awaited that could take another turn of
+            # the loop: what is true now is true when it leaves.
+            self._say_reached(group, promised, sent, appended)
+        self._put_duration[sent.level].observe(self._clock.monotonic() - started)
         self._put_ok()
         return sent
+
+    def _alone(self, asked: AckLevel | None) -> AckLevel:
+        """The level that a send waits for on a node alone. Raises NotEnoughReplicas."""
+        if asked is AckLevel.REPLICATED:
+            raise NotEnoughReplicas(
+                "ack=replicated needs a second copy, and this node is alone. Nothing was stored.",
+                "Ask for ack=disk, or run a group with slaves.",
+            )
+        return AckLevel.DISK if asked is None else asked
+
+    def _say_reached(
+        self, group: GroupSends, promised: Promise, sent: Sent, appended: Appended
+    ) -> None:
+        """Write into the answer what is true now. Raises AckTimeout if that is no success."""
+        said = group.reached(promised)
+        if said is None:
+            raise self._not_reached(
+                f"level {promised.level.value} was not reached before the group or this node's "
+                "part in it changed",
+                sent,
+                appended,
+            )
+        sent.level, sent.copies = said
 
     def _turn(self, topic: str, queue_count: int) -> int:
         """The queue whose turn it is among those of the topic."""
@@ -301,13 +336,19 @@ class Sends:
         """What a sender is told whose messages are not durable in time."""
         if self._committer is not None:
             await self._committer.committed(appended.end)  # before level memory is claimed
+        why = f"{sent.level.value} was not within {timeout_ms} ms"
+        return self._not_reached(why, sent, appended, timeout_ms=timeout_ms)
+
+    def _not_reached(self, why: str, sent: Sent, appended: Appended, **facts: int) -> AckTimeout:
+        """What a sender is told whose messages are stored, with the level that is sure."""
         results = sent.results()
+        on_disk = self._group is not None and self._group.is_on_disk(appended.end)
+        level = AckLevel.DISK if on_disk else AckLevel.MEMORY
         return AckTimeout(
-            f"{len(results)} messages are stored, level memory is reached, and {sent.level.value} "
-            f"was not within {timeout_ms} ms. The outcome is unknown: they may yet be durable, or "
-            "be lost with the node.",
+            f"{len(results)} messages are stored, level {level.value} is reached, and {why}. The "
+            "outcome is unknown: they may yet be durable, or be lost with the node.",
             "Do not send them again without looking for them; see the results.",
-            ack={"level": AckLevel.MEMORY.value, "copies": COPIES},
+            ack={"level": level.value, "copies": COPIES},
             results=results,
-            timeout_ms=timeout_ms,
+            **facts,
         )

@@ -20,7 +20,6 @@ from services.broker.gate import Gate
 from services.broker.http_requests import Bodies, born_host
 from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
 from services.broker.messages import (
-    ACK_TIMEOUT_MS_DEFAULT,
     AckLevel,
     ProduceRequest,
     Rules,
@@ -103,7 +102,7 @@ class SendCall:
                     plain.message_count,
                     plain.queue,
                     rules.ack_default if plain.ack is None else LEVELS[plain.ack],
-                    ACK_TIMEOUT_MS_DEFAULT if plain.timeout_ms is None else plain.timeout_ms,
+                    rules.timeout_ms_default if plain.timeout_ms is None else plain.timeout_ms,
                 )
         return parse_produce(
             encodings.decode(body, encoding),

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from services.broker.append import Append, Appended
-from services.broker.flusher import Flusher
+from services.broker.lasting import Lasting
 from services.broker.queue_offsets import QueueOffsets
 from services.broker.snapshot_places import SnapshotPlaces
 from shared.state import records
@@ -56,11 +56,13 @@ class StateLog:
         *,
         flushed: Callable[[], int],
         file_size: int,
+        lasting: Callable[[], int] | None = None,
         log_start: Callable[[], int] = lambda: 0,
     ) -> None:
         """state: as replayed; this object takes it over. flushed: the durable mark of records.
 
-        log_start: the log's smallest physical offset.
+        lasting: end of what no crash and no failover takes back; by default the same. log_start:
+        the log's smallest physical offset.
         """
         self._appended = state
         self._queue_offsets = queue_offsets
@@ -68,6 +70,7 @@ class StateLog:
         self._host = host
         self._flushed = flushed
         self._file_size = file_size
+        self._lasting_end = lasting if lasting is not None else flushed
         self._log_start = log_start
         self._files_to_skip = 0
         self._slices: deque[bytes] = deque()
@@ -77,7 +80,7 @@ class StateLog:
         self._tells_served = True
         self._more = asyncio.Event()
         self._append: Append | None = None
-        self._flusher: Flusher | None = None
+        self._lasting: Lasting | None = None
         self.offsets_now: Callable[[], Mapping[str, Mapping[TopicQueue, int]]] = lambda: (
             self._appended.offsets
         )
@@ -85,18 +88,18 @@ class StateLog:
         self.delay_now: Callable[[], DelayState] = lambda: self._appended.delay
         """Delay progress: whatever it says is delivered has been appended."""
 
-    def connect(self, append: Append, flusher: Flusher) -> None:
+    def connect(self, append: Append, lasting: Lasting) -> None:
         """Tell where records go; append asks for snapshots from then on."""
-        self._append, self._flusher = append, flusher
+        self._append, self._lasting = append, lasting
         append.on_snapshot = self._placed
 
     @property
     def snapshot_start(self) -> PhysicalOffset | None:
-        """Where the newest snapshot that is whole and on disk begins; None: there is none.
+        """Where the newest snapshot that is whole and lasts begins; None: there is none.
 
         The file that holds it must stay, and all behind it: what is before can go.
         """
-        return self._places.newest(self._flushed())
+        return self._places.newest(self._lasting_end())
 
     @property
     def start_count(self) -> int:
@@ -152,8 +155,8 @@ class StateLog:
 
     async def durable(self, end: PhysicalOffset) -> None:
         """Return when the log is on disk up to end. Raises NotServing if the node stops before."""
-        assert self._flusher is not None
-        await self._flusher.durable(end)
+        assert self._lasting is not None
+        await self._lasting.durable(end)
 
     def _append_now(self, bodies: Sequence[bytes]) -> Appended:
         assert self._append is not None, "connected before anything is served"

@@ -8,6 +8,7 @@ Before: reput has dispatched the recovered log. After: ``topics``, ``groups`` an
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from services.broker.queue_offsets import QueueOffsets
@@ -156,7 +157,9 @@ def _decoded(stored: Record) -> StateRecord:
         return OtherRecord(0, UnreadableState.code, records.VERSION)
 
 
-def next_offsets(recovered: dict[tuple[str, int], QueueOffset], state: BrokerState) -> QueueOffsets:
+def next_offsets(
+    recovered: Mapping[tuple[str, int], QueueOffset], state: BrokerState
+) -> QueueOffsets:
     """The table to start with: the larger of what recovery and the newest snapshot know."""
     table = QueueOffsets(recovered)
     for queue, offset in state.next_queue_offsets.items():
@@ -165,7 +168,7 @@ def next_offsets(recovered: dict[tuple[str, int], QueueOffset], state: BrokerSta
 
 
 def expired_queues(
-    recovered: dict[tuple[str, int], QueueOffset], state: BrokerState
+    recovered: Mapping[tuple[str, int], QueueOffset], state: BrokerState
 ) -> dict[tuple[str, int], int]:
     """Queues that hold nothing any more, and the next offset of each.
 

@@ -12,7 +12,7 @@ from services.broker.delay.level_queues import LevelQueues
 from services.broker.delay.slices import Slices
 from services.broker.delay.timer_queue import TimerQueue
 from services.broker.delay.waiting import Ends, Waiting
-from services.broker.flusher import Flusher
+from services.broker.lasting import Lasting
 from services.broker.queue_offsets import QueueOffsets
 from services.broker.state_log import StateLog
 from shared.files.commit_log import CommitLogReader
@@ -38,7 +38,7 @@ def make_delayed(
     positions: Positions,
     clock: Clock,
     append: Append,
-    flusher: Flusher,
+    lasting: Lasting,
     state_log: StateLog,
     offsets: QueueOffsets,
     *,
@@ -85,7 +85,7 @@ def make_delayed(
     delivery = Delivery(
         waiting,
         append,
-        flusher,
+        lasting,
         state_log,
         clock,
         state=lambda: state_log.delay_now(),

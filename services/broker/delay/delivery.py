@@ -22,7 +22,7 @@ from services.broker.append import Append
 from services.broker.delay.progress import Progress
 from services.broker.delay.slices import Slice
 from services.broker.delay.waiting import Ends, Look, Waiting
-from services.broker.flusher import Flusher
+from services.broker.lasting import Lasting
 from services.broker.state_log import StateLog
 from shared.state import records
 from shared.state.records import DelayRecord
@@ -64,7 +64,7 @@ class Delivery:
         self,
         waiting: Waiting,
         append: Append,
-        flusher: Flusher,
+        lasting: Lasting,
         state_log: StateLog,
         clock: Clock,
         *,
@@ -84,7 +84,7 @@ class Delivery:
         """
         self._waiting = waiting
         self._append = append
-        self._flusher = flusher
+        self._lasting = lasting
         self._state_log = state_log
         self._clock = clock
         self._state = state
@@ -291,12 +291,12 @@ class Delivery:
                 return
         if self._flush is None:
             self._flush_end = self._appended
-            self._flush = asyncio.ensure_future(self._flusher.durable(self._appended))
+            self._flush = asyncio.ensure_future(self._lasting.durable(self._appended))
             self._flush.add_done_callback(_seen)
 
     async def keep(self) -> None:
         """Let the thread keep what it did, once all that it follows from is on disk."""
-        await self._flusher.durable(self._appended)
+        await self._lasting.durable(self._appended)
         await self.in_thread(self._waiting.commit)
         self._unkept_since = None
 
@@ -304,7 +304,7 @@ class Delivery:
         """Append a record of cancellations in one step with their taking effect; then on disk."""
         self._appended = await self._state_log.append_soon(records.encode(record))
         self.known().cancel(record.cancelled)
-        await self._flusher.durable(self._appended)
+        await self._lasting.durable(self._appended)
 
     def look_again(self) -> None:
         """Look at everything in the next turn."""

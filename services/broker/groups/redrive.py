@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from services.broker import queue_choice
 from services.broker.append import Append
-from services.broker.flusher import Flusher
 from services.broker.groups.dead_letters import (
     BYTES_AT_ONCE,
     LETTERS_AT_ONCE,
@@ -27,6 +26,7 @@ from services.broker.groups.dead_letters import (
     LetterFilter,
     Redriven,
 )
+from services.broker.lasting import Lasting
 from services.broker.topics import Topics, check_user_name
 from tidemark.errors import (
     AckTimeout,
@@ -129,7 +129,7 @@ class Redrive:
     def __init__(
         self,
         append: Append,
-        flusher: Flusher,
+        lasting: Lasting,
         letters: DeadLetters,
         topics: Topics,
         configs: GroupConfigs,
@@ -144,7 +144,7 @@ class Redrive:
         one of so many queues, for a letter without sharding key.
         """
         self._append = append
-        self._flusher = flusher
+        self._lasting = lasting
         self.letters = letters
         """Where the letters are; also for who only wants to see them."""
         self._topics = topics
@@ -301,7 +301,7 @@ class Redrive:
     async def _durable(self, call: _Call) -> None:
         assert call.end is not None
         try:
-            await self._flusher.durable(call.end)
+            await self._lasting.durable(call.end)
         except NotServing as stopping:
             raise AckTimeout(
                 f"the node stops: {call.redriven} dead letters are sent again, and that is not on "

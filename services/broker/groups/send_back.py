@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from services.broker.append import Append
-from services.broker.flusher import Flusher
 from services.broker.groups.coordinator import not_assigned
 from services.broker.groups.counters import GroupCounters
 from services.broker.groups.stored_messages import Place, StoredMessages
+from services.broker.lasting import Lasting
 from services.broker.topics import Topics, check_consumed
 from shared.state.values import GroupConfig
 from tidemark.errors import (
@@ -95,7 +95,7 @@ class SendBack:
     def __init__(
         self,
         append: Append,
-        flusher: Flusher,
+        lasting: Lasting,
         messages: StoredMessages,
         topics: Topics,
         configs: GroupConfigs,
@@ -111,7 +111,7 @@ class SendBack:
         properties may take, without the record CRC. pick: one of so many retry queues.
         """
         self._append = append
-        self._flusher = flusher
+        self._lasting = lasting
         self._messages = messages
         self._topics = topics
         self._configs = configs
@@ -216,7 +216,7 @@ class SendBack:
         if verdict.dead:
             self._counters.dead(group, send_back.original_topic(stored))
         try:
-            await self._flusher.durable(appended.end)
+            await self._lasting.durable(appended.end)
         except NotServing as stopping:
             raise AckTimeout(
                 "the node stops: the message is sent back, and that is not on disk yet. The "

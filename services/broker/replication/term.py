@@ -1,0 +1,92 @@
+"""One epoch that this start of the broker serves, as whoever appends or answers asks for it.
+
+What ha says of it is in the page (``shared.cluster.grant``); nothing of that is remembered here, so
+that a process that slept finds out with its next look. Before: ha granted the epoch. After:
+``confirmer`` and ``promises`` ask before every answer.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shared.cluster import grant
+from shared.cluster.grant import Slots
+from tidemark.clock import Clock
+from tidemark.errors import Fenced, SwitchingOver
+from tidemark.formats.checkpoint import NodeRole, Slot
+
+
+class InSync(NamedTuple):
+    """The published in-sync set, as ha says it."""
+
+    size: int
+    """Members, this node included; 0: not known."""
+    least: int
+    """Fewer may not acknowledge."""
+
+
+class Term:
+    """One grant. All calls are a few loads of one page."""
+
+    def __init__(self, slots: Slots, clock: Clock, *, epoch: int, nonce: int) -> None:
+        """nonce: of this start of the broker."""
+        self.epoch = epoch
+        self._slots = slots
+        self._clock = clock
+        self._nonce = nonce
+
+    @property
+    def stands(self) -> bool:
+        """Whether ha has not taken the epoch back."""
+        return grant.stands(self._slots, epoch=self.epoch, nonce=self._nonce)
+
+    @property
+    def may_answer(self) -> bool:
+        """Whether an answer that speaks for the group may leave in this step of the loop."""
+        return grant.may_answer(
+            self._slots, epoch=self.epoch, nonce=self._nonce, now_boot_ms=self._clock.boot_ms()
+        )
+
+    @property
+    def is_master(self) -> bool:
+        """Whether the group has confirmed the record that opens the epoch."""
+        return self.stands and self._slots.get(Slot.ROLE) == NodeRole.MASTER
+
+    @property
+    def in_sync(self) -> InSync:
+        """The set as it is published now."""
+        get = self._slots.get
+        return InSync(get(Slot.IN_SYNC_SIZE), get(Slot.MIN_IN_SYNC))
+
+    @property
+    def confirmed(self) -> int:
+        """End of what every member of the set has on disk."""
+        return self._slots.get(Slot.CONFIRM)
+
+    def check_appends(self) -> None:
+        """Raise Fenced unless the grant stands: the first thing of every append."""
+        if not self.stands:
+            raise fenced("Nothing was stored.")
+
+    def check_sends(self) -> None:
+        """Raise Fenced or SwitchingOver unless senders may be answered. Nothing was stored."""
+        if not self.may_answer:
+            raise fenced("Nothing was stored.")
+        if self._slots.get(Slot.SENDS_HELD):
+            raise SwitchingOver(
+                "the master is being switched on purpose. Nothing was stored; reading goes on.",
+                "Try again: within two seconds the next master takes sends.",
+            )
+
+    def check_reads(self) -> None:
+        """Raise Fenced unless what is read here is what the group has."""
+        if not self.may_answer:
+            raise fenced("Nothing is read.")
+
+
+def fenced(safe: str) -> Fenced:
+    """What a caller is told while the lease is over, lost or about to be."""
+    return Fenced(
+        f"this node was the master, and its lease is over or lost. {safe}",
+        "Try again: GET /v1/cluster names the master as soon as there is one.",
+    )

@@ -1,0 +1,1 @@
+"""Tests of the broker of a node of a group."""
