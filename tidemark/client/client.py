@@ -44,17 +44,20 @@ SESSION_MS: Final = 30_000
 
 
 def connect(
-    url: str = DEFAULT_URL,
+    url: str | Sequence[str] = DEFAULT_URL,
     *,
     linger_ms: float = 0.0,
-    retry_for_s: float = 10.0,
+    retry_for_s: float = 15.0,
     limits: Limits | None = None,
 ) -> Client:
-    """A client for the broker at ``url``; use it with ``async with``.
+    """A client for the broker at ``url``, or for the group that it is a node of; use it with
+    ``async with``.
 
-    Nothing is connected yet: connections are made by the first call, and again after a broker's
-    restart. linger_ms: wait so long for more messages before a request leaves. retry_for_s: how
-    long a call that may safely be repeated is.
+    Nothing is connected yet: connections are made by the first call, and again after a restart or
+    a failover; the other nodes of a group are learned from any of them. Several URLs help where
+    one of the nodes may be away at that moment. linger_ms: wait so long for more messages before a
+    request leaves. retry_for_s: how long a call that may safely be repeated is; longer than a
+    failover takes.
     """
     bounds = limits if limits is not None else Limits()
     return Client(Connection(url, retry_for_s=retry_for_s), bounds._replace(linger_ms=linger_ms))
@@ -109,9 +112,11 @@ class Client:
 
         At most one of delay_level (1: the store's shortest), delay_ms, and deliver_at (a datetime
         with time zone, or milliseconds since 1970) keeps it from consumers until its time. ack:
-        ``memory`` or ``disk``; None takes the broker's default. Raises DelayOutOfRange; AckTimeout
-        when the message is stored but the level was not reached in ``timeout_ms``; Unreachable when
-        there was no answer: then it may be stored, and it is not sent again by itself.
+        ``memory``, ``disk`` or ``replicated``; None takes the broker's default. What may have been
+        stored is sent again with the same unique id, and stored once, for as long as the client
+        repeats calls. Then AckTimeout is raised if it is stored and the level was not reached, each
+        time, in ``timeout_ms``; Unreachable if there was no answer: it may be stored. Raises
+        DelayOutOfRange.
         """
         check(body, keys)
         message = outgoing(

@@ -1,7 +1,9 @@
-"""HTTP to one broker: pool, encodings, errors, repetition. Knows no call by name.
+"""HTTP to a broker, or to the master of a group: pool, encodings, errors, repetition.
 
-A broker that restarts costs a retry, not a new client: connections are made on demand, and what may
-be repeated (``retries``) is, with growing pauses, for up to ``retry_for_s``. Bodies are msgpack.
+A broker that restarts costs a retry, not a new client, and so does a failover: connections are
+made on demand, what may be repeated (``retries``) is, with growing pauses, for up to
+``retry_for_s``, and the master is looked for (``nodes``) when the one of before is not it any more.
+Bodies are msgpack. Knows no call by name but the one that tells the nodes of a group.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import asyncio
 import functools
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, NamedTuple, cast
@@ -21,11 +23,17 @@ import msgpack
 from yarl import URL
 
 from tidemark import errors
+from tidemark.client.nodes import Nodes
 from tidemark.client.retries import Failure, delay_s, failure_of, may_repeat
 
 MSGPACK: Final = "application/msgpack"
 RECORDS: Final = "application/vnd.tidemark.records"
 CONNECT_TIMEOUT_S: Final = 5.0
+CONNECT_TIMEOUT_GROUP_S: Final = 1.0
+"""Of one node among several: a lost one must not hold up the way to the next."""
+CLUSTER: Final = "/v1/cluster"
+LEARN_AFTER_S: Final = 5.0
+"""A group is asked for its nodes at most so often."""
 ANSWER_SIZE_MAX: Final = 256 << 20
 """An answer that announces more than this is refused: the caller bounds what it asks for."""
 
@@ -57,26 +65,41 @@ class Answer(NamedTuple):
 
 
 class Connection:
-    """A pool of HTTP connections to one broker."""
+    """A pool of HTTP connections to one broker, or to the nodes of one group."""
 
     def __init__(
         self,
-        url: str,
+        urls: str | Sequence[str],
         *,
-        retry_for_s: float = 10.0,
+        retry_for_s: float = 15.0,
         answer_timeout_s: float = 30.0,
         connections_max: int = 100,
     ) -> None:
-        """url: scheme, host and port. retry_for_s: 0 never repeats a call by itself."""
-        base = URL(url)
-        if base.scheme not in ("http", "https") or not base.host:
-            raise ValueError(f"not a broker's URL: {url!r}; it looks like http://localhost:8080")
-        self.url = str(base).rstrip("/")
+        """urls: scheme, host and port, of one node or of several. retry_for_s: 0 never repeats a
+        call by itself. connections_max: to all nodes together.
+        """
+        given = [urls] if isinstance(urls, str) else list(urls)
+        if not given:
+            raise ValueError("no URL of a broker")
+        self._nodes = Nodes([_base(url) for url in given])
         self._retry_for_s = retry_for_s
         self._answer_timeout_s = answer_timeout_s
         self._connections_max = connections_max
         self._session: aiohttp.ClientSession | None = None
         self._held: aiohttp.ClientSession | None = None
+        self._learning: asyncio.Task[None] | None = None
+        self._learn_at: float | None = 0.0
+        """On the loop's clock; None: who answers is in no group."""
+
+    @property
+    def url(self) -> str:
+        """Of the node that is asked now."""
+        return self._nodes.current
+
+    @property
+    def retries(self) -> bool:
+        """Whether calls are repeated at all."""
+        return self._retry_for_s > 0
 
     async def __aenter__(self) -> Connection:
         self._session = _session(self._connections_max)
@@ -91,6 +114,9 @@ class Connection:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._learning is not None:
+            self._learning.cancel()
+            await asyncio.gather(self._learning, return_exceptions=True)
         sessions = self._session, self._held
         self._session = self._held = None
         for session in sessions:
@@ -104,6 +130,7 @@ class Connection:
         *,
         query: Mapping[str, object] | None = None,
         body: Mapping[str, object] | None = None,
+        again: Mapping[str, object] | None = None,
         idempotent: bool,
         accept: str = MSGPACK,
         wait_s: float = 0.0,
@@ -113,13 +140,15 @@ class Connection:
     ) -> Answer:
         """Make one call; repeat it while that is safe and time is left.
 
-        path: quoted (see ``path``). query: None values are left out. wait_s: how long the broker
-        may hold the call on purpose, added to the time-out. retry_for_s, answer_timeout_s: other
-        bounds than the client's. is_held: takes no place in the pool from other calls. Raises the
-        typed error of the code that the broker named, Unreachable if it named none.
+        path: quoted (see ``path``). query: None values are left out. again: the body from then on
+        that the broker may have carried out the call once; with it a call is idempotent. wait_s:
+        how long the broker may hold the call on purpose, added to the time-out. retry_for_s,
+        answer_timeout_s: other bounds than the client's. is_held: takes no place in the pool from
+        other calls. Raises the typed error of the code that the broker named, Unreachable if it
+        named none.
         """
         with _utf8(errors.BadRequest, "a value of the request"):
-            url = URL(self.url + path + _query(query), encoded=True)
+            rest = path + _query(query)
             data = None if body is None else cast(bytes, msgpack.packb(body))
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + (self._retry_for_s if retry_for_s is None else retry_for_s)
@@ -129,18 +158,69 @@ class Connection:
         attempt = 0
         while True:
             attempt += 1
+            node = self._nodes.current
+            url = URL(node + rest, encoded=True)
             try:
-                return await self._once(
+                answer = await self._once(
                     method, url, data, accept=accept, timeout_s=timeout_s, is_held=is_held
                 )
             except _Failed as failed:
-                pause_s = delay_s(attempt, jitter=random.random())
+                failure = failed.failure
+                pause_s = self._pause_s(node, failed, attempt)
                 if (
-                    not may_repeat(failed.failure, idempotent=idempotent)
+                    not may_repeat(failure, idempotent=idempotent or again is not None)
                     or loop.time() + pause_s > give_up_at
                 ):
                     raise failed.error from failed.__cause__
+                if again is not None and failure in (Failure.LOST, Failure.UNKNOWN_OUTCOME):
+                    data = cast(bytes, msgpack.packb(again))
                 await asyncio.sleep(pause_s)
+            else:
+                self._learn_soon(loop)
+                return answer
+
+    def _pause_s(self, node: str, failed: _Failed, attempt: int) -> float:
+        """Turn to the node that is asked next; how long to wait before."""
+        nodes, failure, error = self._nodes, failed.failure, failed.error
+        if failure is Failure.NOT_MASTER:
+            master = error.facts.get("api")
+            self._learn_at = 0.0  # the group has changed since it told its nodes
+            if nodes.sent_on(node, master if isinstance(master, str) else None) and attempt == 1:
+                return 0.0
+        elif failure in (Failure.NOT_SENT, Failure.LOST):
+            nodes.failed(node)
+        searching = len(nodes.urls) > 1 or failure is Failure.NOT_MASTER
+        return delay_s(attempt, jitter=random.random(), searching=searching)
+
+    def _learn_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Ask the node that has just answered for the others, now and then."""
+        if self._learn_at is None or loop.time() < self._learn_at or self._learning is not None:
+            return
+        self._learn_at = loop.time() + LEARN_AFTER_S
+        self._learning = loop.create_task(self._learn())
+
+    async def _learn(self) -> None:
+        try:
+            node = self._nodes.current
+            answer = await self._once(
+                "GET",
+                URL(node + CLUSTER),
+                None,
+                accept=MSGPACK,
+                timeout_s=self._answer_timeout_s,
+                is_held=False,
+            )
+            found = [each["api"] for each in answer.map()["nodes"]]
+            self._nodes.learned([_base(url) for url in found])
+            # Known until a node says that it is not the master any more.
+            self._learn_at = None
+        except _Failed as failed:
+            if failed.failure is Failure.REFUSED:
+                self._learn_at = None  # a node alone, or one of an earlier version
+        except (errors.BrokenAnswer, KeyError, TypeError, ValueError):
+            self._learn_at = None
+        finally:
+            self._learning = None
 
     async def _once(
         self,
@@ -159,7 +239,7 @@ class Connection:
         if data is not None:
             headers["Content-Type"] = MSGPACK
         timeout = aiohttp.ClientTimeout(
-            total=timeout_s, sock_connect=min(CONNECT_TIMEOUT_S, timeout_s)
+            total=timeout_s, sock_connect=min(self._connect_timeout_s, timeout_s)
         )
         try:
             async with session.request(
@@ -174,26 +254,40 @@ class Connection:
                     return Answer(response.headers, body)
                 error = error_of(response.status, response.headers, body)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as failure:
-            raise _Failed(Failure.NOT_SENT, self._unreachable(failure, sent=False)) from failure
+            raise _Failed(
+                Failure.NOT_SENT, self._unreachable(url, failure, sent=False)
+            ) from failure
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as failure:
-            raise _Failed(Failure.LOST, self._unreachable(failure, sent=True)) from failure
+            raise _Failed(Failure.LOST, self._unreachable(url, failure, sent=True)) from failure
         raise _Failed(failure_of(status=error.status, retriable=error.retriable), error)
 
-    def _unreachable(self, failure: BaseException, *, sent: bool) -> errors.Unreachable:
-        reason = str(failure) or type(failure).__name__
+    @property
+    def _connect_timeout_s(self) -> float:
+        return CONNECT_TIMEOUT_GROUP_S if len(self._nodes.urls) > 1 else CONNECT_TIMEOUT_S
+
+    def _unreachable(self, url: URL, failure: BaseException, *, sent: bool) -> errors.Unreachable:
+        reason, node = str(failure) or type(failure).__name__, str(url.origin())
         if not sent:
             return errors.Unreachable(
-                f"no connection to {self.url}: {reason}. Nothing was sent.",
+                f"no connection to {node}: {reason}. Nothing was sent.",
                 "Start a node with `tidemark dev`, or check the URL.",
-                url=self.url,
+                url=node,
                 sent=False,
             )
         return errors.Unreachable(
-            f"{self.url} gave no answer: {reason}. If this was a send, its outcome is unknown.",
+            f"{node} gave no answer: {reason}. If this was a send, its outcome is unknown.",
             "Check the node's /ready; look for the message by its key before you send it again.",
-            url=self.url,
+            url=node,
             sent=True,
         )
+
+
+def _base(url: str) -> str:
+    """Scheme, host and port of a broker. Raises ValueError."""
+    base = URL(url)
+    if base.scheme not in ("http", "https") or not base.host:
+        raise ValueError(f"not a broker's URL: {url!r}; it looks like http://localhost:8080")
+    return str(base).rstrip("/")
 
 
 def _session(connections_max: int) -> aiohttp.ClientSession:

@@ -5,8 +5,9 @@ does. Messages of one lane (topic, queue if one is named, ack level, time-out) l
 in which ``send`` was called. What is done per message is little and does not grow with how many
 wait: one future, and one place in a row.
 
-A send is never repeated by itself once the broker may have stored it: ``ack-timeout`` and a lost
-connection raise, and the caller decides (``retries``).
+Every message gets a unique id here. A request that the broker may have stored (``ack-timeout``, a
+lost connection, a failover) is repeated with the same ids and says so: the broker then stores only
+what it does not find (``retries``).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from tidemark.client.messages import (
     check,
     outgoing,
 )
+from tidemark.client.unique_ids import UniqueIds
 
 SEND_TIMEOUT_MS: Final = 3000
 
@@ -82,6 +84,7 @@ class Producer:
     def __init__(self, connection: Connection, limits: Limits) -> None:
         self._connection = connection
         self._limits = limits
+        self._ids = UniqueIds()
         self._lanes: dict[_Key, _Lane] = {}
         self._waiting_size = 0
         self._room: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -168,16 +171,24 @@ class Producer:
         return results
 
     async def post(
-        self, topic: str, wires: Sequence[Mapping[str, object]], *, ack: str | None, timeout_ms: int
+        self, topic: str, wires: Sequence[dict[str, object]], *, ack: str | None, timeout_ms: int
     ) -> Answer:
-        """One produce request as it stands, its answer undecoded: for tools that only count."""
+        """One produce request, its answer undecoded: for tools that only count.
+
+        Messages without a unique id get one, in the maps that were given.
+        """
         body: dict[str, object] = {"messages": wires, "timeout_ms": timeout_ms}
         if ack is not None:
             body["ack"] = ack
+        if self._connection.retries:
+            for wire in wires:
+                if "unique_id" not in wire:
+                    wire["unique_id"] = self._ids.make()
         return await self._connection.call(
             "POST",
             path("topics", topic, "messages"),
             body=body,
+            again={**body, "retry": True} if self._connection.retries else None,
             idempotent=False,
             wait_s=timeout_ms / 1000,
         )
@@ -194,7 +205,7 @@ class Producer:
                 await asyncio.sleep(0)  # senders that were let in put their messages down
 
     async def _request(
-        self, topic: str, wires: Sequence[Mapping[str, object]], *, ack: str | None, timeout_ms: int
+        self, topic: str, wires: Sequence[dict[str, object]], *, ack: str | None, timeout_ms: int
     ) -> list[SendResult]:
         answer = (await self.post(topic, wires, ack=ack, timeout_ms=timeout_ms)).map()
         try:

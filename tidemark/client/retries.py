@@ -1,9 +1,11 @@
 """Which failed call may be repeated, and after how long. Pure.
 
-The rule that matters: a send whose outcome is unknown is never repeated by itself. After
-``ack-timeout`` the messages are stored, after a connection lost behind the request they may be;
-sending again could store them twice, and only the caller knows whether that hurts. What was
-certainly not stored (no connection, or the broker said 503 before it stored anything) may be.
+The rule that matters: a call whose outcome is unknown is repeated only if a second one does no
+harm. After ``ack-timeout`` the messages are stored, after a connection lost behind the request they
+may be. A send is harmless because its messages bear unique ids of the client's and the second
+request says that it is one: the broker looks for them first. What was certainly not done (no
+connection, 503 before anything was stored, or another node is the master) may be repeated in any
+case.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from tidemark import errors
 
 DELAY_FIRST_S: Final = 0.05
 DELAY_MAX_S: Final = 2.0
+SEARCH_DELAY_MAX_S: Final = 0.25
+"""While the group has no master, or nobody tells who it is: it is looked for more often."""
 
 
 class Failure(Enum):
@@ -23,6 +27,7 @@ class Failure(Enum):
     NOT_SENT = "no connection: the broker never saw the request"
     LOST = "the connection ended, or the time did, before the answer"
     BUSY = "the broker answered 503: it did nothing, later it may"
+    NOT_MASTER = "the broker answered 421: it did nothing, the master of its group would"
     UNKNOWN_OUTCOME = "the broker answered 504: stored, level not reached"
     REFUSED = "any other error: the same call fails again"
 
@@ -31,23 +36,29 @@ def failure_of(*, status: int, retriable: bool) -> Failure:
     """Judge an error that the broker itself answered."""
     if status == 504:
         return Failure.UNKNOWN_OUTCOME
+    if status == 421:
+        return Failure.NOT_MASTER
     return Failure.BUSY if status == 503 and retriable else Failure.REFUSED
 
 
 def may_repeat(failure: Failure, *, idempotent: bool) -> bool:
     """Whether the same call may be sent again without the caller's word."""
     match failure:
-        case Failure.NOT_SENT | Failure.BUSY:
+        case Failure.NOT_SENT | Failure.BUSY | Failure.NOT_MASTER:
             return True
-        case Failure.LOST:
+        case Failure.LOST | Failure.UNKNOWN_OUTCOME:
             return idempotent
-        case Failure.UNKNOWN_OUTCOME | Failure.REFUSED:
+        case Failure.REFUSED:
             return False
 
 
-def delay_s(attempt: int, *, jitter: float) -> float:
-    """Seconds before attempt number ``attempt`` (1 = the first repetition); jitter in [0, 1)."""
-    ceiling = min(DELAY_MAX_S, DELAY_FIRST_S * 2.0 ** min(attempt - 1, 10))
+def delay_s(attempt: int, *, jitter: float, searching: bool = False) -> float:
+    """Seconds before attempt number ``attempt`` (1 = the first repetition); jitter in [0, 1).
+
+    searching: for the master of a group.
+    """
+    limit_s = SEARCH_DELAY_MAX_S if searching else DELAY_MAX_S
+    ceiling = min(limit_s, DELAY_FIRST_S * 2.0 ** min(attempt - 1, 10))
     return ceiling * (0.5 + jitter / 2)
 
 

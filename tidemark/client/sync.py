@@ -31,9 +31,9 @@ T = TypeVar("T")
 
 
 def connect_sync(
-    url: str = DEFAULT_URL, *, linger_ms: float = 0.0, retry_for_s: float = 10.0
+    url: str | Sequence[str] = DEFAULT_URL, *, linger_ms: float = 0.0, retry_for_s: float = 15.0
 ) -> SyncClient:
-    """A blocking client for the broker at ``url``; use it with ``with``."""
+    """A blocking client for the broker, or group, at ``url``; use it with ``with``."""
     return SyncClient(connect(url, linger_ms=linger_ms, retry_for_s=retry_for_s))
 
 

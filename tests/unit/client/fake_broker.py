@@ -59,6 +59,8 @@ class FakeBroker:
     came: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by every request."""
     url: str = ""
+    cluster: list[str] | None = None
+    """What the nodes of its group are called; None: it is alone."""
 
     def __post_init__(self) -> None:
         self.hold.set()
@@ -175,9 +177,15 @@ class FakeBroker:
         app.router.add_post("/v1/topics/{topic}/messages", self.produce)
         app.router.add_get("/v1/topics/{topic}/queues/{queue}/messages", self.pull)
 
+    async def tell_cluster(self, _request: web.Request) -> web.Response:
+        if self.cluster is None:
+            return error(404, "unknown-call")
+        return answer({"nodes": [{"api": url} for url in self.cluster]})
+
     @asynccontextmanager
     async def serve(self, port: int | None = None) -> AsyncIterator[Self]:
         app = web.Application()
+        app.router.add_get("/v1/cluster", self.tell_cluster)
         self.add_routes(app)
         server = TestServer(app, port=port)
         await server.start_server()

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
 
 import tidemark
-from tests.unit.client.fake_broker import FakeBroker, error
+from tests.unit.client.fake_broker import FakeBroker, Fault, error
 from tidemark import NewMessage, errors
 from tidemark.client.batching import Limits
 
@@ -27,9 +28,9 @@ async def test_the_four_lines_of_the_readme_send_and_tell_what_the_ack_is_worth(
     assert result.level == "disk"
     assert result.copies == 1
     assert (result.queue, result.queue_offset, result.physical_offset) == (0, 0, 0)
-    assert broker.requests[0]["messages"] == [
-        {"body": b"hello", "tags": "new", "keys": ["order-1"]}
-    ]
+    (sent,) = broker.requests[0]["messages"]
+    assert re.fullmatch("[0-9A-F]{32}", sent.pop("unique_id"))
+    assert sent == {"body": b"hello", "tags": "new", "keys": ["order-1"]}
 
 
 async def test_a_pulled_message_has_every_field_that_was_stored(broker: FakeBroker) -> None:
@@ -124,29 +125,79 @@ async def test_reads_go_on_through_a_connection_that_breaks(broker: FakeBroker) 
     assert broker.faults == []
 
 
-async def test_a_send_whose_answer_was_lost_is_not_repeated(broker: FakeBroker) -> None:
-    async def broken(request: web.Request) -> web.Response:
-        assert request.transport is not None
-        request.transport.close()
-        return web.Response()
+async def _broken(request: web.Request) -> web.Response:
+    assert request.transport is not None
+    request.transport.close()
+    return web.Response()
 
-    broker.faults = [broken]
+
+async def _late(_request: web.Request) -> web.Response:
+    return error(504, "ack-timeout", retriable=True)
+
+
+@pytest.mark.parametrize("fault", [_broken, _late])
+async def test_a_send_of_unknown_outcome_is_repeated_with_the_same_id_and_says_so(
+    broker: FakeBroker, fault: Fault
+) -> None:
+    broker.faults = [fault, fault]
     async with tidemark.connect(broker.url) as mq:
-        with pytest.raises(errors.Unreachable) as caught:
-            await mq.send("orders", b"once")
-    assert caught.value.sent
-    assert len(broker.requests) == 1
+        await mq.send("orders", b"once")
+    first, second, third = broker.requests
+    assert first["messages"] == second["messages"] == third["messages"]
+    assert [request.get("retry") for request in broker.requests] == [None, True, True]
 
 
-async def test_a_send_that_timed_out_at_its_level_is_not_repeated(broker: FakeBroker) -> None:
-    async def late(_request: web.Request) -> web.Response:
-        return error(504, "ack-timeout", retriable=True)
+async def test_a_send_that_was_never_stored_is_repeated_as_a_first_one(broker: FakeBroker) -> None:
+    async def recovering(_request: web.Request) -> web.Response:
+        return error(503, "not-serving", retriable=True)
 
-    broker.faults = [late]
+    broker.faults = [recovering]
     async with tidemark.connect(broker.url) as mq:
-        with pytest.raises(errors.AckTimeout):
+        await mq.send("orders", b"once")
+    assert ["retry" in request for request in broker.requests] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"), [(_broken, errors.Unreachable), (_late, errors.AckTimeout)]
+)
+async def test_without_retries_a_send_of_unknown_outcome_is_raised(
+    broker: FakeBroker, fault: Fault, kind: type[errors.TidemarkError]
+) -> None:
+    broker.faults = [fault]
+    async with tidemark.connect(broker.url, retry_for_s=0) as mq:
+        with pytest.raises(kind):
             await mq.send("orders", b"once")
-    assert len(broker.requests) == 1
+    (request,) = broker.requests
+    assert "unique_id" not in request["messages"][0]
+
+
+async def test_the_master_is_followed_and_found_again_when_it_is_lost(broker: FakeBroker) -> None:
+    async def is_slave(_request: web.Request) -> web.Response:
+        return error(421, "not-master", retriable=True, master="n1", api=broker.url)
+
+    async with FakeBroker().serve() as slave, FakeBroker().serve() as successor:
+        slave.faults = [is_slave]
+        successor.queues["orders"] = [[]]
+        broker.cluster = [broker.url, slave.url, successor.url]
+        async with tidemark.connect([slave.url]) as mq:
+            await mq.send("orders", b"1")
+            assert (len(slave.requests), len(broker.requests)) == (1, 1)
+            await mq.send("orders", b"2")
+            assert (len(slave.requests), len(broker.requests)) == (1, 2)
+
+            async def names_the_successor(_request: web.Request) -> web.Response:
+                return error(421, "not-master", retriable=True, master="n2", api=successor.url)
+
+            async def knows_none(_request: web.Request) -> web.Response:
+                return error(421, "not-master", retriable=True, master=None, api=None)
+
+            # The master is gone in the middle of a request; the others need a moment.
+            broker.faults = [_broken]
+            slave.faults = [knows_none, names_the_successor]
+            successor.faults = [knows_none]
+            await mq.send("orders", b"3")
+    (stored,) = successor.requests[-1]["messages"]
+    assert (stored["body"], successor.requests[-1]["retry"]) == (b"3", True)
 
 
 async def test_a_send_that_the_broker_refused_as_busy_is_repeated(broker: FakeBroker) -> None:
@@ -343,7 +394,7 @@ async def test_what_a_request_of_send_many_stored_before_its_time_ran_out_is_tol
         )
 
     broker.faults = [late]
-    async with tidemark.connect(broker.url) as mq:
+    async with tidemark.connect(broker.url, retry_for_s=0) as mq:
         with pytest.raises(errors.AckTimeout) as caught:
             await mq.send_many("orders", [NewMessage(b"a")])
     (result,) = caught.value.results

@@ -8,8 +8,8 @@ from tidemark.client.retries import DELAY_MAX_S, Failure, delay_s, failure_of, m
 @pytest.mark.parametrize("failure", list(Failure))
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_only_what_cannot_be_stored_twice_is_repeated(failure: Failure, idempotent: bool) -> None:
-    nothing_was_done = failure in (Failure.NOT_SENT, Failure.BUSY)
-    harmless = failure is Failure.LOST and idempotent
+    nothing_was_done = failure in (Failure.NOT_SENT, Failure.BUSY, Failure.NOT_MASTER)
+    harmless = failure in (Failure.LOST, Failure.UNKNOWN_OUTCOME) and idempotent
     assert may_repeat(failure, idempotent=idempotent) == (nothing_was_done or harmless)
 
 
@@ -19,6 +19,7 @@ def test_only_what_cannot_be_stored_twice_is_repeated(failure: Failure, idempote
         (503, True, Failure.BUSY),
         (503, False, Failure.REFUSED),
         (504, True, Failure.UNKNOWN_OUTCOME),
+        (421, True, Failure.NOT_MASTER),
         (507, True, Failure.REFUSED),
         (400, False, Failure.REFUSED),
         (500, False, Failure.REFUSED),
