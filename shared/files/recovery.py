@@ -144,7 +144,14 @@ class _Recovery:
         end = PhysicalOffset(walked.end)
         marks = self._marks(queues_end, walked)
         last_byte = self._last_byte_behind(walked)
-        if last_byte is not None and end >= marks.farthest()[1] and self.origin is Origin.OURS:
+        if (
+            last_byte is not None
+            and end >= marks.farthest()[1]
+            and self.origin is Origin.OURS
+            # In a group they tell of the disk of the master that wrote them: a slave has copied
+            # such a record before it has synced what lies below.
+            and self.store.config.visible_after != "confirmed"
+        ):
             marks = marks._replace(
                 state_flushed=log_walk.state_flushed_behind(self.files, end, enough=end)
             )
