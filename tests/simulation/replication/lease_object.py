@@ -1,0 +1,127 @@
+"""Where the lease is kept: compare-and-set on one object, behind a network that loses things.
+
+A request can be lost, its answer can be lost, and a write can be applied after its sender gave up
+or died. Versions rise by more than one, as where other objects share the counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from services.ha.effects import LeaseCreate, LeaseGet, LeasePut
+from services.ha.events import LeaseAnswered, LeaseOutcome
+from services.ha.lease.value import Lease, Stored
+from tests.simulation.replication.timeline import Timeline
+
+Request = LeaseGet | LeasePut | LeaseCreate
+
+
+class Weather(NamedTuple):
+    """How requests fare; chances in [0, 1]."""
+
+    delay_max_ms: int = 4
+    lost: float = 0.0
+    answer_lost: float = 0.0
+    late: float = 0.0
+    """Applied only after the sender gave up."""
+    refused: float = 0.0
+    """A conflict although nobody wrote; an error that does not say counts as answer_lost."""
+
+
+class LeaseObject:
+    """The object and the way to it."""
+
+    def __init__(
+        self, timeline: Timeline, applied: Callable[[Stored | None, Stored | None], None]
+    ) -> None:
+        """applied: called with what the object said before and what it says now."""
+        self._timeline, self._applied = timeline, applied
+        self.stored: Stored | None = None
+        self.weather = Weather()
+        self.unreachable: set[str] = set()
+        """Nodes whose requests do not arrive."""
+        self.deaf: set[str] = set()
+        """Nodes that no answer reaches."""
+        self._version = 100
+        self.requests_count = 0
+
+    def ask(
+        self,
+        node: str,
+        request: Request,
+        *,
+        timeout_ms: int,
+        answer: Callable[[LeaseAnswered], None],
+    ) -> None:
+        """Send a request of node; answer is called once, at the latest after timeout_ms."""
+        timeline, random, weather = self._timeline, self._timeline.random, self.weather
+        self.requests_count += 1
+        answered = False
+
+        def reply(outcome: LeaseAnswered) -> None:
+            nonlocal answered
+            if not answered:
+                answered = True
+                answer(outcome)
+
+        def arrive() -> None:
+            if node in self.unreachable:
+                return
+            outcome = self._carry_out(request)
+            if node in self.deaf or random.random() < weather.answer_lost:
+                return
+            timeline.after(random.randint(50, weather.delay_max_ms * 1000), lambda: reply(outcome))
+
+        delay_us = random.randint(50, weather.delay_max_ms * 1000)
+        if random.random() < weather.late:
+            delay_us += timeout_ms * 1000 + random.randint(0, 4_000_000)
+        if random.random() >= weather.lost:
+            timeline.after(delay_us, arrive)
+        unknown = LeaseAnswered(request.request, LeaseOutcome.UNKNOWN, None, "no answer in time")
+        timeline.after(timeout_ms * 1000, lambda: reply(unknown))
+
+    def delete(self) -> None:
+        """An operator's mistake."""
+        before, self.stored = self.stored, None
+        self._applied(before, None)
+
+    def touch(self) -> None:
+        """A third party changes something that is none of ours: only the version moves."""
+        if self.stored is not None:
+            self.stored = self.stored._replace(version=self._next_version())
+
+    def replace(self, lease: Lease) -> None:
+        """Edited by hand."""
+        if self.stored is not None:
+            self._store(lease, self.stored.uid)
+
+    def _carry_out(self, request: Request) -> LeaseAnswered:
+        stored, number = self.stored, request.request
+        refused = self._timeline.random.random() < self.weather.refused
+        match request:
+            case LeaseGet():
+                if stored is None:
+                    return LeaseAnswered(number, LeaseOutcome.ABSENT)
+                return LeaseAnswered(number, LeaseOutcome.FOUND, stored)
+            case LeasePut(_, lease, base):
+                if stored is None:
+                    return LeaseAnswered(number, LeaseOutcome.ABSENT)
+                if (base.version, base.uid) != (stored.version, stored.uid) or refused:
+                    return LeaseAnswered(number, LeaseOutcome.CONFLICT)
+                return LeaseAnswered(number, LeaseOutcome.APPLIED, self._store(lease, stored.uid))
+            case LeaseCreate(_, lease):
+                if stored is not None or refused:
+                    return LeaseAnswered(number, LeaseOutcome.CONFLICT)
+                uid = f"{self._timeline.random.getrandbits(64):016x}"
+                return LeaseAnswered(number, LeaseOutcome.APPLIED, self._store(lease, uid))
+
+    def _store(self, lease: Lease, uid: str) -> Stored:
+        before = self.stored
+        self.stored = Stored(lease, self._next_version(), uid)
+        self._applied(before, self.stored)
+        return self.stored
+
+    def _next_version(self) -> str:
+        self._version += self._timeline.random.randint(1, 3)
+        return str(self._version)

@@ -1,0 +1,226 @@
+"""Connections between nodes: frames arrive in order, late, or not before a cut is healed.
+
+What is on its way when a path is cut waits there, as TCP repeats it; the ends learn of a dead peer
+only if a packet can reach them. Peers are authenticated before the core hears of a link, so a link
+tells both ends who the other one is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from services.ha.events import Event, LinkDown, LinkUp, Received
+from services.ha.frames import Frame
+from services.ha.lease.value import Member
+from tests.simulation.replication.process import Process
+from tests.simulation.replication.timeline import Timeline
+
+CONNECT_TIMEOUT_US: Final = 700_000
+BUFFERED_MAX: Final = 4000
+"""Frames on their way in one direction; a link with more is closed."""
+
+
+class Listener(Protocol):
+    """A start of ha that accepts connections and takes events."""
+
+    node: str
+    process: Process
+
+    @property
+    def member(self) -> Member:
+        """Who it proves to be."""
+        ...
+
+    def take(self, event: Event) -> None:
+        """Put an event into its queue."""
+        ...
+
+
+class End:
+    """One end of a link, as one start of ha knows it."""
+
+    def __init__(self, number: int, owner: Listener) -> None:
+        self.number, self.owner = number, owner
+        self.other: End
+        self.open = True
+        self.announced = False
+        """The owner has heard of the link."""
+        self.arriving: deque[tuple[int, Frame | None]] = deque()
+        """Frames on their way to here and when they come; None: the other end is closed."""
+        self.last_at_us = 0
+        """When the last of them comes."""
+
+
+class Network:
+    """All nodes' links."""
+
+    def __init__(self, timeline: Timeline, *, delay_max_us: int, spike: float) -> None:
+        """spike: chance of a frame to be late by up to half a second."""
+        self._timeline = timeline
+        self._delay_max_us = delay_max_us
+        self.spike = spike
+        self._listeners: dict[str, Listener] = {}
+        self._ends: dict[int, End] = {}
+        self._cuts: set[tuple[str, str]] = set()
+        self._number = 0
+        self.off: set[str] = set()
+        """Nodes without power: nothing answers for them, not even with a refusal."""
+        self.frames_count = 0
+
+    # -- the world's side ------------------------------------------------------------------
+
+    def cut(self, sender: str, receiver: str) -> None:
+        """Nothing more from sender to receiver."""
+        self._cuts.add((sender, receiver))
+
+    def heal(self, sender: str | None = None, receiver: str | None = None) -> None:
+        """The path is there again, or all are."""
+        if sender is None or receiver is None:
+            self._cuts.clear()
+        else:
+            self._cuts.discard((sender, receiver))
+        for end in list(self._ends.values()):
+            if end.arriving:
+                self._timeline.after(self._delay(), self._deliver_to(end))
+
+    def break_links(self, one: str, other: str) -> None:
+        """Something between two nodes forgets their connections: both ends are reset."""
+        for end in list(self._ends.values()):
+            if {end.owner.node, end.other.owner.node} == {one, other} and end.open:
+                self._shut(end, "reset")
+
+    def listen(self, listener: Listener) -> None:
+        """A start of ha accepts connections."""
+        self._listeners[listener.node] = listener
+
+    def ended(self, listener: Listener) -> None:
+        """A start of ha is gone: what it had open is reset, if its kernel still runs."""
+        if self._listeners.get(listener.node) is listener:
+            del self._listeners[listener.node]
+        for end in [end for end in self._ends.values() if end.owner is listener]:
+            end.open = False
+            del self._ends[end.number]
+            if listener.node not in self.off:
+                self._post(end.other, None)
+
+    # -- ha's side -------------------------------------------------------------------------
+
+    def connect(self, owner: Listener, node: str) -> None:
+        """LinkUp at both ends, or LinkDown with link 0."""
+        timeline = self._timeline
+
+        def fail(reason: str) -> None:
+            if owner.process.alive:
+                owner.take(LinkDown(0, node, reason))
+
+        def arrive() -> None:
+            peer = self._listeners.get(node)
+            if not owner.process.alive:
+                return
+            if (
+                node in self.off
+                or (owner.node, node) in self._cuts
+                or (node, owner.node) in self._cuts
+                or (peer is not None and peer.process.paused)
+            ):
+                timeline.after(CONNECT_TIMEOUT_US, lambda: fail("no answer"))
+            elif peer is None:
+                timeline.after(self._delay(), lambda: fail("refused"))
+            else:
+                self._join(owner, peer)
+
+        timeline.after(self._delay() * 3, arrive)
+
+    def send(self, owner: Listener, link: int, frame: Frame) -> None:
+        """Put a frame on a link; nothing if it is closed."""
+        end = self._ends.get(link)
+        if end is None or end.owner is not owner or not end.open:
+            return
+        if len(end.other.arriving) >= BUFFERED_MAX:
+            self._shut(end, "too much is buffered")
+            return
+        self.frames_count += 1
+        self._post(end.other, frame._replace(payload=bytes(frame.payload)))
+
+    def close(self, owner: Listener, link: int, reason: str) -> None:
+        """Close one end; the other hears of it behind what is on its way."""
+        end = self._ends.get(link)
+        if end is not None and end.owner is owner and end.open:
+            self._down(end, reason)
+            self._post(end.other, None)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _delay(self) -> int:
+        random = self._timeline.random
+        if random.random() < self.spike:
+            return random.randint(1_000, 500_000)
+        return random.randint(30, self._delay_max_us)
+
+    def _join(self, owner: Listener, peer: Listener) -> None:
+        ends = []
+        for whose in (owner, peer):
+            self._number += 1
+            ends.append(End(self._number, whose))
+        ends[0].other, ends[1].other = ends[1], ends[0]
+        for end in ends:
+            self._ends[end.number] = end
+            self._timeline.after(self._delay(), self._announce(end, outbound=end is ends[0]))
+
+    def _announce(self, end: End, *, outbound: bool) -> Callable[[], None]:
+        def announce() -> None:
+            if end.open and end.owner.process.alive:
+                end.announced = True
+                end.owner.take(LinkUp(end.number, end.other.owner.member, outbound))
+                self._deliver_to(end)()
+
+        return announce
+
+    def _post(self, end: End, frame: Frame | None) -> None:
+        """Let a frame be on its way to end."""
+        timeline = self._timeline
+        if not end.open:
+            # A kernel that runs and does not know the connection (any more) resets it.
+            if frame is not None and self._passes(end) and end.other.open:
+                timeline.after(self._delay(), lambda: self._reset(end.other))
+            return
+        end.last_at_us = max(end.last_at_us, timeline.now_us + self._delay())
+        end.arriving.append((end.last_at_us, frame))
+        timeline.after(end.last_at_us - timeline.now_us, self._deliver_to(end))
+
+    def _passes(self, end: End) -> bool:
+        sender, receiver = end.other.owner.node, end.owner.node
+        return (sender, receiver) not in self._cuts and receiver not in self.off
+
+    def _deliver_to(self, end: End) -> Callable[[], None]:
+        def deliver() -> None:
+            if not end.announced or not self._passes(end):
+                return
+            arriving, now_us = end.arriving, self._timeline.now_us
+            while end.open and arriving and arriving[0][0] <= now_us:
+                frame = arriving.popleft()[1]
+                if frame is None:
+                    self._down(end, "closed by the peer")
+                else:
+                    end.owner.take(Received(end.number, frame))
+
+        return deliver
+
+    def _reset(self, end: End) -> None:
+        if end.open:
+            self._down(end, "reset")
+
+    def _down(self, end: End, reason: str) -> None:
+        end.open = False
+        end.arriving.clear()
+        self._ends.pop(end.number, None)
+        if end.announced and end.owner.process.alive:
+            end.owner.take(LinkDown(end.number, end.other.owner.node, reason))
+
+    def _shut(self, end: End, reason: str) -> None:
+        other = end.other
+        self._down(end, reason)
+        if other.open:
+            self._down(other, reason)

@@ -1,0 +1,51 @@
+"""One seeded run; the same seed gives the same run, step by step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tests.simulation.replication.world import World
+
+
+class Outcome(NamedTuple):
+    """What a run that found nothing wrong went through."""
+
+    epochs: int
+    acked: int
+    read: int
+    confirmed: int
+    """Bytes of the confirmed history."""
+    faults: int
+    frames: int
+    actions: int
+    end_ms: int
+
+
+class SeedFailed(AssertionError):
+    """A run broke a promise; says how to repeat it."""
+
+
+def run_seed(seed: int, fault: str = "") -> Outcome:
+    """Run one seed. Raises SeedFailed. fault: only a name for the command that repeats it."""
+    world = World(seed)
+    try:
+        world.run()
+    except Exception as error:
+        again = f".venv/bin/python -m tests.simulation.replication {seed}" + (
+            f" --fault {fault}" if fault else ""
+        )
+        raise SeedFailed(
+            f"seed {seed} at {world.timeline.now_us / 1000:.3f} ms: "
+            f"{type(error).__name__}: {error}\nagain: {again} --trace"
+        ) from error
+    history = world.history
+    return Outcome(
+        epochs=history.epochs_count,
+        acked=len(history.acked),
+        read=history.reads_count,
+        confirmed=len(history.confirmed),
+        faults=world.faults_count,
+        frames=world.network.frames_count,
+        actions=world.timeline.actions_count,
+        end_ms=world.timeline.now_us // 1000,
+    )

@@ -1,0 +1,367 @@
+"""The simulated world of one seed: nodes, what connects them, the faults, and the healing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from services.ha.events import Command
+from services.ha.lease.value import Member, Stored
+from services.ha.setup import Setup
+from shared.cluster.config import Node
+from tests.simulation.replication.broker import Broker
+from tests.simulation.replication.ha import Ha
+from tests.simulation.replication.history import History, Violation
+from tests.simulation.replication.lease_object import LeaseObject, Weather
+from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.network import Network
+from tests.simulation.replication.plan import TIMES, Fault, Plan, draw_plan
+from tests.simulation.replication.process import Process
+from tests.simulation.replication.reput import Reput
+from tests.simulation.replication.timeline import Timeline
+
+SERVICES: Final = ("ha", "broker", "reput")
+HEAL_MS: Final = 20 * TIMES.lease_ms
+"""Within this a healed group has a master, and everybody is in the set."""
+FILE_SIZE: Final = 64 << 20
+Say = Callable[[str, str], None]
+
+
+class World:
+    """One group, from its bootstrap on."""
+
+    def __init__(self, seed: int, *, say: Callable[[str], None] | None = None) -> None:
+        """say: takes the lines of a trace."""
+        self.timeline = Timeline(seed)
+        self.random = self.timeline.random
+        self.plan: Plan = draw_plan(self.random)
+        self.faults_count = 0
+        self.healed = False
+        self._print = say
+        plan = self.plan
+        self.history = History(lambda: list(self.machines.values()))
+        self.lease = LeaseObject(self.timeline, self._lease_changed)
+        self.lease.weather = plan.weather
+        self.network = Network(self.timeline, delay_max_us=plan.delay_max_us, spike=plan.spike)
+        names = [f"n{number}" for number in range(plan.nodes)]
+        self.machines = {
+            name: Machine(self.timeline, name, drift=plan.drift, disk_us=disk_us)
+            for name, disk_us in zip(names, plan.disk_us, strict=True)
+        }
+        self.services: dict[tuple[str, str], Ha | Broker | Reput] = {}
+        """The present start of each service of each node."""
+        self._nodes = tuple(
+            Node(name, name, 9000, f"http://{name}:8080", f"http://{name}:8090") for name in names
+        )
+        self._commands = 0
+
+    # -- the run ------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Bootstrap, faults, healing. Raises Violation."""
+        self._tell("world", f"{self.plan}")
+        for machine in self.machines.values():
+            self._boot(machine)
+        if self.plan.faults:
+            self._plan_next_fault()
+        self.timeline.after(100_000, self._check_now_and_then)
+        self.timeline.run_until(self.plan.duration_ms * 1000)
+        self._heal()
+        acked = len(self.history.acked)
+        whole = self.timeline.run_until(
+            self.timeline.now_us + HEAL_MS * 1000,
+            done=lambda: len(self.history.acked) > acked and self._is_whole(),
+        )
+        self.history.check_equal_histories()
+        self.history.check_members("at the end")
+        if not whole and self._must_recover():
+            raise Violation(self._why_not_whole(len(self.history.acked) - acked))
+
+    def _check_now_and_then(self) -> None:
+        self.history.check_equal_histories()
+        self.timeline.after(250_000, self._check_now_and_then)
+
+    def _is_whole(self) -> bool:
+        wanted = {
+            Member(name, machine.volume.incarnation) for name, machine in self.machines.items()
+        }
+        return set(self.history.published) == wanted
+
+    def _must_recover(self) -> bool:
+        """Whether what is left is enough: the lease, and the disk of a member of the set."""
+        members = {
+            Member(name, machine.volume.incarnation) for name, machine in self.machines.items()
+        }
+        if self.lease.stored is None:
+            # Never made is never to be excused: all nodes are there and none is initialised.
+            return not self.history.deleted
+        return bool(members & set(self.history.published))
+
+    def _why_not_whole(self, acked: int) -> str:
+        now = {name: self._state_of(name) for name in self.machines}
+        return (
+            f"healed for {HEAL_MS} ms: {acked} sends were acknowledged since; the set is "
+            f"{[member.node for member in self.history.published]}, the holder "
+            f"{self.history.holder and self.history.holder.node}; {now}"
+        )
+
+    def _state_of(self, name: str) -> str:
+        service = self.services.get((name, "ha"))
+        if not isinstance(service, Ha) or service.replica is None:
+            return "no replica"
+        status = service.replica.status(self.machines[name].clock.now_ms())
+        own: dict[str, object] = next((n for n in status["nodes"] if n["node"] == name), {})
+        return f"{own.get('state')}: {own.get('reason')}"
+
+    # -- services -----------------------------------------------------------------------------
+
+    def _boot(self, machine: Machine) -> None:
+        machine.power_on()
+        self.network.off.discard(machine.name)
+        for service in SERVICES:
+            self._start_later(machine, service, self.random.randint(1, 60))
+
+    def _start_later(self, machine: Machine, service: str, delay_ms: int) -> None:
+        boot = machine.boot
+
+        def start() -> None:
+            running = machine.processes.get(service)
+            if machine.is_on and machine.boot == boot and (running is None or not running.alive):
+                self._start(machine, service)
+
+        self.timeline.after(delay_ms * 1000, start)
+
+    def _start(self, machine: Machine, service: str) -> None:
+        process = Process(self.timeline, service, preemption=self.plan.preemption)
+        machine.processes[service] = process
+        process.on_end.append(lambda: self._ended(machine, service))
+        say = None if self._print is None else self._tell
+        started: Ha | Broker | Reput
+        match service:
+            case "ha":
+                setup = Setup(
+                    cluster="simulated",
+                    group="g0",
+                    own=next(node for node in self._nodes if node.name == machine.name),
+                    nodes=self._nodes,
+                    min_in_sync=self.plan.min_in_sync,
+                    times=TIMES,
+                    file_size=FILE_SIZE,
+                    process=f"{self.random.getrandbits(64):016x}",
+                    boot=machine.boot,
+                )
+                started = Ha(
+                    machine,
+                    process,
+                    setup,
+                    history=self.history,
+                    network=self.network,
+                    lease=self.lease,
+                    say=say,
+                    ring=lambda name: self._ring(machine, name),
+                    random=self.random,
+                )
+            case "broker":
+                started = Broker(
+                    machine,
+                    process,
+                    history=self.history,
+                    ack_limit_ms=TIMES.ack_limit_ms,
+                    sends_per_s=self.plan.sends_per_s,
+                    ring=lambda name: self._ring(machine, name),
+                    say=say,
+                )
+            case _:
+                started = Reput(
+                    machine,
+                    process,
+                    history=self.history,
+                    ring=lambda name: self._ring(machine, name),
+                )
+        self._tell(f"{machine.name} {service}", "starts")
+        self.services[machine.name, service] = started
+        started.start()
+
+    def _ended(self, machine: Machine, service: str) -> None:
+        self._tell(f"{machine.name} {service}", "ended")
+        if machine.is_on:
+            self._start_later(machine, service, self._restart_ms())
+
+    def _restart_ms(self) -> int:
+        if self.healed:
+            return 50
+        return self.random.choice((20, 100, 300, 300, 1_000, 3_000))
+
+    def _ring(self, machine: Machine, service: str) -> None:
+        """A doorbell: carries nothing, and may be lost."""
+        running = self.services.get((machine.name, service))
+        if running is not None and running.process.alive and self.random.random() < 0.95:
+            running.rung()
+
+    # -- faults -------------------------------------------------------------------------------
+
+    def _plan_next_fault(self) -> None:
+        gap_us = int(self.random.expovariate(1 / self.plan.gap_ms) * 1000) + 1000
+        self.timeline.after(gap_us, self._next_fault)
+
+    def _next_fault(self) -> None:
+        if not self.healed:
+            fault = self.random.choice(self.plan.faults)
+            self.faults_count += 1
+            self._strike(fault)
+            self._plan_next_fault()
+
+    def _aim(self) -> Machine:
+        holder = self.history.holder
+        if holder is not None and self.random.random() < self.plan.at_master:
+            return self.machines[holder.node]
+        return self.random.choice(list(self.machines.values()))
+
+    def _other(self, machine: Machine) -> Machine:
+        return self.random.choice([m for m in self.machines.values() if m is not machine])
+
+    def _while_ms(self) -> int:
+        return self.random.choice((20, 200, 700, TIMES.lease_ms, 2 * TIMES.lease_ms))
+
+    def _later(self, delay_ms: int, undo: Callable[[], None]) -> None:
+        def run() -> None:
+            if not self.healed:
+                undo()
+
+        self.timeline.after(delay_ms * 1000, run)
+
+    def _strike(self, fault: Fault) -> None:
+        machine, random = self._aim(), self.random
+        name = machine.name
+        self._tell("world", f"{fault.value}: {name}")
+        match fault:
+            case Fault.KILL:
+                process = machine.processes.get(random.choice(SERVICES))
+                if process is not None:
+                    process.strike_after(random.randint(1, 60), process.end)
+            case Fault.STOP:
+                process = machine.processes.get(random.choice(("ha", "ha", "broker", "reput")))
+                if process is not None:
+                    process.strike_after(random.randint(1, 60), lambda: self._stop([process]))
+            case Fault.STOP_NODE:
+                self._stop(list(machine.processes.values()))
+            case Fault.POWER:
+                self._power_cut(machine)
+            case Fault.POWER_ALL:
+                for each in self.machines.values():
+                    self._power_cut(each)
+            case Fault.CUT:
+                self._cut(machine, self._other(machine), both=random.random() < 0.6)
+            case Fault.ISOLATE:
+                for each in self.machines.values():
+                    if each is not machine:
+                        self._cut(machine, each, both=True)
+                self._out_of(self.lease.unreachable, name)
+            case Fault.LEASE_UNREACHABLE:
+                for whose in random.choice(([name], list(self.machines))):
+                    self._out_of(self.lease.unreachable, whose)
+            case Fault.LEASE_DEAF:
+                self._out_of(self.lease.deaf, name)
+            case Fault.LEASE_TOUCHED:
+                self.lease.touch()
+            case Fault.RESET_LINKS:
+                self.network.break_links(name, self._other(machine).name)
+            case Fault.SLOW_DISK:
+                self._slow_disk(machine)
+            case Fault.SWITCH:
+                self._command("switchover", {"to": self._other(machine).name})
+            case Fault.NEW_VOLUME:
+                self._power_cut(machine, then=lambda: self._replace_volume(machine))
+            case Fault.DELETE_LEASE:
+                if self.lease.stored is not None and not self.history.deleted:
+                    self.lease.delete()
+            case Fault.CLOCK:
+                self.history.clocks_lie = True
+                machine.clock.jump(random.choice((-1, 1)) * random.choice((300, 5_000, 100_000)))
+
+    def _stop(self, processes: list[Process]) -> None:
+        for process in processes:
+            process.pause()
+
+        def go_on() -> None:
+            for process in processes:
+                process.resume()
+
+        self._later(self._while_ms(), go_on)
+
+    def _power_cut(self, machine: Machine, *, then: Callable[[], None] | None = None) -> None:
+        if not machine.is_on:
+            return
+        self.network.off.add(machine.name)
+        machine.power_off()
+        self.history.check_members(f"when the power of {machine.name} was cut")
+        if then is not None:
+            then()
+        self._later(self._while_ms(), lambda: None if machine.is_on else self._boot(machine))
+
+    def _replace_volume(self, machine: Machine) -> None:
+        self.history.replaced.add(machine.name)
+        machine.replace_volume()
+
+    def _cut(self, one: Machine, other: Machine, *, both: bool) -> None:
+        pairs = [(one.name, other.name)] + ([(other.name, one.name)] if both else [])
+        if not both:
+            self.random.shuffle(pairs)
+        for pair in pairs:
+            self.network.cut(*pair)
+
+        def join() -> None:
+            for sender, receiver in pairs:
+                self.network.heal(sender, receiver)
+
+        self._later(self._while_ms(), join)
+
+    def _out_of(self, group: set[str], name: str) -> None:
+        group.add(name)
+        self._later(self._while_ms(), lambda: group.discard(name))
+
+    def _slow_disk(self, machine: Machine) -> None:
+        usual, machine.disk_us = machine.disk_us, self.random.choice((50_000, 400_000))
+        self._later(self._while_ms(), lambda: setattr(machine, "disk_us", usual))
+
+    def _command(self, name: str, arguments: dict[str, str]) -> None:
+        holder = self.history.holder
+        service = self.services.get((holder.node, "ha")) if holder is not None else None
+        if isinstance(service, Ha) and service.process.alive:
+            self._commands += 1
+            service.take(Command(self._commands, name, arguments))
+
+    def _heal(self) -> None:
+        """Everything works again, and nothing new happens."""
+        self._tell("world", "heal")
+        self.healed = True
+        self.lease.weather = Weather()
+        self.lease.unreachable.clear()
+        self.lease.deaf.clear()
+        self.network.heal()
+        self.network.spike = 0.0
+        for machine in self.machines.values():
+            machine.disk_us = 2_000
+            if not machine.is_on:
+                self._boot(machine)
+            for service in SERVICES:
+                process = machine.processes.get(service)
+                if process is not None and process.alive:
+                    process.calm()
+                else:
+                    self._start_later(machine, service, 50)
+
+    # -- the history --------------------------------------------------------------------------
+
+    def _lease_changed(self, before: Stored | None, now: Stored | None) -> None:
+        if (
+            now is None
+            or before is None
+            or before.lease._replace(renewed=0) != now.lease._replace(renewed=0)
+        ):
+            self._tell("lease", f"{now and now.lease} version {now and now.version}")
+        self.history.lease_changed(before, now)
+
+    def _tell(self, who: str, line: str) -> None:
+        if self._print is not None:
+            self._print(f"{self.timeline.now_us / 1000:10.3f} {who}: {line}")
