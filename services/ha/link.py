@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from services.ha import frames, handshake
 from services.ha.frames import BadFrame, Decoder, Frame, encode, encode_head, encode_tail
@@ -78,8 +78,8 @@ class Link(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the proof."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not asked with isinstance: uvloop's are of no class of asyncio.
+        self._transport = cast(asyncio.Transport, transport)
         name = transport.get_extra_info("peername")
         self.address = str(name[0]) if isinstance(name, (tuple, list)) and name else "unknown"
         self._owner.made(self)

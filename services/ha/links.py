@@ -267,20 +267,3 @@ class Links:
 
 def _ignore(_: Event) -> None:
     """The replica is gone."""
-
-
-def tls_contexts(cert: str, key: str, authority: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Contexts to accept and to connect with; both ends show a certificate of the authority.
-
-    Names are not compared with certificates: which node a peer is, it proves by the secret.
-    Raises OSError, ssl.SSLError.
-    """
-    accepting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    connecting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    connecting.check_hostname = False
-    for context in (accepting, connecting):
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_cert_chain(cert, key)
-        context.load_verify_locations(authority)
-    return accepting, connecting

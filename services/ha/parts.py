@@ -1,0 +1,109 @@
+"""What ``service`` builds from the settings: the replica's setup, the secret, lease, TLS.
+
+Step before: ``config``, whose rules between fields hold. Step after: ``service`` runs the parts.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import ssl
+import stat
+from typing import Final
+
+from services.ha.config import HaConfig
+from services.ha.handshake import SECRET_SIZE_MIN
+from services.ha.lease.directory import DirectoryLease
+from services.ha.lease.interface import LeaseStore
+from services.ha.setup import Setup
+from shared.runtime.clock import boot_id
+from tidemark.errors import BadConfig
+
+log = logging.getLogger(__name__)
+
+PROCESS_SIZE: Final = 8
+SECRET_SIZE_MAX: Final = 4096
+
+
+def setup_of(config: HaConfig) -> Setup:
+    """What the replica is told; its process id is new with every call."""
+    cluster = config.cluster
+    return Setup(
+        cluster=cluster.name,
+        group=cluster.group,
+        own=cluster.own,
+        nodes=cluster.replicas,
+        min_in_sync=cluster.least_in_sync,
+        times=cluster.time_rules,
+        file_size=config.store.commit_log_file_size,
+        process=secrets.token_hex(PROCESS_SIZE),
+        boot=boot_id(),
+    )
+
+
+def read_secret(config: HaConfig) -> bytes:
+    """The group's secret, without white space around it. Blocks. Raises BadConfig."""
+    path = config.cluster.secret_file
+    assert path is not None
+    try:
+        with path.open("rb") as file:
+            secret = file.read(SECRET_SIZE_MAX + 1).strip()
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise BadConfig(
+            f"cluster.secret_file {path} cannot be read: {error.strerror}. Nothing was started.",
+            "Write the same secret there on every node of the group.",
+            path=path,
+        ) from error
+    if not SECRET_SIZE_MIN <= len(secret) <= SECRET_SIZE_MAX:
+        raise BadConfig(
+            f"cluster.secret_file {path} holds {len(secret)} bytes; {SECRET_SIZE_MIN} to "
+            f"{SECRET_SIZE_MAX} are a secret. Nothing was started.",
+            "Write a longer one, for example `openssl rand -hex 32`, the same on every node.",
+            path=path,
+        )
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        log.warning(
+            "others than the owner may read the group's secret",
+            extra={"event": "secret-readable", "path": str(path), "mode": oct(mode & 0o777)},
+        )
+    return secret
+
+
+def lease_store(config: HaConfig) -> LeaseStore:
+    """Where the group's lease is kept. Blocks. Raises BadConfig."""
+    cluster = config.cluster
+    name = f"{cluster.name}-{cluster.group}"
+    if cluster.lease == "directory":
+        assert cluster.lease_dir is not None
+        return DirectoryLease(cluster.lease_dir, name)
+    # Only here: a group on one machine needs no client of Kubernetes installed.
+    from services.ha.lease.kubernetes import KubernetesLease
+
+    return KubernetesLease(name, cluster, timeout_ms=cluster.time_rules.request_timeout_ms)
+
+
+def tls_of(config: HaConfig) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
+    """Contexts to accept and to connect with; None without TLS. Blocks. Raises BadConfig.
+
+    Names are not compared with certificates: which node a peer is, it proves by the secret.
+    """
+    cluster = config.cluster
+    if cluster.tls_cert_file is None or cluster.tls_key_file is None:
+        return None
+    accepting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    connecting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    connecting.check_hostname = False
+    try:
+        for context in (accepting, connecting):
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_cert_chain(cluster.tls_cert_file, cluster.tls_key_file)
+            context.load_verify_locations(cluster.tls_ca_file)
+    except OSError as error:  # ssl.SSLError is one
+        raise BadConfig(
+            f"cluster.tls_cert_file, tls_key_file or tls_ca_file cannot be used: {error}. "
+            "Nothing was started.",
+            "Give a certificate, its key and the authority that signed those of all nodes, as PEM.",
+        ) from error
+    return accepting, connecting

@@ -1,0 +1,69 @@
+"""``/primary`` and ``/replica``: which role this node has, judged from the page alone.
+
+The same page that the broker obeys: a node whose lease has run out is no primary, whatever this
+process last decided.
+"""
+
+from __future__ import annotations
+
+import json
+
+from aiohttp import web
+
+from shared.files.positions import Positions
+from tidemark.clock import Clock
+from tidemark.formats.checkpoint import NodeRole, Slot
+
+
+class Probes:
+    """Answers 200 or 503, with what the page says."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.positions: Positions | None = None
+        """None until the store is open and recovered."""
+
+    def routes(self) -> list[web.RouteDef]:
+        """Both probes."""
+        return [web.get("/primary", self._primary), web.get("/replica", self._replica)]
+
+    @property
+    def is_primary(self) -> bool:
+        """The grant stands and its deadline is not over."""
+        positions = self.positions
+        return (
+            positions is not None
+            and not positions.get(Slot.FENCED)
+            and positions.get(Slot.ROLE) == NodeRole.MASTER
+            and self._clock.boot_ms() < positions.get(Slot.LEASE_DEADLINE)
+        )
+
+    @property
+    def is_replica(self) -> bool:
+        """The node follows a master, or waits for one."""
+        positions = self.positions
+        return positions is not None and positions.get(Slot.ROLE) == NodeRole.FOLLOWER
+
+    async def _primary(self, _: web.Request) -> web.Response:
+        return self._answer(self.is_primary)
+
+    async def _replica(self, _: web.Request) -> web.Response:
+        return self._answer(self.is_replica)
+
+    def _answer(self, yes: bool) -> web.Response:
+        positions = self.positions
+        role = None if positions is None else role_name(positions.get(Slot.ROLE))
+        epoch = None if positions is None else positions.get(Slot.EPOCH)
+        return web.Response(
+            text=json.dumps({"role": role, "epoch": epoch}) + "\n",
+            status=200 if yes else 503,
+            content_type="application/json",
+        )
+
+
+def role_name(value: int) -> str:
+    """A value of Slot.ROLE in words; one that a later version gives as its number."""
+    try:
+        return NodeRole(value).name.lower()
+    except ValueError:
+        return str(value)

@@ -1,0 +1,238 @@
+"""ha as a whole: waits for its store, recovers it, lets the replica decide, closes in reverse.
+
+Probes and the operator's calls answer from the start. The order is the one in which a volume may be
+trusted: byte 3 of the lock, the page fenced, byte 0 from the broker, recovery; only then the
+replica, its links and its watch. Step before: configuration. Step after: ``carrier``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from services.ha.carrier import Carrier
+from services.ha.config import HaConfig
+from services.ha.control import Control, ControlSocket
+from services.ha.events import Command, Done, Event
+from services.ha.handshake import Identity
+from services.ha.links import Links
+from services.ha.metrics import HaMetrics
+from services.ha.opening import HeldStore
+from services.ha.paced_log import PacedLog
+from services.ha.parts import lease_store, read_secret, setup_of, tls_of
+from services.ha.probes import Probes
+from services.ha.replica import Replica
+from services.ha.replica_disk import ReplicaDisk
+from services.ha.setup import Found
+from services.ha.streaming import LogViews
+from services.ha.watch import Senses, Watch
+from shared.files.lock_probe import LockProbe
+from shared.files.os_disk import OsDisk
+from shared.files.store_dir import StoreDir
+from shared.runtime.clock import SystemClock
+from shared.runtime.doorbell import Doorbell
+from shared.runtime.health import AdminServer, Health
+from shared.runtime.lifecycle import raise_descriptor_limit, run_parts, stop_on_signals
+from shared.runtime.metrics import new_registry
+from tidemark import __version__
+from tidemark.errors import NotServing
+
+log = logging.getLogger(__name__)
+
+SERVICE: Final = "ha"
+
+
+async def run(config: HaConfig) -> None:
+    """Replicate until SIGTERM or until a part fails."""
+    stop = asyncio.Event()
+    stop_on_signals(stop)
+    await Ha(config, stop).run()
+
+
+class Ha:
+    """One ha process."""
+
+    def __init__(self, config: HaConfig, stop: asyncio.Event) -> None:
+        self._config, self._stop = config, stop
+        self._clock = SystemClock()
+        self._health = Health(self._clock)
+        self._registry = new_registry(SERVICE, __version__)
+        self._paced = PacedLog(self._clock.monotonic)
+        self._setup = setup_of(config)
+        self._replica: Replica | None = None
+        self._carrier: Carrier | None = None
+        self._control = Control(self._command, self._status, timeout_s=config.command_timeout_s)
+
+    async def run(self) -> None:
+        """Everything, from the probes to the locks."""
+        config = self._config
+        raise_descriptor_limit()
+        secret = await asyncio.to_thread(read_secret, config)
+        async with AsyncExitStack() as closing:
+            probes = Probes(self._clock)
+            admin = AdminServer(
+                self._health,
+                self._registry,
+                host=config.admin_host,
+                port=config.admin_port,
+                routes=[*probes.routes(), *self._control.routes()],
+            )
+            await closing.enter_async_context(admin)
+            held = await asyncio.to_thread(self._open)
+            closing.callback(held.close)
+            doorbell = Doorbell(config.sockets_dir, SERVICE)
+            closing.callback(doorbell.close)
+            await closing.enter_async_context(ControlSocket(self._control, config.sockets_dir))
+            log.info(
+                "listening",
+                extra={
+                    "event": "listening",
+                    "admin": f"http://{config.admin_host}:{admin.port}",
+                    "store": str(config.store_dir),
+                    "node": self._setup.own.name,
+                },
+            )
+            found = await self._recover(held)
+            if found is not None:
+                probes.positions = held.positions
+                await self._serve(held, found, doorbell, secret)
+            await asyncio.to_thread(held.stopped_clean)
+
+    # -- start ----------------------------------------------------------------------------------
+
+    def _open(self) -> HeldStore:
+        config, disk = self._config, OsDisk()
+        disk.make_directory(config.store_dir)
+        directory = StoreDir(disk, config.store_dir, config.store, run_dir=config.sockets_dir)
+        return HeldStore.open(directory, self._setup, self._clock)
+
+    async def _recover(self, held: HeldStore) -> Found | None:
+        """Wait for the log, find its end; None if stopped before."""
+        self._health.state = "recovering"
+        found = await asyncio.to_thread(
+            lambda: held.recover(
+                boot_id=self._setup.boot,
+                progress=self._health.recovery.progress,
+                stopping=self._stop.is_set,
+            )
+        )
+        if found is not None:
+            log.info(
+                "recovered",
+                extra={
+                    "event": "recovered",
+                    "incarnation": found.incarnation,
+                    "end": found.end,
+                    "confirm": found.confirm,
+                    "promised": found.promised,
+                    "halted": found.halted,
+                },
+            )
+        return found
+
+    async def _serve(
+        self, held: HeldStore, found: Found, doorbell: Doorbell, secret: bytes
+    ) -> None:
+        """Decide and carry out until stop."""
+        config, positions = self._config, held.positions
+        async with AsyncExitStack() as closing:
+            views = LogViews(held.directory, positions)
+            closing.callback(views.close)
+            probe = LockProbe(held.directory.lock_path)
+            closing.callback(probe.close)
+            lease = await asyncio.to_thread(lease_store, config)
+            closing.push_async_callback(lease.close)
+            links = Links(
+                self._identity(found.incarnation),
+                secret,
+                {node.name: node for node in self._setup.nodes},
+                views,
+                self._happen,
+                self._paced,
+                connect_timeout_s=self._setup.times.link_dead_ms / 1000,
+                proof_timeout_s=config.proof_timeout_ms / 1000,
+                connections_max=config.connections_max,
+                buffer_max=config.link_buffer_max,
+                tls=tls_of(config),
+            )
+            closing.push_async_callback(links.close)
+            disk = ReplicaDisk(held, self._happen_soon)
+            closing.push_async_callback(asyncio.to_thread, disk.close)
+            replica = Replica(self._setup, found, log=held, random=random.random)
+
+            def done(event: Done) -> None:
+                if event.incarnation:
+                    links.renamed(event.incarnation)
+                views.refresh()
+
+            carrier = Carrier(
+                replica,
+                positions,
+                self._setup.boot,
+                self._clock,
+                doorbell,
+                links,
+                disk,
+                lease,
+                self._health,
+                request_timeout_ms=self._setup.times.request_timeout_ms,
+                replied=self._control.replied,
+                on_done=done,
+            )
+            closing.callback(carrier.close)
+            self._replica, self._carrier = replica, carrier
+            HaMetrics(self._registry, replica, links, self._paced, self._clock)
+            own = self._setup.own
+            await links.listen(config.host or own.host, own.port)
+            disk.start()
+            watch = Watch(
+                Senses(positions, probe, self._clock),
+                positions,
+                doorbell,
+                self._clock,
+                carrier.happen,
+                interval_ms=config.sense_interval_ms,
+            )
+            self._health.state = "serving"
+            await run_parts(
+                self._stop,
+                {
+                    "replica": lambda: carrier.run(self._stop),
+                    "watch": lambda: watch.run(self._stop),
+                },
+            )
+
+    def _identity(self, incarnation: str) -> Identity:
+        setup = self._setup
+        return Identity(setup.cluster, setup.group, setup.own.name, incarnation, setup.file_size)
+
+    # -- between the parts ----------------------------------------------------------------------
+
+    def _happen(self, event: Event) -> None:
+        if self._carrier is not None:
+            self._carrier.happen(event)
+
+    def _happen_soon(self, event: Event) -> None:
+        if self._carrier is not None:
+            self._carrier.happen_soon(event)
+
+    def _command(self, command: Command) -> None:
+        if self._carrier is None:
+            raise NotServing("the node recovers its log. Nothing was done.", "Try again later.")
+        self._carrier.happen(command)
+
+    def _status(self) -> Mapping[str, Any]:
+        if self._replica is None:
+            return {
+                "cluster": self._setup.cluster,
+                "group": self._setup.group,
+                "epoch": None,
+                "master": None,
+                "nodes": [],
+                "reason": f"{self._setup.own.name} is {self._health.state}",
+            }
+        return self._replica.status(self._clock.boot_ms())
