@@ -1,0 +1,379 @@
+"""The lease in a directory: compare-and-set, however long a writer is stopped between two steps."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from services.ha.effects import LeaseCreate, LeaseGet, LeasePut
+from services.ha.events import LeaseOutcome
+from services.ha.lease import directory
+from services.ha.lease.directory import VERSIONS_KEPT, DirectoryLease, DirectoryObject
+from services.ha.lease.interface import Outcome, carry_out
+from services.ha.lease.texts import UnreadableLease
+from services.ha.lease.value import Holder, Lease, Member, Stored
+from tidemark.offsets import Epoch
+
+NAME = "tidemark-g0"
+FREE = Lease(None, Epoch(1), (Member("a", "1f" * 16),), 1, 1, ("a", "b"))
+HOLDER = Holder("a", "1f" * 16, "0123456789abcdef")
+
+
+def found(outcome: Outcome) -> Stored:
+    assert outcome.outcome in (LeaseOutcome.FOUND, LeaseOutcome.APPLIED), outcome
+    assert outcome.stored is not None
+    return outcome.stored
+
+
+def advance(lease: DirectoryObject, times: int) -> Stored:
+    """Renew it `times` times, by another writer than the one under test."""
+    stored = found(lease.get())
+    for renewed in range(times):
+        stored = found(lease.put(stored.lease._replace(renewed=renewed), stored))
+    return stored
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> DirectoryObject:
+    lease = DirectoryObject(tmp_path, NAME)
+    assert lease.get().outcome is LeaseOutcome.ABSENT
+    assert lease.create(FREE).outcome is LeaseOutcome.APPLIED
+    return lease
+
+
+def test_what_was_written_last_is_found(made: DirectoryObject, tmp_path: Path) -> None:
+    first = found(made.get())
+    assert first.lease == FREE
+    second = found(made.put(FREE._replace(holder=HOLDER, epoch=Epoch(2)), first))
+    assert second.uid == first.uid
+    assert second.version != first.version
+    assert DirectoryObject(tmp_path, NAME).get() == Outcome(LeaseOutcome.FOUND, second)
+
+
+def test_a_write_on_a_version_that_was_replaced_changes_nothing(made: DirectoryObject) -> None:
+    first = found(made.get())
+    second = found(made.put(FREE._replace(renewed=1), first))
+    assert made.put(FREE._replace(renewed=2), first) == Outcome(LeaseOutcome.CONFLICT)
+    assert found(made.get()) == second
+
+
+def test_only_one_creates_the_object(made: DirectoryObject, tmp_path: Path) -> None:
+    first = found(made.get())
+    other = DirectoryObject(tmp_path, NAME)
+    assert other.create(FREE._replace(epoch=Epoch(9))) == Outcome(LeaseOutcome.CONFLICT)
+    assert found(made.get()) == first
+    assert [entry.name for entry in tmp_path.iterdir()] == [NAME]
+
+
+def test_old_versions_do_not_pile_up(made: DirectoryObject, tmp_path: Path) -> None:
+    advance(made, 100)
+    assert len(list((tmp_path / NAME).iterdir())) == VERSIONS_KEPT + 1  # and the link uid
+
+
+def test_what_a_killed_writer_left_to_remove_is_removed_a_piece_at_a_time(
+    made: DirectoryObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as killed:
+        killed.setattr(DirectoryObject, "_remove_old", lambda *_, **__: None)
+        advance(made, 50)
+    monkeypatch.setattr(directory, "REMOVED_MAX", 5)
+    for kept in (47, 43, 39):
+        advance(made, 1)
+        assert len(list((tmp_path / NAME).iterdir())) == kept + 1
+    advance(made, 20)
+    assert len(list((tmp_path / NAME).iterdir())) == VERSIONS_KEPT + 1
+
+
+@pytest.mark.parametrize("written_meanwhile", range(3 * VERSIONS_KEPT))
+def test_a_writer_stopped_before_its_link_is_refused_however_late_it_goes_on(
+    made: DirectoryObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_meanwhile: int
+) -> None:
+    # After VERSIONS_KEPT writes by others the name that it makes is free again.
+    base = advance(made, 3)
+    others = DirectoryObject(tmp_path, NAME)
+    make_link = Path.symlink_to
+
+    def stopped(path: Path, text: str) -> None:
+        monkeypatch.setattr(Path, "symlink_to", make_link)
+        advance(others, written_meanwhile)
+        make_link(path, text)
+
+    monkeypatch.setattr(Path, "symlink_to", stopped)
+    late = made.put(FREE._replace(epoch=Epoch(99)), base)
+    if not written_meanwhile:
+        assert late.outcome is LeaseOutcome.APPLIED
+        return
+    assert late == Outcome(LeaseOutcome.CONFLICT)
+    assert found(others.get()).lease.epoch == 1
+    assert found(advance_once := others.put(FREE, found(others.get()))) == advance_once.stored
+
+
+@pytest.mark.parametrize("written_meanwhile", range(3 * VERSIONS_KEPT))
+def test_a_writer_stopped_after_its_link_never_claims_what_it_does_not_know(
+    made: DirectoryObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_meanwhile: int
+) -> None:
+    base = advance(made, 3)
+    others = DirectoryObject(tmp_path, NAME)
+    make_link = Path.symlink_to
+
+    def stopped(path: Path, text: str) -> None:
+        monkeypatch.setattr(Path, "symlink_to", make_link)
+        make_link(path, text)
+        advance(others, written_meanwhile)
+
+    monkeypatch.setattr(Path, "symlink_to", stopped)
+    late = made.put(FREE._replace(epoch=Epoch(99)), base)
+    # It was applied. That it is told "refused" when others have gone far beyond is allowed: whoever
+    # is told that reads, and finds a version that moved.
+    overtaken = written_meanwhile >= VERSIONS_KEPT - 1
+    assert late.outcome is (LeaseOutcome.CONFLICT if overtaken else LeaseOutcome.APPLIED)
+    assert found(others.get()).lease.epoch == 99
+    advance(others, 2)
+
+
+@pytest.mark.parametrize("step", range(8))
+@pytest.mark.parametrize("written_meanwhile", [1, 2, VERSIONS_KEPT, 5 * VERSIONS_KEPT])
+def test_a_reader_stopped_between_any_two_looks_tells_what_was_the_newest_meanwhile(
+    made: DirectoryObject,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: int,
+    written_meanwhile: int,
+) -> None:
+    before = advance(made, 3)
+    others = DirectoryObject(tmp_path, NAME)
+    looks = itertools.count()
+    newest = [before]
+    look = directory._target
+
+    def stopped(path: Path) -> str | None:
+        if next(looks) == step:
+            with monkeypatch.context() as going_on:
+                going_on.setattr(directory, "_target", look)
+                newest.append(advance(others, written_meanwhile))
+        return look(path)
+
+    monkeypatch.setattr(directory, "_target", stopped)
+    assert found(made.get()) in newest
+
+
+def test_a_listing_that_misses_names_does_not_hide_the_newest(
+    made: DirectoryObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Names made or removed while a directory is listed may be missing in the listing.
+    newest = advance(made, 5)
+    for listed in ([1], [3], [5], [2, 4]):
+        monkeypatch.setattr(DirectoryObject, "_numbers", lambda *_, listed=listed: listed)
+        assert found(made.get()) == newest
+
+
+def test_a_late_link_that_is_listed_alone_is_not_taken_for_the_newest(
+    made: DirectoryObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 1. A writer reads 3 and is stopped. 2. Versions up to 24 are written, 4 is removed. 3. The
+    # writer makes 4 and is stopped before it takes that back. 4. A listing shows 4 alone.
+    base = advance(made, 2)
+    newest = advance(made, 21)
+    late = Lease(HOLDER, Epoch(99), (), 1, 1, ())
+    text, _ = directory._encoded(late, 4, previous=base.version)
+    (tmp_path / NAME / f"4.{base.uid}").symlink_to(text)
+    list_names = DirectoryObject._numbers
+    listings = itertools.chain([[4], [4]], itertools.repeat(None))
+    monkeypatch.setattr(
+        DirectoryObject,
+        "_numbers",
+        lambda self, uid: next(listings) or list_names(self, uid),
+    )
+    assert found(made.get()) == newest
+
+
+def test_a_late_writer_to_a_deleted_object_adds_nothing_to_the_next_one(
+    made: DirectoryObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = advance(made, 3)
+    others = DirectoryObject(tmp_path, NAME)
+    make_link = Path.symlink_to
+
+    def stopped(path: Path, text: str) -> None:
+        monkeypatch.setattr(Path, "symlink_to", make_link)
+        shutil.rmtree(tmp_path / NAME)
+        others.create(FREE._replace(epoch=Epoch(5)))
+        advance(others, 3)
+        make_link(path, text)
+
+    monkeypatch.setattr(Path, "symlink_to", stopped)
+    assert made.put(FREE._replace(epoch=Epoch(99)), base) == Outcome(LeaseOutcome.CONFLICT)
+    assert advance(others, 30).lease.epoch == 5
+    assert made.put(FREE, base) == Outcome(LeaseOutcome.CONFLICT)
+
+
+def test_a_deleted_object_is_absent_and_revived_by_no_write(
+    made: DirectoryObject, tmp_path: Path
+) -> None:
+    base = found(made.get())
+    shutil.rmtree(tmp_path / NAME)
+    assert made.get() == Outcome(LeaseOutcome.ABSENT)
+    assert made.put(FREE, base) == Outcome(LeaseOutcome.ABSENT)
+    assert made.get() == Outcome(LeaseOutcome.ABSENT)
+
+
+def test_a_directory_that_is_not_there_is_not_an_absent_lease(tmp_path: Path) -> None:
+    lease = DirectoryObject(tmp_path / "not-mounted", NAME)
+    with pytest.raises(FileNotFoundError):
+        lease.get()
+    with pytest.raises(FileNotFoundError):
+        lease.create(FREE)
+
+
+def test_an_object_half_removed_or_damaged_is_neither_found_nor_absent(
+    made: DirectoryObject, tmp_path: Path
+) -> None:
+    advance(made, 2)
+    uid = found(made.get()).uid
+    newest = tmp_path / NAME / f"3.{uid}"
+    for target in ("not json", "[]", '{"holder":"x"}'):
+        newest.unlink()
+        newest.symlink_to(target)
+        with pytest.raises(UnreadableLease):
+            made.get()
+    newest.unlink()
+    newest.touch()
+    with pytest.raises(UnreadableLease, match="not a symbolic link"):
+        made.get()
+    newest.unlink()
+    (tmp_path / NAME / "uid").unlink()
+    with pytest.raises(UnreadableLease, match="being removed, or damaged"):
+        made.get()
+
+
+def test_what_counts_is_on_disk_before_it_is_told_and_a_renewal_does_not_wait(
+    made: DirectoryObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(directory, "_sync_directory", synced.append)
+    advance(made, 5)
+    assert synced == []
+    found(made.put(FREE._replace(epoch=Epoch(2)), found(made.get())))
+    assert synced == [tmp_path / NAME]
+    # Another process may have made the link and died before its sync: the reader does it.
+    reader = DirectoryObject(tmp_path, NAME)
+    reader.get()
+    reader.get()
+    assert synced == [tmp_path / NAME] * 2
+
+
+async def test_requests_are_answered_by_number_and_errors_are_unknown(tmp_path: Path) -> None:
+    store = DirectoryLease(tmp_path, NAME)
+    assert (await carry_out(store, LeaseGet(1), 5000)).outcome is LeaseOutcome.ABSENT
+    created = await carry_out(store, LeaseCreate(2, FREE), 5000)
+    assert (created.request, created.outcome) == (2, LeaseOutcome.APPLIED)
+    assert created.stored is not None
+    written = await carry_out(store, LeasePut(3, FREE._replace(renewed=1), created.stored), 5000)
+    assert written.outcome is LeaseOutcome.APPLIED
+    await store.announce("master")
+    gone = DirectoryLease(tmp_path / "gone", NAME)
+    answer = await carry_out(gone, LeaseGet(4), 5000)
+    assert answer.outcome is LeaseOutcome.UNKNOWN
+    assert "gone" in answer.reason
+    await store.close()
+    await gone.close()
+
+
+async def test_a_request_that_takes_too_long_is_unknown_and_holds_up_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryLease(tmp_path, NAME)
+    go_on = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    get = DirectoryObject.get
+
+    def slow(lease: DirectoryObject) -> Outcome:
+        asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
+        return get(lease)
+
+    monkeypatch.setattr(DirectoryObject, "get", slow)
+    answer = await carry_out(store, LeaseGet(1), 20)
+    assert (answer.outcome, answer.reason) == (LeaseOutcome.UNKNOWN, "no answer within 20 ms")
+    go_on.set()
+    assert (await carry_out(store, LeaseGet(2), 5000)).outcome is LeaseOutcome.ABSENT
+    await store.close()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from services.ha.events import LeaseOutcome
+from services.ha.lease.directory import DirectoryObject
+from tidemark.offsets import Epoch
+
+lease = DirectoryObject(Path(sys.argv[1]), "tidemark-g0")
+shown = 0
+while not Path(sys.argv[2]).exists():
+    stored = lease.get().stored
+    assert stored.lease.epoch >= shown, (stored.lease.epoch, shown)
+    shown = stored.lease.epoch
+    outcome = lease.put(stored.lease._replace(epoch=Epoch(shown + 1)), stored).outcome
+    if outcome is LeaseOutcome.APPLIED:
+        print(shown + 1, flush=True)
+"""
+
+
+def _until(happened: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_no_two_processes_are_told_the_same_epoch_while_some_are_stopped_and_killed(
+    made: DirectoryObject, tmp_path: Path
+) -> None:
+    stop = tmp_path / "stop"
+    journals = [tmp_path / f"journal-{number}" for number in range(5)]
+    writers = []
+    for journal in journals:
+        with journal.open("wb") as output:
+            writers.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", WRITER, str(tmp_path), str(stop)], stdout=output
+                )
+            )
+    try:
+        _until(lambda: all(journal.stat().st_size for journal in journals))
+        chance = random.Random(5)
+        for _ in range(60):
+            # Held for anything from a step of the others to some dozens of their versions.
+            held = chance.choice(writers)
+            os.kill(held.pid, signal.SIGSTOP)
+            reached = found(made.get()).lease.epoch + chance.choice([0, 1, 5, 20, 60])
+            _until(lambda reached=reached: found(made.get()).lease.epoch >= reached)  # type: ignore[misc]
+            os.kill(held.pid, signal.SIGCONT)
+        writers[0].kill()
+        os.kill(writers[1].pid, signal.SIGSTOP)
+        reached = found(made.get()).lease.epoch + 100
+        _until(lambda: found(made.get()).lease.epoch >= reached)
+        os.kill(writers[1].pid, signal.SIGCONT)
+        stop.touch()
+        assert [writer.wait(30) for writer in writers[1:]] == [0] * 4
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.wait()
+    told = [int(line) for journal in journals for line in journal.read_text().splitlines()]
+    last = found(made.get()).lease.epoch
+    assert len(set(told)) == len(told)
+    assert max(told) == last
+    # Who is overtaken between its link and the look after it is told less than it did, not more.
+    assert len(told) > 0.9 * (last - 1)
+    assert len(list((tmp_path / NAME).iterdir())) <= VERSIONS_KEPT + 6
