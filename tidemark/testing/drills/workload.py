@@ -78,6 +78,7 @@ class Workload:
         self._consumers: list[asyncio.Task[None]] = []
         self._next_offsets: dict[tuple[int, int], int] = {}
         self._numbers = [0] * plan.producers
+        self._sending = 0
         self.repeats = 0
 
     async def __aenter__(self) -> Workload:
@@ -114,6 +115,13 @@ class Workload:
     def resume(self) -> None:
         """Send again."""
         self._running.set()
+
+    async def quiet(self) -> None:
+        """After ``pause``: wait until no request is on its way. Raises TimeoutError."""
+        async with asyncio.timeout(GIVE_UP_S):
+            while self._sending:
+                self._raise_what_failed()
+                await asyncio.sleep(PAUSE_S)
 
     async def stop_producing(self) -> None:
         """Let every producer finish the request in hand, repetitions included, for 30 s."""
@@ -167,7 +175,9 @@ class Workload:
         repeats = producer % 2 == 0
         for batch in self._batches(producer):
             started = time.monotonic()
+            self._sending += 1
             await self._send(producer, batch, repeats=repeats)
+            self._sending -= 1
             if self._stop.is_set():
                 return
             await asyncio.sleep(max(0.0, started + interval_s - time.monotonic()))

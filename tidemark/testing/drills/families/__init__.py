@@ -1,0 +1,19 @@
+"""The drills, in families: each module registers its own when it is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidemark.testing.drills.families import crashes, planned
+from tidemark.testing.drills.stage import REGISTERED, Drill
+
+FAMILIES = (crashes, planned)
+
+
+def all_drills() -> Iterable[Drill]:
+    """Every drill, by number."""
+    return sorted(REGISTERED.values(), key=_order)
+
+
+def _order(found: Drill) -> tuple[int, str]:
+    return int(found.number.rstrip("abcd")), found.number

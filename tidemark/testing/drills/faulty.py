@@ -1,0 +1,99 @@
+"""``python -m tidemark.testing.drills.faulty MODULE …``: a service on a machine with faults.
+
+The service is the real one, started as ``python -m MODULE`` would; only what it gets from its
+machine is looked at first: clocks, fdatasync, fsync, and a few named steps at which it may be told
+to die or to stop. While the page of faults says nothing, nothing differs.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from services.ha import hooks
+from shared.cluster import grant
+from shared.runtime.clock import SystemClock
+from tidemark.testing.drills.faults import FAULTS_VARIABLE, Fault, FaultPage
+
+_MS: Final = 1000
+
+
+def install(page: FaultPage) -> None:
+    """Let this process see what the page says, from now on."""
+    _install_clocks(page)
+    _install_syncs(page)
+    _install_steps(page)
+
+    def stand_still(_signum: int, _frame: FrameType | None) -> None:
+        # In the main thread, between two steps of the loop: nothing else of it runs meanwhile.
+        time.sleep(page.get(Fault.STALL_MS) / _MS)
+
+    signal.signal(signal.SIGUSR1, stand_still)
+
+
+def _install_clocks(page: FaultPage) -> None:
+    boot_ms, wall_ms = SystemClock.boot_ms, SystemClock.wall_ms
+    SystemClock.boot_ms = lambda self: boot_ms(self) + page.get(Fault.BOOT_STEP_MS)  # type: ignore[method-assign]
+    SystemClock.wall_ms = lambda self: wall_ms(self) + page.get(Fault.WALL_STEP_MS)  # type: ignore[method-assign]
+
+
+def _install_syncs(page: FaultPage) -> None:
+    fdatasync, fsync = os.fdatasync, os.fsync
+
+    def slow_fdatasync(fd: Any) -> None:
+        _delay(page)
+        fdatasync(fd)
+
+    def slow_fsync(fd: Any) -> None:
+        _delay(page)
+        fsync(fd)
+
+    os.fdatasync = slow_fdatasync
+    os.fsync = slow_fsync
+
+
+def _delay(page: FaultPage) -> None:
+    delay_ms = page.get(Fault.SYNC_DELAY_MS)
+    if delay_ms:
+        time.sleep(delay_ms / _MS)
+
+
+def _install_steps(page: FaultPage) -> None:
+    may_answer = grant.may_answer
+
+    def may_answer_and_stop(*arguments: Any, **named: Any) -> bool:
+        answer = may_answer(*arguments, **named)
+        if answer and page.get(Fault.STOP_BEFORE_ANSWER):
+            page.set(Fault.STOP_BEFORE_ANSWER, 0)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return answer
+
+    grant.may_answer = may_answer_and_stop
+    hooks.install(lambda step: come_to(page, step))
+
+
+def come_to(page: FaultPage, step: str) -> None:
+    """A service is about to take a named step: do first what waits for it."""
+    armed = page.armed
+    if armed is None or armed[1] != step:
+        return
+    page.disarm()
+    os.kill(os.getpid(), signal.SIGKILL if armed[0] == "kill" else signal.SIGSTOP)
+
+
+def main() -> None:
+    """Install the faults, then become the module named first on the command line."""
+    install(FaultPage(Path(os.environ[FAULTS_VARIABLE])))
+    module = sys.argv[1]
+    sys.argv = sys.argv[1:]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""What the page of a node says, read from its file: whether its services answer or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidemark.formats.checkpoint import SLOT_SIZE, Slot
+
+
+def slot(store_dir: Path, which: Slot) -> int:
+    """What a slot's owner published last; 0 if there is no page yet."""
+    path = store_dir / "checkpoint"
+    try:
+        with path.open("rb") as file:
+            file.seek(which * SLOT_SIZE)
+            return int.from_bytes(file.read(SLOT_SIZE), "little")
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,317 @@
+"""Run drills: make their groups, put load on them, call the drill, heal, judge, go on.
+
+Drills with the same needs share a group, one after another: what one leaves behind is what the next
+one meets. A drill that fails gets its group taken down, and the next one a new group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from tidemark.formats.checkpoint import Slot
+from tidemark.testing.drills.checker import Verdict, judge
+from tidemark.testing.drills.finding import Finder, Known, Turn
+from tidemark.testing.drills.group import Group
+from tidemark.testing.drills.lease_server import LeaseServer
+from tidemark.testing.drills.ledger import Ledger, Outcome
+from tidemark.testing.drills.log_reading import first_difference, queue_table, read_log
+from tidemark.testing.drills.namespaces import Network
+from tidemark.testing.drills.positions import slot
+from tidemark.testing.drills.small_disks import SmallDisks
+from tidemark.testing.drills.stage import Drill, DrillFailed, Needs, Stage
+from tidemark.testing.drills.workload import TOPIC, Plan, Workload
+
+READY_S: Final = 60.0
+LEVEL_S: Final = 20.0
+POLL_S: Final = 0.05
+GROUP_NAME: Final = "drills-g0"
+
+
+@dataclass(slots=True)
+class Result:
+    """How a drill went."""
+
+    drill: Drill
+    seed: int
+    passed: bool = False
+    seconds: float = 0.0
+    restored_s: float | None = None
+    """RTO: without a single ack, from the fault on."""
+    lost: int = 0
+    """RPO: acked at ``replicated`` and gone."""
+    lost_below: int = 0
+    acked: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    unknown: int = 0
+    """Requests that ended with an unknown outcome."""
+    duplicates: int = 0
+    out_of_order: int = 0
+    notes: list[str] = field(default_factory=list)
+    failure: str = ""
+
+
+@dataclass(slots=True)
+class Session:
+    """What happened on one group, for the picture."""
+
+    name: str
+    began: float
+    ended: float = 0.0
+    acks: list[tuple[float, int]] = field(default_factory=list)
+    """(time, messages)."""
+    turns: list[Turn] = field(default_factory=list)
+    faults: list[tuple[float, str]] = field(default_factory=list)
+
+
+class Runner:
+    """Runs drills in order of their needs."""
+
+    def __init__(
+        self,
+        directory: Path,
+        network: Network,
+        *,
+        seed: int,
+        tell: Callable[[str], None],
+        plan: Plan | None = None,
+    ) -> None:
+        """directory: of stores, logs and reports. network: where nodes live."""
+        self._directory, self._network, self._seed = directory, network, seed
+        self._tell = tell
+        self._plan = plan or Plan()
+        self.results: list[Result] = []
+        self.sessions: list[Session] = []
+
+    async def run(self, drills: Sequence[Drill]) -> list[Result]:
+        """Run all of them; every one is tried, whatever others came to."""
+        waiting = list(drills)
+        while waiting:
+            needs = waiting[0].needs
+            batch = [found for found in waiting if found.needs == needs]
+            if needs.fresh:
+                batch = batch[:1]
+            await self._on_one_group(needs, batch)
+            done = {result.drill.name for result in self.results}
+            waiting = [found for found in waiting if found.name not in done]
+        return self.results
+
+    async def _on_one_group(self, needs: Needs, drills: Sequence[Drill]) -> None:
+        """Run drills on one group until one fails; at least the first."""
+        name = f"group{len(self.sessions)}"
+        directory = self._directory / name
+        shutil.rmtree(directory, ignore_errors=True)
+        session = Session(name, time.monotonic())
+        self.sessions.append(session)
+        ledger, finder = Ledger(), None
+        try:
+            async with AsyncExitStack() as parts:
+                network = self._network
+                lease = None
+                if needs.lease == "kubernetes":
+                    lease = await parts.enter_async_context(
+                        LeaseServer(directory, network, seed=self._seed, lease_name=GROUP_NAME)
+                    )
+                disks = parts.enter_context(SmallDisks(directory, needs.disk_size))
+                group = Group(
+                    directory,
+                    network,
+                    nodes=needs.nodes,
+                    min_in_sync=needs.min_in_sync,
+                    lease=None if lease is None else lease.settings,
+                )
+                disks.mount(node.store_dir for node in group.nodes.values())
+                await parts.enter_async_context(group)
+                group.start()
+                finder = await parts.enter_async_context(Finder(group.apis))
+                load = Workload(finder, self._plan, ledger)
+                try:
+                    async with asyncio.timeout(READY_S):
+                        await parts.enter_async_context(load)
+                    stage = Stage(group, finder, load, ledger, Random(self._seed), lease)
+                    await stage.in_sync(timeout_s=READY_S)
+                except (TimeoutError, DrillFailed) as error:
+                    self._no_group(drills[0], group, error)
+                    return
+                for drill in drills:
+                    if not await self._one(drill, stage, session):
+                        return
+        finally:
+            session.ended = time.monotonic()
+            session.acks = [(ack.ended_at, ack.messages) for ack in ledger.acks()]
+            session.turns = [] if finder is None else finder.known.turns
+
+    def _no_group(self, drill: Drill, group: Group, error: Exception) -> None:
+        result = Result(drill, self._seed, failure=f"the group does not come up: {error}")
+        self._keep_logs(result, group)
+        self.results.append(result)
+        self._tell(f"{drill.number:>3} {drill.name}: FAILED, {result.failure}")
+
+    async def _one(self, drill: Drill, shared: Stage, session: Session) -> bool:
+        """One drill on a group that is whole; False: the group is not to be used any more."""
+        stage = Stage(
+            shared.group, shared.finder, shared.load, shared.ledger, shared.random, shared.lease
+        )
+        result = Result(drill, self._seed)
+        self.results.append(result)
+        before = judge_counts(stage)
+        began = time.monotonic()
+        self._tell(f"{drill.number:>3} {drill.name} ...")
+        verdict = Verdict()
+        try:
+            async with asyncio.timeout(600):
+                await drill.run(stage)
+                served_until = time.monotonic()
+                verdict = await self._settle(drill, stage)
+            self._judge(result, stage, verdict, served_until)
+        except (DrillFailed, TimeoutError) as error:
+            result.failure = str(error) or "took longer than ten minutes"
+        except Exception:  # noqa: BLE001 (a drill's own mistake is a result, too)
+            result.failure = traceback.format_exc()
+        result.seconds = time.monotonic() - began
+        result.notes = stage.notes
+        ended = time.monotonic()
+        result.errors = stage.ledger.codes(began, ended)
+        result.unknown = stage.ledger.outcomes(began, ended)[Outcome.UNKNOWN]
+        result.acked = len(stage.ledger.told) - before.acked
+        result.duplicates = verdict.duplicates
+        result.out_of_order = verdict.out_of_order
+        result.passed = not result.failure
+        if stage.fault_at:
+            session.faults.append((stage.fault_at, drill.number))
+        if result.failure:
+            self._keep_logs(result, stage.group)
+        restored = "" if result.restored_s is None else f", restored in {result.restored_s:.1f} s"
+        self._tell(
+            f"{drill.number:>3} {drill.name}: "
+            + (f"passed{restored}" if result.passed else f"FAILED: {result.failure}")
+            + f" ({result.seconds:.0f} s)"
+        )
+        return result.passed and not drill.needs.fresh
+
+    async def _settle(self, drill: Drill, stage: Stage) -> Verdict:
+        """Heal everything, wait until the group is whole, stop the load for a moment, compare."""
+        group = stage.group
+        group.network.heal()
+        if stage.lease is not None:
+            await stage.lease.faults()
+        for node in group.nodes.values():
+            node.faults.clear()
+            group.unpause(node.name)
+        group.start()
+        if drill.needs.fresh:
+            await stage.acked_again(READY_S)
+        else:
+            await stage.in_sync()
+        stage.load.pause()
+        try:
+            await stage.load.quiet()
+            return await compare(stage, whole=not drill.needs.fresh)
+        finally:
+            stage.load.resume()
+
+    def _judge(self, result: Result, stage: Stage, verdict: Verdict, served_until: float) -> None:
+        drill = result.drill
+        result.lost, result.lost_below = verdict.lost, verdict.lost_below
+        violations = [*verdict.violations, *stage.finder.known.contradictions]
+        if stage.fault_at:
+            result.restored_s = (
+                stage.restored_s
+                if stage.restored_s is not None
+                else stage.ledger.longest_gap(stage.fault_at, stage.restored_by or served_until)
+            )
+            limit = drill.restored_within_s
+            if limit is not None and result.restored_s > limit:
+                violations.append(
+                    f"F: no ack for {result.restored_s:.2f} s, at most {limit} s are allowed"
+                )
+        if violations:
+            verdict.violations = violations
+            result.failure = verdict.shown()
+
+    def _keep_logs(self, result: Result, group: Group) -> None:
+        path = self._directory / f"failed-{result.drill.name}.log"
+        path.write_text(f"{result.failure}\n\n{group.said()}\n", encoding="utf-8")
+
+
+def judge_counts(stage: Stage) -> Verdict:
+    """Counts of before a drill, to be taken from those of after it."""
+    return Verdict(acked=len(stage.ledger.told))
+
+
+async def compare(stage: Stage, *, whole: bool) -> Verdict:
+    """With the load stopped: the master's log against the ledger, all logs against each other.
+
+    whole: every node has to have everything; else those that run and are in sync.
+    """
+    master = await stage.master()
+    names = stage.group.names if whole else (master,)
+    await _level(stage, names, master)
+    await stage.load.caught_up()
+    stores = {name: stage.group.nodes[name].store_dir for name in names}
+    end = slot(stores[master], Slot.CONFIRM)
+    log = await asyncio.to_thread(read_log, stores[master], TOPIC, end)
+    verdict = judge(stage.ledger, log, stage.finder.known.masters)
+    for name in names:
+        if name == master:
+            continue
+        differs = await asyncio.to_thread(first_difference, stores[master], stores[name], end)
+        if differs is not None:
+            verdict.violations.append(
+                f"E: the logs of {master} and {name} differ at physical offset {differs}, "
+                f"below the confirm offset {end}"
+            )
+    return verdict
+
+
+async def compare_queues(stage: Stage) -> list[str]:
+    """Whether the consume queues of all nodes are the same; what differs, as sentences."""
+    master = await stage.master()
+    tables = {
+        name: await asyncio.to_thread(queue_table, stage.group.nodes[name].store_dir)
+        for name in stage.group.names
+    }
+    return [
+        f"the queues of {master} and {name} differ: {_first_unequal(tables[master], table)}"
+        for name, table in tables.items()
+        if table != tables[master]
+    ]
+
+
+def _first_unequal(left: Iterable[str], right: Iterable[str]) -> str:
+    for one, other in zip(left, right, strict=False):
+        if one != other:
+            return f"{one[:200]} … {other[:200]}"
+    return "one has more queues"
+
+
+async def _level(stage: Stage, names: Sequence[str], master: str) -> None:
+    """Wait until nothing moves: everywhere all is on disk, confirmed and dispatched."""
+    deadline = time.monotonic() + LEVEL_S
+    while True:
+        stores = [stage.group.nodes[name].store_dir for name in names]
+        end = slot(stage.group.nodes[master].store_dir, Slot.WRITTEN)
+        ends = {
+            (name, which.name): slot(store, which)
+            for name, store in zip(names, stores, strict=True)
+            for which in (Slot.WRITTEN, Slot.FLUSHED, Slot.CONFIRM, Slot.DISPATCHED)
+        }
+        if all(value == end for value in ends.values()):
+            return
+        if time.monotonic() > deadline:
+            raise DrillFailed(f"without load the nodes do not come to one end: {ends}")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.sleep(POLL_S)
+
+
+__all__ = ["Known", "Result", "Runner", "Session", "compare", "compare_queues"]
