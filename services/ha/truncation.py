@@ -19,6 +19,8 @@ from tidemark.formats.epochs import EpochStart
 class InOrder(NamedTuple):
     """Nothing to cut: this log is the beginning of the master's."""
 
+    end: int
+
 
 class CutPlan(NamedTuple):
     """Cut log and table, then connect again."""
@@ -65,4 +67,4 @@ def plan(
         return ResyncPlan(master_first, ResyncReason.BELOW_FIRST_OFFSET.name.lower())
     if point < own.end or kept < len(own.table):
         return CutPlan(point, own.table[:kept])
-    return InOrder()
+    return InOrder(own.end)

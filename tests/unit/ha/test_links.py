@@ -1,203 +1,181 @@
-"""Links between nodes, over real sockets: who is believed, what is bounded, what is told."""
+"""Both sides of a link against each other, over random histories of masters."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import random
+from random import Random
 
 import pytest
 
-from services.ha import frames
-from services.ha.frames import Frame, FrameType, encode
-from services.ha.lease.value import Member
-from tests.unit.ha.link_pair import End, OneLog, two_nodes
-
-STATUS = Frame(FrameType.STATUS, 7, b"")
-
-
-async def test_two_nodes_prove_themselves_and_exchange_frames() -> None:
-    nodes = two_nodes()
-    async with End("n0", nodes) as one, End("n1", nodes) as other:
-        one.links.connect("n1")
-        await other.until(other.ups, "the accepted link")
-        await one.until(one.ups, "the link made")
-        up, accepted = one.ups()[0], other.ups()[0]
-        assert up.outbound
-        assert not accepted.outbound
-        assert accepted.peer == Member("n0", b"n0".hex().rjust(32, "0"))
-        one.links.send(up.link, STATUS)
-        await other.until(other.frames, "the frame")
-        assert other.frames()[0].frame == STATUS
-        assert other.links.connected("n0")
-        one.links.close_link(up.link, "done")
-        await one.until(one.downs, "the end here")
-        await other.until(other.downs, "the end there")
-        assert one.downs()[0].reason == "done"
-        assert one.links.count == other.links.count == 0
+from services.ha.divergence import CRC_WINDOW
+from services.ha.payloads import ResyncReason
+from services.ha.slave_protocol import NO_COMMON_BYTES
+from services.ha.truncation import CutPlan, Halt, InOrder, ResyncPlan
+from tests.support.ha_links import Log, Pair, rejoin
 
 
-async def test_a_second_connect_to_a_node_makes_no_second_link() -> None:
-    nodes = two_nodes()
-    async with End("n0", nodes) as one, End("n1", nodes) as other:
-        one.links.connect("n1")
-        one.links.connect("n1")
-        await one.until(one.ups, "the link")
-        one.links.connect("n1")
-        assert other.links.accepted_count == 1
+def common_bytes(one: Log, other: Log) -> int:
+    """End of what two logs, both from 0, have in common."""
+    size = min(len(one.data), len(other.data))
+    low = 0
+    while low < size and one.data[low] == other.data[low]:
+        low += 1
+    return low
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"secret": b"another secret of 16"}, "wrong-secret"),
-        ({"cluster": "foreign"}, "foreign-cluster"),
-        ({"file_size": 4096}, "file-size-differs"),
-    ],
-)
-async def test_whoever_does_not_fit_is_refused_by_name(
-    settings: dict[str, object], reason: str
+@pytest.mark.parametrize("seed", range(300))
+def test_after_any_history_a_slave_becomes_equal_and_loses_nothing_that_is_common(
+    seed: int,
 ) -> None:
-    nodes = two_nodes()
-    async with (
-        End("n0", nodes, **settings) as one,  # type: ignore[arg-type]
-        End("n1", nodes) as other,
-    ):
-        one.links.connect("n1")
-        await one.until(one.downs, "the refusal")
-        down = one.downs()[0]
-        assert (down.link, down.node) == (0, "n1")
-        assert reason in down.reason
-        assert not other.told
-        assert not one.ups()
+    rng = Random(seed)
+    logs = [Log() for _ in range(3)]
+    for epoch in range(1, rng.randint(3, 12)):
+        master = rng.choice(logs)
+        master.begin_term(epoch)
+        if rng.random() < 0.8:  # else the term ends before it wrote anything
+            master.write(rng, rng.randint(1, 12))
+        for slave in logs:
+            if slave is master or rng.random() < 0.4:
+                continue
+            shared = common_bytes(master, slave)
+            outcomes = rejoin(master, slave, epoch=epoch)
+            for outcome in outcomes:
+                # An end of an epoch, and no further back than where the bytes part. One record
+                # may begin like another, and one byte may be equal by chance.
+                if isinstance(outcome, CutPlan):
+                    assert outcome.point <= shared
+                    own = [one.start for one in master.table] + [master.end]
+                    assert max([0, *(s for s in own if s <= shared - 8)]) <= outcome.point
+            assert slave.data == master.data
+            # All but an entry whose term has not written yet.
+            known = tuple(one for one in master.table if one.start < master.end)
+            assert slave.table == known
 
 
-async def test_a_node_that_is_not_there_is_told_once_and_may_be_tried_again() -> None:
-    nodes = two_nodes()
-    async with End("n0", nodes) as one:
-        one.links.connect("n1")
-        await one.until(one.downs, "the failure")
-        async with End("n1", nodes):
-            one.links.connect("n1")
-            await one.until(one.ups, "the link")
-        await one.until(lambda: len(one.downs()) == 2, "its end")
+@pytest.mark.parametrize("seed", range(100))
+def test_a_link_that_breaks_anywhere_leaves_a_beginning_of_the_masters_log(seed: int) -> None:
+    rng = Random(seed)
+    master, slave = Log(), Log()
+    for epoch in range(1, 5):
+        master.begin_term(epoch)
+        master.write(rng, rng.randint(1, 30))
+    for _ in range(rng.randint(1, 6)):
+        pair = Pair(master, slave, epoch=5)
+        pair.begin()
+        pair.run(steps=2)
+        pair.stream(steps=rng.randint(0, 6))
+        assert master.data.startswith(slave.data)
+        assert slave.end in master.borders
+        assert slave.table == master.table[: len(slave.table)]
+    rejoin(master, slave, epoch=5)
+    assert slave.data == master.data
 
 
-async def test_bytes_of_the_log_follow_their_frame_uncopied_and_checked() -> None:
-    nodes = two_nodes()
-    data = os.urandom(3 << 20)
-    async with End("n0", nodes, log=OneLog(data)) as one, End("n1", nodes) as other:
-        one.links.connect("n1")
-        await one.until(one.ups, "the link")
-        link = one.ups()[0].link
-        size = 256 << 10
-        for offset in range(0, len(data), size):
-            head = Frame(FrameType.APPEND, 3, offset.to_bytes(8, "big"))
-            one.links.stream(link, head, offset, size)
-        await other.until(lambda: len(other.frames()) == len(data) // size, "all frames")
-        got = b"".join(bytes(event.frame.payload[8:]) for event in other.frames())
-        assert got == data
-        assert one.links.sent_to("n1") > len(data)
+def test_an_empty_slave_is_in_order_at_once_and_copies_everything() -> None:
+    rng = Random(1)
+    master, slave = Log(), Log()
+    master.begin_term(1)
+    master.write(rng, 50)
+    assert rejoin(master, slave, epoch=1) == [InOrder(0)]
+    assert (slave.data, slave.table) == (master.data, master.table)
 
 
-async def test_bytes_that_are_gone_close_the_link() -> None:
-    nodes = two_nodes()
-    async with End("n0", nodes) as one, End("n1", nodes):
-        one.links.connect("n1")
-        await one.until(one.ups, "the link")
-        one.links.stream(one.ups()[0].link, Frame(FrameType.APPEND, 3, b""), 0, 4096)
-        await one.until(one.downs, "the end")
-        assert one.downs()[0].reason.startswith("log-gone")
+def test_a_master_whose_log_begins_later_is_copied_from_there() -> None:
+    rng = Random(1)
+    master, slave = Log(), Log()
+    for epoch in range(1, 4):
+        master.begin_term(epoch)
+        master.write(rng, 50)
+    master.expire(master.borders[70])  # in the second epoch
+    outcomes = rejoin(master, slave, epoch=3)
+    below = ResyncReason.BELOW_FIRST_OFFSET.name.lower()
+    assert outcomes == [ResyncPlan(master.first_offset, below), InOrder(master.first_offset)]
+    assert (slave.data, slave.table) == (master.data, master.table)
 
 
-async def test_a_peer_that_takes_nothing_is_cut_off() -> None:
-    nodes = two_nodes()
-    data = bytes(1 << 20)
-    async with (
-        End("n0", nodes, log=OneLog(data), buffer_max=4 << 20) as one,
-        End("n1", nodes) as other,
-    ):
-        other.links.connect("n0")
-        await one.until(one.ups, "the link")
-        link = one.ups()[0].link
-        for _ in range(64):  # within one turn of the loop: nobody reads meanwhile
-            one.links.stream(link, Frame(FrameType.APPEND, 3, b""), 0, len(data))
-        await one.until(one.downs, "the end")
-        assert one.downs()[0].reason.startswith("slow-peer")
+def test_a_slave_whose_end_retention_has_passed_copies_everything() -> None:
+    rng = Random(1)
+    master, slave = Log(), Log()
+    master.begin_term(1)
+    master.write(rng, 20)
+    rejoin(master, slave, epoch=1)
+    master.write(rng, 50)
+    master.expire(master.borders[40])
+    outcomes = rejoin(master, slave, epoch=1)
+    assert isinstance(outcomes[0], ResyncPlan)
+    assert slave.data == master.data
 
 
-async def test_noise_gets_a_closed_connection_and_one_line_a_minute(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    nodes, noise = two_nodes(), random.Random(5)
-    async with End("n0", nodes) as one:
-        for _ in range(50):
-            reader, writer = await asyncio.open_connection(one.node.host, one.node.port)
-            writer.write(noise.randbytes(noise.randrange(1, 5000)))
-            writer.write_eof()
-            with contextlib.suppress(ConnectionResetError):
-                await reader.read()
-            writer.close()
-        await one.until(lambda: one.links.count == 0, "all closed")
-        assert one.links.refused_count == 50
-    assert not one.told
-    assert len([line for line in caplog.records if line.levelname == "WARNING"]) == 1
+def test_bytes_that_differ_before_the_point_lead_to_an_earlier_epoch() -> None:
+    rng = Random(1)
+    master, slave = Log(), Log()
+    for epoch in (1, 2, 3):
+        master.begin_term(epoch)
+        master.write(rng, 3000)  # more than the window
+    assert master.table[2].start - master.table[1].start > CRC_WINDOW // 2
+    rejoin(master, slave, epoch=3)
+    slave.data[-100] ^= 1
+    start = master.table[2].start
+    assert rejoin(master, slave, epoch=3) == [CutPlan(start, master.table[:2]), InOrder(start)]
+    assert slave.data == master.data
 
 
-async def test_a_large_frame_before_the_proof_is_not_waited_for() -> None:
-    nodes = two_nodes()
-    async with End("n0", nodes) as one:
-        reader, writer = await asyncio.open_connection(one.node.host, one.node.port)
-        writer.write((frames.FRAME_SIZE_MAX).to_bytes(4, "big") + b"\x15")
-        assert await reader.read() != b""  # the challenge, then the end
-        writer.close()
-        assert one.links.refused_count == 1
+def test_damage_below_the_own_confirm_checkpoint_halts() -> None:
+    rng = Random(1)
+    master, slave = Log(), Log()
+    for epoch in (1, 2):
+        master.begin_term(epoch)
+        master.write(rng, 3000)
+    rejoin(master, slave, epoch=2)
+    slave.data[-100] ^= 1
+    slave.confirm = slave.end
+    assert rejoin(master, slave, epoch=2) == [Halt(master.table[1].start, slave.end)]
 
 
-async def test_frames_of_the_replica_mean_nothing_before_the_proof() -> None:
-    nodes = two_nodes()
-    async with End("n0", nodes) as one:
-        reader, writer = await asyncio.open_connection(one.node.host, one.node.port)
-        writer.write(encode(STATUS))
-        await reader.read()
-        writer.close()
-        await one.until(lambda: one.links.count == 0, "closed")
-    assert not one.told
+def test_a_foreign_log_with_the_same_table_is_found_by_its_bytes() -> None:
+    rng = Random(1)
+    master, slave = Log(), Log()
+    for log in (master, slave):
+        log.begin_term(1)
+        log.write(rng, 30)
+    outcomes = rejoin(master, slave, epoch=1)
+    assert outcomes == [ResyncPlan(0, NO_COMMON_BYTES), InOrder(0)]
+    assert slave.data == master.data
 
 
-async def test_who_says_nothing_is_closed_in_time() -> None:
-    nodes = two_nodes()
-    async with End("n0", nodes, proof_timeout_s=0.05) as one:
-        reader, writer = await asyncio.open_connection(one.node.host, one.node.port)
-        await reader.read()
-        writer.close()
-        assert one.links.count == 0
+def test_a_log_without_a_common_epoch_is_copied_anew() -> None:
+    rng = Random(1)
+    master, slave = Log(), Log()
+    for epoch, log in ((4, master), (3, slave)):
+        log.begin_term(epoch)
+        log.write(rng, 30)
+    none = ResyncReason.NO_COMMON_EPOCH.name.lower()
+    assert rejoin(master, slave, epoch=4) == [ResyncPlan(0, none), InOrder(0)]
 
 
-async def test_who_says_nothing_makes_room_for_who_proves_himself() -> None:
-    nodes = two_nodes()
-    async with End("n0", nodes, connections_max=4) as one, End("n1", nodes) as other:
-        silent = [await asyncio.open_connection(one.node.host, one.node.port) for _ in range(10)]
-        await one.until(lambda: one.links.accepted_count == 10, "all accepted")
-        assert one.links.count <= 4
-        other.links.connect("n0")
-        await one.until(one.ups, "the node")
-        for _, writer in silent:
-            writer.close()
+def test_an_entry_without_bytes_is_cut_although_no_byte_is() -> None:
+    rng = Random(1)
+    master, slave = Log(), Log()
+    master.begin_term(1)
+    master.write(rng, 10)
+    rejoin(master, slave, epoch=1)
+    slave.begin_term(2)  # won a term and wrote nothing
+    master.begin_term(3)
+    master.write(rng, 10)
+    start, kept = slave.table[1].start, slave.table[:1]
+    assert rejoin(master, slave, epoch=3) == [CutPlan(start, kept), InOrder(start)]
+    assert slave.table == master.table
 
 
-async def test_a_bad_frame_of_a_proved_peer_ends_the_link_and_is_told() -> None:
-    nodes = two_nodes()
-    async with End("n0", nodes) as one, End("n1", nodes) as other:
-        one.links.connect("n1")
-        await other.until(other.ups, "the link")
-        await one.until(one.ups, "the link")
-        damaged = bytearray(encode(STATUS))
-        damaged[-1] ^= 1
-        link = one.links._proved[one.ups()[0].link]
-        assert link._transport is not None
-        link._transport.write(bytes(damaged))
-        await other.until(other.downs, "the end")
-        assert other.downs()[0].reason.startswith("bad-frame")
-        assert not other.frames()
+@pytest.mark.parametrize("confirmed", range(0, 21))
+def test_no_point_below_the_confirm_checkpoint_is_cut(confirmed: int) -> None:
+    rng = Random(1)
+    master, slave = Log(), Log()
+    master.begin_term(1)
+    master.write(rng, 10)
+    rejoin(master, slave, epoch=1)
+    slave.begin_term(2)
+    slave.write(rng, 10)
+    master.begin_term(3)
+    slave.confirm = slave.borders[confirmed]
+    (outcome, *_) = rejoin(master, slave, epoch=3)
+    assert isinstance(outcome, CutPlan if confirmed <= 10 else Halt)
