@@ -127,7 +127,7 @@ class Carrier:
             # A transport that told of the event would swallow it, and the process go on with half
             # of what was decided: it ends with the error instead.
             self._events.clear()
-            self._end(error)
+            self.fail(error)
         finally:
             self._handling = False
 
@@ -192,7 +192,7 @@ class Carrier:
             case wanted.Note():
                 self._note(effect)
             case wanted.Ended(code, detail):
-                self._end(EndedByReplica(code, detail))
+                self.fail(EndedByReplica(code, detail))
             case _:
                 self._disk.carry_out(effect)
 
@@ -215,7 +215,8 @@ class Carrier:
         elif note.alarm is False:
             self._health.clear_reason(note.event)
 
-    def _end(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """End ``run`` with error; nothing is decided or carried out any more."""
         if not self._ended.done():
             self._ended.set_exception(error)
 
@@ -243,8 +244,8 @@ class EndedByReplica(HaltedReplica):
     """The replica decided that this process must end."""
 
     def __init__(self, code: str, detail: str) -> None:
-        super().__init__(detail, "See docs/runbook.md.", reason_code=code)
-        self.code = code  # type: ignore[misc]  # the replica's, in the log and in /ready
+        self.__dict__["code"] = code  # the replica's, not the class's: it heads the message
+        super().__init__(detail, "See docs/runbook.md.")
 
 
 def _facts(facts: dict[str, Any]) -> dict[str, Any]:

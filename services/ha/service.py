@@ -71,6 +71,7 @@ class Ha:
         """Everything, from the probes to the locks."""
         config = self._config
         raise_descriptor_limit()
+        asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
         secret = await asyncio.to_thread(read_secret, config)
         async with AsyncExitStack() as closing:
             probes = Probes(self._clock)
@@ -185,7 +186,6 @@ class Ha:
             )
             closing.callback(carrier.close)
             self._replica, self._carrier = replica, carrier
-            HaMetrics(self._registry, replica, links, self._paced, self._clock)
             own = self._setup.own
             await links.listen(config.host or own.host, own.port)
             disk.start()
@@ -196,6 +196,9 @@ class Ha:
                 self._clock,
                 carrier.happen,
                 interval_ms=config.sense_interval_ms,
+            )
+            HaMetrics(
+                self._registry, own.name, self._status, lambda: counted(replica, watch), links
             )
             self._health.state = "serving"
             await run_parts(
@@ -209,6 +212,19 @@ class Ha:
     def _identity(self, incarnation: str) -> Identity:
         setup = self._setup
         return Identity(setup.cluster, setup.group, setup.own.name, incarnation, setup.file_size)
+
+    def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An error in a callback. What peers can cause is said; a bug ends the process."""
+        error = context.get("exception")
+        message = str(context.get("message", ""))
+        if error is None or isinstance(error, (OSError, TimeoutError)):  # ssl.SSLError is one
+            self._paced.say("loop", "connection-error", message, error=repr(error))
+            return
+        log.error(message, exc_info=error, extra={"event": "callback-failed"})
+        if self._carrier is not None:
+            self._carrier.fail(error)
+        else:
+            self._stop.set()
 
     # -- between the parts ----------------------------------------------------------------------
 
@@ -236,3 +252,24 @@ class Ha:
                 "reason": f"{self._setup.own.name} is {self._health.state}",
             }
         return self._replica.status(self._clock.boot_ms())
+
+
+def counted(replica: Replica, watch: Watch) -> dict[str, float]:
+    """Counters by the names that ``metrics`` defines."""
+    count, session = replica.count, replica.session
+    return {
+        "truncations": count.truncations,
+        "truncated_bytes": count.truncated_bytes,
+        "resyncs": count.resyncs,
+        "fenced_frames": count.fenced_frames,
+        "refused_frames": count.refused_frames,
+        "implausible_acks": count.implausible_acks,
+        "elections_won": count.elections_won,
+        "elections_lost": count.elections_lost,
+        "depositions": count.depositions,
+        "switchovers": count.switchovers,
+        "lease_conflicts": session.conflicts,
+        "lease_unknown": session.unknowns,
+        "lease_writes": session.writes,
+        "loop_stalls": watch.stalls,
+    }

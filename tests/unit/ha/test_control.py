@@ -1,0 +1,120 @@
+"""The operator's calls, over HTTP and over the socket."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from services.ha.control import BODY_SIZE_MAX, COMMANDS_MAX, Control, ControlSocket
+from services.ha.effects import Reply
+from services.ha.events import Command
+
+
+class Operator:
+    """A control whose commands are answered as ``answers`` say, over its socket."""
+
+    def __init__(self, ok: bool | None = True, **body: Any) -> None:
+        self.commands: list[Command] = []
+        self._ok, self._body = ok, body
+        self.control = Control(self._happen, lambda: {"master": "n0"}, timeout_s=0.05)
+
+    def _happen(self, command: Command) -> None:
+        self.commands.append(command)
+        if self._ok is not None:
+            self.control.replied(Reply(command.token, self._ok, self._body))
+
+
+@asynccontextmanager
+async def calling(control: Control) -> AsyncIterator[aiohttp.ClientSession]:
+    with tempfile.TemporaryDirectory(prefix="tm-") as directory:
+        async with ControlSocket(control, Path(directory)):
+            path = str(Path(directory) / "ha-control.sock")
+            mode = await asyncio.to_thread(lambda: Path(path).stat().st_mode)
+            assert mode & 0o777 == 0o600
+            connector = aiohttp.UnixConnector(path)
+            async with aiohttp.ClientSession("http://node", connector=connector) as session:
+                yield session
+
+
+async def test_the_status_is_what_the_replica_says() -> None:
+    async with calling(Operator().control) as session, session.get("/v1/cluster") as answer:
+        assert answer.status == 200
+        assert await answer.json() == {"master": "n0"}
+
+
+async def test_a_command_and_its_arguments_reach_the_replica_and_its_answer_comes_back() -> None:
+    operator = Operator(epoch=7)
+    arguments = {"to": "n1", "loss": 5, "unclean": True, "stopped": ["n0", "n2"]}
+    async with (
+        calling(operator.control) as session,
+        session.post("/v1/cluster/failover", json=arguments) as answer,
+    ):
+        assert (answer.status, await answer.json()) == (200, {"epoch": 7})
+    assert operator.commands[0][1:] == (
+        "failover",
+        {"to": "n1", "loss": "5", "unclean": "true", "stopped": "n0,n2"},
+    )
+
+
+async def test_a_refusal_is_an_error_with_what_the_replica_says() -> None:
+    operator = Operator(ok=False, code="not-in-sync", detail="n1 is behind.", loss_bytes=12)
+    async with (
+        calling(operator.control) as session,
+        session.post("/v1/cluster/switchover") as answer,
+    ):
+        body = await answer.json()
+    assert answer.status == 409
+    assert body["code"] == "not-in-sync"
+    assert (body["detail"], body["loss_bytes"]) == ("n1 is behind.", 12)
+    assert body["retriable"] is False
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code"),
+    [
+        ("/v1/cluster/explode", b"", 404, "unknown-call"),
+        ("/v1/cluster/pause", b"{", 400, "bad-request"),
+        ("/v1/cluster/pause", b"[]", 400, "bad-request"),
+        ("/v1/cluster/pause", b'{"a": {}}', 400, "bad-request"),
+        ("/v1/cluster/pause", b"[" * 50_000, 400, "bad-request"),
+        ("/v1/cluster/pause", b" " * (BODY_SIZE_MAX + 1), 400, "bad-request"),
+    ],
+)
+async def test_what_is_no_command_is_refused_and_nothing_happens(
+    path: str, body: bytes, status: int, code: str
+) -> None:
+    operator = Operator()
+    async with calling(operator.control) as session, session.post(path, data=body) as answer:
+        assert answer.status == status
+        assert (await answer.json())["code"] == code
+    assert not operator.commands
+
+
+async def test_a_command_that_goes_on_is_not_waited_for_for_ever() -> None:
+    operator = Operator(ok=None)
+    async with (
+        calling(operator.control) as session,
+        session.post("/v1/cluster/resync") as answer,
+    ):
+        assert answer.status == 504
+        assert (await answer.json())["code"] == "command-timeout"
+    operator.control.replied(Reply(operator.commands[0].token, True, {}))  # nobody waits any more
+
+
+async def test_commands_that_wait_are_bounded() -> None:
+    operator = Operator(ok=None)
+
+    async def order(session: aiohttp.ClientSession) -> int:
+        async with session.post("/v1/cluster/pause") as answer:
+            return answer.status
+
+    async with calling(operator.control) as session:
+        statuses = await asyncio.gather(*(order(session) for _ in range(COMMANDS_MAX + 4)))
+    assert sorted(statuses) == [503] * 4 + [504] * COMMANDS_MAX
