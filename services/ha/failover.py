@@ -71,7 +71,7 @@ class Happening(Enum):
     OPENED = "opened"
     """The record that opens the epoch is confirmed."""
     DEPOSED = "deposed"
-    """Deadline, another holder, a higher epoch, the broker's end, a disk error, a planned switch."""
+    """Deadline, another holder, a higher epoch, the broker's end, an error, a planned switch."""
     TORN_DOWN = "torn-down"
     """Nothing is served any more, and the append lock is ha's."""
     ORDERED_RESYNC = "ordered-resync"

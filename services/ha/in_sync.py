@@ -87,8 +87,10 @@ class InSync:
         if (lease.in_sync, perhaps) == (self._published, self._perhaps):
             return
         self._published, self._perhaps, self._min = lease.in_sync, perhaps, lease.min_in_sync
-        for member in lease.in_sync:
-            self.adding.pop(member, None)
+        for member in list(self.adding):
+            # Published; or it faltered while its publication was not known.
+            if member in lease.in_sync or not self.peer(member).linked:
+                del self.adding[member]
         self._settle()
 
     @property

@@ -99,6 +99,8 @@ class Own:
         """Why it is not further, in a sentence; empty: nothing to say."""
         self.halted: Halt | None = None
         self.table = found.table
+        self.table_writes = 0
+        """Under way for a slave's link: until they are done the log is not settled."""
         self.first_offset = found.first_offset
         self.end = found.end
         self.durable = found.end

@@ -18,6 +18,8 @@ from services.ha.payloads import Payload, Status, StatusOk
 RECONNECT_MS: Final = 100
 RECONNECT_MS_MAX: Final = 1000
 """A node that is not there is tried so seldom in the end."""
+UNANSWERED_MS: Final = 5000
+"""A connection that is neither made nor refused by then is asked for again."""
 
 
 class Incoming(NamedTuple):
@@ -33,7 +35,8 @@ class Peer:
 
     __slots__ = (
         "asked_ms",
-        "connecting",
+        "closing",
+        "connecting_ms",
         "heard_ms",
         "link",
         "member",
@@ -52,7 +55,10 @@ class Peer:
         self.member: Member | None = None
         """Who answered there last."""
         self.version = 1
-        self.connecting = False
+        self.connecting_ms: int | None = None
+        """Since when a connection is being made."""
+        self.closing: int | None = None
+        """A connection that is being closed: the next one is made when it is gone."""
         self.retry_ms = 0
         self.pause_ms = RECONNECT_MS
         self.heard_ms: int | None = None
@@ -83,7 +89,7 @@ class Peers:
         if known is None:
             self.close(link, "not a configured node")
             return None
-        known.link, known.connecting, known.member = link, False, peer
+        known.link, known.connecting_ms, known.member = link, None, peer
         known.version, known.pause_ms, known.reason = version, RECONNECT_MS, ""
         known.heard_ms, known.asked_ms = self._own.now_ms, None
         self._outgoing[link] = known
@@ -92,14 +98,20 @@ class Peers:
     def down(self, link: int, node: str, reason: str) -> None:
         """A connection is gone, or was never made (link 0)."""
         self.incoming.pop(link, None)
-        known = self._outgoing.pop(link, None)
-        if known is None and link == 0:
-            known = self.by_node.get(node)
-        if known is None or known.link not in (None, link):
+        self._outgoing.pop(link, None)
+        known = self.by_node.get(node)
+        if known is None:
             return
-        if known.link is None and known.connecting:
+        if link == 0 and known.connecting_ms is not None:
             known.pause_ms = min(2 * known.pause_ms, RECONNECT_MS_MAX)
-        known.link, known.connecting, known.reason = None, False, reason or "connection lost"
+            known.connecting_ms = None
+        elif link == known.link:
+            known.link = None
+        elif link == known.closing:
+            known.closing = None
+        else:
+            return
+        known.reason = reason or "connection lost"
         known.retry_ms = self._own.now_ms + known.pause_ms
 
     def close(self, link: int, reason: str) -> None:
@@ -107,7 +119,7 @@ class Peers:
         self.incoming.pop(link, None)
         known = self._outgoing.pop(link, None)
         if known is not None:
-            known.link, known.reason = None, reason
+            known.link, known.closing, known.reason = None, link, reason
             known.retry_ms = self._own.now_ms + known.pause_ms
         self._own.out.put(Close(link, reason))
 
@@ -136,14 +148,20 @@ class Peers:
         now, times = self._own.now_ms, self._own.times
         for peer in self.by_node.values():
             if peer.link is None:
-                if not peer.connecting and now >= peer.retry_ms:
-                    peer.connecting = True
-                    self._own.out.put(Connect(peer.node))
+                self._connect(peer)
             elif peer.heard_ms is not None and now - peer.heard_ms > times.link_dead_ms:
                 self.close(peer.link, f"nothing heard for {now - peer.heard_ms} ms")
             elif peer.asked_ms is None or now - peer.asked_ms >= times.heartbeat_ms:
                 peer.asked_ms = now
                 self.send(peer.link, epoch, Status())
+
+    def _connect(self, peer: Peer) -> None:
+        now, since = self._own.now_ms, peer.connecting_ms
+        if peer.closing is not None or now < peer.retry_ms:
+            return
+        if since is None or now - since > UNANSWERED_MS:
+            peer.connecting_ms = now
+            self._own.out.put(Connect(peer.node))
 
     def heard(self, link: int) -> None:
         """A frame came over a connection of this node."""

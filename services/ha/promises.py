@@ -27,6 +27,11 @@ class Promises:
         self._waiting: list[tuple[int, Callable[[], None]]] = []
 
     @property
+    def highest(self) -> int:
+        """Of what is promised and what is being promised."""
+        return self._wanted
+
+    @property
     def pending(self) -> bool:
         """Whether a higher epoch is being promised."""
         return self._wanted > self.promised

@@ -1,0 +1,340 @@
+"""One term of this node as master, from the won lease to its end (docs/replication.md). Pure.
+
+4. The epoch is promised. 5. It gets its entry in the table. 6. The append lock goes to the broker,
+which appends the epoch's record. 7. All are told. 8. The in-sync set grows and shrinks by its
+rules, before the epoch is open too. 10. When that record is confirmed, the node is master.
+
+The own durable end counts from when the broker serves the epoch, and no confirm offset of the epoch
+is published before: the record of an older epoch must not be answered by it. Step before:
+``campaign``. Step after: the broker answers senders as the confirm offset moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from services.ha.confirm import ConfirmOffset
+from services.ha.effects import Grant, PersistTable, Publish, ReleaseAppendLock
+from services.ha.failover import Happening
+from services.ha.in_sync import InSync
+from services.ha.lease.session import Settled
+from services.ha.lease.value import Lease, Member
+from services.ha.master_protocol import MasterLink, MasterLog
+from services.ha.own import Own, with_entry
+from services.ha.payloads import Ack, Hello, Promise, PromiseOk, PromisePurpose
+from services.ha.peers import Incoming, Peers
+from services.ha.promises import Promises
+from tidemark.formats.checkpoint import NodeRole, Slot
+from tidemark.formats.epochs import EpochStart
+from tidemark.offsets import Epoch, PhysicalOffset
+
+PROMISE_AGAIN_MS: Final = 1000
+"""A node that has not answered PROMISE is asked again."""
+
+
+class Mastership:
+    """One term. ``depose`` is called when it must end; after ``end`` it does nothing more."""
+
+    def __init__(
+        self,
+        own: Own,
+        peers: Peers,
+        promises: Promises,
+        lease: Lease,
+        *,
+        depose: Callable[[str], None],
+    ) -> None:
+        """lease: as this term acquired it; the own log is settled and on disk up to its end."""
+        self._own, self._peers, self._promises, self._depose = own, peers, promises, depose
+        self.epoch = lease.epoch
+        self.start = own.end
+        """Where the epoch's first record begins."""
+        self.confirm = ConfirmOffset(own.confirm)
+        self.in_sync = InSync(
+            own.member, lease, epoch_start=self.start, times=own.times, now_ms=own.now_ms
+        )
+        self.links: dict[int, MasterLink] = {}
+        self.opened = False
+        self.over = False
+        self.lock_given = False
+        """The append lock is the broker's, or on its way to it."""
+        self._lock_free = False
+        """It is the broker's to take."""
+        self.granted: int | None = None
+        """Nonce of the broker's start that serves the epoch."""
+        self.serving = False
+        """It has begun to."""
+        self._deadline_ms = own.session.deadline_ms(self.epoch)
+        self._ready = False
+        """The table has the epoch: slaves can be compared."""
+        self._early: list[tuple[Incoming, Hello]] = []
+        self._durable: dict[Member, int] = {}
+        self._told: dict[str, int | None] = {node: None for node in own.others}
+        """When PROMISE was sent to a node that has not answered it."""
+        self._published: dict[Slot, int] = {}
+        promises.promise(self.epoch, self._promised)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """Until when the broker may answer."""
+        return self._deadline_ms
+
+    @property
+    def log(self) -> MasterLog:
+        """The log as it is now."""
+        own = self._own
+        return MasterLog(own.table, own.first_offset, own.end, self.confirm.value)
+
+    # What happens
+
+    def sensed(self) -> None:
+        """Look at what the broker has published."""
+        own, sensed = self._own, self._own.sensed
+        if self.granted is None:
+            self._grant()
+            return
+        if sensed.broker_nonce != self.granted:
+            self._depose("the broker that served the epoch is gone")
+        elif not own.broker_serves:
+            self._depose(f"the broker is silent for {sensed.broker_silent_ms} ms")
+        elif sensed.serving_epoch == self.epoch:
+            self.serving = True
+            own.end = max(own.end, sensed.written)
+            own.durable = max(own.durable, sensed.flushed)
+            self.turn()
+        elif self.serving:
+            self._depose("the broker has stopped serving the epoch")
+
+    def hello(self, incoming: Incoming, hello: Hello) -> None:
+        """A slave wants to follow: compare the logs."""
+        if not self._ready:
+            self._early.append((incoming, hello))
+            return
+        own = self._own
+        link = self.links.get(incoming.link)
+        if link is None:
+            for other in [old for old in self.links.values() if old.peer.node == hello.node]:
+                self._drop(other, "a newer link of that node")
+            link = MasterLink(
+                incoming.link,
+                incoming.peer,
+                epoch=self.epoch,
+                group=own.setup.group,
+                version=incoming.version,
+                file_size=own.setup.file_size,
+                rules=own.times,
+                now_ms=own.now_ms,
+            )
+            self.links[incoming.link] = link
+            self.in_sync.linked(link.peer, own.now_ms)
+        self.in_sync.peer(link.peer).heard_ms = own.now_ms
+        own.out.put(*link.hello(hello, self.log, own.log.crc_before, own.now_ms))
+        self._judge(link)
+
+    def ack(self, number: int, ack: Ack) -> None:
+        """A slave says what it has."""
+        own, link = self._own, self.links.get(number)
+        if link is None:
+            return
+        own.out.put(*link.ack(ack, self.log, own.now_ms))
+        if link.counts is not None:
+            self._durable[link.peer] = link.counts
+            self.in_sync.acknowledged(
+                link.peer,
+                link.counts,
+                own_end=own.end,
+                confirm=self.confirm.value,
+                now_ms=own.now_ms,
+            )
+        if link.closed:
+            own.count.implausible_acks += 1
+        self._judge(link)
+        self.turn()
+
+    def promised(self, node: str, answer: PromiseOk) -> None:
+        """A node respects the epoch."""
+        del answer  # its ends count for nothing: they may be of a tail that will be cut
+        self._told.pop(node, None)
+
+    def down(self, number: int) -> None:
+        """A connection is gone."""
+        link = self.links.get(number)
+        if link is not None:
+            self._forget(link)
+
+    def answered(self, settled: Settled | None) -> None:
+        """The lease was read or written; it names this term still, the caller has checked."""
+        own, session = self._own, self._own.session
+        assert session.stored is not None
+        self._know_set()
+        deadline_ms = session.deadline_ms(self.epoch)
+        if deadline_ms != self._deadline_ms:
+            self._deadline_ms = deadline_ms
+            if self.granted is not None and deadline_ms is not None:
+                own.out.put(Publish(((Slot.LEASE_DEADLINE, deadline_ms),)))
+        self.turn()
+
+    def tick(self) -> None:
+        """Time passed: deadline, dead links, the set, renewals."""
+        now = self._own.now_ms
+        if self._deadline_ms is None or now >= self._deadline_ms:
+            self._depose("the lease was not renewed in time")
+            return
+        for link in [link for link in self.links.values() if link.dead(now)]:
+            self._drop(link, "nothing heard from the slave")
+        self.in_sync.expire(now)
+        self._announce()
+        self._grant()
+        self._write_lease()
+        self.turn()
+        self._publish(Slot.NEEDED_FROM, self._needed_from())
+
+    def turn(self) -> None:
+        """Take in what is new: confirm what is confirmed, stream what can be sent."""
+        own = self._own
+        if self.over:
+            return
+        durable = own.durable if self.serving else None
+        if self.confirm.advance(durable, self._durable, self.in_sync.wait_set):
+            own.note_confirm(self.confirm.value)
+            own.out.put(Publish(((Slot.CONFIRM, self.confirm.value),)))
+        record_end = own.sensed.epoch_record_end if self.serving else 0
+        if not self.opened and 0 < record_end <= self.confirm.value:
+            self.opened = True
+            own.out.put(Publish(((Slot.ROLE, NodeRole.MASTER),)))
+            own.happen(Happening.OPENED)
+        log = self.log
+        for link in list(self.links.values()):
+            own.out.put(*link.stream(log, own.now_ms))
+            self._judge(link)
+
+    def end(self, reason: str) -> None:
+        """The term is over: its links are closed, nothing counts any more."""
+        self.over = True
+        for link in list(self.links.values()):
+            self._drop(link, reason)
+        for incoming, _ in self._early:
+            self._peers.close(incoming.link, reason)
+        self._early.clear()
+        self._own.session.abandon()
+
+    # Steps 4 to 7
+
+    def _promised(self) -> None:
+        own = self._own
+        if self.over:
+            return
+        # Bytes from before the group had epochs belong to its first one.
+        start = self.start if own.table else own.first_offset
+        entry = EpochStart(Epoch(self.epoch), PhysicalOffset(start))
+        table = with_entry(own.table, entry)
+        own.out.ask(lambda token: PersistTable(token, table), lambda _: self._entered(table))
+
+    def _entered(self, table: tuple[EpochStart, ...]) -> None:
+        own = self._own
+        own.table = table
+        if self.over:
+            return
+        self._ready = True
+        self.lock_given = True
+        own.out.ask(ReleaseAppendLock, lambda _: self._released())
+        early, self._early = self._early, []
+        for incoming, hello in early:
+            if self._peers.open(incoming.link):
+                self.hello(incoming, hello)
+        self._announce()
+
+    def _released(self) -> None:
+        self._lock_free = True
+        self._grant()
+
+    def _grant(self) -> None:
+        own = self._own
+        if not self._lock_free or self.granted is not None or self.over:
+            return
+        if not own.broker_serves or self._deadline_ms is None:
+            return
+        self.granted = own.sensed.broker_nonce
+        self._know_set()
+        own.out.put(
+            Publish(
+                (
+                    (Slot.IN_SYNC_SIZE, self.in_sync.size),
+                    (Slot.MIN_IN_SYNC, own.setup.min_in_sync),
+                    (Slot.NEEDED_FROM, self._needed_from()),
+                    (Slot.SENDS_HELD, 0),
+                )
+            ),
+            Grant(self.epoch, self.granted, self._deadline_ms),
+        )
+
+    def _announce(self) -> None:
+        """Tell those that have not answered yet that the epoch is taken."""
+        if not self._ready or self.opened:
+            return
+        own = self._own
+        for node, told_ms in self._told.items():
+            peer = self._peers.by_node[node]
+            if peer.link is None:
+                continue
+            if told_ms is None or own.now_ms - told_ms >= PROMISE_AGAIN_MS:
+                self._told[node] = own.now_ms
+                promise = Promise(PromisePurpose.NEW_TERM, own.holder)
+                self._peers.send(peer.link, self.epoch, promise)
+
+    # The lease and the set
+
+    def _write_lease(self) -> None:
+        """Change the set if it is to be changed, else renew when it is time."""
+        own, session, now = self._own, self._own.session, self._own.now_ms
+        if not session.can_write or session.stored is None:
+            if session.due(now):
+                own.out.put(*session.read(now))
+            return
+        if not own.broker_serves:
+            return  # a node that serves nobody must not keep the lease
+        lease = session.stored.lease
+        wanted = self.in_sync.wanted(now)
+        if wanted is not None:
+            change = lease._replace(in_sync=wanted, in_sync_version=lease.in_sync_version + 1)
+            own.out.put(*session.propose(change, now))
+            # From here on it may be published: those that it adds are waited for.
+            self._know_set()
+        elif session.due(now):
+            own.out.put(*session.renew(now))
+
+    def _know_set(self) -> None:
+        session = self._own.session
+        assert session.stored is not None
+        self.in_sync.known(session.stored.lease, session.unsettled)
+        self._publish(Slot.IN_SYNC_SIZE, self.in_sync.size)
+
+    # Links
+
+    def _judge(self, link: MasterLink) -> None:
+        if link.closed and link.link in self.links:
+            self._forget(link)
+
+    def _drop(self, link: MasterLink, reason: str) -> None:
+        self._peers.close(link.link, reason)
+        self._forget(link)
+
+    def _forget(self, link: MasterLink) -> None:
+        del self.links[link.link]
+        if not any(other.peer == link.peer for other in self.links.values()):
+            self._durable.pop(link.peer, None)
+            self.in_sync.unlinked(link.peer)
+
+    def _needed_from(self) -> int:
+        """The lowest offset that a connected slave has yet to copy; 0: none does."""
+        ends = [link.appended for link in self.links.values() if link.appended is not None]
+        # A slave that has yet to copy the first byte of all needs the first file: so does byte 1.
+        return max(1, min(ends)) if ends else 0
+
+    def _publish(self, slot: Slot, value: int) -> None:
+        """Of the slots that stand while the term does: only what changed, once it is granted."""
+        if self.granted is None or self._published.get(slot) == value:
+            return
+        self._published[slot] = value
+        self._own.out.put(Publish(((slot, value),)))
