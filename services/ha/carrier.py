@@ -135,6 +135,10 @@ class Carrier:
         """Something happened, as a thread tells."""
         self._loop().call_soon_threadsafe(self.happen, event)
 
+    def fail_soon(self, error: BaseException) -> None:
+        """``fail``, as a thread tells."""
+        self._loop().call_soon_threadsafe(self.fail, error)
+
     async def run(self, stop: asyncio.Event) -> None:
         """Until stop, or until the replica or a bug ends the process: then it raises."""
         stopped = asyncio.ensure_future(stop.wait())

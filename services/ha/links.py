@@ -147,7 +147,7 @@ class Links:
         """The replica may use the link."""
         self._settle(link)
         self._proved[link.number] = link
-        self._happen(LinkUp(link.number, peer.member, link.outbound))
+        self._happen(LinkUp(link.number, peer.member, link.outbound, peer.version))
 
     def received(self, link: Link, frame: Frame) -> None:
         """A frame for the replica."""

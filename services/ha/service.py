@@ -161,7 +161,7 @@ class Ha:
                 tls=tls_of(config),
             )
             closing.push_async_callback(links.close)
-            disk = ReplicaDisk(held, self._happen_soon)
+            disk = ReplicaDisk(held, self._happen_soon, self._crashed)
             closing.push_async_callback(asyncio.to_thread, disk.close)
             replica = Replica(self._setup, found, log=held, random=random.random)
 
@@ -188,7 +188,7 @@ class Ha:
             self._replica, self._carrier = replica, carrier
             own = self._setup.own
             await links.listen(config.host or own.host, own.port)
-            disk.start()
+            disk.start(halted=found.halted is not None)
             watch = Watch(
                 Senses(positions, probe, self._clock),
                 positions,
@@ -232,6 +232,11 @@ class Ha:
         if self._carrier is not None:
             self._carrier.happen(event)
 
+    def _crashed(self, error: BaseException) -> None:
+        """A thread of the disk ended by something that is no error of a disk."""
+        if self._carrier is not None:
+            self._carrier.fail_soon(error)
+
     def _happen_soon(self, event: Event) -> None:
         if self._carrier is not None:
             self._carrier.happen_soon(event)
@@ -256,7 +261,7 @@ class Ha:
 
 def counted(replica: Replica, watch: Watch) -> dict[str, float]:
     """Counters by the names that ``metrics`` defines."""
-    count, session = replica.count, replica.session
+    count, session = replica.own.count, replica.own.session
     return {
         "truncations": count.truncations,
         "truncated_bytes": count.truncated_bytes,

@@ -62,6 +62,7 @@ class Senses:
             get(Slot.WRITTEN),
             trouble(get(Slot.BROKER_TROUBLE)),
             trouble(get(Slot.REPUT_TROUBLE)),
+            get(Slot.MIN),
         )
 
 

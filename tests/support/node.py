@@ -112,7 +112,7 @@ class Node:
                     **({"visible_after": "confirmed"} if cluster is not None else {}),
                     **(store or {}),
                 },
-                **({"cluster": dict(cluster)} if cluster is not None else {}),
+                **({"cluster": dict(cluster)} if cluster is not None and role != "reput" else {}),
             }
             for role, more in (("ha", ha), ("broker", broker), ("reput", reput))
             if role in self.roles

@@ -64,10 +64,11 @@ def test_the_slots_are_told_as_they_are(positions: Positions) -> None:
         (Slot.WRITTEN, 700),
         (Slot.BROKER_TROUBLE, Trouble.DISK_FULL),
         (Slot.REPUT_TROUBLE, Trouble.DAMAGED),
+        (Slot.MIN, 100),
     ):
         positions.publish(slot, value)
     seen = Senses(positions, Locks(), StillClock(NOW_MS)).look()
-    assert seen == Sensed(0, 40, 3, 500, 600, 700, Trouble.DISK_FULL, Trouble.DAMAGED)
+    assert seen == Sensed(0, 40, 3, 500, 600, 700, Trouble.DISK_FULL, Trouble.DAMAGED, 100)
 
 
 def test_a_heartbeat_of_another_boot_is_none(positions: Positions) -> None:
