@@ -1,0 +1,191 @@
+"""Groups of real nodes: they elect, replicate, fail over, and lose nothing that was acknowledged."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from tests.support.cluster import Cluster
+from tests.support.node import wait_until
+from tidemark.formats.checkpoint import NodeRole, Slot
+
+TOPIC: Final = "replicated"
+REPLICATED: Final = {"level": "replicated", "copies": 2}
+ALONE: Final = {"level": "disk", "copies": 1}
+LEASE_S: Final = 3.0
+"""Of the local profile."""
+
+
+def make_topic(cluster: Cluster, master: str) -> None:
+    status, body = cluster.nodes[master].request_json("PUT", f"/v1/topics/{TOPIC}", {"queues": 2})
+    assert status in (200, 201), body
+
+
+def send(cluster: Cluster, node: str, *bodies: str, **more: object) -> tuple[int, dict[str, Any]]:
+    """One request with one message per body."""
+    messages = [{"body_text": body} for body in bodies]
+    return cluster.nodes[node].request_json(
+        "POST", f"/v1/topics/{TOPIC}/messages", {"messages": messages, **more}
+    )
+
+
+def send_acked(cluster: Cluster, node: str, *bodies: str, **more: object) -> dict[str, Any]:
+    """``send`` that must succeed: the ack."""
+    status, body = send(cluster, node, *bodies, **more)
+    assert status == 200, body
+    assert body["status"] == "PUT_OK"
+    ack: dict[str, Any] = body["ack"]
+    return ack
+
+
+def bodies_at(cluster: Cluster, node: str) -> list[str]:
+    """All that a consumer can read at a node, queue by queue."""
+    found: list[str] = []
+    for queue in range(2):
+        offset = 0
+        while True:
+            path = f"/v1/topics/{TOPIC}/queues/{queue}/messages?offset={offset}&max=1000"
+            status, body = cluster.nodes[node].request_json("GET", path)
+            if status != 200 or not body["messages"]:
+                break
+            for message in body["messages"]:
+                assert message["queue_offset"] == offset
+                found.append(message["body_text"])
+                offset += 1
+    return found
+
+
+def wait_readable(cluster: Cluster, node: str, bodies: set[str]) -> None:
+    wait_until(lambda: bodies <= set(bodies_at(cluster, node)), f"all messages to be at {node}")
+
+
+def role(cluster: Cluster, node: str) -> int:
+    return cluster.slot(node, Slot.ROLE)
+
+
+def test_two_nodes_elect_a_master_and_copy_every_byte(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.start()
+        master = cluster.wait_master()
+        assert master == "n0"  # the first one founds the group
+        cluster.wait_in_sync()
+        make_topic(cluster, master)
+        acks = [send_acked(cluster, master, f"m{number}") for number in range(100)]
+        assert acks == [REPLICATED] * 100
+        wait_readable(cluster, master, {f"m{number}" for number in range(100)})
+        assert cluster.compare_logs() > 0
+        said = cluster.status("n1")
+        assert said["master"] == master
+        assert {node["node"]: node["in_sync"] for node in said["nodes"]} == {
+            "n0": True,
+            "n1": True,
+        }
+        status, body = send(cluster, "n1", "to the slave")
+        assert (status, body["code"]) == (421, "not-master")
+        assert body["api"] == cluster.api_url(master)
+        assert set(cluster.stop()["n1"].values()) == {0}
+
+
+def test_a_lost_master_is_replaced_and_comes_back_as_a_slave(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.start()
+        old = cluster.wait_master()
+        cluster.wait_in_sync()
+        make_topic(cluster, old)
+        sent = [f"before {number}" for number in range(50)]
+        for body in sent:
+            assert send_acked(cluster, old, body) == REPLICATED
+        epoch = cluster.epoch()
+        killed_at = time.monotonic()
+        cluster.kill(old)
+        new = cluster.wait_master(other_than=old)
+        took_s = time.monotonic() - killed_at
+        print(f"lost node: a master again after {took_s:.2f} s")
+        assert cluster.slot(new, Slot.EPOCH) > epoch
+        assert send_acked(cluster, new, "alone") == ALONE
+        status, body = send(cluster, new, "not alone", ack="replicated")
+        assert (status, body["code"]) == (503, "not-enough-replicas")
+        cluster.start(old)
+        cluster.wait_in_sync()
+        assert role(cluster, old) == NodeRole.FOLLOWER
+        assert send_acked(cluster, new, "together") == REPLICATED
+        wait_readable(cluster, new, {*sent, "alone", "together"})
+        assert "not alone" not in bodies_at(cluster, new)
+        cluster.compare_logs()
+        assert took_s <= 2 * LEASE_S
+
+
+def test_a_broker_that_is_killed_is_master_again_on_its_node(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.start()
+        master = cluster.wait_master()
+        cluster.wait_in_sync()
+        make_topic(cluster, master)
+        send_acked(cluster, master, "before")
+        epoch = cluster.epoch()
+        killed_at = time.monotonic()
+        cluster.restart(master, "broker")
+        assert cluster.wait_master() == master
+        print(f"killed broker: serves again after {time.monotonic() - killed_at:.2f} s")
+        assert cluster.slot(master, Slot.EPOCH) > epoch
+        assert send_acked(cluster, master, "after") in (REPLICATED, ALONE)
+        wait_readable(cluster, master, {"before", "after"})
+        cluster.wait_in_sync()
+        cluster.compare_logs()
+
+
+def test_an_ha_that_is_killed_goes_on_as_master_with_a_new_epoch(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.start()
+        master = cluster.wait_master()
+        cluster.wait_in_sync()
+        make_topic(cluster, master)
+        send_acked(cluster, master, "before")
+        epoch = cluster.epoch()
+        cluster.restart(master, "ha")
+        wait_until(lambda: cluster.slot(master, Slot.EPOCH) > epoch, "a new epoch")
+        assert cluster.wait_master() == master
+        cluster.wait_in_sync()
+        assert send_acked(cluster, master, "after") == REPLICATED
+        wait_readable(cluster, master, {"before", "after"})
+        cluster.compare_logs()
+
+
+def test_a_planned_switch_moves_the_master(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.start()
+        old = cluster.wait_master()
+        cluster.wait_in_sync()
+        make_topic(cluster, old)
+        send_acked(cluster, old, "before")
+        (target,) = set(cluster.names) - {old}
+        began_at = time.monotonic()
+        status, body = cluster.command(old, "switchover", {"to": target})
+        assert status == 200, body
+        assert cluster.wait_master(other_than=old) == target
+        print(f"planned switch: the new master serves after {time.monotonic() - began_at:.2f} s")
+        cluster.wait_in_sync()
+        assert send_acked(cluster, target, "after") == REPLICATED
+        wait_readable(cluster, target, {"before", "after"})
+        cluster.compare_logs()
+
+
+def test_three_nodes_go_on_without_one(tmp_path: Path) -> None:
+    with Cluster(tmp_path, nodes=3) as cluster:
+        cluster.start()
+        master = cluster.wait_master()
+        cluster.wait_in_sync()
+        make_topic(cluster, master)
+        assert send_acked(cluster, master, "three") == {"level": "replicated", "copies": 3}
+        slave = next(name for name in cluster.names if name != master)
+        cluster.kill(slave)
+        wait_until(
+            lambda: cluster.slot(master, Slot.IN_SYNC_SIZE) == 2, "the lost slave to leave the set"
+        )
+        assert send_acked(cluster, master, "two") == REPLICATED
+        cluster.start(slave)
+        cluster.wait_in_sync()
+        assert send_acked(cluster, master, "three again")["copies"] == 3
+        wait_readable(cluster, master, {"three", "two", "three again"})
+        cluster.compare_logs()
