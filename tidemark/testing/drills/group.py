@@ -74,11 +74,12 @@ class DrillNode:
             "cluster": {**table, "node": self.name},
         }
 
-    def configure(self, table: Mapping[str, object]) -> None:
+    def configure(self, table: Mapping[str, object], broker: Mapping[str, object]) -> None:
         """Write the settings and make the services ready to be started."""
         for service in SERVICES:
             path = self.directory / f"{service}.toml"
-            path.write_text(_toml(self.settings(service, table)), encoding="utf-8")
+            more = broker if service == "broker" else {}
+            path.write_text(_toml({**self.settings(service, table), **more}), encoding="utf-8")
             self.services[service] = ServiceProcess(
                 faulty_command(service, self.store_dir, path),
                 self.host,
@@ -103,8 +104,11 @@ class Group:
         min_in_sync: int | None = None,
         profile: str = "local",
         lease: Mapping[str, object] | None = None,
+        broker: Mapping[str, object] | None = None,
     ) -> None:
-        """lease: settings of [cluster] that say where the lease is; default: a directory."""
+        """lease: settings of [cluster] that say where the lease is; default: a directory. broker:
+        more settings of every broker.
+        """
         self.directory, self.network = directory, network
         directory.mkdir(parents=True, exist_ok=True)
         secret = directory / "secret"
@@ -134,7 +138,7 @@ class Group:
             **({} if min_in_sync is None else {"min_in_sync": min_in_sync}),
         }
         for node in self._all:
-            node.configure(self.table)
+            node.configure(self.table, broker or {})
         self._keeper: asyncio.Task[None] | None = None
 
     @property
@@ -207,6 +211,10 @@ class Group:
         return await self.ask(
             f"{self.nodes[name].admin('ha')}/v1/cluster/{command}", "POST", arguments
         )
+
+    def wipe(self, name: str) -> None:
+        """Empty the volume of a node that is down: somebody has replaced it."""
+        shutil.rmtree(self.nodes[name].store_dir)
 
     async def status(self, name: str) -> dict[str, Any]:
         """What a node's ha says of the group; empty: nothing."""

@@ -54,6 +54,14 @@ class ServiceProcess:
         """Whether a process runs, or stands still."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the process stands still (SIGSTOP)."""
+        if self.pid is None:
+            return False
+        stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8")
+        return stat.rpartition(")")[2].split()[0] == "T"
+
     def start(self) -> None:
         """Start it, and keep it running."""
         self.wanted = True

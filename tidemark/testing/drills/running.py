@@ -129,6 +129,7 @@ class Runner:
                     nodes=needs.nodes,
                     min_in_sync=needs.min_in_sync,
                     lease=None if lease is None else lease.settings,
+                    broker={"retention_size_max": needs.log_size_max},
                 )
                 disks.mount(node.store_dir for node in group.nodes.values())
                 await parts.enter_async_context(group)

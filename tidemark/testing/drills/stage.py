@@ -40,6 +40,8 @@ class Needs(NamedTuple):
     """Leaves a group behind that no other drill may use."""
     disk_size: int | None = None
     """Bytes of a small disk for every store; None: this machine's."""
+    log_size_max: int = 0
+    """Bytes of log that retention leaves; 0: no bound."""
 
 
 @dataclass(slots=True)

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidemark.testing.drills.families import crashes, planned
+from tidemark.testing.drills.families import (
+    crashes,
+    disks,
+    lease_faults,
+    partitions,
+    pauses,
+    planned,
+    rejoining,
+)
 from tidemark.testing.drills.stage import REGISTERED, Drill
 
-FAMILIES = (crashes, planned)
+FAMILIES = (crashes, disks, lease_faults, partitions, pauses, planned, rejoining)
 
 
 def all_drills() -> Iterable[Drill]:

@@ -1,0 +1,205 @@
+"""Drills in which a master stands still and goes on later, or its clocks do something odd."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from typing import Final
+
+import aiohttp
+import msgpack
+
+from tidemark.testing.drills.faults import Fault
+from tidemark.testing.drills.ledger import Outcome, Place, Request, Told
+from tidemark.testing.drills.stage import DrillFailed, Needs, Stage, drill
+from tidemark.testing.drills.workload import MSGPACK, TOPIC
+
+TWO: Final = Needs(nodes=2)
+HOUR_MS: Final = 3_600_000
+SUSPENDED_MS: Final = 60_000
+PROBE_KEY: Final = "9.0"
+"""Of the message that a drill sends by itself."""
+SLACK_S: Final = 0.3
+
+
+@drill(
+    "4",
+    "pause-master",
+    "the master is stopped (SIGSTOP) for two lease times, and goes on",
+    needs=TWO,
+    restored_within_s=6.0,
+    short=True,
+)
+async def pause_master(stage: Stage) -> None:
+    """Whatever it answers afterwards is in its successor's log."""
+    master = await stage.master()
+    await stage.load.acked(100)
+    at = stage.mark()
+    stage.group.pause(master)
+    await stage.successor(master, 20)
+    await stage.acked_again(20)
+    await asyncio.sleep(max(0.0, at + 2 * stage.lease_s - time.monotonic()))
+    stage.group.unpause(master)
+    resumed = time.monotonic()
+    await stage.in_sync()
+    stage.note(f"{master} is back in the set {time.monotonic() - resumed:.1f} s after SIGCONT")
+
+
+@drill(
+    "5",
+    "pause-before-answer",
+    "the master is stopped between the confirmation of a send and its answer",
+    needs=TWO,
+    restored_within_s=6.0,
+)
+async def pause_before_answer(stage: Stage) -> None:
+    """The late success is permitted because its record is in the successor's log."""
+    master = await stage.master()
+    await stage.load.acked(50)
+    stage.load.pause()
+    await stage.load.quiet()
+    stage.group.nodes[master].faults.set(Fault.STOP_BEFORE_ANSWER, 1)
+    sending = asyncio.create_task(_patient_send(stage, master, PROBE_KEY))
+    await _stopped(stage, master)
+    stage.group.pause(master)
+    stage.load.resume()
+    stage.mark()
+    await stage.successor(master, 20)
+    await stage.acked_again(20)
+    await asyncio.sleep(stage.lease_s)
+    stage.group.unpause(master)
+    outcome = await sending
+    stage.note(f"the send that was stopped before its answer ended as {outcome}")
+
+
+@drill(
+    "14",
+    "wall-clock-steps",
+    "the master's wall clock is set an hour ahead, then an hour back",
+    needs=TWO,
+    restored_within_s=1.5,
+)
+async def wall_clock_steps(stage: Stage) -> None:
+    """No effect."""
+    master, epoch = await stage.master(), stage.epoch
+    stage.mark()
+    for step in (HOUR_MS, 0, -HOUR_MS, 0):
+        stage.group.nodes[master].faults.set(Fault.WALL_STEP_MS, step)
+        await stage.load.acked(100)
+    stage.check(stage.epoch == epoch, f"the epoch went from {epoch} to {stage.epoch}")
+
+
+@drill(
+    "15",
+    "suspend-master",
+    "the master's machine sleeps for a minute, by its boot-time clock",
+    needs=Needs(nodes=2, fresh=True),
+    restored_within_s=6.0,
+)
+async def suspend_master(stage: Stage) -> None:
+    """It wakes up past its deadline and answers nothing before it has a lease again."""
+    master, epoch = await stage.master(), stage.epoch
+    await stage.load.acked(50)
+    at = stage.mark()
+    stage.group.pause(master)
+    stage.group.nodes[master].faults.set(Fault.BOOT_STEP_MS, SUSPENDED_MS)
+    await asyncio.sleep(stage.lease_s / 3)
+    stage.group.unpause(master)
+    await stage.acked_again(20)
+    stage.check(stage.epoch > epoch, f"it goes on in epoch {epoch} with a lease that has run out")
+    stage.note(
+        f"{await stage.master()} is master in epoch {stage.epoch}, "
+        f"{time.monotonic() - at:.1f} s after the machine fell asleep"
+    )
+
+
+@drill(
+    "16",
+    "stalled-loop",
+    "the loop of the master's ha, then of its broker, stands still past the deadline",
+    needs=TWO,
+    restored_within_s=7.0,
+)
+async def stalled_loop(stage: Stage) -> None:
+    """Nothing is answered after the deadline: a hung loop does not keep a lease."""
+    stall_s = stage.fenced_s + 2.0
+    for service in ("ha", "broker"):
+        master = await stage.master()
+        node = stage.group.nodes[master]
+        await stage.load.acked(50)
+        node.faults.set(Fault.STALL_MS, int(stall_s * 1000))
+        at = stage.mark()
+        node.services[service].send(signal.SIGUSR1)
+        await asyncio.sleep(stall_s)
+        deadline = at + stage.fenced_s + SLACK_S
+        late = [
+            request
+            for request in stage.ledger.acked_by(master, at)
+            if deadline < request.ended_at < at + stall_s
+        ]
+        stage.check(not late, f"{master} answered {len(late)} sends after its deadline")
+        await stage.acked_again(20)
+        stage.note(
+            f"{service} of {master} stood still for {stall_s:.1f} s: {await stage.master()} is "
+            f"master in epoch {stage.epoch}"
+        )
+        await stage.in_sync()
+
+
+async def _patient_send(stage: Stage, name: str, key: str) -> Outcome:
+    """One send that waits for its answer however long that takes; into the ledger."""
+    body = msgpack.packb(
+        {
+            "messages": [{"body": f"{key} .".encode(), "unique_id": f"drill-{key}", "queue": 0}],
+            "timeout_ms": 30_000,
+        }
+    )
+    headers = {"Content-Type": MSGPACK, "Accept": MSGPACK}
+    sent_at = time.monotonic()
+    stage.ledger.sent[key] = sent_at
+    outcome, answer = Outcome.UNKNOWN, {}
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session,
+            session.post(
+                f"{stage.group.nodes[name].api}/v1/topics/{TOPIC}/messages",
+                data=body,
+                headers=headers,
+            ) as response,
+        ):
+            answer = msgpack.unpackb(await response.read())
+            if response.status == 200:
+                outcome = Outcome.ACKED
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        pass
+    ended_at = time.monotonic()
+    stage.ledger.requests.append(
+        Request(9, sent_at, ended_at, outcome, str(answer.get("code", "")), name, 1)
+    )
+    if outcome is Outcome.ACKED:
+        (result,) = answer["results"]
+        stage.ledger.tell(
+            key,
+            Told(
+                Place(result["queue"], result["queue_offset"]),
+                result["physical_offset"],
+                answer["ack"]["level"],
+                answer["ack"]["copies"],
+                name,
+                sent_at,
+                ended_at,
+                repeated=False,
+            ),
+        )
+    return outcome
+
+
+async def _stopped(stage: Stage, name: str) -> None:
+    """Wait until the broker of a node has stopped itself."""
+    service = stage.group.nodes[name].services["broker"]
+    for _ in range(100):
+        if service.is_stopped:
+            return
+        await asyncio.sleep(0.05)
+    raise DrillFailed(f"the broker of {name} did not stop before an answer")
