@@ -1,4 +1,4 @@
-"""Groups of real nodes: they elect, replicate, fail over, and lose nothing that was acknowledged."""
+"""Groups of real nodes: they elect, replicate, fail over, and lose nothing acknowledged."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_a_lost_master_is_replaced_and_comes_back_as_a_slave(tmp_path: Path) -> 
         cluster.wait_in_sync()
         make_topic(cluster, old)
         sent = [f"before {number}" for number in range(50)]
-        for body in sent:
-            assert send_acked(cluster, old, body) == REPLICATED
+        for each in sent:
+            assert send_acked(cluster, old, each) == REPLICATED
         epoch = cluster.epoch()
         killed_at = time.monotonic()
         cluster.kill(old)
@@ -104,8 +104,8 @@ def test_a_lost_master_is_replaced_and_comes_back_as_a_slave(tmp_path: Path) -> 
         print(f"lost node: a master again after {took_s:.2f} s")
         assert cluster.slot(new, Slot.EPOCH) > epoch
         assert send_acked(cluster, new, "alone") == ALONE
-        status, body = send(cluster, new, "not alone", ack="replicated")
-        assert (status, body["code"]) == (503, "not-enough-replicas")
+        status, refusal = send(cluster, new, "not alone", ack="replicated")
+        assert (status, refusal["code"]) == (503, "not-enough-replicas")
         cluster.start(old)
         cluster.wait_in_sync()
         assert role(cluster, old) == NodeRole.FOLLOWER
