@@ -113,6 +113,8 @@ class Own:
         self.paused_until_ms = 0
         """This replica does not campaign before."""
         self.alarms: dict[str, str] = {}
+        self.known_in_sync: tuple[Member, ...] = ()
+        """The published set as last seen, also of a lease that is gone."""
 
     @property
     def name(self) -> str:

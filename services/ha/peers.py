@@ -143,15 +143,22 @@ class Peers:
 
     # What they say of themselves
 
-    def tick(self, epoch: int) -> None:
-        """Connect where no connection is, ask for the status when it is old, close what is dead."""
+    def tick(self, epoch: int, urgent: str | None) -> None:
+        """Connect where no connection is, ask for the status when it is old, close what is dead.
+
+        urgent: a node that is asked every time, because it is about to change.
+        """
         now, times = self._own.now_ms, self._own.times
         for peer in self.by_node.values():
             if peer.link is None:
                 self._connect(peer)
             elif peer.heard_ms is not None and now - peer.heard_ms > times.link_dead_ms:
                 self.close(peer.link, f"nothing heard for {now - peer.heard_ms} ms")
-            elif peer.asked_ms is None or now - peer.asked_ms >= times.heartbeat_ms:
+            elif (
+                peer.asked_ms is None
+                or peer.node == urgent
+                or now - peer.asked_ms >= times.heartbeat_ms
+            ):
                 peer.asked_ms = now
                 self.send(peer.link, epoch, Status())
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from services.ha import founding, payloads
+from services.ha import founding, payloads, status
 from services.ha.campaign import Campaign, Patience
 from services.ha.effects import Effect, Fence, PersistConfirm, Publish, TakeAppendLock
 from services.ha.events import (
@@ -152,8 +152,16 @@ class Replica:
                 own.out.put(*session.read(own.now_ms))
             self.following.tick()
             self._consider()
-        self.peers.tick(self.promises.promised)
+        self.peers.tick(self.promises.promised, self._urgent())
         self._write_confirm()
+
+    def _urgent(self) -> str | None:
+        """The node that has the lease and is not master yet: clients here wait to hear of it."""
+        master = self.following.master
+        told = None if master is None else self.peers.fresh(master.node)
+        if master is None or told is None or told.state == State.MASTER.value:
+            return None
+        return master.node
 
     def _write_confirm(self) -> None:
         own = self.own
@@ -196,6 +204,7 @@ class Replica:
         elif session.stored is not None:
             own.calm("lease-went-backwards")
             own.calm("lease-missing")
+            own.known_in_sync = session.stored.lease.in_sync
         if own.initialised or not own.holds_records:
             self.promises.see(session.seen)
 
@@ -406,33 +415,19 @@ class Replica:
     # What others and operators are told
 
     def _status(self, link: int, payload: Status | StatusOk) -> None:
-        own, session = self.own, self.own.session
         if isinstance(payload, StatusOk):
             self.peers.told(link, payload)
             return
-        stored = session.stored
-        answer = StatusOk(
-            node=own.name,
-            incarnation=own.incarnation,
-            state=own.state.value,
-            initialised=own.initialised,
-            holds_records=own.holds_records,
-            promised=self.promises.promised,
-            data_epoch=own.data_epoch,
-            first_offset=own.first_offset,
-            end=own.end,
-            durable=own.durable,
-            confirm=own.confirm,
-            seen_epoch=session.seen[0],
-            in_sync_version=session.seen[1],
-            in_sync=stored.lease.in_sync if stored is not None else (),
-            facts={"reason": own.state_reason},
+        self.peers.send(
+            link,
+            self.promises.promised,
+            status.own_status(self.own, self.term, self.promises.promised),
         )
-        self.peers.send(link, self.promises.promised, answer)
 
     def _command(self, command: Command) -> None:
         raise NotImplementedError
 
     def status(self, now_ms: int) -> dict[str, Any]:
         """The answer to ``GET /v1/cluster``."""
-        raise NotImplementedError
+        self.own.now_ms = max(self.own.now_ms, now_ms)
+        return status.cluster_status(self.own, self.peers, self.term)
