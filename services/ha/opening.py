@@ -1,40 +1,58 @@
-"""The store as ha holds it: its lock bytes, the page, and what recovery found there.
+"""What a volume holds when ha starts on it: the state RECOVERING (docs/replication.md).
 
-1. Byte 3 of ``lock``: one ha per volume.
-2. The page is fenced: whatever grant the broker had ends.
+1. Byte 3 of ``lock``: one ha per volume. 2. The page is fenced: whatever grant the broker had ends.
 3. Byte 0, as soon as the broker has given it back.
 4. What a cut or a resync left unfinished is finished.
 5. The log is recovered; what is found is on disk.
 6. Table and marks are compared with it.
 
-Step before: configuration. Step after: ``replica.Replica`` begins with what was found.
+Damage does not end the process: the replica says HALTED and why, and an operator can order a
+resync. Step before: configuration. Step after: ``replica.Replica`` begins with what was found.
 """
 
 from __future__ import annotations
 
+import logging
+import secrets
 from collections.abc import Callable
+from typing import Final, TypeVar
 
-from services.ha.replica_files import ReplicaFiles
-from services.ha.setup import Found, Setup
-from shared.files.positions import Positions
-from shared.files.store_dir import StoreDir
-from tidemark.clock import Clock
+from services.ha import cutting, resync
+from services.ha.lock_bytes import Stopping
+from services.ha.locked_store import LockedStore
+from services.ha.recovered_table import contradiction, without_bytes_dropped
+from services.ha.replica_files import (
+    INCARNATION_DIGITS,
+    CutIntent,
+    Promise,
+    ResyncIntent,
+)
+from services.ha.setup import Found
+from shared.files.log_walk import LogFiles, Progress
+from tidemark.errors import (
+    CorruptRecord,
+    DamagedFile,
+    HaltedReplica,
+    StoreError,
+    StrayFile,
+    WrongFileSize,
+)
+from tidemark.formats import record
+from tidemark.formats.checkpoint import Slot
+from tidemark.formats.epochs import EpochStart
+from tidemark.formats.record import Checks, Kind
+
+log = logging.getLogger(__name__)
+
+Value = TypeVar("Value")
+DAMAGES: Final = (CorruptRecord, DamagedFile, StrayFile, WrongFileSize)
+NO_INCARNATION: Final = "0" * 32
+"""Of a volume whose identity is damaged: no member of any group."""
+NOTHING: Final = Promise(promised=0, seen_epoch=0, seen_version=0)
 
 
-class HeldStore:
-    """One store, with ha's byte locked by this process."""
-
-    directory: StoreDir
-    positions: Positions
-    files: ReplicaFiles
-
-    @classmethod
-    def open(cls, directory: StoreDir, setup: Setup, clock: Clock) -> HeldStore:
-        """Lock byte 3, open the page, fence, say who holds it. Blocks.
-
-        Raises StoreLocked, GroupStore (the volume is of another node or group), DiskFull, …
-        """
-        raise NotImplementedError
+class HeldStore(LockedStore):
+    """A locked store, and what is found in it when ha starts."""
 
     def recover(
         self,
@@ -45,18 +63,135 @@ class HeldStore:
     ) -> Found | None:
         """Take byte 0, finish what was begun, recover. Blocks; None if stopping before the end.
 
-        Damage is not raised: it is in ``Found.halted``. Raises DiskFull, ReadOnlyDisk.
+        boot_id: (high, low) of this boot of the machine. progress: bytes done, bytes in all. Damage
+        is not raised: it is in ``Found.halted``. Raises DiskFull, ReadOnlyDisk, OSError.
         """
-        raise NotImplementedError
+        self.boot_id = boot_id
+        try:
+            self.take_append_lock(stopping)
+            return self._found(progress, stopping)
+        except Stopping:
+            return None
 
-    def crc_before(self, end: int, size: int) -> int | None:
-        """CRC-32 of the log's bytes [end − size, end); None if they are not all there."""
-        raise NotImplementedError
+    def _found(self, progress: Progress, stopping: Callable[[], bool]) -> Found:
+        faults: list[str] = []
+        try:
+            self.identity = self.files.identity()
+            self._finish_intent(stopping)
+            recovered = self.recover_log(progress, stopping)
+        except DAMAGES as error:
+            faults.append(_sentence(error))
+            end, first_offset = self._published_ends()
+        else:
+            end, first_offset = recovered.end, recovered.min_offset
+        promise = self._read(self.files.promise, faults)
+        confirm = max(self._read(self.files.confirm, faults) or 0, self.published_confirm)
+        table = without_bytes_dropped(self._read(self.files.table, faults) or (), end)
+        if not faults:
+            promised = 0 if promise is None else promise.promised
+            fault = self._fault(table, first_offset, end, confirm, promised)
+            if fault is not None:
+                faults.append(f"{HaltedReplica.code}: {fault}")
+        if not faults:
+            self._settle(table, new=promise is None and end > first_offset)
+        self.is_halted = bool(faults)
+        known = NOTHING if promise is None else promise
+        return Found(
+            incarnation=NO_INCARNATION if self.identity is None else self.identity.incarnation,
+            promised=known.promised,
+            seen_epoch=known.seen_epoch,
+            seen_version=known.seen_version,
+            table=table,
+            first_offset=first_offset,
+            end=end,
+            confirm=confirm,
+            initialised=promise is not None,
+            holds_records=end > first_offset,
+            halted="; ".join(faults) or None,
+        )
 
-    def stopped_clean(self) -> None:
-        """Give all locks back, and remove ``abort`` if this is the last process and all is done."""
-        raise NotImplementedError
+    def _fault(
+        self,
+        table: tuple[EpochStart, ...],
+        first_offset: int,
+        end: int,
+        confirm: int,
+        promised: int,
+    ) -> str | None:
+        if end < confirm:
+            return f"the log ends at {end}, below {confirm}, which was confirmed"
+        log_files = self._log_files()
+        try:
+            return contradiction(
+                table,
+                first_offset=first_offset,
+                end=end,
+                promised=promised,
+                is_border=lambda offset: _is_border(log_files, offset),
+            )
+        finally:
+            log_files.close()
 
-    def close(self) -> None:
-        """Give the locks back and unmap."""
-        raise NotImplementedError
+    def _settle(self, table: tuple[EpochStart, ...], *, new: bool) -> None:
+        """Put right on disk what the log says. new: records that no group has taken up yet."""
+        if table != self.files.table():
+            # Else 1. an entry without bytes stays; 2. bytes of an older epoch are copied past its
+            # start; 3. the next start takes them for that entry's.
+            self.files.write_table(table)
+        if self.identity is None:
+            self.identity = self.new_identity(secrets.token_hex(INCARNATION_DIGITS // 2))
+            # A store that was alone stays one until an operator adopts it: with an identity it
+            # could not be opened alone again.
+            self._identity_is_owed = new
+            if not new:
+                self.files.write_identity(self.identity)
+
+    def _finish_intent(self, stopping: Callable[[], bool]) -> None:
+        """Finish what the last start began. Raises DamagedFile, Stopping."""
+        intent = self.files.intent()
+        match intent:
+            case CutIntent():
+                cutting.finish(self.directory, self.positions, self.files, intent)
+            case ResyncIntent():
+                self.identity = self.new_identity(intent.incarnation)
+                resync.finish(
+                    self.directory, self.positions, self.files, intent, self.identity, stopping
+                )
+            case None:
+                return
+        log.warning(
+            "a cut or a resync that was not finished is finished now",
+            extra={"event": "intent-finished", "intent": str(intent)},
+        )
+
+    def _published_ends(self) -> tuple[int, int]:
+        """End and start of a log that could not be recovered, as far as the page knows them."""
+        return self.positions.get(Slot.FLUSHED), self.positions.get(Slot.MIN)
+
+    def _log_files(self) -> LogFiles:
+        directory = self.directory
+        return LogFiles(
+            directory.disk, directory.commit_log_dir, directory.config.commit_log_file_size
+        )
+
+    @staticmethod
+    def _read(read: Callable[[], Value], faults: list[str]) -> Value | None:
+        try:
+            return read()
+        except DamagedFile as error:
+            faults.append(_sentence(error))
+            return None
+
+
+def _is_border(files: LogFiles, offset: int) -> bool:
+    """Whether a record or a filler begins at offset."""
+    start = files.start_of(offset)
+    if start not in files.starts:
+        return False
+    checks = Checks(body_crc=False, record_crc=False)
+    found = record.validate(files.view(start), offset - start, at=offset, checks=checks)
+    return found.kind in (Kind.VALID, Kind.BLANK)
+
+
+def _sentence(error: StoreError) -> str:
+    return f"{error.code}: {error.detail}"

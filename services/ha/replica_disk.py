@@ -1,16 +1,22 @@
 """The replica's effects on its own disk, each carried out in a thread and answered by an event.
 
-Two threads, so that a promise does not wait for the log: one for ``ha/`` and the epoch table, one
-for the log and its lock byte. Each carries out what it is given in order. The log's thread may wait
-long for byte 0, which a stopped broker keeps; promises are still kept meanwhile.
+Two threads, so that a promise does not wait for the log: one for promise and confirm offset, one
+for the log, its lock byte and its epoch table. Each carries out what it is given in order; a cut
+and a resync wait for what was given to the other before. The log's thread may wait long for byte 0,
+which a stopped broker keeps; promises are kept meanwhile.
 
 Step before: the replica decides. Step after: its event comes back.
 """
 
 from __future__ import annotations
 
+import logging
+import queue
+import threading
 from collections.abc import Callable
+from typing import Final
 
+from services.ha.copied_log import CopiedLog
 from services.ha.effects import (
     Copy,
     Cut,
@@ -22,8 +28,15 @@ from services.ha.effects import (
     Settle,
     TakeAppendLock,
 )
-from services.ha.events import Event
+from services.ha.events import Done, Event, Failed
+from services.ha.lock_bytes import Stopping
 from services.ha.opening import HeldStore
+from services.ha.replica_files import Promise
+from tidemark.errors import FlushFailed, StoreError
+from tidemark.formats.checkpoint import Slot
+from tidemark.formats.epochs import EpochStart
+
+log = logging.getLogger(__name__)
 
 DiskEffect = (
     Copy
@@ -36,24 +49,219 @@ DiskEffect = (
     | Cut
     | Resync
 )
+PASSED_POLL_S: Final = 0.1
+"""How often a thread that waits for the other looks whether that has ended."""
 
 
 class ReplicaDisk:
     """Carries out ``DiskEffect``s of one replica."""
 
-    def __init__(self, held: HeldStore, report: Callable[[Event], None]) -> None:
-        """held: opened and recovered, byte 0 held. report: takes the events; called in threads of
-        this object."""
+    def __init__(
+        self,
+        held: HeldStore,
+        report: Callable[[Event], None],
+        crashed: Callable[[BaseException], None],
+    ) -> None:
+        """held: opened and recovered, byte 0 held. report: takes the events. crashed: takes what
+        ended a thread and is no answer to an effect: the process must end. Both are called in
+        threads of this object.
+        """
         self._held, self._report = held, report
+        self._copied = CopiedLog(held.directory, held.positions, report, crashed)
+        self._files = _Worker("ha's files", crashed)
+        self._log = _Worker("ha's log", crashed, first=self._begin)
+        self._is_stopping = False
+        self._confirm_fault = ""
 
     def start(self) -> None:
         """Begin. Effects may be given before."""
-        raise NotImplementedError
+        self._files.start()
+        self._log.start()
 
     def carry_out(self, effect: DiskEffect) -> None:
         """Have it carried out after all that were given before; returns at once."""
-        raise NotImplementedError
+        match effect:
+            case Copy():
+                self._log.put(lambda: self._copied.copy(effect))
+            case PersistConfirm(confirm):
+                self._files.put(lambda: self._persist_confirm(confirm))
+            case PersistPromise(token):
+                self._files.put(lambda: self._answer(token, lambda: self._persist_promise(effect)))
+            case PersistTable(token, entries):
+                self._log.put(lambda: self._answer(token, lambda: self._persist(token, entries)))
+            case Settle(token):
+                self._log.put(lambda: self._answer(token, lambda: self._settle(token)))
+            case TakeAppendLock(token):
+                self._log.put(lambda: self._answer(token, lambda: self._take(token)))
+            case ReleaseAppendLock(token):
+                self._log.put(lambda: self._answer(token, lambda: self._release(token)))
+            case Cut(token):
+                self._log.put_behind(
+                    self._files, lambda: self._answer(token, lambda: self._cut(effect))
+                )
+            case Resync(token):
+                self._log.put_behind(
+                    self._files, lambda: self._answer(token, lambda: self._resync(effect))
+                )
 
     def close(self) -> None:
         """End both threads; what is being written is written to its end. Blocks."""
-        raise NotImplementedError
+        self._is_stopping = True
+        self._files.close()
+        self._log.close()
+        self._copied.close()
+
+    def _answer(self, token: int, carry_out: Callable[[], Done]) -> None:
+        try:
+            done: Event = carry_out()
+        except Stopping:
+            return
+        except StoreError as error:
+            done = Failed(token, error.code, error.detail)
+        except OSError as error:
+            done = Failed(token, FlushFailed.code, str(error))
+        self._report(done)
+
+    # -- the files ------------------------------------------------------------------------------
+
+    def _persist_promise(self, effect: PersistPromise) -> Done:
+        self._held.write_promise(Promise(effect.promised, effect.seen_epoch, effect.seen_version))
+        return Done(effect.token)
+
+    def _persist_confirm(self, confirm: int) -> None:
+        """An older one stays if this fails: that allows less, and the next one comes soon."""
+        try:
+            self._held.files.write_confirm(confirm)
+        except (StoreError, OSError) as error:
+            if not self._confirm_fault:
+                log.warning(
+                    "the confirm offset cannot be written; it is tried again and again",
+                    extra={"event": "confirm-waits", "detail": str(error)},
+                )
+            self._confirm_fault = str(error)
+            return
+        self._confirm_fault = ""
+
+    # -- the log --------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if not self._held.is_halted:
+            self._copied.open(self._held.positions.get(Slot.WRITTEN))
+
+    def _persist(self, token: int, entries: tuple[EpochStart, ...]) -> Done:
+        self._held.files.write_table(entries)
+        return Done(token)
+
+    def _settle(self, token: int) -> Done:
+        if not self._copied.is_open:  # the broker appends, or nobody may
+            return Done(token, *self._published())
+        settled = self._copied.settle()
+        return Done(token, settled.end, settled.durable)
+
+    def _take(self, token: int) -> Done:
+        if self._copied.is_open:
+            return self._settle(token)
+        self._held.take_append_lock(self._stopping)
+        return self._recover(token)
+
+    def _release(self, token: int) -> Done:
+        done = self._settle(token)
+        self._copied.close()
+        self._held.release_append_lock()
+        return done
+
+    def _cut(self, effect: Cut) -> Done:
+        self._copied.close()
+        cut = self._held.cut(effect.point, effect.table)
+        log.warning(
+            "the log was cut where it parts from the master's",
+            extra={
+                "event": "log-cut",
+                "end": cut.end,
+                "size": cut.size,
+                "kept": None if cut.kept is None else str(cut.kept),
+            },
+        )
+        return self._recover(effect.token)
+
+    def _resync(self, effect: Resync) -> Done:
+        self._copied.close()
+        log.warning(
+            "the store is emptied and copied anew",
+            extra={
+                "event": "resync",
+                "first_offset": effect.first_offset,
+                "reason": effect.reason,
+            },
+        )
+        self._held.take_append_lock(self._stopping)
+        incarnation = self._held.resync(effect.first_offset, self._stopping)
+        return self._recover(effect.token)._replace(incarnation=incarnation)
+
+    def _recover(self, token: int) -> Done:
+        """Find the log's end and go on there. Byte 0 is held, the log closed."""
+        end = self._held.recover_log(lambda done, total: None, self._stopping).end
+        self._held.is_halted = False
+        self._copied.open(end)
+        return Done(token, end, end)
+
+    def _published(self) -> tuple[int, int]:
+        get = self._held.positions.get
+        durable = get(Slot.FLUSHED)  # loaded first: WRITTEN is never below it
+        return max(get(Slot.WRITTEN), durable), durable
+
+    def _stopping(self) -> bool:
+        return self._is_stopping
+
+
+class _Worker:
+    """A thread that runs what it is given, in order."""
+
+    def __init__(
+        self,
+        name: str,
+        crashed: Callable[[BaseException], None],
+        first: Callable[[], None] = lambda: None,
+    ) -> None:
+        """first: run before all that it is given."""
+        self._crashed, self._first = crashed, first
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._is_over = threading.Event()
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def put(self, job: Callable[[], None]) -> None:
+        """Have it run after all that were put before."""
+        self._jobs.put(job)
+
+    def put_behind(self, other: _Worker, job: Callable[[], None]) -> None:
+        """As ``put``, and after what the other was given before."""
+        passed = threading.Event()
+        other.put(passed.set)
+
+        def wait_and_run() -> None:
+            while not passed.wait(PASSED_POLL_S):
+                if other._is_over.is_set():
+                    return
+            job()
+
+        self.put(wait_and_run)
+
+    def close(self) -> None:
+        """End after what was put before. Blocks. Fine if it was not started."""
+        self._jobs.put(None)
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._first()
+            while (job := self._jobs.get()) is not None:
+                job()
+        except Exception as error:  # noqa: BLE001 - whatever it is ends the process
+            self._crashed(error)
+        finally:
+            self._is_over.set()

@@ -1,14 +1,12 @@
 """The commit log's appender: numbered runs in, published bytes out; one per store.
 
-Belongs to whoever holds the append lock (docs/formats.md, sections 2.11 to 2.13). Invariants:
+Belongs to whoever holds the append lock (docs/formats.md, sections 2.11 to 2.13); what it shares
+with copying a log is in ``log_writer``. Invariants, beside those:
 
 - An append is all or nothing: every byte of it is in the page cache before WRITTEN moves past it.
 - With a pool, records wait in its memory until ``commit``; nothing sees them before.
 - A batch lies in one file; a file that is too short for it ends in a BLANK filler of 8 bytes, and
   8 bytes for that are always left.
-- FLUSHED crosses a file border only after the old file's sync and with the new file's name
-  durable (the name is synced when the file is made, before anything can be written to it).
-- After a failed write or flush nothing more is accepted: the process has to end.
 
 Steps 5 and 6 of a record's walk: ``formats.runs`` encodes into its buffer; after it reput, ha and
 the group commit see the positions.
@@ -16,25 +14,20 @@ the group commit see the positions.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from shared.files.disk import File
-from shared.files.mapped_file_queue import WAIT_S, MappedFileQueue, flush_failed
+from shared.files.log_writer import FILES_AHEAD, LogWriter, Mark
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from shared.files.write_pool import WritePool
-from tidemark.errors import DiskFull, MessageTooLarge, ReadOnlyDisk, StoreError, WriteFailed
+from tidemark.errors import MessageTooLarge
 from tidemark.formats import record, twins
-from tidemark.formats.checkpoint import Slot
 from tidemark.formats.record import BLANK_SIZE
 from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
 
-FILES_AHEAD: Final = 2
-"""The next and the next but one (section 7.3)."""
 BUFFER_SIZE_MAX: Final = 1 << 20
 """An encode buffer larger than this is not kept for the next append."""
 SIZE_OF_SIZE: Final = 4
@@ -53,15 +46,7 @@ class Placed(NamedTuple):
     """Bytes of each record: native unsigned 32-bit numbers, ``memoryview(sizes).cast("I")``."""
 
 
-class _Mark(NamedTuple):
-    """An end of the log and the store time of the last record before it; one value, so that another
-    thread reads it in one piece."""
-
-    end: int
-    store_timestamp_ms: int
-
-
-class CommitLogAppender:
+class CommitLogAppender(LogWriter):
     """Appends to the log. One at a time per store: the holder of the append lock.
 
     ``append`` belongs to one thread; ``commit``, ``flush`` and ``prepare_next`` may run in others
@@ -80,43 +65,25 @@ class CommitLogAppender:
         warm_up: bool = False,
         lock_memory: bool = False,
     ) -> None:
-        """background: make files ahead in a thread of its own; default: if that takes long, because
-        of the last two. on_new_file: asked for the runs that a new file begins with, when an append
-        moves into it; they go out with that append. pool_size: bytes of memory in which appends
-        wait for ``commit``; 0: every append goes into the file itself. warm_up: write new files
-        full of zeros before they are used. lock_memory: hold files in memory until they are full
-        and flushed.
+        """ahead, background, warm_up, lock_memory: as for ``LogWriter``. on_new_file: asked for the
+        runs that a new file begins with, when an append moves into it; they go out with that
+        append. pool_size: bytes of memory in which appends wait for ``commit``; 0: every append
+        goes into the file itself.
         """
-        if background is None:
-            background = warm_up or lock_memory
-        self._prepares_soon = background and (warm_up or lock_memory)
-        self._file_size = store.config.commit_log_file_size
-        self._record_crc = store.config.record_crc
-        self._positions = positions
-        self._store = store
-        self._files = MappedFileQueue(
-            store.disk,
-            store.commit_log_dir,
-            self._file_size,
-            mapped_max=1,
-            writable=True,
+        super().__init__(
+            store,
+            positions,
             ahead=ahead,
-            reserve=True,
             background=background,
             warm_up=warm_up,
             lock_memory=lock_memory,
         )
+        self._record_crc = store.config.record_crc
         self.on_new_file = on_new_file
-        self._open: dict[int, File] = {}
-        self._current: int | None = None
-        self._settled = False
         self._pool = WritePool(pool_size) if pool_size > 0 else None
-        self._appended = self._written = _Mark(0, 0)
-        self._flushed = 0
+        self._appended = Mark(0, 0)
         self._buffer = memoryview(bytearray(1 << 16))
         self._committing = threading.Lock()
-        self._flushing = threading.Lock()
-        self._failure: StoreError | None = None
 
     # -- where it is ----------------------------------------------------------------------------
 
@@ -126,24 +93,9 @@ class CommitLogAppender:
         return PhysicalOffset(self._appended.end)
 
     @property
-    def written(self) -> PhysicalOffset:
-        """End of what is in the file and published."""
-        return PhysicalOffset(self._written.end)
-
-    @property
-    def flushed(self) -> PhysicalOffset:
-        """End of what is on disk."""
-        return PhysicalOffset(self._flushed)
-
-    @property
     def pooled(self) -> bool:
         """Whether appends wait in memory for ``commit``."""
         return self._pool is not None
-
-    @property
-    def files(self) -> MappedFileQueue:
-        """The files, for retention; cut and written to only through this appender."""
-        return self._files
 
     @property
     def reserved_bytes(self) -> int:
@@ -158,107 +110,12 @@ class CommitLogAppender:
             return False
         return self._appended.end + total_size + BLANK_SIZE <= self._current + self._file_size
 
-    # -- start and end --------------------------------------------------------------------------
-
     def start_at(self, end: PhysicalOffset) -> None:
-        """Go on at end, where recovery found the log to end; publish it. Blocks.
-
-        Bytes of the file behind end are zeros already. Files behind end's own are removed: what
-        was in them recovery has kept aside. A disk that is full or read-only does not matter yet:
-        append and ``prepare_next`` say so. Raises StrayFile, WrongFileSize, FlushFailed.
-        """
-        files = self._files
-        files.load()
-        for file in self._open.values():  # of an earlier call, before a second recovery
-            file.close()
-        self._open.clear()
-        self._current, self._settled = None, False
-        files.wrote_offset = files.flushed_offset = self._flushed = end
+        """Go on at end; see ``LogWriter``. What waited in the pool is dropped."""
+        super().start_at(end)
         if self._pool is not None:
             self._pool.free(self._appended.end)
-        self._appended = self._written = _Mark(end, 0)
-        with contextlib.suppress(DiskFull, ReadOnlyDisk):
-            if self._prepares_soon:
-                self._make_settled()
-                if self._current is None:  # the log's first file: nobody can wait for it yet
-                    self._files.prepare_next(1)
-            self.prepare_next()
-        self._positions.publish(Slot.FLUSHED, end)
-        self._positions.publish(Slot.WRITTEN, end)
-
-    def _make_settled(self) -> None:
-        """Make the end of the log the place to write: once, as soon as the disk allows it."""
-        if not self._settled:
-            try:
-                self._settle()
-            except (DiskFull, ReadOnlyDisk) as error:
-                self._files.last_error = error
-                raise
-
-    def _settle(self) -> None:
-        end, files = self._written.end, self._files
-        self._store.make_up()
-        for start in reversed(files.starts):
-            if start > end:
-                files.delete_last()
-        start = end - end % self._file_size
-        if files.last() == start:
-            self._open[start] = self._adopt(start, end)
-            self._current = start
-        self._settled = True
-
-    def _adopt(self, start: int, end: int) -> File:
-        """The existing file at start, fit for writing: blocks reserved, names durable."""
-        disk = self._store.disk
-        file = self._files.open_file(start)
-        try:
-            # RocketMQ makes sparse files; from here on a write must not find the disk full.
-            file.reserve(end - start, start + self._file_size - end)
-            # Made by a process that was killed before it could sync the names?
-            disk.sync_directory(self._store.commit_log_dir)
-            disk.sync_directory(self._store.root)
-        except (DiskFull, ReadOnlyDisk):
-            file.close()
-            raise
-        try:
-            file.sync()
-        except (OSError, StoreError) as error:
-            file.close()
-            self._failure = flush_failed(file.path, error)
-            raise self._failure from error
-        return file
-
-    def prepare_next(self) -> None:
-        """Make the current file writable and the files ahead, as far as they are not. Blocks.
-
-        Where that takes long, only the next file, and a thread makes the others. Call it again
-        after DiskFull or ReadOnlyDisk: writes come back by themselves.
-        """
-        self._make_settled()
-        if self._prepares_soon:
-            self._files.prepare_soon()
-        else:
-            self._files.prepare_all()
-
-    def ensure_next(self, timeout_s: float = WAIT_S) -> None:
-        """Wait until the next file is there. Raises FileNotReady, DiskFull, ReadOnlyDisk."""
-        if not self._settled:
-            self.prepare_next()
-        self._files.ensure_next(timeout_s)
-
-    def close(self, *, clean: bool) -> None:
-        """Close all files; clean: flush first and remove the files that were never used."""
-        try:
-            if clean and self._failure is None:
-                self.flush()
-                self._files.close()  # first: its thread would make them again
-                self._files.remove_unused()
-        finally:
-            self._files.close()
-            for file in self._open.values():
-                file.close()
-            self._open.clear()
-            self._current = None
+        self._appended = Mark(end, 0)
 
     # -- append ---------------------------------------------------------------------------------
 
@@ -367,7 +224,7 @@ class CommitLogAppender:
 
     def _take(self, buffer: memoryview, at: int, store_timestamp_ms: int) -> None:
         """The encoded bytes count as appended at physical offset at; without a pool, as written."""
-        mark = _Mark(at + len(buffer), store_timestamp_ms)
+        mark = Mark(at + len(buffer), store_timestamp_ms)
         if self._pool is not None and len(buffer) <= self._pool.size:
             self._pool.put(at, len(buffer))
             self._appended = mark
@@ -375,28 +232,6 @@ class CommitLogAppender:
         self._write(buffer, at)
         self._appended = mark
         self._publish(mark)
-
-    def _write(self, data: bytes | memoryview, at: int) -> None:
-        """Put data into the file that holds physical offset at."""
-        position = at % self._file_size
-        file = self._open[at - position]
-        try:
-            file.pwrite(data, position)
-        except (OSError, StoreError) as error:
-            self._failure = WriteFailed(
-                f"writing {len(data)} bytes at {position} of {file.path} failed: {error}. "
-                f"Everything below physical offset {self._written.end} is as it was; nothing "
-                "behind it is visible, and nothing further is accepted.",
-                "Check the disk (dmesg, smartctl). The process ends; recovery at the next start "
-                "cuts what was half written.",
-                path=file.path,
-            )
-            raise self._failure from error
-
-    def _publish(self, mark: _Mark) -> None:
-        self._written = mark
-        self._files.wrote_offset = mark.end
-        self._positions.publish(Slot.WRITTEN, mark.end)
 
     # -- commit ---------------------------------------------------------------------------------
 
@@ -421,36 +256,4 @@ class CommitLogAppender:
                     self._write(data, offset)
                 self._publish(mark)
                 pool.free(mark.end)
-            return PhysicalOffset(mark.end)
-
-    # -- flush ----------------------------------------------------------------------------------
-
-    def flush(self) -> PhysicalOffset:
-        """Make everything appended so far durable, publish FLUSHED, return it. Blocks; any thread.
-
-        Raises FlushFailed, then and ever after: a second fdatasync on the descriptor would succeed
-        without the bytes being on disk.
-        """
-        with self._flushing:
-            self.commit()
-            mark, flushed, size = self._written, self._flushed, self._file_size
-            if mark.end <= flushed:
-                return PhysicalOffset(flushed)
-            starts = range(flushed - flushed % size, mark.end, size)
-            for start in starts:
-                file = self._open[start]
-                try:
-                    file.sync()
-                except (OSError, StoreError) as error:
-                    self._failure = flush_failed(file.path, error)
-                    raise self._failure from error
-            self._flushed = mark.end
-            self._files.flushed_offset = mark.end
-            self._positions.publish(Slot.FLUSHED, mark.end)
-            if mark.store_timestamp_ms > 0:
-                self._positions.put_head(physic_timestamp_ms=mark.store_timestamp_ms)
-            for start in starts[:-1]:  # full, synced, never written again
-                self._open.pop(start).close()
-            if len(starts) > 1:
-                self._files.done_below(starts[-1])
             return PhysicalOffset(mark.end)

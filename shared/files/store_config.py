@@ -27,6 +27,8 @@ STORE_FORMAT: Final = 1
 """Version of the directory as a whole; a later one is refused, not guessed."""
 Adopting = Literal["clean", "unclean"]
 """How RocketMQ left the store that is being adopted: its recovery differs (section 8)."""
+GROUP_MARKER: Final = Path("ha/identity")
+"""Below the store's root: what only a node of a group has."""
 CONFIRM_SLOTS: Final = {
     "flushed": Slot.FLUSHED,
     "written": Slot.WRITTEN,
@@ -228,15 +230,18 @@ def _index_sizes(disk: Disk, directory: Path) -> dict[str, int]:
 
 
 def config_of(disk: Disk, root: Path, config: StoreConfig) -> StoreConfig:
-    """config with the sizes that the store at root already has; for tools that take any store.
+    """config as the store at root already is: sizes, and whether it belongs to a group; for tools
+    that take any store.
 
     Slots and entries of an index stay as configured where neither tidemark.json nor an entry in
     an index file tells them. Raises StoreFormatUnknown, DamagedFile.
     """
     found = described_sizes(disk, root / "tidemark.json", config.sizes)
     sizes = config.sizes | (existing_sizes(disk, root) if found is None else found)
+    grouped = disk.stat(root / GROUP_MARKER) is not None
     return replace(
         config,
+        visible_after="confirmed" if grouped else config.visible_after,
         commit_log_file_size=sizes["commit_log_file_size"],
         consume_queue_file_size=sizes["consume_queue_file_size"],
         index_slots=sizes["index_slots"],

@@ -24,6 +24,7 @@ from typing import Final
 from shared.files import kept_cuts
 from shared.files.disk import Disk, RecordLock, read_whole, write_atomically
 from shared.files.store_config import (
+    GROUP_MARKER,
     Adopting,
     StoreConfig,
     compare_sizes,
@@ -33,7 +34,14 @@ from shared.files.store_config import (
     described_sizes,
     existing_sizes,
 )
-from tidemark.errors import DiskFull, ReadOnlyDisk, StoreError, StoreLocked, StoreMissing
+from tidemark.errors import (
+    DiskFull,
+    GroupStore,
+    ReadOnlyDisk,
+    StoreError,
+    StoreLocked,
+    StoreMissing,
+)
 from tidemark.formats.checkpoint import Slot
 
 __all__ = ["Role", "StoreConfig", "StoreDir", "config_of"]
@@ -117,7 +125,7 @@ class StoreDir:
         self.lock_path = root / "lock"
         self.epochs_path = root / "epochFileCheckpoint"
         self.ha_dir = root / "ha"
-        self.identity_path = self.ha_dir / "identity"
+        self.identity_path = root / GROUP_MARKER
         self.description_path = root / "tidemark.json"
         self.private_positions_path = self.run_dir / "checkpoint"
         self.is_foreign = False
@@ -127,6 +135,11 @@ class StoreDir:
         self._was_clean: bool | None = None
         self._stand_ins: list[StandInLock] = []
         self._abort_owed: int | None = None
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether the volume belongs to a group of nodes."""
+        return self.disk.stat(self.identity_path) is not None
 
     def consume_queue_dir(self, topic: str, queue: int) -> Path:
         """Directory of one queue's files."""
@@ -169,8 +182,9 @@ class StoreDir:
 
         writable: False for tools that only look; nothing is made then.
         Raises StoreMissing (only if nothing may be made), StoreFormatUnknown, StoreSizesDiffer,
-        DamagedFile; DiskFull or ReadOnlyDisk only if there is no store yet: an existing one is
-        opened all the same and ``read_only`` says why nothing could be made.
+        DamagedFile; GroupStore if it belongs to a group and is to be written alone; DiskFull or
+        ReadOnlyDisk only if there is no store yet: an existing one is opened all the same and
+        ``read_only`` says why nothing could be made.
         """
         _ = self.was_clean  # before anybody marks this start
         exists = self.disk.stat(self.commit_log_dir) is not None
@@ -193,12 +207,24 @@ class StoreDir:
             compare_sizes(found, self.config, self.root)
         if not writable:
             return
+        self._refuse_alone()
         try:
             self._make_missing(describing=described is None)
         except (DiskFull, ReadOnlyDisk) as error:
             if not exists:
                 raise
             self.read_only = error
+
+    def _refuse_alone(self) -> None:
+        if self.config.visible_after == "confirmed" or not self.is_grouped:
+            return
+        raise GroupStore(
+            f"{self.root} belongs to a group of nodes: it has {self.identity_path}. Alone, this "
+            "node would append records that its group knows nothing of. Nothing was changed.",
+            "Give it the [cluster] settings of its group. To take it out of the group for good, "
+            "remove the directory ha/ and the node from the group's settings.",
+            path=self.root,
+        )
 
     def _make_missing(self, *, describing: bool) -> None:
         for directory in (self.commit_log_dir, self.consume_queues_dir, self.index_dir):

@@ -1,0 +1,31 @@
+"""Waiting for a byte of ``lock`` that another process of the node is about to give back.
+
+Polled: a wait in the kernel could not be ended when this process is to stop. Whoever holds the byte
+may be stopped itself, so there is no limit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from shared.files.disk import RecordLock
+from shared.files.store_dir import Role, StoreDir
+
+POLL_S: Final = 0.002
+
+
+class Stopping(Exception):
+    """This process is to end; what was begun is finished by the next start."""
+
+
+def wait_for_byte(directory: StoreDir, role: Role, stopping: Callable[[], bool]) -> RecordLock:
+    """Take a byte as soon as it is free. Blocks. Raises Stopping, ReadOnlyDisk, DiskFull."""
+    while True:
+        lock = directory.disk.lock(directory.lock_path, byte=role)
+        if lock is not None:
+            return lock
+        if stopping():
+            raise Stopping
+        time.sleep(POLL_S)

@@ -1,0 +1,52 @@
+"""Does the epoch table fit the log that was recovered? Pure (docs/replication.md, states).
+
+An entry is written before the first byte of its epoch: after a crash the last ones may begin above
+the log's end. Their bytes were never on disk, nobody was told of them, and they are dropped. Any
+other contradiction means that table or log are not what this replica wrote.
+
+Step before: recovery found the log's end. Step after: ``opening`` says HALTED, or goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from tidemark.formats.epochs import EpochStart
+
+
+def without_bytes_dropped(table: Sequence[EpochStart], end: int) -> tuple[EpochStart, ...]:
+    """The table without trailing entries that begin above end."""
+    kept = list(table)
+    while kept and kept[-1].start > end:
+        kept.pop()
+    return tuple(kept)
+
+
+def contradiction(
+    table: Sequence[EpochStart],
+    *,
+    first_offset: int,
+    end: int,
+    promised: int,
+    is_border: Callable[[int], bool],
+) -> str | None:
+    """What is wrong, in a sentence; None if nothing is.
+
+    table: without entries above end. promised: the largest epoch promised; 0: none was, the volume
+    belongs to no group yet. is_border: whether a record or a filler begins at an offset of the log.
+    """
+    for earlier, later in pairwise(table):
+        if later.epoch <= earlier.epoch or later.start <= earlier.start:
+            return (
+                f"epoch {later.epoch} begins at {later.start}, behind epoch {earlier.epoch} at "
+                f"{earlier.start}"
+            )
+    if promised == 0:
+        return None
+    if table and table[-1].epoch > promised:
+        return f"epoch {table[-1].epoch} has bytes here, and only {promised} was promised"
+    for entry in table:
+        if first_offset <= entry.start < end and not is_border(entry.start):
+            return f"epoch {entry.epoch} begins at {entry.start}, where no record begins"
+    return None

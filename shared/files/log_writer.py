@@ -1,0 +1,270 @@
+"""The end of the commit log, as its one writer holds it: files, positions, flushing.
+
+What appending encoded records (``commit_log_appender``) and appending bytes that another node
+encoded (``copied_log_writer``) have in common. Belongs to whoever holds the append lock
+(docs/formats.md, sections 2.11 to 2.13). Invariants:
+
+- WRITTEN moves after the bytes are in the page cache, never before.
+- FLUSHED crosses a file border only after the old file's sync and with the new file's name
+  durable (the name is synced when the file is made, before anything can be written to it).
+- After a failed write or flush nothing more is accepted: the process has to end.
+
+Step before: recovery says where the log ends. Step after: reput, ha and the group commit see the
+positions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Final, NamedTuple
+
+from shared.files.disk import File
+from shared.files.mapped_file_queue import WAIT_S, MappedFileQueue, flush_failed
+from shared.files.positions import Positions
+from shared.files.store_dir import StoreDir
+from tidemark.errors import DiskFull, ReadOnlyDisk, StoreError, WriteFailed
+from tidemark.formats.checkpoint import Slot
+from tidemark.offsets import PhysicalOffset
+
+FILES_AHEAD: Final = 2
+"""The next and the next but one (section 7.3)."""
+
+
+class Mark(NamedTuple):
+    """An end of the log and the store time of the last record before it; one value, so that another
+    thread reads it in one piece."""
+
+    end: int
+    store_timestamp_ms: int
+
+
+class LogWriter:
+    """Writes at the end of the log. One at a time per store: the holder of the append lock.
+
+    Writing belongs to one thread; ``flush`` and ``prepare_next`` may run in others meanwhile.
+    """
+
+    def __init__(
+        self,
+        store: StoreDir,
+        positions: Positions,
+        *,
+        ahead: int = FILES_AHEAD,
+        background: bool | None = None,
+        warm_up: bool = False,
+        lock_memory: bool = False,
+    ) -> None:
+        """background: make files ahead in a thread of its own; default: if that takes long, because
+        of the last two. warm_up: write new files full of zeros before they are used. lock_memory:
+        hold files in memory until they are full and flushed.
+        """
+        if background is None:
+            background = warm_up or lock_memory
+        self._prepares_soon = background and (warm_up or lock_memory)
+        self._file_size = store.config.commit_log_file_size
+        self._positions = positions
+        self._store = store
+        self._files = MappedFileQueue(
+            store.disk,
+            store.commit_log_dir,
+            self._file_size,
+            mapped_max=1,
+            writable=True,
+            ahead=ahead,
+            reserve=True,
+            background=background,
+            warm_up=warm_up,
+            lock_memory=lock_memory,
+        )
+        self._open: dict[int, File] = {}
+        self._current: int | None = None
+        self._settled = False
+        self._written = Mark(0, 0)
+        self._flushed = 0
+        self._flushing = threading.Lock()
+        self._failure: StoreError | None = None
+
+    # -- where it is ----------------------------------------------------------------------------
+
+    @property
+    def written(self) -> PhysicalOffset:
+        """End of what is in the file and published."""
+        return PhysicalOffset(self._written.end)
+
+    @property
+    def flushed(self) -> PhysicalOffset:
+        """End of what is on disk."""
+        return PhysicalOffset(self._flushed)
+
+    @property
+    def files(self) -> MappedFileQueue:
+        """The files, for retention; cut and written to only through this writer."""
+        return self._files
+
+    # -- start and end --------------------------------------------------------------------------
+
+    def start_at(self, end: PhysicalOffset) -> None:
+        """Go on at end, where recovery found the log to end; publish it. Blocks.
+
+        Bytes of the file behind end are zeros already. Files behind end's own are removed: what
+        was in them recovery has kept aside. A disk that is full or read-only does not matter yet:
+        append and ``prepare_next`` say so. Raises StrayFile, WrongFileSize, FlushFailed.
+        """
+        files = self._files
+        files.load()
+        for file in self._open.values():  # of an earlier call, before a second recovery
+            file.close()
+        self._open.clear()
+        self._current, self._settled = None, False
+        files.wrote_offset = files.flushed_offset = self._flushed = end
+        self._written = Mark(end, 0)
+        with contextlib.suppress(DiskFull, ReadOnlyDisk):
+            if self._prepares_soon:
+                self._make_settled()
+                if self._current is None:  # the log's first file: nobody can wait for it yet
+                    self._files.prepare_next(1)
+            self.prepare_next()
+        self._positions.publish(Slot.FLUSHED, end)
+        self._positions.publish(Slot.WRITTEN, end)
+
+    def _make_settled(self) -> None:
+        """Make the end of the log the place to write: once, as soon as the disk allows it."""
+        if not self._settled:
+            try:
+                self._settle()
+            except (DiskFull, ReadOnlyDisk) as error:
+                self._files.last_error = error
+                raise
+
+    def _settle(self) -> None:
+        end, files = self._written.end, self._files
+        self._store.make_up()
+        for start in reversed(files.starts):
+            if start > end:
+                files.delete_last()
+        start = end - end % self._file_size
+        if files.last() == start:
+            self._open[start] = self._adopt(start, end)
+            self._current = start
+        self._settled = True
+
+    def _adopt(self, start: int, end: int) -> File:
+        """The existing file at start, fit for writing: blocks reserved, names durable."""
+        disk = self._store.disk
+        file = self._files.open_file(start)
+        try:
+            # RocketMQ makes sparse files; from here on a write must not find the disk full.
+            file.reserve(end - start, start + self._file_size - end)
+            # Made by a process that was killed before it could sync the names?
+            disk.sync_directory(self._store.commit_log_dir)
+            disk.sync_directory(self._store.root)
+        except (DiskFull, ReadOnlyDisk):
+            file.close()
+            raise
+        try:
+            file.sync()
+        except (OSError, StoreError) as error:
+            file.close()
+            self._failure = flush_failed(file.path, error)
+            raise self._failure from error
+        return file
+
+    def prepare_next(self) -> None:
+        """Make the current file writable and the files ahead, as far as they are not. Blocks.
+
+        Where that takes long, only the next file, and a thread makes the others. Call it again
+        after DiskFull or ReadOnlyDisk: writes come back by themselves.
+        """
+        self._make_settled()
+        if self._prepares_soon:
+            self._files.prepare_soon()
+        else:
+            self._files.prepare_all()
+
+    def ensure_next(self, timeout_s: float = WAIT_S) -> None:
+        """Wait until the next file is there. Raises FileNotReady, DiskFull, ReadOnlyDisk."""
+        if not self._settled:
+            self.prepare_next()
+        self._files.ensure_next(timeout_s)
+
+    def close(self, *, clean: bool) -> None:
+        """Close all files; clean: flush first and remove the files that were never used."""
+        try:
+            if clean and self._failure is None:
+                self.flush()
+                self._files.close()  # first: its thread would make them again
+                self._files.remove_unused()
+        finally:
+            self._files.close()
+            for file in self._open.values():
+                file.close()
+            self._open.clear()
+            self._current = None
+
+    # -- write ----------------------------------------------------------------------------------
+
+    def _write(self, data: bytes | memoryview, at: int) -> None:
+        """Put data into the file that holds physical offset at."""
+        position = at % self._file_size
+        file = self._open[at - position]
+        try:
+            file.pwrite(data, position)
+        except (OSError, StoreError) as error:
+            self._failure = WriteFailed(
+                f"writing {len(data)} bytes at {position} of {file.path} failed: {error}. "
+                f"Everything below physical offset {self._written.end} is as it was; nothing "
+                "behind it is visible, and nothing further is accepted.",
+                "Check the disk (dmesg, smartctl). The process ends; recovery at the next start "
+                "cuts what was half written.",
+                path=file.path,
+            )
+            raise self._failure from error
+
+    def _publish(self, mark: Mark) -> None:
+        self._written = mark
+        self._files.wrote_offset = mark.end
+        self._positions.publish(Slot.WRITTEN, mark.end)
+
+    # -- flush ----------------------------------------------------------------------------------
+
+    def commit(self) -> PhysicalOffset:
+        """Put what was accepted into the file, publish WRITTEN, return it. Any thread.
+
+        Here nothing ever waits. Raises WriteFailed or FlushFailed, then and ever after.
+        """
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        return self.written
+
+    def flush(self) -> PhysicalOffset:
+        """Make everything appended so far durable, publish FLUSHED, return it. Blocks; any thread.
+
+        Raises FlushFailed, then and ever after: a second fdatasync on the descriptor would succeed
+        without the bytes being on disk.
+        """
+        with self._flushing:
+            self.commit()
+            mark, flushed, size = self._written, self._flushed, self._file_size
+            if mark.end <= flushed:
+                return PhysicalOffset(flushed)
+            starts = range(flushed - flushed % size, mark.end, size)
+            for start in starts:
+                file = self._open[start]
+                try:
+                    file.sync()
+                except (OSError, StoreError) as error:
+                    self._failure = flush_failed(file.path, error)
+                    raise self._failure from error
+            self._flushed = mark.end
+            self._files.flushed_offset = mark.end
+            self._positions.publish(Slot.FLUSHED, mark.end)
+            if mark.store_timestamp_ms > 0:
+                self._positions.put_head(physic_timestamp_ms=mark.store_timestamp_ms)
+            full = mark.end - mark.end % size
+            for start in starts:
+                if start < full:  # synced, never written again
+                    self._open.pop(start).close()
+            if starts[0] < full:
+                self._files.done_below(full)
+            return PhysicalOffset(mark.end)
