@@ -138,10 +138,11 @@ class Following:
         own = self._own
         own.count.resyncs += 1
         own.alarm("resync", f"The store is emptied and copied anew: {reason}.", reason=reason)
+        own.out.put(Publish(((Slot.ROLE, NodeRole.RESYNC),)))
         own.out.ask(lambda token: Resync(token, first_offset, reason), self._resynced)
 
     def _begin(self, master: Master, link: int) -> None:
-        self._settling, self._tried = True, link
+        self._settling = True
         self._own.out.ask(Settle, lambda done: self._settled(done, master, link))
 
     def _settled(self, done: Done, master: Master, link: int) -> None:
@@ -151,6 +152,7 @@ class Following:
         peer = self._peers.by_node[master.node]
         if not copies(own.state) or self.master != master or peer.link != link:
             return
+        self._tried = link
         log = SlaveLog(
             group=own.setup.group,
             member=own.member,

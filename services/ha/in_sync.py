@@ -125,8 +125,9 @@ class InSync:
         peer.acknowledged(durable, own_end, now_ms)
         if member in self._published or member in self.adding:
             return
-        # Below either it lacks what this term's successor must have.
-        if durable >= self._epoch_start and durable >= confirm:
+        # Below either it lacks what this term's successor must have; with nothing of the epoch it
+        # lacks the epoch's entry, too.
+        if durable > self._epoch_start and durable >= confirm:
             self.adding[member] = Addition(own_end, now_ms)
             self._settle()
 

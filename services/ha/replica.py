@@ -34,7 +34,7 @@ from services.ha.frames import BadFrame
 from services.ha.lease.session import LeaseSession, Settled
 from services.ha.lease.value import Lease
 from services.ha.mastership import Mastership
-from services.ha.own import Own
+from services.ha.own import Counters, Own
 from services.ha.payloads import (
     Ack,
     Append,
@@ -116,6 +116,21 @@ class Replica:
         if own.halted is not None:
             self._depose(own.halted.detail)
         return own.out.take()
+
+    @property
+    def state(self) -> State:
+        """What it is."""
+        return self.own.state
+
+    @property
+    def session(self) -> LeaseSession:
+        """What it knows of the lease."""
+        return self.own.session
+
+    @property
+    def count(self) -> Counters:
+        """Since this start."""
+        return self.own.count
 
     # Beginning, time
 
