@@ -71,7 +71,7 @@ def read_secret(config: HaConfig) -> bytes:
 
 
 def lease_store(config: HaConfig) -> LeaseStore:
-    """Where the group's lease is kept. Blocks. Raises BadConfig."""
+    """Where the group's lease is kept. On the loop."""
     cluster = config.cluster
     name = f"{cluster.name}-{cluster.group}"
     if cluster.lease == "directory":
@@ -80,7 +80,15 @@ def lease_store(config: HaConfig) -> LeaseStore:
     # Only here: a group on one machine needs no client of Kubernetes installed.
     from services.ha.lease.kubernetes import KubernetesLease
 
-    return KubernetesLease(name, cluster, timeout_ms=cluster.time_rules.request_timeout_ms)
+    times = cluster.time_rules
+    return KubernetesLease(
+        name,
+        namespace=cluster.kubernetes_namespace,
+        url=cluster.kubernetes_url,
+        pod=cluster.node,
+        lease_ms=times.lease_ms,
+        timeout_ms=times.request_timeout_ms,
+    )
 
 
 def tls_of(config: HaConfig) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:

@@ -145,7 +145,7 @@ class Ha:
             closing.callback(views.close)
             probe = LockProbe(held.directory.lock_path)
             closing.callback(probe.close)
-            lease = await asyncio.to_thread(lease_store, config)
+            lease = lease_store(config)
             closing.push_async_callback(lease.close)
             links = Links(
                 self._identity(found.incarnation),
@@ -188,7 +188,7 @@ class Ha:
             self._replica, self._carrier = replica, carrier
             own = self._setup.own
             await links.listen(config.host or own.host, own.port)
-            disk.start(halted=found.halted is not None)
+            disk.start()
             watch = Watch(
                 Senses(positions, probe, self._clock),
                 positions,
