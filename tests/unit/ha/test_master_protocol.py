@@ -299,3 +299,10 @@ def test_a_slave_that_is_alive_and_never_catches_up_lags_more_and_more() -> None
         link.stream(own, now_ms)
         link.ack(Ack(1000 + now_ms, 1000 + now_ms, 1), own, now_ms)
     assert link.lag_ms(own.end, 3000) == 3000
+
+
+def test_an_ack_beyond_an_end_that_moved_back_is_refused() -> None:
+    link = streaming()
+    link.stream(OWN, 0)
+    effects = link.ack(Ack(2000, 1000, 1), OWN._replace(end=1999), 0)
+    assert "log ends at 1999" in close_reason(effects)
