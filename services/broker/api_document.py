@@ -9,6 +9,7 @@ from services.broker import openapi
 from services.broker.delay import openapi_delayed
 from services.broker.groups import openapi_groups, openapi_retry, openapi_views
 from services.broker.messages import Rules
+from services.broker.replication import openapi_cluster
 from services.broker.retention import openapi_retention
 
 Schema = dict[str, Any]
@@ -31,6 +32,7 @@ FRAGMENTS: Final = tuple(
         openapi_retry,
         openapi_delayed,
         openapi_retention,
+        openapi_cluster,
     )
 )
 

@@ -120,6 +120,16 @@ class Flusher:
         self._fault = fault
         self._end(fault)
 
+    @property
+    def failed(self) -> bool:
+        """Whether writing or flushing has failed: nothing more reaches the disk."""
+        return self._fault is not None or (
+            self._ended is not None
+            and self._ended.done()
+            and not self._ended.cancelled()
+            and self._ended.exception() is not None
+        )
+
     def appended(self) -> None:
         """Note that there are new bytes. Cheap: called for every append."""
         if self._first_at is None:

@@ -8,11 +8,27 @@ the recovered log: before that a queue would look shorter than it is.
 from __future__ import annotations
 
 import logging
+from typing import Protocol
 
 from shared.runtime.health import Health
 from tidemark.errors import CorruptRecord, DamagedFile, NotServing, TidemarkError
 
 log = logging.getLogger(__name__)
+
+
+class Standing(Protocol):
+    """What this node is in its group now (``replication.standing``)."""
+
+    def check_reads(self, *, anywhere: bool) -> None:
+        """Raise what a reader is told who has to ask another node, or later.
+
+        anywhere: the reader takes what a slave has.
+        """
+        ...
+
+    def check_sends(self) -> None:
+        """Raise what a sender is told who has to ask another node, or later."""
+        ...
 
 
 class Gate:
@@ -26,14 +42,23 @@ class Gate:
         """Why sends are shut while reads may be open, if not for the start's sake."""
         self.fault: TidemarkError | None = None
         """What keeps the node from serving until somebody repairs it, a damaged log say."""
+        self.standing: Standing | None = None
+        """Of a node of a group; None: the node is alone."""
 
-    def check_reads(self) -> None:
-        """Raise what a reader is told, unless reads are open."""
+    def check_reads(self, *, anywhere: bool = False) -> None:
+        """Raise what a reader is told, unless reads are open.
+
+        anywhere: the reader takes what a slave has: all that is confirmed, perhaps a little late.
+        """
+        if self.standing is not None and self.fault is None:
+            self.standing.check_reads(anywhere=anywhere)
         if not self.reads_open:
             raise self._why("Nothing is read.")
 
     def check_sends(self) -> None:
         """Raise what a sender is told, unless sends are open."""
+        if self.standing is not None and self.fault is None:
+            self.standing.check_sends()
         if not self.sends_open:
             if self.fault is None and self.send_fault is not None:
                 raise self.send_fault.with_traceback(None)

@@ -140,6 +140,12 @@ class HeldPulls:
             for watcher in tuple(self._watchers.get(queue, ())):
                 watcher.wake(Wake.MESSAGE)
 
+    def may_all_look(self) -> None:
+        """Wake every held call of a queue: of a slave nobody says which queues got messages."""
+        for held in self._held:
+            if held.queue is not None:
+                held.wake(Wake.MESSAGE)
+
     def let_go_of_gone(self) -> None:
         """Wake the calls that nobody waits for any more."""
         for held in self._held:

@@ -45,6 +45,8 @@ from services.broker.metrics import BrokerMetrics
 from services.broker.parts import Parts
 from services.broker.plain_paths import plain_pull, plain_send
 from services.broker.pull import PullRequest, parse_tags
+from services.broker.replication.cluster_calls import ClusterCalls
+from services.broker.replication.cluster_view import ClusterView
 from services.broker.retention.calls import RetentionCalls
 from services.broker.send_call import SendCall
 from services.broker.unique_ids import UniqueIds
@@ -66,6 +68,9 @@ from tidemark.formats.queue_unit import Unit
 log = logging.getLogger(__name__)
 
 MESSAGES_DEFAULT: Final = 32
+READ_FROM: Final = "Tidemark-Read-From"
+"""Header of a read: ``any`` takes what a slave has, which may be a little behind the master."""
+ANYWHERE: Final = "any"
 
 
 def modules(tools: CallTools) -> Sequence[Calls]:
@@ -113,13 +118,16 @@ class Api:
         self._counted_out: dict[str, tuple[Callable[[float], None], Callable[[float], None]]] = {}
         self.parts: Parts | None = None
         """Set by the service once the store is open."""
+        self.cluster: ClusterView | None = None
+        """Set by the service of a node of a group."""
         self.app = web.Application(
             middlewares=[self._error_boundary()],
             # Bodies are read and bounded by _body; aiohttp's own limit is never reached.
             client_max_size=0,
         )
         tools = CallTools(gate, self._bodies, clock, metrics, self._parts)
-        for route in (*self._routes(), *itertools.chain(*(each.routes for each in modules(tools)))):
+        calls = (*modules(tools), ClusterCalls(lambda: self.cluster))
+        for route in (*self._routes(), *itertools.chain(*(each.routes for each in calls))):
             self.app.router.add_route(
                 route.method,
                 route.path,
@@ -180,13 +188,13 @@ class Api:
 
     async def _list_topics(self, request: web.Request) -> web.StreamResponse:
         parameters(request, frozenset())
-        self._gate.check_reads()
+        self._check_reads(request)
         return answer(request, {"topics": self._parts().topics.all()})
 
     async def _get_topic(self, request: web.Request) -> web.StreamResponse:
         parameters(request, frozenset())
         topic = topic_of(request)
-        self._gate.check_reads()
+        self._check_reads(request)
         return answer(request, await self._parts().topics.one(topic))
 
     async def _put_topic(self, request: web.Request) -> web.StreamResponse:
@@ -231,11 +239,13 @@ class Api:
             wait_ms=number(given, "wait_ms", 0, 0, WAIT_MS_MAX),
             bulk=raw,
         )
-        self._gate.check_reads()
+        self._check_reads(request)
         parts = self._parts()
         parts.topics.check_readable(topic, queue, may_be_missing=True)
         transport = request.transport
         result = await parts.puller.pull(pull, lambda: transport is None or transport.is_closing())
+        if pull.wait_ms and self._gate.standing is not None:
+            self._check_reads(request)  # this node may be something else by now
         self._count_out(topic, result)
         return records_answer(result) if raw else self._pull_answer(request, result)
 
@@ -246,7 +256,7 @@ class Api:
         boundary = Boundary[
             one_of(given.get("boundary", "lower"), "boundary", ["lower", "upper"]).upper()
         ]
-        self._gate.check_reads()
+        self._check_reads(request)
         topics = self._parts().topics
         topics.check_readable(topic, queue)
         return answer(request, topics.offset_by_time(topic, queue, timestamp_ms, boundary))
@@ -262,7 +272,7 @@ class Api:
                 "A unique id is asked for with /v1/topics/{topic}/messages?unique_id=.",
                 field="message_id",
             ) from None
-        self._gate.check_reads()
+        self._check_reads(request)
         found = self._parts().queries.by_offset(offset)
         if found.message_id != text.upper():
             raise UnknownMessage(
@@ -280,7 +290,7 @@ class Api:
         hits_max = number(given, "max", MESSAGES_DEFAULT, 1, QUERY_MAX)
         if ("key" in given) == ("unique_id" in given):
             raise BadRequest("give either key or unique_id.", field="key")
-        self._gate.check_reads()
+        self._check_reads(request)
         parts = self._parts()
         parts.topics.check_known(topic)
         if "unique_id" in given:
@@ -303,6 +313,12 @@ class Api:
     def _parts(self) -> Parts:
         assert self.parts is not None, "the gate opens after the parts are set"
         return self.parts
+
+    def _check_reads(self, request: web.Request) -> None:
+        """Raise what a reader is told, unless it may read here: on a slave, if it says so."""
+        standing = self._gate.standing
+        anywhere = standing is not None and request.headers.get(READ_FROM) == ANYWHERE
+        self._gate.check_reads(anywhere=anywhere)
 
     def _queue(self, request: web.Request) -> tuple[str, int]:
         topic = topic_of(request)

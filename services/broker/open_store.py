@@ -14,13 +14,14 @@ import os
 from collections.abc import Callable
 
 from services.broker.config import BrokerConfig
+from shared.files.clean_stop import mark_clean_if_last
 from shared.files.disk import Disk, RecordLock
 from shared.files.positions import Positions
 from shared.files.recovery import Recovered, recover
 from shared.files.store_dir import Role, StoreDir
 from shared.runtime.clock import boot_id
 from tidemark.clock import Clock
-from tidemark.errors import DiskFull, ReadOnlyDisk, RestartNeeded, StoreError, StoreLocked
+from tidemark.errors import DiskFull, ReadOnlyDisk, RestartNeeded, StoreError
 from tidemark.formats.checkpoint import BrokerState, Slot
 from tidemark.offsets import PhysicalOffset
 
@@ -172,27 +173,11 @@ class OpenStore:
     def stopped_clean(self) -> None:
         """Everything is flushed: if nobody else uses the store and all is dispatched, say so.
 
-        Whoever stops last removes ``abort``. All locks are needed for it: a process that starts
-        meanwhile would make the marker that is removed here.
+        Whoever stops last removes ``abort``; the disk may keep it, which costs time only.
         """
-        directory, positions = self.directory, self.positions
-        positions.publish(Slot.BROKER_PID, 0)  # reput, stopping last, sees that we did not die
+        self.positions.publish(Slot.BROKER_PID, 0)  # reput, stopping last, sees that we did not die
         self._release()
-        held: list[RecordLock] = []
-        try:
-            for role in (Role.APPEND, Role.BROKER, Role.REPUT):
-                held.append(directory.lock(role))
-            flushed = positions.get(Slot.FLUSHED)
-            same = positions.get(Slot.REPUT_GENERATION) == positions.get(Slot.GENERATION)
-            if same and positions.get(Slot.DISPATCHED_DURABLE) == flushed:
-                positions.sync()
-                directory.mark_clean()
-                log.info("stopped clean", extra={"event": "clean"})
-        except (StoreLocked, DiskFull, ReadOnlyDisk):
-            return  # reput still runs and will do it, or the marker stays: that costs time only
-        finally:
-            for lock in held:
-                lock.release()
+        mark_clean_if_last(self.directory, self.positions)
 
     def close(self) -> None:
         """Give the locks back and unmap."""

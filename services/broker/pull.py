@@ -106,6 +106,8 @@ class Puller:
         self._dispatched = dispatched
         self._written = written
         self.held = HeldPulls()
+        self._dispatched_seen = PhysicalOffset(-1)
+        self._looked_at = clock.monotonic()
         self._places = Budget("held pulls", held_max, "Pull with a shorter wait_ms, or again.")
 
     def checks_at(self, offset: int) -> Checks:
@@ -246,22 +248,25 @@ class Puller:
 
     async def run(self, stop: asyncio.Event, doorbell: Doorbell) -> None:
         """Wake held pulls as ``dispatched`` moves, until stop; then let all of them go."""
-        seen = PhysicalOffset(-1)
-        looked_at = self._clock.monotonic()
         stopper = asyncio.create_task(_wake_on(stop, doorbell))
         try:
             while not stop.is_set():
-                dispatched = self._dispatched()
-                if dispatched != seen:
-                    seen = dispatched
-                    self.held.dispatched_to(dispatched)
-                if (now := self._clock.monotonic()) - looked_at >= LOOK_AFTER_CLIENT_S:
-                    looked_at = now
-                    self.held.let_go_of_gone()
-                await doorbell.wait(POLL_BUSY_S if self.held.expects else POLL_IDLE_S)
+                expects = self.wake_held()
+                await doorbell.wait(POLL_BUSY_S if expects else POLL_IDLE_S)
         finally:
             stopper.cancel()
             self.held.close()
+
+    def wake_held(self) -> bool:
+        """Wake the held pulls that have something to look at; whether some message is expected."""
+        dispatched = self._dispatched()
+        if dispatched != self._dispatched_seen:
+            self._dispatched_seen = dispatched
+            self.held.dispatched_to(dispatched)
+        if (now := self._clock.monotonic()) - self._looked_at >= LOOK_AFTER_CLIENT_S:
+            self._looked_at = now
+            self.held.let_go_of_gone()
+        return self.held.expects
 
 
 def _wants_more(result: PullResult, offset: int) -> bool:

@@ -3,7 +3,8 @@
 The API port listens from the start and says how far the start is. In order: locks, recovery in a
 thread, the log opened for appending, the wait until reput has dispatched the recovered log, the
 state replayed, then everything is served. Damage keeps the node up and unready; a full or read-only
-disk keeps it up and reading; a failed flush, or a part that ends, ends the process.
+disk keeps it up and reading; a failed flush, or a part that ends, ends the process. A node of a
+group leaves all of this but the ports to ``replication``: ha makes its store and gives it its role.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from services.broker.http_api import Api
 from services.broker.messages import Rules
 from services.broker.metrics import BrokerMetrics
 from services.broker.open_store import OpenStore
+from services.broker.replication.cluster_view import ClusterView
+from services.broker.replication.grouped_store import GroupedStore
+from services.broker.replication.node import GroupNode
+from services.broker.role_probes import role_probes
 from services.broker.serving import Serving, StateNotRead, settle_collector
 from services.broker.unique_ids import UniqueIds
 from services.broker.watch import Watch
@@ -67,72 +72,143 @@ class Broker:
         self._clock = clock if clock is not None else SystemClock()
         self._health = Health(self._clock)
         self._gate = Gate(self._health)
+        self._node: GroupNode | None = None
         self._registry = new_registry(SERVICE, __version__)
         self._metrics = BrokerMetrics(self._registry, config.group_series_max)
 
     async def run(self) -> None:
         """Everything, from the locks to the locks."""
-        config = self._config
-        disk = OsDisk()
         async with AsyncExitStack() as closing:
-            store = await asyncio.to_thread(OpenStore.open, config, disk, self._clock)
-            closing.callback(store.close)
-            doorbell = Doorbell(config.sockets_dir, SERVICE)
-            closing.callback(doorbell.close)
-            self._add_store_metrics(store)
-            api = self._api()
-            self._add_delay_metrics(api)
-            server = BoundedServer(
-                api.app,
-                self._metrics,
-                connections_max=config.connections_max,
-                read_timeout_s=config.read_timeout_s,
-                idle_timeout_s=config.idle_timeout_s,
-                write_timeout_s=config.write_timeout_s,
-                handler=api.short_way,
-            )
-            self._metrics.read(
-                "tidemark_broker_connections",
-                "Open client connections.",
-                lambda: server.connections,
-            )
-            admin = AdminServer(
-                self._health,
-                self._registry,
-                host=config.admin_host,
-                port=config.admin_port,
-                before_scrape=self._metrics.group_gauges.refresh,
-            )
-            await closing.enter_async_context(admin)
-            await server.start(config.host, config.port)
-            closing.push_async_callback(server.close)
-            log.info(
-                "listening",
-                extra={
-                    "event": "listening",
-                    "api": f"http://{config.host}:{server.port}",
-                    "admin": f"http://{config.admin_host}:{admin.port}",
-                    "store": str(config.store_dir),
-                },
-            )
-            watch = Watch(store, self._health, self._stop, config.dispatch_lag_max)
-            await run_parts(
-                self._stop,
-                {
-                    "serve": lambda: self._serve(store, doorbell, api, server, watch),
-                    "watch": watch.run,
-                },
-            )
+            if self._config.cluster.grouped:
+                await self._run_in_group(closing)
+            else:
+                await self._run_alone(closing)
+
+    async def _run_alone(self, closing: AsyncExitStack) -> None:
+        config = self._config
+        store = await asyncio.to_thread(OpenStore.open, config, OsDisk(), self._clock)
+        closing.callback(store.close)
+        doorbell = Doorbell(config.sockets_dir, SERVICE)
+        closing.callback(doorbell.close)
+        self._add_store_metrics(store)
+        api = self._api()
+        self._add_delay_metrics(api)
+        server = await self._listen(closing, api)
+        watch = Watch(store, self._health, self._stop, config.dispatch_lag_max)
+        await run_parts(
+            self._stop,
+            {
+                "serve": lambda: self._serve(store, doorbell, api, server, watch),
+                "watch": watch.run,
+            },
+        )
+
+    async def _run_in_group(self, closing: AsyncExitStack) -> None:
+        """The ports first: a node whose store ha is making, or emptying, says so."""
+        config = self._config
+        api = self._api()
+        self._add_delay_metrics(api)
+        server = await self._listen(closing, api)
+        store = await GroupedStore.wait_open(
+            config, OsDisk(), self._clock, self._health, self._stop
+        )
+        if store is None:
+            return
+        closing.callback(store.close)
+        doorbell = Doorbell(config.sockets_dir, SERVICE)
+        closing.callback(doorbell.close)
+        self._add_store_metrics(store)
+        view = ClusterView(config.cluster, config.sockets_dir, store.positions, self._clock)
+        api.cluster = view
+        watch = Watch(store, self._health, self._stop, config.dispatch_lag_max)
+        node = self._node = GroupNode(
+            config,
+            self._clock,
+            self._metrics,
+            self._health,
+            store,
+            doorbell,
+            server.port,
+            self._gate,
+            api,
+            watch,
+            view,
+            on_serving=self._on_serving,
+        )
+        await run_parts(
+            self._stop,
+            {
+                "node": lambda: node.run(self._stop),
+                "cluster-view": lambda: view.run(self._stop),
+                "watch": watch.run,
+            },
+        )
+        await server.close()
+        await asyncio.to_thread(store.stopped_clean)
+
+    async def _listen(self, closing: AsyncExitStack, api: Api) -> BoundedServer:
+        """Open both ports, and say where they are."""
+        config = self._config
+        server = BoundedServer(
+            api.app,
+            self._metrics,
+            connections_max=config.connections_max,
+            read_timeout_s=config.read_timeout_s,
+            idle_timeout_s=config.idle_timeout_s,
+            write_timeout_s=config.write_timeout_s,
+            handler=api.short_way,
+        )
+        self._metrics.read(
+            "tidemark_broker_connections",
+            "Open client connections.",
+            lambda: server.connections,
+        )
+        admin = AdminServer(
+            self._health,
+            self._registry,
+            host=config.admin_host,
+            port=config.admin_port,
+            routes=role_probes(lambda: self._is_primary, lambda: self._is_replica),
+            before_scrape=self._metrics.group_gauges.refresh,
+        )
+        await closing.enter_async_context(admin)
+        await server.start(config.host, config.port)
+        closing.push_async_callback(server.close)
+        log.info(
+            "listening",
+            extra={
+                "event": "listening",
+                "api": f"http://{config.host}:{server.port}",
+                "admin": f"http://{config.admin_host}:{admin.port}",
+                "store": str(config.store_dir),
+            },
+        )
+        return server
+
+    @property
+    def _is_primary(self) -> bool:
+        """Whether sends are taken here, for the group or by a node alone."""
+        node = self._node
+        return self._gate.sends_open if node is None else node.is_master
+
+    @property
+    def _is_replica(self) -> bool:
+        """Whether this node follows another, and can be read."""
+        return self._node is not None and self._node.is_slave
 
     def _api(self) -> Api:
         config = self._config
+        rules = Rules(
+            config.message_size_max,
+            config.store.record_crc,
+            delay_levels_ms=config.store.delay_levels_ms,
+        )
+        if config.cluster.grouped:
+            limit_ms = config.cluster.time_rules.ack_limit_ms
+            rules = rules._replace(ack_default=None, timeout_ms_default=limit_ms)
         return Api(
             self._gate,
-            Rules(
-                config.message_size_max,
-                config.store.record_crc,
-                delay_levels_ms=config.store.delay_levels_ms,
-            ),
+            rules,
             self._clock,
             self._metrics,
             UniqueIds(self._clock, config.store_host(config.port)),

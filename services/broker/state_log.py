@@ -25,7 +25,7 @@ from shared.state.records import STATE_QUEUE, STATE_TOPIC, DelayState, NextOffse
 from shared.state.records import Queue as TopicQueue
 from shared.state.state import BrokerState
 from tidemark.clock import Clock
-from tidemark.errors import FileNotReady, NotServing, StoreError
+from tidemark.errors import FileNotReady, NotServing, StoreError, SwitchingOver
 from tidemark.formats import batch
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import Host
@@ -226,6 +226,8 @@ class StateLog:
                 await self._append_slice()
             else:
                 await self.append_snapshot()
+        except SwitchingOver:
+            await asyncio.sleep(SLICE_RETRY_S)  # this node may stay the master after all
         except NotServing:
             self._forget_slices()  # the node stops; a snapshot without its end does not count
             await stop.wait()

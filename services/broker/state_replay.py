@@ -45,8 +45,8 @@ def replay(
     start = _snapshot_start(queues, reader, dispatched, first, end)
     state = BrokerState()
     for at in range(start, end, READ_AT_ONCE):
-        for stored in _read(queues, reader, at, min(end, at + READ_AT_ONCE), dispatched):
-            state.apply(_decoded(stored), stored.physical_offset)
+        for stored in read(queues, reader, at, min(end, at + READ_AT_ONCE), dispatched):
+            state.apply(decoded(stored), stored.physical_offset)
     return state
 
 
@@ -65,7 +65,7 @@ def _snapshot_start(
     missing: int | None = None
     while end > first:
         start = max(first, end - READ_AT_ONCE)
-        for stored in reversed(_read(queues, reader, start, end, dispatched)):
+        for stored in reversed(read(queues, reader, start, end, dispatched)):
             missing = _missing_after(records.part_of(stored.body), missing)
             if missing == 0:
                 return stored.queue_offset
@@ -87,14 +87,15 @@ def _missing_after(found: tuple[int, int] | None, missing: int | None) -> int | 
     return part
 
 
-def _read(
+def read(
     queues: ConsumeQueues,
     reader: CommitLogReader,
     start: int,
     end: int,
     dispatched: PhysicalOffset,
 ) -> list[Record]:
-    """The state records with queue offsets [start, end), in order, not decoded yet."""
+    """The state records with queue offsets [start, end), in order, not decoded yet. Raises
+    CorruptRecord, DamagedFile."""
     queue = queues.get(STATE_TOPIC, STATE_QUEUE)
     found: list[Record] = []
     at = start
@@ -128,7 +129,7 @@ def _check_place(stored: Record, queue_offset: int) -> None:
         )
 
 
-def _decoded(stored: Record) -> StateRecord:
+def decoded(stored: Record) -> StateRecord:
     """What a state record says.
 
     A body that is none changes nothing, like a kind of a later version: its bytes are those that

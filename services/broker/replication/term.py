@@ -64,24 +64,29 @@ class Term:
         return self._slots.get(Slot.CONFIRM)
 
     def check_appends(self) -> None:
-        """Raise Fenced unless the grant stands: the first thing of every append."""
+        """Raise Fenced unless the grant stands, SwitchingOver while a planned switch lets the next
+        master catch up: the first thing of every append, the broker's own records' too."""
         if not self.stands:
             raise fenced("Nothing was stored.")
+        self._check_not_held()
 
     def check_sends(self) -> None:
         """Raise Fenced or SwitchingOver unless senders may be answered. Nothing was stored."""
         if not self.may_answer:
             raise fenced("Nothing was stored.")
-        if self._slots.get(Slot.SENDS_HELD):
-            raise SwitchingOver(
-                "the master is being switched on purpose. Nothing was stored; reading goes on.",
-                "Try again: within two seconds the next master takes sends.",
-            )
+        self._check_not_held()
 
     def check_reads(self) -> None:
         """Raise Fenced unless what is read here is what the group has."""
         if not self.may_answer:
             raise fenced("Nothing is read.")
+
+    def _check_not_held(self) -> None:
+        if self._slots.get(Slot.SENDS_HELD):
+            raise SwitchingOver(
+                "the master is being switched on purpose. Nothing was stored; reading goes on.",
+                "Try again: within two seconds the next master takes sends.",
+            )
 
 
 def fenced(safe: str) -> Fenced:

@@ -1,0 +1,112 @@
+"""What the group looks like, as this node's ha says: for ``GET /v1/cluster``, and who is master.
+
+Asked over ``ha-control.sock`` in the node's run directory; an answer counts for a tenth of a
+second, and callers who come meanwhile share it. If ha does not answer, what the page says of this
+node is all that is known, and the answer says so. Before: ha. After: ``cluster_calls`` and
+``standing``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from shared.cluster.config import ClusterConfig, Node
+from shared.cluster.grant import Slots
+from shared.runtime.doorbell import socket_path
+from tidemark.clock import Clock
+from tidemark.formats.checkpoint import NodeRole, Slot
+
+log = logging.getLogger(__name__)
+
+SOCKET_NAME: Final = "ha-control"
+FRESH_S: Final = 0.1
+TIMEOUT_S: Final = 0.5
+WATCH_S: Final = 0.2
+"""A slave looks so often who the master is, so that it can send callers there."""
+ANSWER_SIZE_MAX: Final = 4 << 20
+
+
+class ClusterView:
+    """The group as ha sees it. Belongs to one loop."""
+
+    def __init__(self, config: ClusterConfig, run_dir: Path, slots: Slots, clock: Clock) -> None:
+        self._config = config
+        self._nodes = {node.name: node for node in config.replicas}
+        self._socket = str(socket_path(run_dir, SOCKET_NAME))
+        self._slots = slots
+        self._clock = clock
+        self._known: Mapping[str, Any] | None = None
+        self._known_at = float("-inf")
+        self._asking: asyncio.Task[Mapping[str, Any]] | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def master(self) -> Node | None:
+        """The master as of the last look; None: there is none, or it is not known."""
+        name = None if self._known is None else self._known.get("master")
+        return self._nodes.get(name) if isinstance(name, str) else None
+
+    async def now(self) -> Mapping[str, Any]:
+        """The group, at most a tenth of a second old; what is not known is None, with a reason."""
+        if self._known is None or self._clock.monotonic() - self._known_at > FRESH_S:
+            if self._asking is None:
+                self._asking = asyncio.create_task(self._ask())
+            return await asyncio.shield(self._asking)
+        return self._known
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Keep ``master`` known until stop."""
+        try:
+            while not stop.is_set():
+                await self.now()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(WATCH_S):
+                        await stop.wait()
+        finally:
+            if self._session is not None:
+                await self._session.close()
+
+    async def _ask(self) -> Mapping[str, Any]:
+        try:
+            self._known = await self._of_ha()
+        except (OSError, ValueError, TimeoutError, aiohttp.ClientError) as error:
+            self._known = self._by_the_page(error)
+        finally:
+            self._asking = None
+        self._known_at = self._clock.monotonic()
+        return self._known
+
+    async def _of_ha(self) -> Mapping[str, Any]:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.UnixConnector(path=self._socket, limit=1),
+                timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+                read_bufsize=ANSWER_SIZE_MAX,
+            )
+        async with self._session.get("http://ha/v1/cluster") as response:
+            value = await response.json(content_type=None)
+        if not isinstance(value, dict) or response.status != 200:
+            raise ValueError(f"status {response.status}, {str(value)[:100]}")
+        return value
+
+    def _by_the_page(self, error: Exception) -> Mapping[str, Any]:
+        get, own = self._slots.get, self._config.own
+        role = get(Slot.ROLE)
+        is_role = role in NodeRole.__members__.values()
+        said = NodeRole(role).name.lower() if is_role else str(role)
+        return {
+            "cluster": self._config.name,
+            "group": self._config.group,
+            "epoch": get(Slot.EPOCH) or None,
+            "master": None,
+            "reason": f"ha of node {own.name} does not answer ({error or type(error).__name__}); "
+            f"the page that it left says that this node is {said}",
+            "nodes": [{"node": own.name, "role": said, "api": own.api, "admin": own.admin}],
+        }

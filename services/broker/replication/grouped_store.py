@@ -1,0 +1,219 @@
+"""The store of a node of a group, as its broker holds it.
+
+Byte 1 (broker) of ``lock`` from the first moment to the last; byte 0 (append) only for the epochs
+that ha grants, each with a recovery of its own: meanwhile ha appended. ha makes the store, says
+what of it is confirmed, and empties it when it has to be copied anew: then this process ends, and
+its next start waits for its byte. Before: configuration. After: ``node``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+
+from services.broker.config import BrokerConfig
+from services.broker.open_store import OpenStore
+from shared.cluster.grant import granted
+from shared.files.clean_stop import mark_clean_if_last
+from shared.files.disk import Disk, RecordLock
+from shared.files.log_walk import Progress
+from shared.files.positions import Positions
+from shared.files.recovery import Recovered, recover
+from shared.files.store_dir import Role, StoreDir
+from shared.runtime.clock import boot_id
+from shared.runtime.health import Health
+from tidemark.clock import Clock
+from tidemark.errors import RestartNeeded, StoreLocked
+from tidemark.formats.checkpoint import BrokerState, NodeRole, Slot, Trouble
+from tidemark.offsets import PhysicalOffset
+
+log = logging.getLogger(__name__)
+
+OPEN_POLL_S = 0.05
+
+
+class GroupedStore(OpenStore):
+    """One store of a group, with byte 1 locked by this process."""
+
+    def __init__(
+        self, directory: StoreDir, positions: Positions, lock: RecordLock, clock: Clock
+    ) -> None:
+        super().__init__(directory, positions, [lock], clock)
+        self.nonce = secrets.randbits(63) | 1
+        """Of this start; ha grants epochs to it, and to no other."""
+        self.boot: tuple[int, int] = boot_id()
+        self._append_lock: RecordLock | None = None
+        self._dispatch_is_known = False
+
+    # -- opening --------------------------------------------------------------------------------
+
+    @classmethod
+    async def wait_open(
+        cls, config: BrokerConfig, disk: Disk, clock: Clock, health: Health, stop: asyncio.Event
+    ) -> GroupedStore | None:
+        """Open once ha has made the store and nobody else has it; None if stopped before.
+
+        Raises StoreSizesDiffer, StoreFormatUnknown, DiskFull, ReadOnlyDisk …
+        """
+        directory = StoreDir(disk, config.store_dir, config.store, run_dir=config.sockets_dir)
+        while not stop.is_set():
+            try:
+                if await asyncio.to_thread(disk.stat, directory.description_path) is not None:
+                    store = await asyncio.to_thread(cls._open, directory, disk, clock)
+                    health.clear_reason("waiting-for-store")
+                    return store
+                detail = f"there is no store in {config.store_dir} yet: does ha run?"
+            except StoreLocked as error:
+                # Of a broker that is about to be gone; or ha's, while it empties the store.
+                detail = error.detail
+            health.add_reason("waiting-for-store", detail)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(OPEN_POLL_S):
+                    await stop.wait()
+        return None
+
+    @classmethod
+    def _open(cls, directory: StoreDir, disk: Disk, clock: Clock) -> GroupedStore:
+        lock = directory.lock(Role.BROKER)
+        try:
+            directory.open_or_create()
+            for what in directory.unsupported():
+                log.warning(
+                    "kept untouched and not served", extra={"event": "unsupported", "what": what}
+                )
+            # No private page stands in here: ha and reput would not see it.
+            positions = Positions.open(disk, directory.checkpoint_path)
+        except BaseException:
+            lock.release()
+            raise
+        store = cls(directory, positions, lock, clock)
+        store._introduce()
+        return store
+
+    def _introduce(self) -> None:
+        """Say that a broker is here. The nonce last: ha may grant it an epoch from then on."""
+        publish = self.positions.publish
+        publish(Slot.SERVING_EPOCH, 0)
+        publish(Slot.EPOCH_RECORD_END, 0)
+        publish(Slot.BROKER_TROUBLE, Trouble.NONE)
+        publish(Slot.BROKER_STATE, BrokerState.STARTING)
+        publish(Slot.BROKER_PID, os.getpid())
+        publish(Slot.BROKER_HEARTBEAT_MS, self._clock.boot_ms())
+        publish(Slot.BROKER_NONCE, self.nonce)
+
+    # -- what ha says ---------------------------------------------------------------------------
+
+    @property
+    def ha_has_spoken(self) -> bool:
+        """Whether what ha published is of this boot; before, it is void."""
+        get = self.positions.get
+        return (get(Slot.HA_BOOT_ID_HIGH), get(Slot.HA_BOOT_ID_LOW)) == self.boot
+
+    @property
+    def follows(self) -> bool:
+        """Whether this node is a slave whose log may be read up to what is confirmed."""
+        return self.ha_has_spoken and self.positions.get(Slot.ROLE) == NodeRole.FOLLOWER
+
+    def granted(self, served: int) -> int | None:
+        """The epoch above ``served`` that this start may serve now; None: there is none."""
+        return granted(self.positions, nonce=self.nonce, boot=self.boot, served=served)
+
+    def check_not_emptied(self) -> None:
+        """Raise RestartNeeded if ha is about to empty the store."""
+        if self.ha_has_spoken and self.positions.get(Slot.ROLE) == NodeRole.RESYNC:
+            raise RestartNeeded(
+                f"the store {self.directory.root} is emptied and copied anew from the master.",
+                "Start this process again; it waits until the copy can be read.",
+                path=self.directory.root,
+            )
+
+    @property
+    def dispatched(self) -> PhysicalOffset:
+        """End of what queues and index cover and may be seen.
+
+        Reput goes on with every new generation, for what it has dispatched is confirmed and never
+        cut; until it has taken up one of this boot, what the page says of it is of another.
+        """
+        if not self.dispatch_is_known:
+            return PhysicalOffset(0)
+        get = self.positions.get
+        return PhysicalOffset(min(get(Slot.DISPATCHED), get(Slot.CONFIRM)))
+
+    @property
+    def dispatch_is_known(self) -> bool:
+        """Whether reput has said in this boot what queues and index cover."""
+        get = self.positions.get
+        if not self._dispatch_is_known and self.ha_has_spoken:
+            self._dispatch_is_known = get(Slot.REPUT_GENERATION) == get(Slot.GENERATION)
+        return self._dispatch_is_known
+
+    # -- appending ------------------------------------------------------------------------------
+
+    def take_append_lock(self) -> bool:
+        """Take byte 0 if it is free; whether this process holds it now."""
+        try:
+            self._append_lock = self.directory.lock(Role.APPEND)
+        except StoreLocked:
+            return False
+        return True
+
+    def recover_for_term(self, progress: Progress) -> Recovered:
+        """Find the log's end, as ha left it. Blocks. Raises CorruptRecord.
+
+        Needs the append lock.
+        """
+        assert self._append_lock is not None, "whoever recovers holds byte 0"
+        self.directory.mark_running()
+        self._recovered = self._recover(progress)
+        return self._recovered
+
+    def _recover(self, progress: Progress) -> Recovered:
+        # A directory looked at anew: the log has been written to since this process began, and
+        # "it was stopped clean then" would have recovery trust what nobody has synced.
+        directory = StoreDir(
+            self.directory.disk,
+            self.directory.root,
+            self.directory.config,
+            run_dir=self.directory.run_dir,
+        )
+        directory.open_or_create()
+        return recover(
+            directory,
+            self.positions,
+            boot_id=boot_id(),
+            now=self._clock.wall_ms(),
+            progress=progress,
+        )
+
+    def give_append_lock_back(self) -> None:
+        """Everything of this term is in its file: ha may have the log."""
+        self.positions.publish(Slot.SERVING_EPOCH, 0)
+        if self._append_lock is not None:
+            self._append_lock.release()
+            self._append_lock = None
+
+    @property
+    def last_store_timestamp_ms(self) -> int:
+        """Of the newest record that the last recovery looked at; 0 on a node that was no master."""
+        return 0 if self._recovered is None else self._recovered.last_store_timestamp_ms
+
+    # -- end ------------------------------------------------------------------------------------
+
+    def stopped_clean(self) -> None:
+        """This process has nothing left to do; whoever stops last says so."""
+        self._leave()
+        self.positions.publish(Slot.BROKER_PID, 0)
+        self._release()
+        mark_clean_if_last(self.directory, self.positions, must_have_stopped=(Slot.HA_PID,))
+
+    def close(self) -> None:
+        """Give the locks back and unmap."""
+        self._leave()
+        super().close()
+
+    def _leave(self) -> None:
+        self.give_append_lock_back()
+        self.positions.publish(Slot.BROKER_NONCE, 0)

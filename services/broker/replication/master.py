@@ -1,0 +1,302 @@
+"""One epoch of this node as the master, from ha's grant to the append lock's way back.
+
+1. The append lock is taken, and the grant looked at again: ha may have ended it meanwhile. 2. The
+log is recovered, the state read to its end. 3. SERVING_EPOCH says whose records follow; the record
+that opens the epoch is appended, EPOCH_RECORD_END says where it ends. 4. When ha says that the
+group has confirmed it, and reput has dispatched it, sends and reads open. 5. When the grant ends,
+nothing more is appended or answered, whoever waits is told so, the flush in flight ends, and only
+then does the lock go back: ha cuts and copies from there. A kill between any two leaves what ha
+finds out by the lock byte and the nonce.
+
+Before: ``slave`` saw the grant. After: ``slave`` again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+from services.broker.building import Built, build_with
+from services.broker.gate import Gate
+from services.broker.ground import Ground
+from services.broker.http_api import Api
+from services.broker.replication.followed_state import FollowedState
+from services.broker.replication.grouped_store import GroupedStore
+from services.broker.replication.standing import MasterStanding, RisingStanding, SlaveStanding
+from services.broker.replication.term import Term
+from services.broker.watch import Watch
+from shared.runtime.doorbell import Doorbell
+from shared.runtime.health import Health
+from shared.runtime.lifecycle import run_parts
+from tidemark.errors import CorruptRecord, DamagedFile
+from tidemark.formats.checkpoint import BrokerState, Slot, Trouble
+
+log = logging.getLogger(__name__)
+
+LOCK_POLL_S: Final = 0.002
+BUSY_POLL_S: Final = 0.001
+IDLE_POLL_S: Final = 0.05
+"""The end of a grant is looked for so often when a doorbell was lost."""
+DRAIN_S: Final = 1.0
+"""Senders in hand are waited for so long when the node stops."""
+Part = Callable[[], Coroutine[None, None, None]]
+
+
+class Master:
+    """This node's broker for one epoch."""
+
+    def __init__(
+        self,
+        term: Term,
+        make_ground: Callable[[Term], Ground],
+        store: GroupedStore,
+        followed: FollowedState,
+        doorbell: Doorbell,
+        health: Health,
+        gate: Gate,
+        api: Api,
+        watch: Watch,
+        *,
+        afterwards: SlaveStanding,
+        on_serving: Callable[[], None],
+    ) -> None:
+        """afterwards: what the gate says when the term is over. on_serving: called when sends
+        open.
+        """
+        self._term = term
+        self._make_ground = make_ground
+        self._store = store
+        self._positions = store.positions
+        self._followed = followed
+        self._doorbell = doorbell
+        self._health = health
+        self._gate = gate
+        self._api = api
+        self._watch = watch
+        self._afterwards = afterwards
+        self._on_serving = on_serving
+        self._over = asyncio.Event()
+        self._confirmed = asyncio.Event()
+        self._flush_stop = asyncio.Event()
+        self._appending_ended: dict[str, asyncio.Event] = {}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until the grant ends or stop is set; the append lock is free again on return.
+
+        Raises what ends a part: a failed flush, for one.
+        """
+        stopper = asyncio.create_task(self._end_on(stop))
+        self._gate.standing = RisingStanding()
+        self._health.state = "promoting"
+        try:
+            if await self._take_append_lock():
+                await self._open_and_serve(stop)
+        finally:
+            stopper.cancel()
+            self._shut()
+            self._store.give_append_lock_back()
+            self._doorbell.ring("ha")
+
+    # -- the way up -----------------------------------------------------------------------------
+
+    async def _take_append_lock(self) -> bool:
+        """Whether the lock is held and the grant still stands."""
+        while self._goes_on:
+            if await asyncio.to_thread(self._store.take_append_lock):
+                return self._term.stands
+            await self._doorbell.wait(LOCK_POLL_S)
+        return False
+
+    async def _open_and_serve(self, stop: asyncio.Event) -> None:
+        try:
+            ground, built = await self._rise()
+        except (CorruptRecord, DamagedFile) as error:
+            await self._stay_damaged(error)
+            return
+        try:
+            await self._serve(ground, built, stop)
+        finally:
+            # After a failure only: else it is closed, which is in order, by then.
+            await asyncio.to_thread(ground.abandon)
+
+    async def _rise(self) -> tuple[Ground, Built]:
+        """Recover, read the state to the log's end, build. Raises CorruptRecord, DamagedFile."""
+        store, progress = self._store, self._health.recovery.progress
+        recovered = await asyncio.to_thread(store.recover_for_term, progress)
+        while not store.dispatch_is_known and self._goes_on:
+            self._health.add_reason("catching-up", "reput has not begun: does it run?")
+            await self._doorbell.wait(LOCK_POLL_S)
+        self._health.clear_reason("catching-up")
+        ground = self._make_ground(self._term)
+        await asyncio.to_thread(ground.start_appender)
+        dispatched = store.dispatched
+        state = await asyncio.to_thread(self._followed.to_end, dispatched, recovered.end)
+        built = build_with(ground, state, recovered.next_queue_offsets)
+        log.info(
+            "the log is recovered for an epoch",
+            extra={
+                "event": "term-recovered",
+                "epoch": self._term.epoch,
+                "end": recovered.end,
+                "dispatched": dispatched,
+                "walked_bytes": recovered.walked_bytes,
+                "generation": recovered.generation,
+            },
+        )
+        return ground, built
+
+    @property
+    def _goes_on(self) -> bool:
+        return self._term.stands and not self._over.is_set()
+
+    async def _stay_damaged(self, error: CorruptRecord | DamagedFile) -> None:
+        """Say that another node would serve better, and wait until ha has seen to that."""
+        log.error(
+            "the store is damaged; this node cannot be the master",
+            extra={"event": "corrupt", "code": error.code, "detail": error.detail, **error.facts},
+        )
+        self._gate.fault = error
+        self._health.add_reason(error.code, f"{error.detail} {error.advice}")
+        self._positions.publish(Slot.BROKER_TROUBLE, Trouble.DAMAGED)
+        self._positions.publish(Slot.BROKER_STATE, BrokerState.UNREADY)
+        self._doorbell.ring("ha")
+        while self._goes_on:
+            await self._doorbell.wait(IDLE_POLL_S)
+
+    # -- serving --------------------------------------------------------------------------------
+
+    async def _serve(self, ground: Ground, built: Built, stop: asyncio.Event) -> None:
+        self._api.parts = built.parts
+        self._watch.queues = ground.queues
+        # Whoever reads this epoch there reads that no record of it is appended yet.
+        self._positions.publish(Slot.EPOCH_RECORD_END, 0)
+        self._positions.publish(Slot.SERVING_EPOCH, self._term.epoch)
+        self._doorbell.ring("ha")
+        opened = asyncio.Event()
+        parts: dict[str, Part] = {
+            **self._appending(
+                {
+                    "flusher": lambda: ground.flusher.run(self._flush_stop),
+                    "files-ahead": lambda: ground.files.run(self._over),
+                    **ground.committer_part(self._flush_stop),
+                }
+            ),
+            "pulse": lambda: self._pulse(ground, built),
+            "snapshots": lambda: built.state_log.run(self._over),
+            "config-files": lambda: built.config_files.run(self._over),
+            **built.consuming.runners(self._over, opened),
+            "door": lambda: self._door(ground, built, stop, opened),
+        }
+        await run_parts(self._over, parts)
+
+    async def _door(
+        self, ground: Ground, built: Built, stop: asyncio.Event, opened: asyncio.Event
+    ) -> None:
+        """Open when the group has confirmed the epoch, and close in order."""
+        try:
+            if await built.opening.run(self._over) and await self._is_confirmed():
+                self._open()
+                opened.set()
+            await self._over.wait()
+            opened.set()  # parts that never began have nothing to do but to see the end
+            if stop.is_set() and self._term.stands:
+                self._shut()
+                await built.consuming.finish()
+                await self._answer_who_waits(ground)
+                await built.config_files.write_all()
+        finally:
+            self._shut()
+            self._let_go(ground, built)
+            self._flush_stop.set()
+            for ended in self._appending_ended.values():
+                await ended.wait()
+            await asyncio.to_thread(ground.appender.close, clean=not ground.flusher.failed)
+            # Not when all parts have ended: those that only read may take their time.
+            self._store.give_append_lock_back()
+            self._doorbell.ring("ha")
+
+    async def _answer_who_waits(self, ground: Ground) -> None:
+        """Let the group confirm what is in the log, for a bounded time: the node stops in order."""
+        confirmer, clock = ground.confirmer, self._health.clock
+        until = clock.monotonic() + DRAIN_S
+        while confirmer is not None and confirmer.look() and self._term.stands:
+            if clock.monotonic() > until:
+                return
+            await self._doorbell.wait(BUSY_POLL_S)
+
+    async def _is_confirmed(self) -> bool:
+        """Wait until ha says so and the queues cover it; False if the term ends before."""
+        ended = asyncio.create_task(self._over.wait())
+        confirmed = asyncio.create_task(self._confirmed.wait())
+        try:
+            await asyncio.wait({ended, confirmed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+            confirmed.cancel()
+        return not self._over.is_set()
+
+    def _open(self) -> None:
+        self._gate.standing = MasterStanding(self._term)
+        self._gate.reads_open = self._gate.sends_open = True
+        self._health.state = "serving"
+        self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
+        self._on_serving()
+        log.info("serving as the master", extra={"event": "ready", "epoch": self._term.epoch})
+
+    def _shut(self) -> None:
+        """Nobody is told any more that this node is the master."""
+        self._gate.shut()
+        self._gate.standing = self._afterwards
+
+    def _let_go(self, ground: Ground, built: Built) -> None:
+        """Whoever waits is told: senders that the outcome is unknown, pullers to ask again."""
+        built.append.close()
+        if ground.confirmer is not None:
+            ground.confirmer.close()
+        built.parts.puller.held.close()
+
+    def _appending(self, parts: dict[str, Part]) -> dict[str, Part]:
+        """The parts that must have ended before the log is another's."""
+
+        def noted(name: str, part: Part) -> Part:
+            ended = self._appending_ended[name] = asyncio.Event()
+
+            async def run() -> None:
+                try:
+                    await part()
+                finally:
+                    ended.set()
+
+            return run
+
+        return {name: noted(name, part) for name, part in parts.items()}
+
+    async def _pulse(self, ground: Ground, built: Built) -> None:
+        """Look, with every doorbell and often while somebody waits, at what the others say."""
+        confirmer, puller = ground.confirmer, built.parts.puller
+        assert confirmer is not None, "a term has one"
+        while not self._over.is_set():
+            if not self._term.stands:
+                log.warning(
+                    "the grant has ended", extra={"event": "fenced", "epoch": self._term.epoch}
+                )
+                self._over.set()
+                return
+            senders_wait, pullers_wait = confirmer.look(), puller.wake_held()
+            opening = not self._confirmed.is_set()
+            if opening and self._epoch_record_is_seen(ground):
+                self._confirmed.set()
+            busy = senders_wait or pullers_wait or opening
+            await self._doorbell.wait(BUSY_POLL_S if busy else IDLE_POLL_S)
+
+    def _epoch_record_is_seen(self, ground: Ground) -> bool:
+        """Whether the record that opens the epoch is confirmed, and dispatched."""
+        end = self._positions.get(Slot.EPOCH_RECORD_END)
+        return bool(end) and self._term.is_master and ground.dispatched() >= end
+
+    async def _end_on(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._over.set()
+        self._doorbell.wake()

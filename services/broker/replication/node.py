@@ -1,0 +1,136 @@
+"""The broker of a node of a group, whole: slave, master for an epoch, slave again.
+
+ha decides (docs/replication.md); this follows what it says in the page. Reads, state and doorbell
+are one for all roles; everything else is made anew for each. Before: ``service`` opened ports and
+store. After: ``slave`` and ``master``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from services.broker.config import BrokerConfig
+from services.broker.gate import Gate
+from services.broker.ground import Ground, Readers
+from services.broker.http_api import Api
+from services.broker.metrics import BrokerMetrics
+from services.broker.replication.cluster_view import ClusterView
+from services.broker.replication.followed_state import FollowedState
+from services.broker.replication.grouped_store import GroupedStore
+from services.broker.replication.master import Master
+from services.broker.replication.slave import Slave
+from services.broker.replication.standing import SlaveStanding
+from services.broker.replication.term import Term
+from services.broker.watch import Watch
+from shared.runtime.doorbell import Doorbell
+from shared.runtime.health import Health
+from tidemark.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+class GroupNode:
+    """What one start of the broker of a node of a group does."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        metrics: BrokerMetrics,
+        health: Health,
+        store: GroupedStore,
+        doorbell: Doorbell,
+        port: int,
+        gate: Gate,
+        api: Api,
+        watch: Watch,
+        view: ClusterView,
+        *,
+        on_serving: Callable[[], None],
+    ) -> None:
+        """on_serving: called whenever this node begins to serve, in whatever role."""
+        self._config = config
+        self._clock = clock
+        self._metrics = metrics
+        self._health = health
+        self._store = store
+        self._doorbell = doorbell
+        self._port = port
+        self._gate = gate
+        self._api = api
+        self._watch = watch
+        self._on_serving = on_serving
+        self._as_slave = SlaveStanding(lambda: view.master)
+        self._readers = Readers.of(store)
+        self._followed = FollowedState(store)
+        self._term: Term | None = None
+
+    @property
+    def is_master(self) -> bool:
+        """Whether this node speaks for its group now."""
+        return self._term is not None and self._gate.sends_open and self._term.may_answer
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether this node follows, and can be read."""
+        return self._term is None and self._gate.reads_open
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """In one role after another until stop. Raises RestartNeeded, and what ends a part."""
+        served = 0
+        while not stop.is_set():
+            self._gate.standing = self._as_slave
+            slave = Slave(
+                self._ground(None),
+                self._store,
+                self._followed,
+                self._doorbell,
+                self._health,
+                self._gate,
+                self._api,
+                self._watch,
+            )
+            epoch = await slave.run(stop, served)
+            if epoch is None:
+                return
+            served = epoch
+            log.info("an epoch was granted", extra={"event": "granted", "epoch": epoch})
+            await self._serve(epoch, stop)
+
+    async def _serve(self, epoch: int, stop: asyncio.Event) -> None:
+        store = self._store
+        term = self._term = Term(store.positions, self._clock, epoch=epoch, nonce=store.nonce)
+        master = Master(
+            term,
+            self._ground,
+            store,
+            self._followed,
+            self._doorbell,
+            self._health,
+            self._gate,
+            self._api,
+            self._watch,
+            afterwards=self._as_slave,
+            on_serving=self._on_serving,
+        )
+        try:
+            await master.run(stop)
+        finally:
+            self._term = None
+        log.info("the epoch is over", extra={"event": "term-ended", "epoch": epoch})
+
+    def _ground(self, term: Term | None) -> Ground:
+        self._readers.log.refresh()  # log files were made and cut by another process
+        return Ground(
+            self._config,
+            self._clock,
+            self._metrics,
+            self._health,
+            self._store,
+            self._doorbell,
+            self._port,
+            readers=self._readers,
+            term=term,
+        )

@@ -1,0 +1,159 @@
+"""What the broker of a slave does: reads for those who ask for them, the state kept up, retention.
+
+Appends nothing. Reads open once ha has said that this node follows, and reput what is dispatched;
+they show what is confirmed and never more. Ends when ha grants an epoch to this start. Before:
+``node``. After: ``master``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from services.broker.building import Built, build_with
+from services.broker.gate import Gate
+from services.broker.ground import Ground
+from services.broker.http_api import Api
+from services.broker.queue_offsets import Queue
+from services.broker.replication.followed_state import FollowedState
+from services.broker.replication.grouped_store import GroupedStore
+from services.broker.watch import Watch
+from shared.runtime.doorbell import Doorbell
+from shared.runtime.health import Health
+from tidemark.errors import CorruptRecord, DamagedFile
+from tidemark.formats.checkpoint import BrokerState, Slot, Trouble
+from tidemark.offsets import PhysicalOffset, QueueOffset
+
+log = logging.getLogger(__name__)
+
+POLL_S: Final = 0.05
+"""Grants and confirmed records are looked for so often when a doorbell was lost."""
+
+
+class Slave:
+    """This node's broker until it is granted an epoch."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        store: GroupedStore,
+        followed: FollowedState,
+        doorbell: Doorbell,
+        health: Health,
+        gate: Gate,
+        api: Api,
+        watch: Watch,
+    ) -> None:
+        """ground: of a node that does not append."""
+        self._ground = ground
+        self._store = store
+        self._followed = followed
+        self._doorbell = doorbell
+        self._health = health
+        self._gate = gate
+        self._api = api
+        self._watch = watch
+        self._built: Built | None = None
+        self._seen = PhysicalOffset(-1)
+        self._over = asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None
+
+    async def run(self, stop: asyncio.Event, served: int) -> int | None:
+        """Serve until ha grants an epoch above ``served``; the epoch, or None if stopped before.
+
+        Raises RestartNeeded, and what ends a part.
+        """
+        stopper = asyncio.create_task(self._wake_on(stop))
+        try:
+            while not stop.is_set():
+                self._store.check_not_emptied()
+                epoch = self._store.granted(served)
+                if epoch is not None:
+                    return epoch
+                await self._look()
+                if self._keeping is not None and self._keeping.done():
+                    self._keeping.result()
+                await self._doorbell.wait(POLL_S)
+            return None
+        finally:
+            stopper.cancel()
+            self._gate.reads_open = False
+            await self._end()
+
+    async def _look(self) -> None:
+        """Open or close reads, take in what was dispatched, wake who waits for it."""
+        if not self._store.follows or not self._store.dispatch_is_known:
+            self._gate.reads_open = False
+            self._health.state = "starting"
+            self._health.add_reason(
+                "no-role",
+                "ha has not said yet what this node is in its group"
+                if not self._store.follows
+                else "reput has not begun: does it run?",
+            )
+            return
+        self._health.clear_reason("no-role")
+        if self._gate.fault is not None:
+            return
+        try:
+            await self._follow()
+        except (CorruptRecord, DamagedFile) as error:
+            self._stay_damaged(error)
+
+    async def _follow(self) -> None:
+        dispatched = self._store.dispatched
+        if self._built is None or self._followed.is_far_behind(dispatched):
+            self._gate.reads_open = False
+            await asyncio.to_thread(self._followed.replay, dispatched)
+            self._show(await asyncio.to_thread(self._followed.queue_ends, dispatched))
+        applied = self._followed.follow(dispatched)
+        if applied:
+            self._doorbell.wake()  # there may be more: in the next turn, after the others
+        if not self._gate.reads_open:
+            self._gate.reads_open = True
+            self._health.state = "serving"
+            self._store.positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
+            log.info("following", extra={"event": "following", "dispatched": dispatched})
+        built = self._built
+        if built is not None and dispatched != self._seen:
+            self._seen = dispatched
+            built.parts.puller.held.may_all_look()
+
+    def _show(self, queue_ends: Mapping[Queue, QueueOffset]) -> None:
+        """Serve with the state as it was just read."""
+        if self._built is not None:
+            self._built.parts.puller.held.close()
+        built = self._built = build_with(self._ground, self._followed.state, queue_ends)
+        self._api.parts = built.parts
+        self._watch.queues = self._ground.queues
+        if self._keeping is None:
+            self._keeping = asyncio.create_task(self._keep(), name="retention")
+
+    async def _keep(self) -> None:
+        """Retention, by the parts that serve now."""
+        built = self._built
+        if built is not None:
+            await built.consuming.retention.run(self._over)
+
+    def _stay_damaged(self, error: CorruptRecord | DamagedFile) -> None:
+        log.error(
+            "the state cannot be read; nothing is served",
+            extra={"event": "corrupt", "code": error.code, "detail": error.detail, **error.facts},
+        )
+        self._gate.fault = error
+        self._health.add_reason(error.code, f"{error.detail} {error.advice}")
+        self._store.positions.publish(Slot.BROKER_TROUBLE, Trouble.DAMAGED)
+
+    async def _end(self) -> None:
+        self._over.set()
+        if self._built is not None:
+            self._built.parts.puller.held.close()
+        if self._keeping is not None:
+            await asyncio.gather(self._keeping, return_exceptions=True)
+        await asyncio.to_thread(self._ground.abandon)
+
+    async def _wake_on(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._doorbell.wake()
