@@ -115,7 +115,7 @@ class MasterLink:
         return [self._send(ok, now_ms)]
 
     def ack(self, ack: Ack, own: MasterLog, now_ms: int) -> list[Effect]:
-        """Count what the slave has on disk, unless it cannot be true: then close and alarm."""
+        """Count what the slave has on disk, unless it cannot be true: then say so and close."""
         self._heard_ms = now_ms
         if self.closed:
             return []
@@ -129,7 +129,8 @@ class MasterLink:
                 "end": own.end,
             }
             sentence = f"An acknowledgement that cannot be true was refused: {reason}."
-            note = Note(ERROR, "ack-refused", sentence, facts, alarm=True)
+            # Said and counted; no alarm that stays: this node is as ready as before.
+            note = Note(ERROR, "ack-refused", sentence, facts)
             return [note, *self._close(reason)]
         if self.counts is None:
             self._next = self._point
