@@ -39,6 +39,7 @@ NAMES: Final = (
     "many_queues",
     "idle",
     "end_to_end",
+    "replication",
     "write_pool",
     "growth",
 )

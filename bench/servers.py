@@ -82,16 +82,20 @@ def work_dir(prefix: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{prefix}.{os.getpid()}-", dir=WORK_DIR))
 
 
-def _begin_child(core: int) -> None:
-    """In a child, before its program: pin it, and let it die with us, however we die."""
-    pin_to(core)
+def _begin_child(core: int | None) -> None:
+    """In a child, before its program: pin it (None: to no core), and let it die with us, however we
+    die."""
+    if core is None:
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    else:
+        pin_to(core)
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Process:
     """One child process pinned to a core, its output in a file."""
 
-    def __init__(self, command: list[str], log: Path, *, core: int = SERVER_CORE) -> None:
+    def __init__(self, command: list[str], log: Path, *, core: int | None = SERVER_CORE) -> None:
         self.name = command[0]
         self._log = log
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -159,10 +163,14 @@ class Node:
         broker: Mapping[str, object] | None = None,
         reput: Mapping[str, object] | None = None,
         store_dir: Path | None = None,
-        core: int = SERVER_CORE,
+        cluster: Mapping[str, object] | None = None,
+        ports: Mapping[str, int] | None = None,
+        core: int | None = SERVER_CORE,
     ) -> None:
-        """profile: ``default`` or ``local``. store: the [store] table of both. broker, reput: more
-        settings of one of them. store_dir: an existing store, which is then left where it is.
+        """profile: ``default`` or ``local``. store: the [store] table of all services. broker,
+        reput: more settings of one of them. store_dir: an existing store, which is then left where
+        it is. cluster: the [cluster] table of a node of a group (``group``), which has ha as well.
+        ports: of the API and of each service; default: free ones. core: None leaves both to it.
         """
         self.directory = work_dir("node")
         self.store_dir = store_dir if store_dir is not None else self.directory / "store"
@@ -170,8 +178,11 @@ class Node:
         self._run_dir = Path(tempfile.mkdtemp(prefix="tm-"))
         self._profile = profile
         self._core = core
-        self.ports = {name: free_port() for name in ("api", *ROLES)}
+        self.roles = ROLES if cluster is None else (*ROLES, "ha")
+        self.ports = dict(ports or {name: free_port() for name in ("api", *self.roles)})
         self.processes: dict[str, Process] = {}
+        grouped = {} if cluster is None else {"cluster": dict(cluster)}
+        shown = {} if cluster is None else {"visible_after": "confirmed"}
         self._settings: dict[str, dict[str, object]] = {
             role: {
                 "store_dir": str(self.store_dir),
@@ -180,9 +191,11 @@ class Node:
                 "log_level": "warning",
                 **({"port": self.ports["api"]} if role == "broker" else {}),
                 **(more or {}),
-                "store": dict(store or {}),
+                "store": {**(store or {}), **shown},
+                **({} if role == "reput" else grouped),
             }
-            for role, more in (("broker", broker), ("reput", reput))
+            for role, more in (("broker", broker), ("reput", reput), ("ha", None))
+            if role in self.roles
         }
 
     @property
@@ -217,8 +230,8 @@ class Node:
         self.close()
 
     def start(self, *roles: str) -> None:
-        """Start the named services (default: both), without waiting for them."""
-        for role in roles or ROLES:
+        """Start the named services (default: all), without waiting for them."""
+        for role in roles or self.roles:
             config = self.directory / f"{role}.toml"
             config.write_text(_toml(self._settings[role]), encoding="utf-8")
             self.processes[role] = Process(
@@ -256,7 +269,7 @@ class Node:
         return self.processes[role].pid
 
     def cpu_s(self) -> float:
-        """CPU time of both services so far [s]."""
+        """CPU time of its services so far [s]."""
         return sum(process.cpu_s() for process in self.processes.values())
 
     def metric(self, role: str, name: str) -> float:
