@@ -207,8 +207,9 @@ class DirectoryLease:
         """Make the object, if there is none."""
         return await self._call(lambda: self._object.create(lease))
 
-    async def announce(self, role: str) -> None:
+    async def announce(self, role: str) -> str:
         """Nobody else looks at a directory."""
+        return ""
 
     async def close(self) -> None:
         """Let the thread end when its call does."""

@@ -39,8 +39,11 @@ class LeaseStore(Protocol):
         """Make the object: applied, conflict or unknown."""
         ...
 
-    async def announce(self, role: str) -> None:
-        """Show which role (master, slave) this node has, after the fact; never a fence."""
+    async def announce(self, role: str) -> str:
+        """Show which role (master, slave) this node has, after the fact; never a fence.
+
+        Returns why it could not be done, empty if it was.
+        """
         ...
 
     async def close(self) -> None:

@@ -17,6 +17,14 @@ I64_MAX: Final = (1 << 63) - 1
 DIGITS_MAX: Final = 19
 """Of I64_MAX: longer texts are not even converted."""
 
+TEXT_NAMES: Final = frozenset(
+    {
+        *("epoch", "isr", "isrVersion", "minISR", "replicas", "renewed"),
+        *("handoverTo", "masterAddr", "paused"),
+    }
+)
+"""All that `texts_of` may give."""
+
 
 class UnreadableLease(ValueError):
     """The object is there and does not say what a lease says."""

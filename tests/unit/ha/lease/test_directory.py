@@ -281,7 +281,7 @@ async def test_requests_are_answered_by_number_and_errors_are_unknown(tmp_path: 
     assert created.stored is not None
     written = await carry_out(store, LeasePut(3, FREE._replace(renewed=1), created.stored), 5000)
     assert written.outcome is LeaseOutcome.APPLIED
-    await store.announce("master")
+    assert await store.announce("master") == ""
     gone = DirectoryLease(tmp_path / "gone", NAME)
     answer = await carry_out(gone, LeaseGet(4), 5000)
     assert answer.outcome is LeaseOutcome.UNKNOWN

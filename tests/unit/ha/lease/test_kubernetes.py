@@ -1,0 +1,331 @@
+"""The lease as a Kubernetes object, against an API server that behaves, and one that does not."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.ha.effects import LeaseCreate, LeaseGet, LeasePut
+from services.ha.events import LeaseAnswered, LeaseOutcome
+from services.ha.lease.interface import Outcome, carry_out
+from services.ha.lease.kubernetes import KEPT, KubernetesLease
+from services.ha.lease.session import LeaseSession
+from services.ha.lease.value import Holder, Lease, Member, Stored
+from shared.cluster.time_rules import LOCAL
+from tidemark.offsets import Epoch
+from tidemark.testing.lease_api import Faults, LeaseApi
+
+NAME = "tidemark-g0"
+NAMESPACE = "shop"
+FREE = Lease(None, Epoch(1), (Member("a", "1f" * 16),), 1, 1, ("a", "b"))
+HOLDER = Holder("a", "1f" * 16, "0123456789abcdef")
+TIMEOUT_MS = 300
+NOW = datetime.datetime(2030, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[LeaseApi]:
+    served = LeaseApi(seed=1)
+    await served.start()
+    yield served
+    await served.close()
+
+
+@pytest.fixture
+async def lease(api: LeaseApi, tmp_path: Path) -> AsyncIterator[KubernetesLease]:
+    store = of(api, tmp_path)
+    yield store
+    await store.close()
+
+
+def of(api: LeaseApi, account_dir: Path) -> KubernetesLease:
+    return KubernetesLease(
+        NAME,
+        namespace=NAMESPACE,
+        url=api.url,
+        pod="a",
+        lease_ms=LOCAL.lease_ms,
+        timeout_ms=TIMEOUT_MS,
+        account_dir=account_dir,
+        now=lambda: NOW,
+    )
+
+
+def raw(api: LeaseApi) -> dict[str, Any]:
+    return api.objects.get(NAMESPACE, NAME).body
+
+
+def edit(api: LeaseApi, **annotations: str) -> None:
+    found = raw(api)
+    found["metadata"]["annotations"] |= annotations
+    assert api.objects.put(NAMESPACE, NAME, found).status == 200
+
+
+async def made(lease: KubernetesLease) -> Stored:
+    outcome = await lease.create(FREE)
+    assert outcome.outcome is LeaseOutcome.APPLIED
+    assert outcome.stored is not None
+    return outcome.stored
+
+
+async def read(lease: KubernetesLease) -> Stored:
+    outcome = await lease.get()
+    assert outcome.outcome is LeaseOutcome.FOUND, outcome
+    assert outcome.stored is not None
+    return outcome.stored
+
+
+async def test_what_was_written_last_is_found(lease: KubernetesLease) -> None:
+    assert await lease.get() == Outcome(LeaseOutcome.ABSENT)
+    first = await made(lease)
+    assert await read(lease) == first
+    held = FREE._replace(holder=HOLDER, epoch=Epoch(2), renewed=7, handover_to="b")
+    outcome = await lease.put(held, first)
+    assert outcome.outcome is LeaseOutcome.APPLIED
+    assert outcome.stored == await read(lease)
+    assert outcome.stored.lease == held
+    released = await lease.put(FREE._replace(epoch=Epoch(2)), outcome.stored)
+    assert released.stored is not None
+    assert released.stored.lease == FREE._replace(epoch=Epoch(2))
+
+
+async def test_people_and_other_tools_can_read_it(lease: KubernetesLease, api: LeaseApi) -> None:
+    first = await made(lease)
+    held = await lease.put(FREE._replace(holder=HOLDER, epoch=Epoch(2)), first)
+    assert held.stored is not None
+    found = raw(api)
+    assert found["spec"] == {
+        "holderIdentity": f"a/{'1f' * 16}/0123456789abcdef",
+        "leaseDurationSeconds": 3,
+        "acquireTime": "2030-01-02T03:04:05.000000Z",
+        "renewTime": "2030-01-02T03:04:05.000000Z",
+        "leaseTransitions": 1,
+    }
+    assert found["metadata"]["annotations"]["isr"] == f'[["a","{"1f" * 16}"]]'
+    await lease.put(held.stored.lease._replace(renewed=9), held.stored)
+    assert raw(api)["spec"]["leaseTransitions"] == 1
+
+
+async def test_a_write_on_a_version_that_was_replaced_changes_nothing(
+    lease: KubernetesLease, api: LeaseApi
+) -> None:
+    first = await made(lease)
+    second = (await lease.put(FREE._replace(renewed=1), first)).stored
+    assert await lease.put(FREE._replace(renewed=2), first) == Outcome(LeaseOutcome.CONFLICT)
+    assert await read(lease) == second
+    assert await lease.create(FREE) == Outcome(LeaseOutcome.CONFLICT)
+
+
+async def test_what_others_put_into_the_object_stays(lease: KubernetesLease, api: LeaseApi) -> None:
+    await made(lease)
+    found = raw(api)
+    found["metadata"]["labels"] = {"team": "shop"}
+    found["metadata"]["annotations"]["note"] = "do not delete"
+    found["spec"]["strategy"] = "of a later release"
+    api.objects.put(NAMESPACE, NAME, found)
+    stored = await read(lease)
+    held = stored.lease._replace(holder=HOLDER, handover_to="b", paused=True)
+    outcome = await lease.put(held, stored)
+    assert outcome.stored is not None
+    await lease.put(FREE._replace(renewed=8), outcome.stored)
+    assert raw(api)["metadata"]["labels"] == {"team": "shop"}
+    assert raw(api)["metadata"]["annotations"]["note"] == "do not delete"
+    assert raw(api)["spec"]["strategy"] == "of a later release"
+    # And what was ours and is no more, is not.
+    assert "handoverTo" not in raw(api)["metadata"]["annotations"]
+    assert "paused" not in raw(api)["metadata"]["annotations"]
+
+
+async def test_a_late_write_does_not_revive_a_deleted_object(
+    lease: KubernetesLease, api: LeaseApi
+) -> None:
+    stored = await made(lease)
+    without_uid = raw(api)
+    api.objects.delete(NAMESPACE, NAME)
+    assert await lease.put(FREE, stored) == Outcome(LeaseOutcome.CONFLICT)
+    assert await lease.get() == Outcome(LeaseOutcome.ABSENT)
+    # Which is the uid's doing: without it the server makes the object.
+    del without_uid["metadata"]["uid"]
+    assert api.objects.put(NAMESPACE, NAME, without_uid).status == 201
+    assert (await lease.put(FREE, stored)).outcome is LeaseOutcome.CONFLICT
+
+
+async def test_a_base_that_is_forgotten_counts_as_refused(lease: KubernetesLease) -> None:
+    first = await made(lease)
+    stored = first
+    for renewed in range(KEPT):
+        outcome = await lease.put(FREE._replace(renewed=renewed + 1), stored)
+        assert outcome.stored is not None
+        stored = outcome.stored
+    assert await lease.put(FREE, first) == Outcome(LeaseOutcome.CONFLICT)
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
+async def test_an_error_of_the_server_is_unknown_and_says_which(
+    lease: KubernetesLease, api: LeaseApi, status: int
+) -> None:
+    stored = await made(lease)
+    api.faults = Faults(error_rate=1, errors=(status,))
+    for outcome in (await lease.get(), await lease.put(FREE, stored), await lease.create(FREE)):
+        assert outcome.outcome is LeaseOutcome.UNKNOWN
+        assert outcome.reason == f"the API server answered {status}: injected"
+
+
+async def test_only_a_404_of_the_object_itself_is_an_absence(
+    api: LeaseApi, tmp_path: Path, lease: KubernetesLease
+) -> None:
+    api.faults = Faults(error_rate=1, errors=(404,))
+    assert (await lease.get()).outcome is LeaseOutcome.UNKNOWN
+    api.faults = Faults()
+    elsewhere = KubernetesLease(
+        NAME,
+        namespace=NAMESPACE,
+        url=f"{api.url}/no/such",
+        pod="a",
+        lease_ms=3000,
+        timeout_ms=TIMEOUT_MS,
+        account_dir=tmp_path,
+    )
+    assert (await elsewhere.get()).outcome is LeaseOutcome.UNKNOWN
+    await elsewhere.close()
+
+
+async def test_no_answer_is_unknown_within_the_time_out(
+    lease: KubernetesLease, api: LeaseApi
+) -> None:
+    stored = await made(lease)
+    api.faults = Faults(drop_requests=True)
+    start = asyncio.get_running_loop().time()
+    assert (await lease.put(FREE, stored)).outcome is LeaseOutcome.UNKNOWN
+    answer = await carry_out(lease, LeaseGet(7), TIMEOUT_MS)
+    assert (answer.request, answer.outcome) == (7, LeaseOutcome.UNKNOWN)
+    assert asyncio.get_running_loop().time() - start < 4 * TIMEOUT_MS / 1000
+    await api.close()
+    refused = await lease.get()
+    assert refused.outcome is LeaseOutcome.UNKNOWN
+    assert "Connect" in refused.reason
+
+
+async def test_a_lost_answer_is_unknown_although_the_write_was_applied(
+    lease: KubernetesLease, api: LeaseApi
+) -> None:
+    stored = await made(lease)
+    api.faults = Faults(drop_answers=True)
+    assert (await lease.put(FREE._replace(renewed=5), stored)).outcome is LeaseOutcome.UNKNOWN
+    api.faults = Faults()
+    assert (await read(lease)).lease.renewed == 5
+
+
+async def test_an_object_edited_into_nonsense_is_unknown_and_says_what(
+    lease: KubernetesLease, api: LeaseApi
+) -> None:
+    await made(lease)
+    edit(api, epoch="four")
+    outcome = await lease.get()
+    assert outcome.outcome is LeaseOutcome.UNKNOWN
+    assert "epoch is 'four'" in outcome.reason
+
+
+async def test_a_token_that_changed_is_read_again(
+    lease: KubernetesLease, api: LeaseApi, tmp_path: Path
+) -> None:
+    api.tokens = {"first"}
+    assert (await lease.get()).outcome is LeaseOutcome.UNKNOWN
+    (tmp_path / "token").write_text("first\n")
+    assert (await lease.get()).outcome is LeaseOutcome.ABSENT
+    api.tokens = {"second"}
+    assert "401" in (await lease.get()).reason
+    (tmp_path / "token").write_text("second\n")
+    assert (await lease.get()).outcome is LeaseOutcome.ABSENT
+
+
+async def test_the_pod_shows_its_role(lease: KubernetesLease, api: LeaseApi) -> None:
+    assert await lease.announce("master") == ""
+    assert api.objects.get_pod(NAMESPACE, "a").body["metadata"]["labels"] == {"role": "master"}
+    api.faults = Faults(error_rate=1, errors=(403,))
+    assert await lease.announce("slave") == "the API server answered 403: injected"
+    await api.close()
+    assert "Connect" in await lease.announce("slave")
+
+
+def test_outside_of_a_pod_an_address_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make() -> KubernetesLease:
+        return KubernetesLease(
+            NAME, namespace="", url="", pod="a", lease_ms=1, timeout_ms=1, account_dir=tmp_path
+        )
+
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ValueError, match="this is no pod"):
+        make()
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    assert make()._url == "https://10.0.0.1:443"
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    assert make()._url == "https://[fd00::1]:443"
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_two_sessions_agree_on_every_epoch_over_a_server_that_does_everything_wrong(
+    api: LeaseApi, tmp_path: Path, seed: int
+) -> None:
+    """Drops, late and repeated writes, errors, overtaking requests: one holder of each epoch."""
+    api._chance = random.Random(seed)
+    holders: dict[int, str] = {}
+    stop = asyncio.Event()
+    rules = LOCAL._replace(renew_ms=20, request_timeout_ms=60)
+    first = of(api, tmp_path)
+    await made(first)
+    await first.close()
+
+    async def campaign(process: str) -> LeaseSession:
+        own = HOLDER._replace(node=process[-1], process=process)
+        session = LeaseSession(own, rules, (0, 0), random.Random(seed).random)
+        store = of(api, tmp_path)
+        loop = asyncio.get_running_loop()
+        answer: LeaseAnswered | None = None
+        while True:
+            now_ms = int(loop.time() * 1000)
+            effects = session.tick(now_ms)
+            if answer is not None:
+                effects, settled = session.answered(answer, now_ms)
+                answer = None
+                if settled is not None and settled.applied:
+                    epoch = settled.wanted.epoch
+                    assert holders.setdefault(epoch, process) == process
+            if not effects and stop.is_set() and session.free:
+                await store.close()
+                return session
+            if not effects and session.can_write and session.stored is not None:
+                lease = session.stored.lease
+                next_epoch = Epoch(max(lease.epoch, session.given_up) + 1)
+                wanted = lease._replace(holder=own, epoch=next_epoch)
+                effects = session.propose(wanted, now_ms)
+            elif not effects and session.due(now_ms):
+                effects = session.read(now_ms)
+            for effect in effects:
+                assert isinstance(effect, LeaseGet | LeasePut | LeaseCreate)
+                answer = await carry_out(store, effect, rules.request_timeout_ms)
+            await asyncio.sleep(0.002)
+
+    api.faults = Faults(
+        jitter_ms=10, drop_requests=0.05, drop_answers=0.1, duplicate=0.3, error_rate=0.2
+    )
+    tasks = [asyncio.create_task(campaign(f"000000000000000{name}")) for name in "abc"]
+    for late_ms in (0, 80, 0, 30, 0):
+        await asyncio.sleep(0.2)
+        api.faults = Faults(**(vars(api.faults) | {"apply_late_ms": late_ms}))
+    await asyncio.sleep(0.2)
+    api.faults = Faults()
+    stop.set()
+    sessions = await asyncio.wait_for(asyncio.gather(*tasks), 30)
+    assert len(set(holders.values())) == 3
+    assert len(holders) > 10
+    assert all(session.unsettled is None for session in sessions)
