@@ -84,7 +84,10 @@ def test_two_nodes_elect_a_master_and_copy_every_byte(tmp_path: Path) -> None:
         assert cluster.status("n1")["master"] == master
         status, body = send(cluster, "n1", "to the slave")
         assert (status, body["code"]) == (421, "not-master")
-        assert body["api"] == cluster.api_url(master)
+        wait_until(
+            lambda: send(cluster, "n1", "to the slave")[1]["api"] == cluster.api_url(master),
+            "the slave to name the master",
+        )
         assert set(cluster.stop()["n1"].values()) == {0}
 
 
