@@ -16,11 +16,28 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from services.ha import hooks
+from services.ha import effects, hooks
+from services.ha.carrier import Carrier
 from shared.cluster import grant
+from shared.files.positions import Positions
 from shared.runtime.clock import SystemClock
+from tidemark.formats.checkpoint import NodeRole, Slot
 from tidemark.testing.drills.faults import FAULTS_VARIABLE, Fault, FaultPage
 
+PROMOTIONS: Final[dict[type[Any], str]] = {
+    effects.LeasePut: "promote-2",
+    effects.PersistPromise: "promote-4",
+    effects.PersistTable: "promote-5",
+    effects.ReleaseAppendLock: "promote-6",
+    effects.Grant: "promote-7",
+}
+"""Steps of becoming master, by the effect of ha that each is."""
+PUBLISHED: Final[dict[Slot, str]] = {
+    Slot.SERVING_EPOCH: "promote-8",
+    Slot.EPOCH_RECORD_END: "promote-9",
+    Slot.ROLE: "promote-10",
+}
+"""Those that are a publication in the page, of the broker and, at last, of ha."""
 _MS: Final = 1000
 
 
@@ -76,6 +93,26 @@ def _install_steps(page: FaultPage) -> None:
 
     grant.may_answer = may_answer_and_stop
     hooks.install(lambda step: come_to(page, step))
+    _install_promotion(page)
+
+
+def _install_promotion(page: FaultPage) -> None:
+    carry_out, publish = Carrier._carry_out, Positions.publish
+
+    def carry_out_after_step(self: Carrier, effect: effects.Effect) -> None:
+        step = PROMOTIONS.get(type(effect))
+        if step is not None:
+            come_to(page, step)
+        carry_out(self, effect)
+
+    def publish_after_step(self: Positions, slot: Slot, value: int) -> None:
+        step = PUBLISHED.get(slot)
+        if step is not None and value and (slot is not Slot.ROLE or value == NodeRole.MASTER):
+            come_to(page, step)
+        publish(self, slot, value)
+
+    Carrier._carry_out = carry_out_after_step  # type: ignore[method-assign]
+    Positions.publish = publish_after_step  # type: ignore[method-assign]
 
 
 def come_to(page: FaultPage, step: str) -> None:

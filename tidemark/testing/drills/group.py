@@ -50,6 +50,11 @@ class DrillNode:
         self.services: dict[str, ServiceProcess] = {}
 
     @property
+    def environment(self) -> dict[str, str]:
+        """Variables of its services."""
+        return {FAULTS_VARIABLE: str(self.directory / "faults")}
+
+    @property
     def api(self) -> str:
         """URL of its API."""
         return f"http://{self.host.address}:{self.ports['api']}"
@@ -71,7 +76,8 @@ class DrillNode:
                 else {}
             ),
             "store": {**STORE, "visible_after": "confirmed"},
-            "cluster": {**table, "node": self.name},
+            # reput does not need to know: it goes by what ha publishes.
+            **({} if service == "reput" else {"cluster": {**table, "node": self.name}}),
         }
 
     def configure(self, table: Mapping[str, object], broker: Mapping[str, object]) -> None:
@@ -84,7 +90,7 @@ class DrillNode:
                 faulty_command(service, self.store_dir, path),
                 self.host,
                 self.directory / f"{service}.log",
-                {FAULTS_VARIABLE: str(self.directory / "faults")},
+                self.environment,
             )
 
     def running(self, services: tuple[str, ...]) -> list[ServiceProcess]:

@@ -94,6 +94,19 @@ class Ledger:
                 f"consumer {consumer} saw {before} at {place}, and later {key} at the same place"
             )
 
+    def give_up(self, offset: int) -> int:
+        """Forget what is at or behind a physical offset: an operator gave it up. How much it was.
+
+        What consumers saw of it goes, too: they are told so by nobody, and see other messages at
+        the same places.
+        """
+        gone = [key for key, told in self.told.items() if told.physical_offset >= offset]
+        places = {self.told.pop(key).place for key in gone}
+        for seen in self.seen.values():
+            for place in places & seen.keys():
+                del seen[place]
+        return len(gone)
+
     def acks(self) -> list[Request]:
         """Requests that ended with a success, by time."""
         return [request for request in self.requests if request.outcome is Outcome.ACKED]

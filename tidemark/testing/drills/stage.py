@@ -61,6 +61,8 @@ class Stage:
     """Measured by the drill itself; None: the longest gap between two acks since the fault."""
     restored_by: float | None = None
     """Up to when that gap counts; None: the end of the drill."""
+    given_up_from: int | None = None
+    """Physical offset from which an operator has given up what was acknowledged before."""
 
     @property
     def times(self) -> TimeRules:
@@ -81,6 +83,11 @@ class Stage:
         """The fault happens now."""
         self.fault_at = time.monotonic()
         return self.fault_at
+
+    def expect_loss_from(self, offset: int) -> None:
+        """An operator gave up everything that was acknowledged so far, from an offset on."""
+        self.given_up_from = offset
+        self.ledger.give_up(offset)
 
     def note(self, sentence: str) -> None:
         """Say something in the report."""

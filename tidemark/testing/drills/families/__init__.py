@@ -7,15 +7,29 @@ from collections.abc import Iterable
 from tidemark.testing.drills.families import (
     crashes,
     disks,
+    intruders,
     lease_faults,
+    operators,
     partitions,
     pauses,
     planned,
     rejoining,
+    steps,
 )
 from tidemark.testing.drills.stage import REGISTERED, Drill
 
-FAMILIES = (crashes, disks, lease_faults, partitions, pauses, planned, rejoining)
+FAMILIES = (
+    crashes,
+    disks,
+    intruders,
+    lease_faults,
+    operators,
+    partitions,
+    pauses,
+    planned,
+    rejoining,
+    steps,
+)
 
 
 def all_drills() -> Iterable[Drill]:
