@@ -34,6 +34,8 @@ CONNECT_TIMEOUT_GROUP_S: Final = 1.0
 CLUSTER: Final = "/v1/cluster"
 LEARN_AFTER_S: Final = 5.0
 """A group is asked for its nodes at most so often."""
+ELSEWHERE: Final = frozenset({errors.Fenced.code, errors.NotServing.code})
+"""A node that says this was perhaps the master: another one may know better."""
 ANSWER_SIZE_MAX: Final = 256 << 20
 """An answer that announces more than this is refused: the caller bounds what it asks for."""
 
@@ -187,7 +189,7 @@ class Connection:
             self._learn_at = 0.0  # the group has changed since it told its nodes
             if nodes.sent_on(node, master if isinstance(master, str) else None) and attempt == 1:
                 return 0.0
-        elif failure in (Failure.NOT_SENT, Failure.LOST):
+        elif failure in (Failure.NOT_SENT, Failure.LOST) or error.code in ELSEWHERE:
             nodes.failed(node)
         searching = len(nodes.urls) > 1 or failure is Failure.NOT_MASTER
         return delay_s(attempt, jitter=random.random(), searching=searching)
