@@ -20,6 +20,7 @@ from services.broker.pull import Puller
 from services.broker.query import Queries
 from services.broker.queue_offsets import QueueOffsets
 from services.broker.replication.group_sends import GroupSends
+from services.broker.sent_before import SentBefore
 from services.broker.state_log import StateLog
 from services.broker.state_replay import expired_queues, next_offsets, replay
 from services.broker.topic_views import TopicViews
@@ -30,7 +31,7 @@ from shared.state.state import BrokerState
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.delay import TIMER_TOPIC
 from tidemark.formats.hashing import SCHEDULE_TOPIC
-from tidemark.offsets import QueueOffset
+from tidemark.offsets import PhysicalOffset, QueueOffset
 
 
 class Built(NamedTuple):
@@ -142,6 +143,13 @@ def build_with(
         ground.committer,
         delay_levels_ms=config.store.delay_levels_ms,
         group=group_sends(ground),
+        before=SentBefore(
+            index if config.store.index_enabled else None,
+            ground.reader,
+            clock,
+            dispatched=ground.dispatched,
+            written=lambda: PhysicalOffset(ground.positions.get(Slot.WRITTEN)),
+        ),
     )
     consuming = Consuming(
         Foundation(

@@ -40,7 +40,7 @@ from tidemark.formats.record import CRC_PROPERTY_SIZE, Record
 I32_MAX: Final = (1 << 31) - 1
 ACK_TIMEOUT_MS_DEFAULT: Final = 3000
 
-_REQUEST_FIELDS: Final = frozenset({"messages", "ack", "timeout_ms", "make_unique_ids"})
+_REQUEST_FIELDS: Final = frozenset({"messages", "ack", "timeout_ms", "make_unique_ids", "retry"})
 _MESSAGE_FIELDS: Final = frozenset(
     {
         "body",
@@ -83,6 +83,8 @@ class ProduceRequest(NamedTuple):
     timeout_ms: int
     delays: list[Delay | None] | None = None
     """One per message; None: no message waits."""
+    retry: bool = False
+    """It was sent before, outcome unknown: what of it is in the log is not stored again."""
 
 
 class Rules(NamedTuple):
@@ -137,6 +139,7 @@ def parse_produce(
             f"make_unique_ids must be true or false, not {shown(makes_ids)}. Nothing was stored.",
             field="make_unique_ids",
         )
+    retry = _retry(fields.get("retry"), raw_messages)
     make = None if makes_ids is False else make_unique_id
     entries: list[WireMessage] = []
     picks: list[Pick] = []
@@ -157,7 +160,27 @@ def parse_produce(
             else whole_number(timeout_ms, "timeout_ms", 1, ACK_TIMEOUT_MS_MAX)
         ),
         delays=delays if any(delays) else None,
+        retry=retry,
     )
+
+
+def _retry(value: object, raw_messages: Sequence[object]) -> bool:
+    """Whether the request says that it is sent again. Raises BadRequest."""
+    if value is None or value is False:
+        return False
+    if value is not True:
+        raise BadRequest(
+            f"retry must be true or false, not {shown(value)}. Nothing was stored.", field="retry"
+        )
+    for index, message in enumerate(raw_messages):
+        if isinstance(message, Mapping) and message.get("unique_id") is None:
+            raise BadRequest(
+                f"messages[{index}] has no unique_id, and retry finds messages by theirs. "
+                "Nothing was stored.",
+                "Choose an id for every message before its first send, and repeat it.",
+                field=f"messages[{index}].unique_id",
+            )
+    return True
 
 
 def _common(picks: list[Pick]) -> int | list[Pick] | None:

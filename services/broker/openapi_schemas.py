@@ -243,6 +243,15 @@ def schemas(rules: Rules) -> dict[str, Schema]:
                     "enum": [*(level.value for level in AckLevel), None],
                     "description": f"Level to wait for; default {_default_level(rules)}.",
                 },
+                "retry": or_null(
+                    {
+                        "type": "boolean",
+                        "description": "true: it was sent before, and its outcome is unknown. "
+                        "Messages whose unique_id is in the log's last ten minutes are not stored "
+                        "again; the answer tells their old places. Every message needs its "
+                        "unique_id then.",
+                    }
+                ),
                 "make_unique_ids": or_null(
                     {
                         "type": "boolean",

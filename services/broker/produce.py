@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgpack
 
@@ -25,6 +25,7 @@ from services.broker.messages import AckLevel, Pick, ProduceRequest
 from services.broker.metrics import SIZE_BUCKETS, BrokerMetrics
 from services.broker.replication.group_sends import GroupSends
 from services.broker.replication.promises import Promise
+from services.broker.sent_before import SentAgain, SentBefore, unique_ids_of, without
 from services.broker.topics import Topics
 from tidemark.clock import Clock
 from tidemark.errors import (
@@ -37,8 +38,13 @@ from tidemark.errors import (
     TidemarkError,
 )
 from tidemark.formats import batch, hosts, ids, properties, twins
+from tidemark.formats.delay import TIMER_TOPIC
+from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.formats.hosts import Host
 from tidemark.formats.runs import Run
+from tidemark.offsets import PhysicalOffset
+
+T = TypeVar("T")
 
 COPIES: Final = 1
 """Of a node alone."""
@@ -131,7 +137,24 @@ def _unique_id(raw: bytes | memoryview) -> str | None:
     return None if found is None else properties.text(found)
 
 
-def _stopped(sent: Sent) -> AckTimeout:
+def _rest(request: ProduceRequest, present: frozenset[int]) -> ProduceRequest:
+    """What of a repeated request is not stored yet."""
+
+    def left(values: list[T]) -> list[T]:
+        return [value for number, value in enumerate(values) if number not in present]
+
+    picks, delays = request.picks, request.delays
+    delays = None if delays is None else left(delays)
+    return request._replace(
+        entries=without(request.entries, present),
+        message_count=request.message_count - len(present),
+        picks=left(picks) if isinstance(picks, list) else picks,
+        delays=delays if delays is not None and any(delays) else None,
+        retry=False,
+    )
+
+
+def _stopped(sent: Sent | SentAgain) -> AckTimeout:
     """What a sender is told whose messages are appended on a node that ends before their level is
     reached. Not that it does not serve: that says nothing was stored, and clients send again."""
     results = sent.results()
@@ -182,10 +205,13 @@ class Sends:
         committer: Committer | None = None,
         delay_levels_ms: Sequence[int] = (),
         group: GroupSends | None = None,
+        before: SentBefore | None = None,
     ) -> None:
         """committer: of a pooled log; without one, what is appended is in the file at once.
         delay_levels_ms: [0] is the delay of level 1. group: of a master; None: the node is alone.
+        before: knows what repeated sends have stored already; None: nobody does.
         """
+        self._before = before
         self._append = append
         self._flusher = flusher
         self._committer = committer
@@ -202,14 +228,20 @@ class Sends:
         self._put_duration = {level: metrics.put_duration.labels(level.value) for level in AckLevel}
         self._put_ok = metrics.put_results.labels("ok").inc
 
-    async def send(self, topic: str, request: ProduceRequest, born_host: Host) -> Sent:
+    async def send(self, topic: str, request: ProduceRequest, born_host: Host) -> Sent | SentAgain:
         """Store all messages of the request or none; wait for its level.
 
-        Raises NotEnoughReplicas and DelayOutOfRange before anything is stored, AckTimeout after
-        everything is, also if the node stops before the level is reached.
+        Of one that is repeated those that are not stored yet. Raises NotEnoughReplicas and
+        DelayOutOfRange before anything is stored, AckTimeout after everything is, also if the node
+        stops before the level is reached.
         """
+        if request.retry and self._before is not None:
+            return await self._send_again(self._before, topic, request, born_host)
+        return await self._send(topic, request, born_host)
+
+    async def _send(self, topic: str, request: ProduceRequest, born_host: Host) -> Sent:
         started = self._clock.monotonic()
-        entries, message_count, picks, asked, timeout_ms, delays = request
+        entries, message_count, picks, asked, timeout_ms, delays, _ = request
         group = self._group
         if group is None:
             level, promised = self._alone(asked), None
@@ -262,6 +294,65 @@ class Sends:
         self._put_ok()
         return sent
 
+    async def _send_again(
+        self, before: SentBefore, topic: str, request: ProduceRequest, born_host: Host
+    ) -> SentAgain:
+        """Append what is missing; answer when all of it has reached the level."""
+        deadline = self._clock.monotonic() + request.timeout_ms / 1000
+        group, asked = self._group, request.ack
+        promised = None if group is None else group.admit(asked)
+        level = self._alone(asked) if promised is None else promised.level
+        await self._topics.for_sending(topic)  # before the look: nothing is awaited behind it
+        unique_ids = unique_ids_of(request.entries)
+        waiting = () if request.delays is None else (SCHEDULE_TOPIC, TIMER_TOPIC)
+        found = before.find((topic, *waiting), unique_ids)
+        present = frozenset(n for n, unique_id in enumerate(unique_ids) if unique_id in found)
+        fresh: list[dict[str, Any]] = []
+        copies = COPIES
+        if len(present) < len(unique_ids):
+            sent = await self._send(topic, _rest(request, present), born_host)
+            level, copies, fresh = sent.level, sent.copies, sent.results()
+        results = iter(fresh)
+        answered = SentAgain(
+            level,
+            copies,
+            [
+                found[unique_id].result(unique_id, self._store_host)
+                if n in present
+                else next(results)
+                for n, unique_id in enumerate(unique_ids)
+            ],
+        )
+        if present:
+            end = PhysicalOffset(max(found[unique_ids[n]].end for n in present))
+            await self._wait_for_old(answered, end, deadline, request, promised)
+        return answered
+
+    async def _wait_for_old(
+        self,
+        answered: SentAgain,
+        end: PhysicalOffset,
+        deadline: float,
+        request: ProduceRequest,
+        promised: Promise | None,
+    ) -> None:
+        """Messages that were in the log already, up to end, have to reach the level, too."""
+        group = self._group
+        in_time = True
+        try:
+            if group is not None and promised is not None and promised.by_the_group:
+                in_time = await group.confirmed(end, deadline)
+            elif answered.level is AckLevel.DISK:
+                in_time = await self._flusher.durable(end, deadline)
+        except NotServing as stopping:
+            raise _stopped(answered) from stopping
+        said = None if group is None or promised is None else group.reached(promised)
+        if not in_time or (group is not None and said is None):
+            why = f"{answered.level.value} was not within {request.timeout_ms} ms"
+            raise self._not_reached(why, answered, end, timeout_ms=request.timeout_ms)
+        if said is not None:
+            answered.level, answered.copies = said
+
     def _alone(self, asked: AckLevel | None) -> AckLevel:
         """The level that a send waits for on a node alone. Raises NotEnoughReplicas."""
         if asked is AckLevel.REPLICATED:
@@ -281,7 +372,7 @@ class Sends:
                 f"level {promised.level.value} was not reached before the group or this node's "
                 "part in it changed",
                 sent,
-                appended,
+                appended.end,
             )
         sent.level, sent.copies = said
 
@@ -337,12 +428,14 @@ class Sends:
         if self._committer is not None:
             await self._committer.committed(appended.end)  # before level memory is claimed
         why = f"{sent.level.value} was not within {timeout_ms} ms"
-        return self._not_reached(why, sent, appended, timeout_ms=timeout_ms)
+        return self._not_reached(why, sent, appended.end, timeout_ms=timeout_ms)
 
-    def _not_reached(self, why: str, sent: Sent, appended: Appended, **facts: int) -> AckTimeout:
+    def _not_reached(
+        self, why: str, sent: Sent | SentAgain, end: PhysicalOffset, **facts: int
+    ) -> AckTimeout:
         """What a sender is told whose messages are stored, with the level that is sure."""
         results = sent.results()
-        on_disk = self._group is not None and self._group.is_on_disk(appended.end)
+        on_disk = self._group is not None and self._group.is_on_disk(end)
         level = AckLevel.DISK if on_disk else AckLevel.MEMORY
         return AckTimeout(
             f"{len(results)} messages are stored, level {level.value} is reached, and {why}. The "
