@@ -257,18 +257,24 @@ class Node:
         return self.request_json("GET", url)
 
     def request_json(
-        self, method: str, url: str, body: object = None, *, timeout_s: float = 30.0
+        self,
+        method: str,
+        url: str,
+        body: object = None,
+        *,
+        timeout_s: float = 30.0,
+        headers: Mapping[str, str] | None = None,
     ) -> tuple[int, dict[str, Any]]:
         """Status and decoded JSON of a call with a JSON body; status 0 if nobody answers.
 
-        url: a whole URL, or a path of the API.
+        url: a whole URL, or a path of the API. headers: more of them.
         """
         whole = url if url.startswith("http") else self.api_url + url
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Accept": "application/json"}
+        told = {"Accept": "application/json", **(headers or {})}
         if data is not None:
-            headers["Content-Type"] = "application/json"
-        call = urllib.request.Request(whole, data=data, headers=headers, method=method)
+            told["Content-Type"] = "application/json"
+        call = urllib.request.Request(whole, data=data, headers=told, method=method)
         try:
             with urllib.request.urlopen(call, timeout=timeout_s) as answer:
                 text = answer.read()
