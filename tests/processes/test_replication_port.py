@@ -1,0 +1,202 @@
+"""The replication port under noise, replays and lies: nothing acked, nothing appended, no memory.
+
+``TIDEMARK_FUZZ_SECONDS=60`` is the full minute; the default is short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from services.ha import payloads
+from services.ha.frames import Decoder, Frame, FrameType, encode
+from services.ha.handshake import NONCE_SIZE, Connecting, Identity
+from services.ha.payloads import Ack, Append, Hello
+from tests.processes.test_memory import descriptors, rss_anon
+from tests.processes.test_replication import REPLICATED, make_topic, send_acked
+from tests.support import ha_fuzz
+from tests.support.cluster import Cluster
+from tests.support.node import SMALL_STORE, wait_until
+from tidemark.formats.checkpoint import Slot
+
+SECONDS: Final = float(os.environ.get("TIDEMARK_FUZZ_SECONDS", "5"))
+SEED: Final = int(os.environ.get("TIDEMARK_FUZZ_SEED", str(time.time_ns() % 1_000_000)))
+SOURCES: Final = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+GROWTH_MAX: Final = 4 << 20
+HUGE: Final = (1 << 62) - 1
+
+
+class Port:
+    """The replication port of a node, as an attacker sees it; or a peer, if it knows the secret."""
+
+    def __init__(self, cluster: Cluster, node: str) -> None:
+        self.cluster, self.node = cluster, node
+        self.address = (cluster.hosts[node], cluster.ports[node]["replication"])
+        self.sent = bytearray()
+        """All that the last connection sent."""
+
+    async def write(self, data: bytes, *, source: str = SOURCES[0]) -> None:
+        """Connect, write all of data, and go when the other side closes or nothing comes."""
+        try:
+            reader, writer = await asyncio.open_connection(*self.address, local_addr=(source, 0))
+        except OSError:  # refused while many connections wait: as good as closed
+            return
+        with contextlib.suppress(OSError, TimeoutError):
+            writer.write(data)
+            async with asyncio.timeout(0.05):
+                await reader.read()
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+    async def speak(self, name: str, *said: Frame) -> list[Frame]:
+        """Prove to be ``name``, say frames, and return what is answered until the link ends."""
+        secret = self.cluster.secret_path.read_bytes()
+        size = int(str(SMALL_STORE["commit_log_file_size"]))
+        proof = Connecting(
+            Identity("test", "g0", name, "ab" * 16, size),
+            secret=secret,
+            nonce=os.urandom(NONCE_SIZE),
+            nodes=self.cluster.names,
+            wanted=self.node,
+        )
+        reader, writer = await asyncio.open_connection(*self.address)
+        decoder, heard = Decoder(), list[Frame]()
+        self.sent.clear()
+
+        def write(frame: Frame) -> None:
+            self.sent += encode(frame)
+            writer.write(encode(frame))
+
+        proved = False
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(1.5):
+                while data := await reader.read(65_536):
+                    for frame in decoder.feed(data):
+                        if proved:
+                            heard.append(frame)
+                            continue
+                        step = proof.take(frame)
+                        if step.send is not None:
+                            write(step.send)
+                        if step.peer is not None:
+                            proved = True
+                            for each in said:
+                                write(each)
+        writer.close()
+        assert proved
+        return heard
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as cluster:
+        cluster.start()
+        assert cluster.wait_master() == "n0"
+        cluster.wait_in_sync()
+        make_topic(cluster, "n0")
+        yield cluster
+
+
+def events(cluster: Cluster, node: str, event: str) -> list[dict[str, object]]:
+    lines = cluster.nodes[node].log_text("ha").splitlines()
+    found = [json.loads(line) for line in lines if line.startswith("{")]
+    return [line for line in found if line["event"] == event]
+
+
+@pytest.mark.timeout(SECONDS + 120)
+async def test_noise_costs_a_closed_connection_and_a_line_per_peer_and_minute(
+    cluster: Cluster,
+) -> None:
+    print(f"seed {SEED}; again: TIDEMARK_FUZZ_SEED={SEED} TIDEMARK_FUZZ_SECONDS={SECONDS}")
+    node, epoch = cluster.nodes["n0"], cluster.epoch()
+    port, pid = Port(cluster, "n0"), node.pid("ha")
+    noises = [ha_fuzz.streams(random.Random(f"{SEED} {source}")) for source in SOURCES]
+    for source, noise in zip(SOURCES, noises, strict=True):  # what only the first ones allocate
+        for _ in range(50):
+            await port.write(next(noise), source=source)
+    send_acked(cluster, "n0", "before")
+    before, opened = rss_anon(pid), descriptors(pid)
+    written, until, count = cluster.slot("n0", Slot.WRITTEN), time.monotonic() + SECONDS, 0
+    while time.monotonic() < until:
+        await asyncio.gather(
+            *(
+                port.write(next(noise), source=source)
+                for source, noise in zip(SOURCES, noises, strict=True)
+                for _ in range(4)
+            )
+        )
+        count += 4 * len(SOURCES)
+    grown = rss_anon(pid) - before
+    lines = events(cluster, "n0", "link-refused")
+    minutes = SECONDS / 60 + 1
+    print(f"{count} connections, {len(lines)} lines, memory grew by {grown} bytes")
+    assert cluster.slot("n0", Slot.WRITTEN) - written < 20_000  # state records of the broker's own
+    assert await asyncio.to_thread(send_acked, cluster, "n0", "after") == REPLICATED
+    assert cluster.epoch() == epoch
+    assert cluster.serving() == "n0"
+    assert len(lines) <= len(SOURCES) * minutes
+    assert grown < GROWTH_MAX
+    assert descriptors(pid) <= opened + 4 * len(SOURCES)
+    cluster.compare_logs()
+
+
+def hello(cluster: Cluster, name: str) -> Frame:
+    size = int(str(SMALL_STORE["commit_log_file_size"]))
+    epoch = cluster.epoch()
+    said = Hello("g0", name, "ab" * 16, 1, size, epoch, 0, 0, 0, 0, ())
+    return payloads.frame(epoch, said)
+
+
+async def test_a_peer_that_lies_about_its_end_is_closed_and_counts_for_nothing(
+    cluster: Cluster,
+) -> None:
+    cluster.pause("n1", "ha")  # whom it speaks for cannot object
+    port, epoch = Port(cluster, "n0"), cluster.epoch()
+    confirm = cluster.slot("n0", Slot.CONFIRM)
+    lie = payloads.frame(epoch, Ack(HUGE, HUGE, 0))
+    heard = await port.speak("n1", hello(cluster, "n1"), lie)
+    assert [frame.type for frame in heard] == [FrameType.HELLO_OK]
+    assert cluster.slot("n0", Slot.CONFIRM) - confirm < 20_000
+    assert cluster.nodes["n0"].metric("ha", "tidemark_ha_implausible_acks_total") == 1
+    cluster.resume("n1", "ha")
+    cluster.wait_in_sync()
+    assert await asyncio.to_thread(send_acked, cluster, "n0", "after") == REPLICATED
+
+
+async def test_a_recorded_session_is_refused_when_it_is_played_again(cluster: Cluster) -> None:
+    port = Port(cluster, "n0")
+    heard = await port.speak("n1", hello(cluster, "n1"))
+    assert [frame.type for frame in heard][:1] == [FrameType.HELLO_OK]
+    recorded = bytes(port.sent)
+    up = len(events(cluster, "n0", "link-refused"))
+    for _ in range(5):
+        await port.write(recorded)
+    wait_until(lambda: len(events(cluster, "n0", "link-refused")) > up, "the refusal to be said")
+    assert "wrong-secret" in str(events(cluster, "n0", "link-refused")[-1]["reason"])
+    cluster.wait_in_sync()
+
+
+async def test_bytes_of_an_epoch_that_is_over_are_answered_by_the_one_that_is_promised(
+    cluster: Cluster,
+) -> None:
+    """A recorded APPEND of the first epoch, from somebody who knows the secret."""
+    cluster.restart("n0", "broker")
+    wait_until(lambda: cluster.epoch() == 2, "the second epoch")
+    cluster.wait_master()
+    cluster.wait_in_sync()
+    written = cluster.slot("n1", Slot.WRITTEN)
+    old = payloads.frame(1, Append(1, 0, 0, 0, 1, 4, b"evil"))
+    heard = await Port(cluster, "n1").speak("n0", old)
+    assert payloads.parse(heard[0]) == payloads.Fenced(2)
+    assert cluster.slot("n1", Slot.WRITTEN) - written < 20_000
+    cluster.compare_logs()
