@@ -75,6 +75,7 @@ class HeldStore(LockedStore):
 
     def _found(self, progress: Progress, stopping: Callable[[], bool]) -> Found:
         faults: list[str] = []
+        self.files.make_durable()
         try:
             self.identity = self.files.identity()
             self._finish_intent(stopping)
@@ -88,8 +89,7 @@ class HeldStore(LockedStore):
         confirm = max(self._read(self.files.confirm, faults) or 0, self.published_confirm)
         table = without_bytes_dropped(self._read(self.files.table, faults) or (), end)
         if not faults:
-            promised = 0 if promise is None else promise.promised
-            fault = self._fault(table, first_offset, end, confirm, promised)
+            fault = self._fault(table, first_offset, end, confirm)
             if fault is not None:
                 faults.append(f"{HaltedReplica.code}: {fault}")
         if not faults:
@@ -98,7 +98,8 @@ class HeldStore(LockedStore):
         known = NOTHING if promise is None else promise
         return Found(
             incarnation=NO_INCARNATION if self.identity is None else self.identity.incarnation,
-            promised=known.promised,
+            # An epoch with bytes here was respected, whatever became of the file that says so.
+            promised=max(known.promised, table[-1].epoch if table else 0),
             seen_epoch=known.seen_epoch,
             seen_version=known.seen_version,
             table=table,
@@ -111,12 +112,7 @@ class HeldStore(LockedStore):
         )
 
     def _fault(
-        self,
-        table: tuple[EpochStart, ...],
-        first_offset: int,
-        end: int,
-        confirm: int,
-        promised: int,
+        self, table: tuple[EpochStart, ...], first_offset: int, end: int, confirm: int
     ) -> str | None:
         if end < confirm:
             return f"the log ends at {end}, below {confirm}, which was confirmed"
@@ -126,7 +122,6 @@ class HeldStore(LockedStore):
                 table,
                 first_offset=first_offset,
                 end=end,
-                promised=promised,
                 is_border=lambda offset: _is_border(log_files, offset),
             )
         finally:

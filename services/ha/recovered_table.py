@@ -28,13 +28,12 @@ def contradiction(
     *,
     first_offset: int,
     end: int,
-    promised: int,
     is_border: Callable[[int], bool],
 ) -> str | None:
     """What is wrong, in a sentence; None if nothing is.
 
-    table: without entries above end. promised: the largest epoch promised; 0: none was, the volume
-    belongs to no group yet. is_border: whether a record or a filler begins at an offset of the log.
+    table: without entries above end. is_border: whether a record or a filler begins at an offset of
+    the log. A table without entries contradicts nothing: a store from before the group has none.
     """
     for earlier, later in pairwise(table):
         if later.epoch <= earlier.epoch or later.start <= earlier.start:
@@ -42,10 +41,6 @@ def contradiction(
                 f"epoch {later.epoch} begins at {later.start}, behind epoch {earlier.epoch} at "
                 f"{earlier.start}"
             )
-    if promised == 0:
-        return None
-    if table and table[-1].epoch > promised:
-        return f"epoch {table[-1].epoch} has bytes here, and only {promised} was promised"
     for entry in table:
         if first_offset <= entry.start < end and not is_border(entry.start):
             return f"epoch {entry.epoch} begins at {entry.start}, where no record begins"

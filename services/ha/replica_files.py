@@ -85,6 +85,16 @@ class ReplicaFiles:
         self.table_path = store.epochs_path
         self.table_twin_path = store.epochs_path.with_name(store.epochs_path.name + ".bak")
 
+    def make_durable(self) -> None:
+        """Sync the names of what a killed process wrote; before the first read of a start.
+
+        Else 1. an intent is renamed into place; 2. killed before the sync; 3. the next start sees
+        it and empties the store; 4. the power goes and takes the intent, the store half gone.
+        """
+        self._disk.make_directory(self._directory)
+        self._disk.sync_directory(self._directory)
+        self._disk.sync_directory(self.table_path.parent)
+
     # -- identity -------------------------------------------------------------------------------
 
     def identity(self) -> Identity | None:
