@@ -6,14 +6,17 @@ killed between any two of its steps.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from shared.files.store_dir import Role
 from tests.support.node import Node, wait_until
 from tests.support.scripted_ha import ScriptedHa, scripted_node
-from tidemark.formats.checkpoint import Slot
+from tidemark.formats.checkpoint import NodeRole, Slot
 
 TOPIC = "/v1/topics/orders"
 
@@ -30,7 +33,7 @@ def ha(node: Node) -> Iterator[ScriptedHa]:
         yield made
 
 
-def send(node: Node, text: str, **more: object) -> tuple[int, dict[str, object]]:
+def send(node: Node, text: str, **more: object) -> tuple[int, dict[str, Any]]:
     body = {"messages": [{"body_text": text}], **more}
     return node.request_json("POST", f"{TOPIC}/messages", body)
 
@@ -65,3 +68,250 @@ def test_a_granted_epoch_is_served_and_given_back(node: Node, ha: ScriptedHa) ->
     status, answer = send(node, "second")
     assert (status, answer["code"]) == (421, "not-master")
     wait_slave(node)
+
+
+ANYWHERE = {"Tidemark-Read-From": "any"}
+
+
+def pull(
+    node: Node, offset: int = 0, headers: dict[str, str] | None = None
+) -> tuple[int, dict[str, Any]]:
+    return node.request_json("GET", f"{TOPIC}/queues/0/messages?offset={offset}", headers=headers)
+
+
+def texts(answer: dict[str, Any]) -> list[str]:
+    return [message["body_text"] for message in answer["messages"]]
+
+
+def serve_orders(node: Node, ha: ScriptedHa, epoch: int = 1) -> None:
+    """Everything runs, the broker is the master, the topic is there."""
+    ha.start()
+    node.start("broker", "reput")
+    wait_slave(node)
+    ha.serve(epoch)
+    wait_master(node)
+    assert node.request_json("PUT", TOPIC, {"queues": 1})[0] == 200
+
+
+def test_a_slave_shows_what_is_confirmed_to_who_asks_for_it(node: Node, ha: ScriptedHa) -> None:
+    serve_orders(node, ha)
+    assert send(node, "first")[0] == 200
+    ha.take_back()
+    wait_slave(node)
+    status, answer = pull(node)
+    assert (status, answer["code"], answer["master"]) == (421, "not-master", None)
+    status, answer = pull(node, headers=ANYWHERE)
+    assert (status, texts(answer)) == (200, ["first"])
+    assert node.request_json("GET", "/v1/groups")[0] == 421
+
+
+def test_sends_wait_for_the_group_and_the_outcome_of_those_it_does_not_confirm_is_unknown(
+    node: Node, ha: ScriptedHa
+) -> None:
+    serve_orders(node, ha)
+    ha.holds_confirm = True
+    status, answer = send(node, "unconfirmed")
+    assert (status, answer["code"]) == (504, "ack-timeout")
+    assert answer["ack"] == {"level": "disk", "copies": 1}
+    assert send(node, "disk", ack="disk")[1]["ack"] == {"level": "disk", "copies": 1}
+    status, answer = pull(node)
+    assert (status, texts(answer)) == (200, []), "nobody sees what is not confirmed"
+    ha.holds_confirm = False
+    wait_until(lambda: texts(pull(node)[1]) == ["unconfirmed", "disk"], "both to be shown", 10)
+
+
+def test_a_send_repeated_after_a_failover_is_stored_once(node: Node, ha: ScriptedHa) -> None:
+    serve_orders(node, ha)
+    ha.holds_confirm = True
+    message = {"body_text": "once", "unique_id": "ID-1"}
+    body = {"messages": [message]}
+    status, told = node.request_json("POST", f"{TOPIC}/messages", body)
+    assert status == 504
+    ha.holds_confirm = False
+    ha.take_back()
+    ha.serve(2)
+    wait_master(node)
+    again: dict[str, Any] = {
+        "messages": [message, {"body_text": "new", "unique_id": "ID-2"}],
+        "retry": True,
+    }
+    for _ in range(2):
+        status, answer = node.request_json("POST", f"{TOPIC}/messages", again)
+        assert (status, answer["ack"]) == (200, {"level": "replicated", "copies": 2})
+        first, second = answer["results"]
+        assert first["physical_offset"] == told["results"][0]["physical_offset"]
+        assert (first["queue_offset"], second["queue_offset"]) == (0, 1)
+    wait_until(lambda: texts(pull(node)[1]) == ["once", "new"], "both to be shown, once each", 10)
+
+
+def test_a_lease_past_its_deadline_answers_nothing_until_it_is_renewed(
+    node: Node, ha: ScriptedHa
+) -> None:
+    serve_orders(node, ha)
+    ha.extend(-1)
+    assert send(node, "late")[1]["code"] == "fenced"
+    assert pull(node)[1]["code"] == "fenced"
+    assert not is_primary(node)
+    ha.extend(60_000)
+    assert send(node, "again")[0] == 200
+
+
+def test_below_the_least_set_sends_are_refused_and_reads_go_on(node: Node, ha: ScriptedHa) -> None:
+    serve_orders(node, ha)
+    assert send(node, "first")[0] == 200
+    wait_until(lambda: texts(pull(node)[1]) == ["first"], "it to be shown", 10)
+    ha.publish(Slot.IN_SYNC_SIZE, 1)
+    assert send(node, "alone")[1]["ack"] == {"level": "disk", "copies": 1}
+    end = ha.get(Slot.WRITTEN)
+    status, answer = send(node, "second", ack="replicated")
+    assert (status, answer["code"]) == (503, "not-enough-replicas")
+    ha.publish(Slot.MIN_IN_SYNC, 2)
+    assert send(node, "third")[1]["code"] == "not-enough-replicas"
+    assert ha.get(Slot.WRITTEN) == end, "nothing was appended"
+    assert pull(node)[0] == 200
+
+
+def test_a_planned_switch_holds_sends_and_lets_reads_go_on(node: Node, ha: ScriptedHa) -> None:
+    serve_orders(node, ha)
+    ha.publish(Slot.SENDS_HELD, 1)
+    status, answer = send(node, "held")
+    assert (status, answer["code"], answer["retriable"]) == (503, "switching-over", True)
+    assert pull(node)[0] == 200
+    ha.publish(Slot.SENDS_HELD, 0)
+    assert send(node, "again")[0] == 200
+
+
+def test_the_append_lock_comes_back_within_a_tenth_of_a_second(node: Node, ha: ScriptedHa) -> None:
+    serve_orders(node, ha)
+    assert send(node, "first")[0] == 200
+    ha.fence()
+    started = time.monotonic()
+    ha.wait_append_lock()
+    took_s = time.monotonic() - started
+    assert took_s < 0.25, f"{took_s:.3f} s, with two more processes on the same cores"
+
+
+def test_many_epochs_one_after_another_go_on_with_queue_offsets(node: Node, ha: ScriptedHa) -> None:
+    serve_orders(node, ha)
+    for epoch in range(1, 8):
+        if epoch > 1:
+            ha.take_back()
+            ha.serve(epoch)
+            wait_master(node)
+        status, answer = send(node, f"of {epoch}")
+        assert (status, answer["results"][0]["queue_offset"]) == (200, epoch - 1)
+    wait_until(lambda: len(texts(pull(node)[1])) == 7, "all to be shown", 10)
+
+
+@pytest.mark.parametrize(
+    "moment", ["granted", "took-lock", "serving", "recorded", "confirmed", "fenced"]
+)
+def test_a_broker_killed_at_any_step_leaves_a_log_that_the_next_start_goes_on_with(
+    node: Node, ha: ScriptedHa, moment: str
+) -> None:
+    serve_orders(node, ha)
+    assert send(node, "before")[0] == 200
+    ha.take_back()
+    wait_slave(node)
+    nonce = ha.get(Slot.BROKER_NONCE)
+    ha.grant(2)
+    match moment:
+        case "took-lock":
+            generation = ha.get(Slot.GENERATION)
+            wait_until(lambda: ha.get(Slot.GENERATION) > generation, "recovery", 10)
+        case "serving":
+            wait_until(lambda: ha.get(Slot.SERVING_EPOCH) == 2, "serving", 10)
+        case "recorded" | "confirmed" | "fenced":
+            wait_until(lambda: ha.get(Slot.EPOCH_RECORD_END) > 0, "the epoch record", 10)
+    if moment in ("confirmed", "fenced"):
+        ha.follow_in_thread()
+        wait_master(node)
+    if moment == "fenced":
+        ha.fence()
+    node.kill("broker")
+    ha.take_back()
+    node.start("broker")
+    ha.wait_nonce(other_than=nonce)
+    ha.serve(3)
+    wait_master(node)
+    assert send(node, "after")[0] == 200
+    wait_until(lambda: texts(pull(node)[1]) == ["before", "after"], "both to be shown", 10)
+
+
+def test_a_broker_goes_on_while_ha_is_gone_and_stops_answering_at_the_deadline(
+    node: Node, ha: ScriptedHa
+) -> None:
+    serve_orders(node, ha)
+    ha.extend(1500)
+    slots = ha.slots
+    ha.holds_confirm = True
+    assert send(node, "disk", ack="disk")[0] == 200
+    wait_until(lambda: send(node, "late", ack="disk")[1].get("code") == "fenced", "the deadline", 5)
+    assert slots.get(Slot.SERVING_EPOCH) == 1, "the append lock is given back when ha says so"
+
+
+def test_a_grant_to_another_start_or_of_an_epoch_served_before_is_void(
+    node: Node, ha: ScriptedHa
+) -> None:
+    serve_orders(node, ha)
+    ha.take_back()
+    wait_slave(node)
+    for epoch, nonce in ((1, None), (2, ha.get(Slot.BROKER_NONCE) + 2)):
+        ha.grant(epoch, nonce=nonce)
+        ha.fence()
+        ha.wait_append_lock()
+        assert ha.get(Slot.SERVING_EPOCH) == 0
+        ha.follow()
+    wait_slave(node)
+
+
+def test_a_node_that_is_to_be_emptied_ends_broker_and_reput(node: Node, ha: ScriptedHa) -> None:
+    serve_orders(node, ha)
+    ha.take_back()
+    wait_slave(node)
+    ha.publish(Slot.ROLE, NodeRole.RESYNC)
+    ha.ring()
+    for role in ("broker", "reput"):
+        assert node.wait_exit(role) == 1
+        assert "restart-needed" in node.log_text(role)
+    # Both bytes are ha's now: their next start waits.
+    held = [ha.directory.lock(Role.BROKER), ha.directory.lock(Role.REPUT)]
+    node.start("broker", "reput")
+    wait_until(
+        lambda: [each["code"] for each in node.ready().get("reasons", [])] == ["waiting-for-store"],
+        "the broker to wait",
+        20,
+    )
+    for lock in held:
+        lock.release()
+    ha.publish(Slot.ROLE, NodeRole.FOLLOWER)
+    wait_slave(node)
+
+
+def test_a_group_goes_on_behind_a_failover_with_a_new_generation(
+    node: Node, ha: ScriptedHa
+) -> None:
+    serve_orders(node, ha)
+    assert node.request_json("PUT", "/v1/groups/billing", {"start": "first"})[0] == 200
+    assert send(node, "first")[0] == 200
+    assert send(node, "second")[0] == 200
+    member = "/v1/groups/billing/members/m"
+    subscribe = {"subscriptions": [{"topic": "orders"}]}
+    status, joined = node.request_json("POST", member, subscribe)
+    assert (status, joined["generation"] >> 32) == (200, 1)
+    commit = {
+        "member": "m",
+        "generation": joined["generation"],
+        "offsets": [{"topic": "orders", "queue": 0, "offset": 1}],
+        "ack": "disk",
+    }
+    assert node.request_json("POST", "/v1/groups/billing/offsets", commit)[0] == 200
+    ha.take_back()
+    ha.serve(2)
+    wait_master(node)
+    status, _ = node.request_json("POST", "/v1/groups/billing/offsets", commit)
+    assert status != 200, "a generation of before the failover never fits"
+    status, joined = node.request_json("POST", member, subscribe)
+    assert (status, joined["generation"] >> 32) == (200, 2)
+    status, told = node.request_json("GET", "/v1/groups/billing/offsets")
+    assert told["offsets"] == [{"topic": "orders", "queue": 0, "offset": 1}]
