@@ -20,6 +20,10 @@ from tidemark.formats.hosts import Host
 ENV_PREFIX: Final = "TIDEMARK_BROKER_"
 
 
+COPIED_SIZE_MAX: Final = 7 << 20
+"""Bytes of one body in a group; with its properties it fits into what is in flight to a slave."""
+
+
 @dataclasses.dataclass(frozen=True)
 class BrokerConfig:
     """How one broker runs."""
@@ -215,6 +219,11 @@ class BrokerConfig:
         if file_size < 4096:
             raise ValueError(f"store.commit_log_file_size is {file_size}, less than 4096 bytes")
         check_confirmed_or_alone(self.store, self.cluster)
+        if self.cluster.grouped and self.message_size_max > COPIED_SIZE_MAX:
+            raise ValueError(
+                f"message_size_max is {self.message_size_max}; in a group {COPIED_SIZE_MAX} is the "
+                "limit: a slave acknowledges whole records, and takes 8 MiB ahead of them"
+            )
         if self.request_size_max < self.message_size_max:
             raise ValueError(
                 f"request_size_max ({self.request_size_max}) is below message_size_max "
