@@ -38,6 +38,8 @@ PUBLISHED: Final[dict[Slot, str]] = {
     Slot.ROLE: "promote-10",
 }
 """Those that are a publication in the page, of the broker and, at last, of ha."""
+SENDS: Final = "services.broker.replication.group_sends"
+CALLERS_MAX: Final = 6
 _MS: Final = 1000
 
 
@@ -86,7 +88,7 @@ def _install_steps(page: FaultPage) -> None:
 
     def may_answer_and_stop(*arguments: Any, **named: Any) -> bool:
         answer = may_answer(*arguments, **named)
-        if answer and page.get(Fault.STOP_BEFORE_ANSWER):
+        if answer and page.get(Fault.STOP_BEFORE_ANSWER) and _releases_sends():
             page.set(Fault.STOP_BEFORE_ANSWER, 0)
             os.kill(os.getpid(), signal.SIGSTOP)
         return answer
@@ -113,6 +115,18 @@ def _install_promotion(page: FaultPage) -> None:
 
     Carrier._carry_out = carry_out_after_step  # type: ignore[method-assign]
     Positions.publish = publish_after_step  # type: ignore[method-assign]
+
+
+def _releases_sends() -> bool:
+    """Whether the answer that may leave now is a send's: reads ask the same question."""
+    frame = sys._getframe(1)
+    for _ in range(CALLERS_MAX):
+        if frame.f_globals.get("__name__") == SENDS:
+            return True
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return False
 
 
 def come_to(page: FaultPage, step: str) -> None:

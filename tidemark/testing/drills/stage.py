@@ -165,6 +165,10 @@ class Stage:
 
         return await self.finder.until(known, "a send to be acknowledged", timeout_s)
 
+    def gap_since(self, began: float) -> float:
+        """The longest time without an ack from a moment until now [s]."""
+        return self.ledger.longest_gap(began, time.monotonic())
+
     async def pass_time(self, seconds: float) -> None:
         """Let load go on for a while: the fault itself lasts that long."""
         began = time.monotonic()

@@ -26,7 +26,7 @@ TOPIC: Final = "drill"
 MSGPACK: Final = "application/msgpack"
 HEADERS: Final = {"Content-Type": MSGPACK, "Accept": MSGPACK}
 PAUSE_S: Final = 0.05
-GIVE_UP_S: Final = 30.0
+GIVE_UP_S: Final = 10.0
 """A repetition that is not answered so long after the end stays unknown."""
 NOT_MASTER: Final = 421
 PULL_WAIT_MS: Final = 500
@@ -98,15 +98,13 @@ class Workload:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.stop_producing()
+        self._end_soon()
+        await asyncio.gather(*self._producers, return_exceptions=True)
         for task in self._consumers:
             task.cancel()
-        ended = await asyncio.gather(*self._consumers, return_exceptions=True)
+        await asyncio.gather(*self._consumers, return_exceptions=True)
         assert self._session is not None
         await self._session.close()
-        for error in ended:
-            if isinstance(error, Exception):
-                raise error
 
     def pause(self) -> None:
         """Send nothing more until ``resume``; requests on their way end as they end."""
@@ -124,11 +122,14 @@ class Workload:
                 await asyncio.sleep(PAUSE_S)
 
     async def stop_producing(self) -> None:
-        """Let every producer finish the request in hand, repetitions included, for 30 s."""
+        """Let every producer finish the request in hand, repetitions included, for 10 s."""
+        self._end_soon()
+        await asyncio.gather(*self._producers)
+
+    def _end_soon(self) -> None:
         self._give_up_at = time.monotonic() + GIVE_UP_S
         self._stop.set()
         self._running.set()
-        await asyncio.gather(*self._producers)
 
     async def acked(self, more: int, timeout_s: float = 30.0) -> None:
         """Wait until so many more messages are acked. Raises TimeoutError."""
@@ -153,6 +154,7 @@ class Workload:
                 await asyncio.sleep(PAUSE_S)
 
     def _raise_what_failed(self) -> None:
+        """A producer or consumer that met what it does not know ends the drill."""
         for task in (*self._producers, *self._consumers):
             if task.done() and not task.cancelled() and (error := task.exception()):
                 raise error

@@ -28,18 +28,24 @@ FAILOVERS: Final = 50
 )
 async def kill_master(stage: Stage) -> None:
     """The same replica goes on, in the next epoch, without waiting for the lease."""
+    gaps = []
     for services in (("broker",), ()):
         master, epoch = await stage.master(), stage.epoch
         await stage.load.acked(50)
-        stage.mark()
+        at = stage.mark()
         stage.group.kill(master, *services, again=True)
         await stage.acked_again(20)
+        gaps.append(stage.gap_since(at))
         now = await stage.master()
         stage.check(stage.epoch > epoch, f"the epoch is still {epoch}")
         what = " and ".join(services) or "all processes"
-        stage.note(f"{what} of {master} killed: {now} is master in epoch {stage.epoch}")
+        stage.note(
+            f"{what} of {master} killed: {now} is master in epoch {stage.epoch}, "
+            f"{gaps[-1]:.2f} s without an ack"
+        )
         await stage.in_sync()
         await stage.load.acked(50)
+    stage.restored_s = max(gaps)
 
 
 @drill(
@@ -217,7 +223,7 @@ async def fifty_failovers(stage: Stage) -> None:
         if number % 2:
             await stage.successor(master, 20)
         await stage.acked_again(20)
-        gaps.append(stage.ledger.longest_gap(at, stage.ledger.requests[-1].ended_at))
+        gaps.append(stage.gap_since(at))
         stage.group.start(master)
         epochs.append(stage.epoch)
         await stage.in_sync()

@@ -34,7 +34,7 @@ async def switchover(stage: Stage) -> None:
         stage.check(status == 200, f"switchover at {master} was answered {status} {answer}")
         await stage.successor(master, 10)
         await stage.acked_again(10)
-        gaps.append(stage.ledger.longest_gap(at, stage.ledger.requests[-1].ended_at))
+        gaps.append(stage.gap_since(at))
         stage.check(stage.epoch > epoch, f"the epoch is still {epoch}")
     stage.restored_s = max(gaps)
     gaps.sort()
@@ -69,6 +69,6 @@ async def rolling_restart(stage: Stage) -> None:
             await asyncio.sleep(1.0)
             await stage.acked_again(20)
             await stage.in_sync()
-            gaps.append((stage.ledger.longest_gap(at, stage.ledger.requests[-1].ended_at), name))
+            gaps.append((stage.gap_since(at), name))
     stage.restored_s = max(gaps)[0]
     stage.note(", ".join(f"{name} {gap:.2f} s" for gap, name in gaps))

@@ -40,7 +40,7 @@ async def crash_at_promotion(stage: Stage) -> None:
             stage.group.nodes[slave].faults.disarm()
         stage.group.start(master)
         await stage.acked_again(30)
-        gaps.append((stage.ledger.longest_gap(at, stage.ledger.requests[-1].ended_at), step))
+        gaps.append((stage.gap_since(at), step))
         await stage.in_sync()
     stage.restored_s = max(gaps)[0]
     stage.note(

@@ -1,0 +1,47 @@
+"""``tidemark drill``: fault drills on a group of real processes, made for them on this machine.
+
+The drills themselves are ``tidemark.testing.drills``, which stands above the commands: this one
+becomes that program.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from tidemark.cli.output import expected_errors
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--list", "listing", is_flag=True, help="Name all drills, and do nothing.")
+@click.option("--all", "everything", is_flag=True, help="Run all of them: about half an hour.")
+@click.option("--seed", type=int, help="Of everything that is random; any by default.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("drills"),
+    show_default=True,
+    help="Directory of the stores, the logs and the report; what is in it is replaced.",
+)
+@expected_errors
+def drill(
+    names: tuple[str, ...], listing: bool, everything: bool, seed: int | None, out: Path
+) -> None:
+    """Break a group of nodes on purpose, under load, and say what was lost.
+
+    \b
+    NAME is a drill's name or number (--list). Touches no running node: it starts groups
+    of its own. As root it puts every node into a network namespace, and can cut them apart;
+    otherwise drills that need that are left out.
+    """
+    if not names and not listing and not everything:
+        raise click.UsageError("Name a drill, or use --list or --all.")
+    arguments = [*(("--list",) if listing else ()), *(("--all",) if everything else ())]
+    if seed is not None:
+        arguments += ["--seed", str(seed)]
+    command = [sys.executable, "-m", "tidemark.testing.drills", *arguments, "--out", str(out)]
+    os.execv(sys.executable, [*command, *names])
