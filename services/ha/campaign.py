@@ -73,6 +73,18 @@ def taken(lease: Lease, own: Own, epoch: int) -> Lease:
     )
 
 
+def lease_over(own: Own) -> bool:
+    """Whether the lease is released, has run out, or is this volume's own."""
+    session = own.session
+    unchanged_ms = session.unchanged_ms(own.now_ms)
+    if session.stored is None or session.backwards or unchanged_ms is None:
+        return False
+    holder = session.stored.lease.holder
+    if holder is None or holder.member == own.member:
+        return True
+    return unchanged_ms >= own.times.lease_ms
+
+
 class Patience:
     """When a replica that may take the lease begins to."""
 
@@ -122,9 +134,13 @@ class Campaign:
         *,
         won: Callable[[Lease], None],
         lost: Callable[[str], None],
+        forced: bool = False,
     ) -> None:
-        """Following is over. won, lost: called once, with the lease as it is or why it was lost."""
-        self._own, self._promises = own, promises
+        """Following is over. won, lost: called once, with the lease as it is or why it was lost.
+
+        forced: an operator makes this replica the only member, whatever it lacks.
+        """
+        self._own, self._promises, self._forced = own, promises, forced
         self._won, self._lost = won, lost
         self._stage = _Stage.SETTLING
         self._asked = False
@@ -170,13 +186,20 @@ class Campaign:
             self._end(f"the lease could not be read: {session.reason or event.outcome.value}")
             return
         unchanged_ms = session.unchanged_ms(own.now_ms) or 0
-        if claim(stored.lease, own, unchanged_ms) is None:
+        if not self._forced and claim(stored.lease, own, unchanged_ms) is None:
             self._end("the lease is not to be had")
+            return
+        if self._forced and not lease_over(own):
+            self._end("the lease has not run out")
             return
         # Above everything that was ever promised or given up, so that it means this term alone.
         epoch = max(stored.lease.epoch, session.given_up, self._promises.highest) + 1
         self._stage = _Stage.WRITING
-        own.out.put(*session.propose(taken(stored.lease, own, epoch), own.now_ms))
+        wanted = taken(stored.lease, own, epoch)
+        if self._forced:
+            version = stored.lease.in_sync_version + 1
+            wanted = wanted._replace(in_sync=(own.member,), in_sync_version=version)
+        own.out.put(*session.propose(wanted, own.now_ms))
 
     def _written(self, settled: Settled) -> None:
         session = self._own.session

@@ -8,6 +8,7 @@ an epoch is promised. Step after: the log's thread copies (effect Copy), the mas
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from services.ha.effects import Cut, Publish, Resync, Settle
@@ -37,8 +38,13 @@ class Master(NamedTuple):
 class Following:
     """The slave's part of one start of ha."""
 
-    def __init__(self, own: Own, peers: Peers, promises: Promises) -> None:
+    def __init__(
+        self, own: Own, peers: Peers, promises: Promises, random: Callable[[], float]
+    ) -> None:
+        """random: for the lease session of a new incarnation."""
         self._own, self._peers, self._promises = own, peers, promises
+        self._random = random
+        self._emptied: Done | None = None
         self.master: Master | None = None
         self.link: SlaveLink | None = None
         self._settling = False
@@ -73,6 +79,7 @@ class Following:
     def tick(self) -> None:
         """Begin where nothing is begun, end what is dead."""
         own = self._own
+        self._renew()
         if self.link is not None:
             if self.link.dead(own.now_ms):
                 self.leave("nothing heard from the master")
@@ -86,8 +93,8 @@ class Following:
         master = self.master
         if master is None or self._promises.pending or master.epoch != self._promises.promised:
             return
-        peer = self._peers.by_node[master.node]
-        if peer.link is not None and peer.link != self._tried:
+        peer = self._peers.by_node.get(master.node)
+        if peer is not None and peer.link is not None and peer.link != self._tried:
             self._begin(master, peer.link)
 
     def down(self, link: int, reason: str) -> None:
@@ -243,12 +250,26 @@ class Following:
         self.tick()
 
     def _resynced(self, done: Done) -> None:
-        own = self._own
-        own.incarnation, own.table = done.incarnation, ()
+        self._emptied = done
+        self._own.session.abandon()
+        self._renew()
+
+    def _renew(self) -> None:
+        """Go on as the new member, once the old one's last request to the lease is answered."""
+        own, done = self._own, self._emptied
+        if done is None or not own.session.free:
+            return
+        self._emptied = None
+        own.renew_identity(done.incarnation, self._random)
+        own.table = ()
         own.first_offset = own.end = own.durable = own.confirm = done.end
-        own.say("resynced", "The store is empty, under a new incarnation", offset=done.end)
-        own.happen(Happening.RESYNCED)
         own.halted = None
+        own.alarms.clear()
+        own.say("resynced", "The store is empty, under a new incarnation", offset=done.end)
+        # Every connection was made under the old name.
+        self._peers.close_all("this node has a new incarnation")
+        self.master = None
+        own.happen(Happening.RESYNCED)
         own.out.put(Publish(((Slot.CONFIRM, own.confirm), (Slot.ROLE, NodeRole.FOLLOWER))))
 
     def published(self) -> None:

@@ -12,10 +12,18 @@ is published before: the record of an older epoch must not be answered by it. St
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Final
 
 from services.ha.confirm import ConfirmOffset
-from services.ha.effects import Grant, PersistTable, Publish, ReleaseAppendLock
+from services.ha.effects import (
+    Grant,
+    PersistTable,
+    Publish,
+    ReleaseAppendLock,
+    TakeAppendLock,
+)
+from services.ha.events import Done
 from services.ha.failover import Happening
 from services.ha.in_sync import InSync
 from services.ha.lease.session import Settled
@@ -25,12 +33,27 @@ from services.ha.own import Own, with_entry
 from services.ha.payloads import Ack, Hello, Promise, PromiseOk, PromisePurpose
 from services.ha.peers import Incoming, Peers
 from services.ha.promises import Promises
+from services.ha.switchover import Switchover
 from tidemark.formats.checkpoint import NodeRole, Slot
 from tidemark.formats.epochs import EpochStart
 from tidemark.offsets import Epoch, PhysicalOffset
 
 PROMISE_AGAIN_MS: Final = 1000
 """A node that has not answered PROMISE is asked again."""
+
+
+class _Lock(Enum):
+    """Whose the append lock is."""
+
+    OWN = "own"
+    GIVING = "giving"
+    GIVEN = "given"
+    """The broker may take it."""
+    TAKING = "taking"
+
+
+def _nothing() -> None:
+    """What follows the append lock's return when nothing does."""
 
 
 class Mastership:
@@ -57,10 +80,9 @@ class Mastership:
         self.links: dict[int, MasterLink] = {}
         self.opened = False
         self.over = False
-        self.lock_given = False
-        """The append lock is the broker's, or on its way to it."""
-        self._lock_free = False
-        """It is the broker's to take."""
+        self.switch: Switchover | None = None
+        self._lock = _Lock.OWN
+        self._then_taken: Callable[[], None] = _nothing
         self.granted: int | None = None
         """Nonce of the broker's start that serves the epoch."""
         self.serving = False
@@ -86,6 +108,16 @@ class Mastership:
         own = self._own
         return MasterLog(own.table, own.first_offset, own.end, self.confirm.value)
 
+    def fit_targets(self, peers: Peers) -> list[Member]:
+        """Slaves that could take over now, the one with most of the log first."""
+        counted = []
+        for link in self.links.values():
+            told = peers.fresh(link.peer.node)
+            trouble = told is not None and told.facts.get("trouble")
+            if link.peer in self.in_sync.published and link.counts is not None and not trouble:
+                counted.append((-link.counts, link.peer))
+        return [member for _, member in sorted(counted)]
+
     # What happens
 
     def sensed(self) -> None:
@@ -93,6 +125,8 @@ class Mastership:
         own, sensed = self._own, self._own.sensed
         if self.granted is None:
             self._grant()
+            return
+        if self.switch is not None and self.switch.fenced:
             return
         if sensed.broker_nonce != self.granted:
             self._depose("the broker that served the epoch is gone")
@@ -103,6 +137,8 @@ class Mastership:
             own.end = max(own.end, sensed.written)
             own.durable = max(own.durable, sensed.flushed)
             self.turn()
+            if self.switch is not None:
+                self.switch.turn()
         elif self.serving:
             self._depose("the broker has stopped serving the epoch")
 
@@ -151,6 +187,8 @@ class Mastership:
             own.count.implausible_acks += 1
         self._judge(link)
         self.turn()
+        if self.switch is not None:
+            self.switch.turn()
 
     def promised(self, node: str, answer: PromiseOk) -> None:
         """A node respects the epoch."""
@@ -186,8 +224,11 @@ class Mastership:
         self.in_sync.expire(now)
         self._announce()
         self._grant()
-        self._write_lease()
+        if self.switch is None or not self.switch.releasing:
+            self._write_lease()
         self.turn()
+        if self.switch is not None:
+            self.switch.tick()
         self._publish(Slot.NEEDED_FROM, self._needed_from())
 
     def turn(self) -> None:
@@ -218,6 +259,25 @@ class Mastership:
             self._peers.close(incoming.link, reason)
         self._early.clear()
         self._own.session.abandon()
+        if self.switch is not None:
+            self.switch.deposed(reason)
+
+    def take_lock(self, then: Callable[[], None]) -> None:
+        """Have the append lock back; then is called with the log's end fixed, maybe at once.
+
+        Called again meanwhile, only the last one is.
+        """
+        self._then_taken = then
+        if self._lock is _Lock.OWN:
+            then()
+        elif self._lock is not _Lock.TAKING:
+            self._lock = _Lock.TAKING
+            self._own.out.ask(TakeAppendLock, self._taken)
+
+    def _taken(self, done: Done) -> None:
+        self._lock = _Lock.OWN
+        self._own.end, self._own.durable = done.end, done.durable
+        self._then_taken()
 
     # Steps 4 to 7
 
@@ -237,7 +297,7 @@ class Mastership:
         if self.over:
             return
         self._ready = True
-        self.lock_given = True
+        self._lock = _Lock.GIVING
         own.out.ask(ReleaseAppendLock, lambda _: self._released())
         early, self._early = self._early, []
         for incoming, hello in early:
@@ -246,12 +306,13 @@ class Mastership:
         self._announce()
 
     def _released(self) -> None:
-        self._lock_free = True
+        if self._lock is _Lock.GIVING:
+            self._lock = _Lock.GIVEN
         self._grant()
 
     def _grant(self) -> None:
         own = self._own
-        if not self._lock_free or self.granted is not None or self.over:
+        if self._lock is not _Lock.GIVEN or self.granted is not None or self.over:
             return
         if not own.broker_serves or self._deadline_ms is None:
             return
@@ -295,7 +356,7 @@ class Mastership:
         if not own.broker_serves:
             return  # a node that serves nobody must not keep the lease
         lease = session.stored.lease
-        wanted = self.in_sync.wanted(now)
+        wanted = self.in_sync.wanted(now) if self.switch is None else None
         if wanted is not None:
             change = lease._replace(in_sync=wanted, in_sync_version=lease.in_sync_version + 1)
             own.out.put(*session.propose(change, now))

@@ -192,6 +192,13 @@ class Own:
         if self.alarms.pop(event, None) is not None:
             self.out.put(Note(logging.INFO, event, f"{event} is over", {}, alarm=False))
 
+    def renew_identity(self, incarnation: str, random: Callable[[], float]) -> None:
+        """The volume was emptied: it is another member from now on, with a lease session of its
+        own; nothing of the old one's may be under way."""
+        assert self.session.free
+        self.incarnation = incarnation
+        self.session = LeaseSession(self.holder, self.times, self.session.seen, random)
+
     def note_confirm(self, confirm: int) -> None:
         """So much is known to be confirmed: what is on the own disk of it is the checkpoint."""
         self.confirm = max(self.confirm, min(confirm, self.durable))

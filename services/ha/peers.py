@@ -46,6 +46,7 @@ class Peer:
         "retry_ms",
         "status",
         "status_ms",
+        "tried",
         "version",
     )
 
@@ -65,6 +66,8 @@ class Peer:
         self.asked_ms: int | None = None
         self.status: StatusOk | None = None
         self.status_ms: int | None = None
+        self.tried = False
+        """A connection to it was refused or lost."""
         self.reason = "not asked yet"
         """Why there is no connection."""
 
@@ -77,6 +80,7 @@ class Peers:
         self.by_node = {node: Peer(node) for node in own.others}
         self.incoming: dict[int, Incoming] = {}
         self._outgoing: dict[int, Peer] = {}
+        self._began_ms: int | None = None
 
     # Connections
 
@@ -111,7 +115,7 @@ class Peers:
             known.closing = None
         else:
             return
-        known.reason = reason or "connection lost"
+        known.tried, known.reason = True, reason or "connection lost"
         known.retry_ms = self._own.now_ms + known.pause_ms
 
     def close(self, link: int, reason: str) -> None:
@@ -122,6 +126,11 @@ class Peers:
             known.link, known.closing, known.reason = None, link, reason
             known.retry_ms = self._own.now_ms + known.pause_ms
         self._own.out.put(Close(link, reason))
+
+    def close_all(self, reason: str) -> None:
+        """Close every connection."""
+        for link in (*self._outgoing, *self.incoming):
+            self.close(link, reason)
 
     def open(self, link: int) -> bool:
         """Whether frames of this connection are looked at."""
@@ -179,8 +188,25 @@ class Peers:
     def told(self, link: int, status: StatusOk) -> None:
         """A node says what it is. Believed only of the one that the connection leads to."""
         peer = self._outgoing.get(link)
-        if peer is not None and status.node == peer.node:
-            peer.status, peer.status_ms = status, self._own.now_ms
+        if peer is None or status.node != peer.node:
+            return
+        peer.status, peer.status_ms = status, self._own.now_ms
+        # A lease that shows less than another node has seen of it went back, whoever saw it.
+        session = self._own.session
+        session.seen = max(session.seen, (status.seen_epoch, status.in_sync_version))
+
+    @property
+    def surveyed(self) -> bool:
+        """Whether all others were asked since the start: each said what it is, or is not there.
+
+        One that says nothing at all is not waited for longer than a heartbeat.
+        """
+        now = self._own.now_ms
+        if self._began_ms is None:
+            self._began_ms = now
+        if now - self._began_ms >= self._own.times.heartbeat_ms:
+            return True
+        return all(peer.status is not None or peer.tried for peer in self.by_node.values())
 
     def fresh(self, node: str) -> StatusOk | None:
         """What a node said of itself, if that was lately and the connection still is."""

@@ -491,3 +491,20 @@ def role(node: Node) -> NodeRole:
 def lease_of(group: Group) -> Lease:
     assert group.lease is not None
     return group.lease.lease
+
+
+def order(at: Node, name: str, *, wait_ms: int = 10_000, **arguments: str) -> do.Reply:
+    """Send an operator's command, and wait for its answer."""
+    token = 1_000_000 + at.group.number()
+    at.happen(ev.Command(token, name, arguments))
+    at.group.until(lambda: token in at.replies, wait_ms)
+    return at.replies[token]
+
+
+def grown(min_in_sync: int = 2, names: tuple[str, ...] = ("a", "b", "c")) -> Group:
+    """A group whose set has all nodes, with something confirmed."""
+    group = Group(names, min_in_sync).start()
+    group.wait_master()
+    group.wait_in_sync(*names)
+    group.send_confirmed(1000)
+    return group

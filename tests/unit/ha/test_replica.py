@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tests.unit.ha.group import Group, lease_of
+from services.ha.lease.value import Member
+from tests.unit.ha.group import Group, grown, lease_of, order, role
+from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
+
+
+def same_logs(group: Group, end: int) -> bool:
+    logs = [bytes(node.volume.log[:end]) for node in group.nodes.values()]
+    return len(logs[0]) == end and all(log == logs[0] for log in logs)
 
 
 def test_the_first_node_founds_the_group_and_the_others_join_its_set() -> None:
@@ -12,19 +19,45 @@ def test_the_first_node_founds_the_group_and_the_others_join_its_set() -> None:
     assert lease_of(group).epoch == 1
 
 
-def test_what_is_confirmed_is_in_every_log() -> None:
-    group = Group().start()
-    group.wait_master()
+def test_a_group_is_not_founded_while_a_node_does_not_answer() -> None:
+    group = Group()
+    group["a"].start()
+    group["b"].start()
+    group.run(5000)
+    assert group.lease is None
+    group["c"].start()
+    assert group.wait_master().name == "a"
+
+
+def test_the_only_node_that_holds_records_founds_the_group() -> None:
+    group = Group()
+    group["b"].volume.log += b"x" * 500
+    group.start()
+    assert group.wait_master().name == "b"
     group.wait_in_sync("a", "b", "c")
-    end = group.send_confirmed(1000)
-    logs = [bytes(node.volume.log[:end]) for node in group.nodes.values()]
-    assert logs[0] == logs[1] == logs[2]
+    end = group.send_confirmed()
+    assert same_logs(group, end)
+
+
+def test_no_group_is_founded_of_two_nodes_that_hold_records() -> None:
+    group = Group()
+    group["b"].volume.log += b"x" * 500
+    group["c"].volume.log += b"x" * 500
+    group.start()
+    group.run(5000)
+    assert group.lease is None
+    assert "b, c hold records" in group["a"].own.alarms["lease-missing"]
+
+
+def test_what_is_confirmed_is_in_every_log() -> None:
+    group = grown()
+    assert same_logs(group, group.send_confirmed(1000))
+    assert role(group["a"]) is NodeRole.MASTER
+    assert role(group["b"]) is NodeRole.FOLLOWER
 
 
 def test_a_lost_master_is_replaced_and_comes_back_as_a_slave() -> None:
-    group = Group().start()
-    group.wait_master()
-    group.wait_in_sync("a", "b", "c")
+    group = grown()
     end = group.send_confirmed(1000)
     before = bytes(group["a"].volume.log[:end])
     group["a"].kill()
@@ -35,6 +68,405 @@ def test_a_lost_master_is_replaced_and_comes_back_as_a_slave() -> None:
     group.send_confirmed()
     group["a"].start()
     group.wait_in_sync("a", "b", "c")
+    assert same_logs(group, group.send_confirmed())
+
+
+def test_a_former_master_cuts_what_nobody_confirmed() -> None:
+    group = grown()
+    group.isolate("a")
+    group.lease_down.add("a")
+    group.append(700)
+    new = group.wait_master(other_than="a")
+    group.send_confirmed(300)
+    group.until(lambda: group["a"].state == "follower")
+    group.cut.clear()
+    group.lease_down.clear()
+    group.wait_in_sync("a", "b", "c")
+    assert new.name != "a"
+    assert [len(tail) for tail in group["a"].volume.cut] == [700]
+    assert same_logs(group, group.send_confirmed())
+
+
+def test_a_master_whose_broker_dies_serves_again_with_a_new_epoch_without_waiting() -> None:
+    group = grown()
+    group["a"].kill_broker()
+    group.run(20)
+    group["a"].start_broker()
+    assert group.until(lambda: group.masters == [group["a"]]) < 600
+    assert lease_of(group).epoch == 2
+    group.send_confirmed()
+
+
+def test_a_master_whose_ha_dies_serves_again_with_a_new_epoch_without_waiting() -> None:
+    group = grown()
+    group["a"].kill_ha()
+    group.run(20)
+    group["a"].start_ha()
+    assert group.until(lambda: group.masters == [group["a"]]) < 1000
+    assert lease_of(group).epoch == 2
+    group.send_confirmed()
+
+
+def test_a_silent_broker_costs_its_node_the_lease() -> None:
+    group = grown()
+    broker = group["a"].broker
+    assert broker is not None
+    broker.paused = True
+    new = group.wait_master(other_than="a")
+    broker.paused = False
+    group.wait_in_sync("a", "b", "c")
+    assert new is group.master
+
+
+def test_a_slave_that_does_not_answer_leaves_the_set_and_comes_back() -> None:
+    group = grown()
+    group["c"].kill()
+    end = group.append()
+    group.until(lambda: group.confirmed(end), 3000)
+    assert group.set == {"a", "b"}
+    assert group["a"].page.get(Slot.IN_SYNC_SIZE) == 2
+    group["c"].start()
+    group.wait_in_sync("a", "b", "c")
+
+
+def test_the_set_is_never_smaller_than_the_minimum() -> None:
+    group = grown()
+    group["b"].kill()
+    group["c"].kill()
+    end = group.append()
+    group.run(5000)
+    assert not group.confirmed(end)
+    assert len(group.set) == 2
+    assert group.masters == [group["a"]]
+    group["b"].start()
+    group["c"].start()
+    group.until(lambda: group.confirmed(end))
+
+
+def test_a_planned_switch_takes_less_than_a_second_and_loses_nothing() -> None:
+    group = grown()
+    end = group.append(5000)
+    reply = order(group["a"], "switchover", to="c")
+    assert reply.ok, reply.body
+    assert reply.body["took_ms"] < 1000
+    assert group.master.name == "c"
+    assert lease_of(group).epoch == 2
+    group.wait_in_sync("a", "b", "c")
+    assert group["a"].volume.cut == []
+    assert same_logs(group, end)
+    assert group["c"].page.get(Slot.SENDS_HELD) == 0
+
+
+def test_a_switch_to_a_node_outside_the_set_is_refused() -> None:
+    group = grown()
+    group["c"].kill()
+    group.until(lambda: group.set == {"a", "b"})
+    reply = order(group["a"], "switchover", to="c")
+    assert not reply.ok
+    assert "c is not in the in-sync set" in reply.body["detail"]
+    assert group["a"].page.get(Slot.SENDS_HELD) == 0
+
+
+def test_a_switch_whose_target_is_lost_leaves_the_master_in_place() -> None:
+    group = grown()
+    group.isolate("c")
+    group.append()
+    reply = order(group["a"], "switchover", to="c")
+    assert not reply.ok
+    assert group.master.name == "a"
+    assert group["a"].page.get(Slot.SENDS_HELD) == 0
+    assert lease_of(group).epoch == 1
+
+
+def test_an_order_for_the_master_names_it_elsewhere() -> None:
+    group = grown()
+    reply = order(group["b"], "switchover")
+    assert not reply.ok
+    assert reply.body["master"] == "a"
+
+
+def test_a_master_with_a_full_disk_hands_over() -> None:
+    group = grown()
+    group["a"].trouble = (Trouble.DISK_FULL, Trouble.NONE)
+    new = group.wait_master(other_than="a")
+    assert new.name in ("b", "c")
+    group.run(3000)
+    assert group.master is new
+
+
+def test_a_deleted_lease_is_made_again_by_its_master_if_all_promise() -> None:
+    group = grown()
+    group.lease = None
+    group.until(lambda: group.lease is not None)
+    assert group.wait_master().name == "a"
+    assert lease_of(group).epoch == 2
+    assert group.set == {"a", "b", "c"}
+    group.send_confirmed()
+
+
+def test_a_deleted_lease_stays_gone_if_one_member_is_silent() -> None:
+    group = grown()
+    group.isolate("c")
+    group.lease = None
+    group.run(10_000)
+    assert group.lease is None
+    assert group.masters == []
+    assert "lease-missing" in group["a"].own.alarms
+
+
+def test_an_operator_makes_a_lost_lease_again() -> None:
+    group = grown()
+    for node in group.nodes.values():
+        node.kill()
+    group.lease = None
+    for node in group.nodes.values():
+        node.start()
+    group.run(5000)
+    assert group.lease is None
+    reply = order(group["b"], "recreate-lease")
+    assert not reply.ok  # nobody knows the set any more
+    reply = order(group["b"], "recreate-lease", in_sync="a,b,c")
+    assert reply.ok, reply.body
+    group.wait_master()
+    assert lease_of(group).epoch > 2
+    group.send_confirmed()
+
+
+def test_a_lease_is_not_made_again_while_a_node_is_silent_and_undeclared() -> None:
+    group = grown()
+    for node in group.nodes.values():
+        node.kill()
+    group.lease = None
+    group["a"].start()
+    group["b"].start()
+    group.run(3000)
+    reply = order(group["b"], "recreate-lease", in_sync="a,b")
+    assert "c does not answer" in reply.body["detail"]
+    reply = order(group["b"], "recreate-lease", in_sync="a,b", stopped="c")
+    assert reply.ok, reply.body
+    group.wait_master()
+    assert lease_of(group).epoch > 1000
+
+
+def test_a_lease_that_went_back_is_believed_by_nobody() -> None:
+    group = grown()
+    old = lease_of(group)
+    group["a"].kill()
+    group.wait_master(other_than="a")
+    group.edit_lease(
+        epoch=old.epoch,
+        in_sync=old.in_sync,
+        in_sync_version=old.in_sync_version,
+        holder=old.holder,
+    )
+    group.until(lambda: not group.masters)
+    group.run(10_000)
+    assert group.masters == []
+    assert "lease-went-backwards" in group["b"].own.alarms
+    group["a"].start()
+    group.run(5000)
+    assert order(group["b"], "recreate-lease").ok
+    group.wait_master()
+
+
+def test_nobody_takes_over_while_the_group_is_paused() -> None:
+    group = grown()
+    assert order(group["b"], "pause").ok
+    group.run(2000)
+    assert group.master.name == "a"
+    group["a"].kill()
+    group.run(10_000)
+    assert group.masters == []
+    assert order(group["b"], "resume").ok
+    group.wait_master(other_than="a")
+
+
+def test_a_member_is_removed_by_order_and_not_below_the_minimum() -> None:
+    group = grown()
+    group["c"].kill()
+    group.until(lambda: group.set == {"a", "b"})
+    reply = order(group["a"], "remove-member", node="b")
+    assert "min_in_sync is 2" in reply.body["detail"]
+    assert "is the master" in order(group["a"], "remove-member", node="a").body["detail"]
+    group["c"].start()
+    group.wait_in_sync("a", "b", "c")
+    assert order(group["a"], "remove-member", node="b").ok
+    group.wait_in_sync("a", "b", "c")
+
+
+def test_an_edited_holder_fences_the_master_and_a_member_takes_over() -> None:
+    group = grown()
+    holder = group["a"].own.holder._replace(process="f" * 16, node="x")
+    group.edit_lease(holder=holder)
+    group.until(lambda: not group.masters)
+    group.wait_master()
+    group.send_confirmed()
+
+
+def test_an_edit_of_something_else_changes_no_epoch() -> None:
+    group = grown()
+    group.edit_lease(master_address="http://elsewhere")
+    group.run(5000)
+    assert group.master.name == "a"
+    assert lease_of(group).epoch == 1
+
+
+def test_a_master_without_its_lease_store_stops_and_serves_again_with_it() -> None:
+    group = grown()
+    group.lease_down |= set(group.nodes)
+    group.until(lambda: not group.masters, 4000)
+    group.lease_down.clear()
+    group.wait_master()
+    group.send_confirmed()
+
+
+def test_a_replaced_volume_is_copied_anew_and_is_another_member() -> None:
+    group = grown()
+    group["c"].kill()
+    volume = type(group["c"].volume)("f" * 32)
+    group["c"].volume = volume
+    group["c"].page = type(group["c"].page)()
+    group["c"].start()
+    group.until(lambda: Member("c", "f" * 32) in lease_of(group).in_sync)
+    assert len(lease_of(group).in_sync) == 3
+    assert same_logs(group, group.send_confirmed())
+
+
+def test_a_slave_that_retention_has_overtaken_is_copied_anew() -> None:
+    group = grown()
+    old = group["c"].volume.incarnation
+    group["c"].kill()
+    group.send_confirmed(5000)
+    for name in ("a", "b"):
+        group[name].volume.first = 3000
+    group.run(100)
+    group["c"].start()
+    group.wait_in_sync("a", "b", "c")
+    assert group["c"].volume.incarnation != old
+    assert group["c"].volume.first == 3000
     end = group.send_confirmed()
-    logs = [bytes(node.volume.log[:end]) for node in group.nodes.values()]
-    assert logs[0] == logs[1] == logs[2]
+    assert group["c"].volume.log[3000:end] == group["a"].volume.log[3000:end]
+
+
+def test_a_store_without_a_marker_joins_only_when_adopted() -> None:
+    group = Group(("a", "b"), 1).start()
+    group.wait_master()
+    group["b"].kill()
+    group.until(lambda: group.set == {"a"})
+    group["b"].volume = type(group["b"].volume)("e" * 32)
+    group["b"].volume.log += b"z" * 100
+    group["b"].page = type(group["b"].page)()
+    group["b"].start()
+    group.until(lambda: group["b"].state == "halted")
+    assert role(group["b"]) is NodeRole.HALTED
+    assert order(group["b"], "adopt").ok
+    group.wait_in_sync("a", "b")
+    assert same_logs(group, group.send_confirmed())
+
+
+def test_an_unclean_failover_says_what_it_costs_and_makes_one_member() -> None:
+    group = grown()
+    group["c"].kill()
+    group.until(lambda: group.set == {"a", "b"})
+    group.send_confirmed(5000)
+    group["c"].start_ha()
+    group["c"].start_broker()
+    group.isolate("c")
+    group.run(300)
+    group.cut.clear()
+    group["a"].kill()
+    group["b"].kill()
+    group.run(4000)
+    assert group.masters == []
+    reply = order(group["c"], "failover", to="c", dry_run="true")
+    assert reply.ok
+    refused = order(group["c"], "failover", to="c", group="g1", old_master_stopped="true")
+    assert not refused.ok
+    reply = order(group["c"], "failover", to="c", group="g0", old_master_stopped="true")
+    assert reply.ok, reply.body
+    assert group.set == {"c"}
+
+
+def test_an_ordered_resync_empties_the_store_and_copies_it_anew() -> None:
+    group = grown()
+    old = group["c"].volume.incarnation
+    assert not order(group["c"], "resync").ok
+    assert order(group["c"], "resync", group="g0").ok
+    group.until(lambda: group["c"].volume.incarnation != old)
+    group.wait_in_sync("a", "b", "c")
+    assert same_logs(group, group.send_confirmed())
+
+
+def test_confirmed_bytes_are_never_cut_without_an_order() -> None:
+    group = grown()
+    group["b"].kill()
+    group["c"].kill()
+    group["b"].volume.log[500:] = b"q" * (len(group["b"].volume.log) - 500)
+    group["b"].start()
+    group.until(lambda: group["b"].state == "halted")
+    status = group["a"].replica
+    assert status is not None
+    group["c"].start()
+    group.wait_in_sync("a", "c")
+    group.run(2000)
+    told = {node["node"]: node for node in status.status(group.now)["nodes"]}
+    assert "resync" in told["b"]["reason"]
+
+
+def test_any_node_tells_what_the_group_is() -> None:
+    group = grown()
+    group.run(1000)
+    for node in group.nodes.values():
+        assert node.replica is not None
+        told = node.replica.status(group.now)
+        assert told["master"] == "a"
+        assert told["epoch"] == 1
+        assert [entry["node"] for entry in told["nodes"]] == ["a", "b", "c"]
+        assert [entry["role"] for entry in told["nodes"]] == ["master", "slave", "slave"]
+        assert all(entry["in_sync"] for entry in told["nodes"])
+        assert [entry["lag_bytes"] for entry in told["nodes"]] == [0, 0, 0]
+        assert all(isinstance(entry["lag_ms"], int) for entry in told["nodes"])
+        assert told["history"] == [{"epoch": 1, "start": 0}]
+
+
+def test_a_node_that_does_not_answer_is_unknown_with_a_reason() -> None:
+    group = grown()
+    group["c"].kill()
+    group.run(3000)
+    assert group["a"].replica is not None
+    told = group["a"].replica.status(group.now)["nodes"][2]
+    assert told["state"] is None
+    assert told["lag_bytes"] is None
+    assert "not reachable from a" in told["reason"]
+    assert told["seen_ms_ago"] > 1000
+
+
+def test_two_failovers_without_a_write_between_leave_distinct_epochs() -> None:
+    group = grown()
+    first = group.master
+    first.kill()
+    second = group.wait_master(other_than=first.name)
+    first.start()
+    group.wait_in_sync("a", "b", "c")
+    second.kill()
+    group.wait_master(other_than=second.name)
+    second.start()
+    group.wait_in_sync("a", "b", "c")
+    end = group.send_confirmed()
+    assert same_logs(group, end)
+    tables = {node.volume.table for node in group.nodes.values()}
+    assert len(tables) == 1
+    assert [entry.epoch for entry in tables.pop()] == [1, 2, 3]
+
+
+def test_all_nodes_off_at_once_come_back_with_everything_confirmed() -> None:
+    group = grown()
+    end = group.send_confirmed(300)
+    before = bytes(group["a"].volume.log[:end])
+    for node in group.nodes.values():
+        node.kill()
+    for name in ("c", "a", "b"):
+        group[name].start()
+        group.run(700)
+    master = group.wait_master()
+    assert bytes(master.volume.log[:end]) == before
