@@ -157,6 +157,9 @@ def _zero(store: StoreDir, point: int) -> None:
     No file is shortened: others have it mapped, and would be killed for reading there.
     """
     disk = store.disk
+    # What a killed process removed may be removed in the cache only: it would come back with the
+    # next power cut, behind the end of a log that has long gone on.
+    disk.sync_directory(store.commit_log_dir)
     log = LogFiles(disk, store.commit_log_dir, store.config.commit_log_file_size)
     try:
         file_start = log.start_of(point)
