@@ -416,3 +416,87 @@ def test_two_sessions_never_hold_one_epoch_however_late_writes_are_applied(seed:
         for effect in subject.tick(100_000):
             carry_out(subject, effect, 100_000)
         assert subject.unsettled is None
+
+
+class _Request(NamedTuple):
+    """On its way: looked at, and answered, later than it was sent."""
+
+    effect: LeaseGet | LeasePut
+    looked_at_ms: int
+    answered_at_ms: int
+    lost: bool
+
+
+def test_whoever_waits_its_patience_takes_the_lease_after_the_holder_stopped() -> None:
+    assert sum(_takeovers(seed) for seed in range(30)) > 60
+
+
+def _takeovers(seed: int) -> int:
+    """One clock, requests that take any time and lose their answers: when a write that names
+    another holder is applied, the deadline that the old one knows of is over by the margin."""
+    chance = random.Random(seed)
+    found = stored(MINE._replace(holder=None, epoch=Epoch(1)), "0")
+    subjects = [LeaseSession(own, LOCAL, (0, 0), chance.random) for own in (A, B)]
+    under_way: dict[LeaseSession, _Request] = {}
+    outcomes: dict[LeaseSession, LeaseAnswered] = {}
+    late: list[_Request] = []
+    # For some seconds at a time one of them hears nothing from the lease.
+    deaf = {subject: [chance.random() < 0.5 for _ in range(20)] for subject in subjects}
+    taken = 0
+
+    def look(request: _Request, now_ms: int) -> LeaseAnswered:
+        nonlocal found, taken
+        effect = request.effect
+        if isinstance(effect, LeaseGet):
+            return LeaseAnswered(effect.request, LeaseOutcome.FOUND, found)
+        if effect.base.version != found.version:
+            return LeaseAnswered(effect.request, LeaseOutcome.CONFLICT)
+        before = found.lease
+        found = Stored(effect.lease, str(int(found.version) + 1), found.uid)
+        if before.holder not in (None, effect.lease.holder):
+            taken += 1
+            for other in subjects:
+                deadline_ms = other.deadline_ms(before.epoch)
+                assert deadline_ms is None or deadline_ms + LOCAL.margin_ms <= now_ms
+        return LeaseAnswered(effect.request, LeaseOutcome.APPLIED, found)
+
+    def send(subject: LeaseSession, effects: list[Effect], now_ms: int) -> None:
+        for effect in effects:
+            assert isinstance(effect, LeaseGet | LeasePut)
+            looked_at_ms = now_ms + chance.choice([0, 20, 100, 400, 1500])
+            answered_at_ms = looked_at_ms + chance.choice([0, 20, 200])
+            lost = deaf[subject][now_ms // 3000] or chance.random() < 0.2
+            if lost or answered_at_ms - now_ms > LOCAL.request_timeout_ms:
+                lost, answered_at_ms = True, now_ms + LOCAL.request_timeout_ms
+            under_way[subject] = _Request(effect, looked_at_ms, answered_at_ms, lost)
+
+    def wanted(subject: LeaseSession, now_ms: int) -> list[Effect]:
+        now_stored, unchanged_ms = subject.stored, subject.unchanged_ms(now_ms)
+        if subject.can_write and now_stored is not None and unchanged_ms is not None:
+            if now_stored.lease.holder == subject.own:
+                return subject.renew(now_ms) if subject.due(now_ms) else []
+            if unchanged_ms >= LOCAL.lease_ms:
+                epoch = Epoch(max(now_stored.lease.epoch, subject.given_up) + 1)
+                lease = now_stored.lease._replace(holder=subject.own, epoch=epoch)
+                return subject.propose(lease, now_ms)
+        return subject.read(now_ms) if subject.due(now_ms) else []
+
+    for now_ms in range(0, 60_000, 20):
+        for request in [request for request in late if request.looked_at_ms <= now_ms]:
+            late.remove(request)
+            look(request, now_ms)
+        for subject in subjects:
+            sent = under_way.get(subject)
+            if sent is None:
+                send(subject, subject.tick(now_ms) or wanted(subject, now_ms), now_ms)
+                continue
+            if not sent.lost and subject not in outcomes and sent.looked_at_ms <= now_ms:
+                outcomes[subject] = look(sent, now_ms)
+            if now_ms >= sent.answered_at_ms:
+                del under_way[subject]
+                if sent.lost and chance.random() < 0.7:
+                    late.append(sent)
+                unheard = LeaseAnswered(sent.effect.request, LeaseOutcome.UNKNOWN)
+                answer = subject.answered(outcomes.pop(subject, unheard), now_ms)
+                send(subject, answer.effects, now_ms)
+    return taken
