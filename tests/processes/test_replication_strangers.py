@@ -1,0 +1,122 @@
+"""Peers that know the secret and do not belong here, or say what nobody asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+
+from services.ha.frames import FrameType
+from services.ha.handshake import Identity, Refused
+from services.ha.lease.value import Holder
+from services.ha.payloads import Append, Promise, PromisePurpose, Status
+from tests.processes.test_replication import REPLICATED, make_topic, send_acked
+from tests.support.cluster import Cluster
+from tests.support.node import SMALL_STORE, wait_until
+from tidemark.formats.checkpoint import Slot
+from tidemark.testing.hostile_peer import HostilePeer
+
+EPOCH_STEP: Final = 5
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two nodes in sync, n0 the master."""
+    with Cluster(tmp_path_factory.mktemp("group")) as cluster:
+        cluster.start()
+        assert cluster.wait_master() == "n0"
+        cluster.wait_in_sync()
+        make_topic(cluster, "n0")
+        yield cluster
+
+
+def claimed(name: str, **changed: Any) -> Identity:
+    """What a peer says of itself: true of n0 and n1 but for the incarnation."""
+    size = int(str(SMALL_STORE["commit_log_file_size"]))
+    return Identity("test", "g0", name, "ab" * 16, size)._replace(**changed)
+
+
+@contextmanager
+def connected(cluster: Cluster, target: str, identity: Identity) -> Iterator[HostilePeer]:
+    """A peer that has proved to know the secret."""
+    secret = cluster.secret_path.read_bytes()
+    nodes = (*cluster.names, identity.node)
+    with HostilePeer(cluster.hosts[target], cluster.ports[target]["replication"]) as peer:
+        assert peer.prove(identity, secret=secret, wanted=target, nodes=nodes) is not None
+        yield peer
+
+
+@pytest.mark.parametrize(
+    ("identity", "reason"),
+    [
+        (claimed("n1", cluster="elsewhere"), "foreign-cluster"),
+        (claimed("n1", group="g1"), "foreign-group"),
+        (claimed("n7"), "unknown-node"),
+        (claimed("n0"), "same-name"),
+        (claimed("n1", file_size=12_345), "file-size-differs"),
+    ],
+)
+def test_a_node_that_does_not_fit_is_told_why(
+    group: Cluster, identity: Identity, reason: str
+) -> None:
+    with pytest.raises(Refused, match=f"{reason}: n0 says"), connected(group, "n0", identity):
+        pass
+
+
+def test_a_node_without_the_secret_is_told_nothing(group: Cluster) -> None:
+    with HostilePeer(group.hosts["n0"], group.ports["n0"]["replication"]) as peer:
+        challenge = peer.receive()
+        assert challenge is not None
+        assert challenge.type is FrameType.CHALLENGE
+    with HostilePeer(group.hosts["n0"], group.ports["n0"]["replication"]) as peer:
+        wrong = b"not the secret, but long enough"
+        assert peer.prove(claimed("n1"), secret=wrong, wanted="n0", nodes=group.names) is None
+
+
+def test_bytes_that_nobody_asked_for_are_appended_nowhere(group: Cluster) -> None:
+    send_acked(group, "n0", "before")
+    epoch, end = group.epoch(), group.slot("n1", Slot.WRITTEN)
+    with connected(group, "n1", claimed("n0")) as peer:
+        peer.say(epoch, Append(epoch, 0, end, 1 << 40, 1, 4, b"evil"))
+        peer.say(epoch, Status())
+        answer = peer.receive()  # so the frame before it has been looked at, too
+        assert answer is not None
+        assert answer.type is FrameType.STATUS_OK
+    assert group.slot("n1", Slot.CONFIRM) <= group.slot("n0", Slot.WRITTEN)
+    assert send_acked(group, "n0", "after") == REPLICATED
+    group.compare_logs()
+
+
+def alarms(cluster: Cluster, name: str) -> set[str]:
+    """Codes of the alarms that a node has."""
+    return {alarm["code"] for alarm in cluster.status(name).get("alarms", [])}
+
+
+def test_an_epoch_that_nobody_holds_stops_the_group_until_the_lease_is_made_again(
+    group: Cluster,
+) -> None:
+    # Whoever knows the secret can have an epoch promised. The promise stands: the lease, which
+    # shows less, might as well be a restored backup, so nobody takes it without an operator.
+    assert send_acked(group, "n0", "before the promise") == REPLICATED
+    epoch = group.epoch()
+    nobody = Holder("n0", "ab" * 16, "00" * 8)
+    with connected(group, "n1", claimed("n0")) as peer:
+        peer.say(epoch + EPOCH_STEP, Promise(PromisePurpose.NEW_TERM, nobody))
+        answer = peer.receive()
+        assert answer is not None
+        assert answer.type is FrameType.PROMISE_OK
+    wait_until(lambda: "lease-went-backwards" in alarms(group, "n0"), "the alarm")
+    assert group.serving() is None
+
+    def is_made() -> bool:
+        return group.command("n0", "recreate-lease")[0] == 200
+
+    wait_until(is_made, "the lease to be made again")
+    master = group.wait_master()
+    assert group.epoch() > epoch + EPOCH_STEP
+    group.wait_in_sync()
+    assert send_acked(group, master, "after the promise") == REPLICATED
+    group.compare_logs()
+    assert alarms(group, "n0") == set()

@@ -1,0 +1,97 @@
+"""A peer on a node's replication port that says what no node would.
+
+With the group's secret it gets through the handshake as whichever node it claims to be, and sends
+any frame it likes; without it, or with bytes of its own, it learns how the port treats strangers.
+For tests and drills of what must be refused: nothing of it may be counted, appended or believed.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Final
+
+from services.ha import payloads
+from services.ha.frames import BadFrame, Decoder, Frame, encode
+from services.ha.handshake import NONCE_SIZE, Connecting, Identity, Peer
+from services.ha.payloads import Payload
+
+RECEIVE_SIZE: Final = 1 << 16
+
+
+class HostilePeer:
+    """One connection. Use it with ``with``; blocking, every wait with a limit."""
+
+    def __init__(self, host: str, port: int, *, timeout_s: float = 5.0) -> None:
+        """Connect. Raises OSError."""
+        self._socket = socket.create_connection((host, port), timeout=timeout_s)
+        self._decoder = Decoder()
+        self._frames: list[Frame] = []
+
+    def __enter__(self) -> HostilePeer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+
+    def prove(
+        self, claimed: Identity, *, secret: bytes, wanted: str, nodes: Iterable[str]
+    ) -> Peer | None:
+        """Go through the handshake as ``claimed``; who answered, None if it closed.
+
+        Raises handshake.Refused with the reason that the other side gave.
+        """
+        proof = Connecting(
+            claimed,
+            secret=secret,
+            nonce=secrets.token_bytes(NONCE_SIZE),
+            nodes=frozenset(nodes),
+            wanted=wanted,
+        )
+        while (frame := self.receive()) is not None:
+            step = proof.take(frame)
+            if step.send is not None:
+                self.write(encode(step.send))
+            if step.peer is not None:
+                return step.peer
+        return None
+
+    def say(self, epoch: int, payload: Payload) -> bool:
+        """Send a frame; whether the connection still took it."""
+        return self.write(encode(payloads.frame(epoch, payload)))
+
+    def write(self, data: bytes) -> bool:
+        """Send bytes; whether the connection still took all of them."""
+        try:
+            self._socket.sendall(data)
+        except OSError:
+            return False
+        return True
+
+    def receive(self) -> Frame | None:
+        """The next frame; None if the other side closed. Raises TimeoutError."""
+        while not self._frames:
+            try:
+                data = self._socket.recv(RECEIVE_SIZE)
+            except ConnectionError:
+                return None
+            if not data:
+                return None
+            self._frames = self._decoder.feed(data)
+        return self._frames.pop(0)
+
+    def is_closed(self) -> bool:
+        """Wait until the other side closes; False if it does not within the limit."""
+        try:
+            while self.receive() is not None:
+                pass
+        except (TimeoutError, BadFrame):
+            return False
+        return True
