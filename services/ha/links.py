@@ -21,7 +21,7 @@ from services.ha.handshake import NONCE_SIZE, Accepting, Connecting, Identity, P
 from services.ha.link import Link
 from services.ha.paced_log import PacedLog
 from services.ha.streaming import LogViews
-from shared.cluster.config import Node
+from shared.cluster.nodes import Node
 from shared.runtime.listening import listening_on
 
 BACKLOG: Final = 64

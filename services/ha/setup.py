@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from services.ha.lease.value import Holder, Member
-from shared.cluster.config import Node
+from shared.cluster.nodes import Node
 from shared.cluster.time_rules import TimeRules
 from tidemark.formats.epochs import EpochStart
 

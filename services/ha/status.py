@@ -13,7 +13,7 @@ from services.ha.mastership import Mastership
 from services.ha.own import Own
 from services.ha.payloads import StatusOk
 from services.ha.peers import Peers
-from shared.cluster.config import Node
+from shared.cluster.nodes import Node
 from tidemark.formats.checkpoint import Trouble
 
 

@@ -8,25 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
+from shared.cluster.nodes import Node
 from shared.cluster.time_rules import PROFILES, TimeRules
 from shared.runtime.config import setting
 
 NODES_MAX: Final = 9
-
-
-class Node(NamedTuple):
-    """One configured replica and where it is reached; its ordinal is its place in the list."""
-
-    name: str
-    host: str
-    """Of replication."""
-    port: int
-    api: str
-    """URL that clients use, e.g. ``http://tidemark-0.tidemark:8080``."""
-    admin: str
-    """URL of ha's admin port, for the ``tidemark cluster`` commands."""
 
 
 @dataclasses.dataclass(frozen=True)

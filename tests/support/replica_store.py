@@ -12,7 +12,7 @@ from typing import Final
 
 from services.ha.opening import HeldStore
 from services.ha.setup import Found, Setup
-from shared.cluster.config import Node
+from shared.cluster.nodes import Node
 from shared.cluster.time_rules import LOCAL
 from shared.files.disk import Disk
 from shared.files.store_dir import StoreConfig, StoreDir

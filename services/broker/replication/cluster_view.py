@@ -17,8 +17,9 @@ from typing import Any, Final
 
 import aiohttp
 
-from shared.cluster.config import ClusterConfig, Node
+from shared.cluster.config import ClusterConfig
 from shared.cluster.grant import Slots
+from shared.cluster.nodes import Node
 from shared.runtime.doorbell import socket_path
 from tidemark.clock import Clock
 from tidemark.formats.checkpoint import NodeRole, Slot

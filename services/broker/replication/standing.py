@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from services.broker.replication.term import Term
-from shared.cluster.config import Node
+from shared.cluster.nodes import Node
 from tidemark.errors import NotMaster, NotServing
 
 

@@ -20,7 +20,7 @@ from services.ha.frames import Frame
 from services.ha.lease.value import Lease, Member, Stored
 from services.ha.replica import Found, Replica, Setup
 from shared.cluster import grant
-from shared.cluster.config import Node as Configured
+from shared.cluster.nodes import Node as Configured
 from shared.cluster.time_rules import LOCAL
 from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
 from tidemark.formats.epochs import EpochStart

@@ -12,7 +12,7 @@ from services.ha.handshake import Identity
 from services.ha.links import Links
 from services.ha.paced_log import PacedLog
 from services.ha.streaming import LogViews
-from shared.cluster.config import Node
+from shared.cluster.nodes import Node
 from tests.support.node import free_port
 
 SECRET: Final = b"a secret of the group"
