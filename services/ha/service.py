@@ -18,6 +18,7 @@ from services.ha.carrier import Carrier
 from services.ha.config import HaConfig
 from services.ha.control import Control, ControlSocket
 from services.ha.events import Command, Done, Event
+from services.ha.failover import State
 from services.ha.handshake import Identity
 from services.ha.links import Links
 from services.ha.metrics import HaMetrics
@@ -39,25 +40,29 @@ from shared.runtime.health import AdminServer, Health
 from shared.runtime.lifecycle import raise_descriptor_limit, run_parts, stop_on_signals
 from shared.runtime.metrics import new_registry
 from tidemark import __version__
-from tidemark.errors import NotServing
+from tidemark.errors import NotServing, TidemarkError
 
 log = logging.getLogger(__name__)
 
 SERVICE: Final = "ha"
+LEAVE_S: Final = 2.5
+"""A planned switch takes less than a second; longer, and the lease runs out instead."""
 
 
 async def run(config: HaConfig) -> None:
     """Replicate until SIGTERM or until a part fails."""
-    stop = asyncio.Event()
-    stop_on_signals(stop)
-    await Ha(config, stop).run()
+    asked = asyncio.Event()
+    stop_on_signals(asked)
+    await Ha(config, asked).run()
 
 
 class Ha:
     """One ha process."""
 
-    def __init__(self, config: HaConfig, stop: asyncio.Event) -> None:
-        self._config, self._stop = config, stop
+    def __init__(self, config: HaConfig, asked: asyncio.Event) -> None:
+        """asked: somebody wants this process to end."""
+        self._config, self._asked = config, asked
+        self._stop = asyncio.Event()
         self._clock = SystemClock()
         self._health = Health(self._clock)
         self._registry = new_registry(SERVICE, __version__)
@@ -118,7 +123,7 @@ class Ha:
             lambda: held.recover(
                 boot_id=self._setup.boot,
                 progress=self._health.recovery.progress,
-                stopping=self._stop.is_set,
+                stopping=self._asked.is_set,
             )
         )
         if found is not None:
@@ -206,8 +211,20 @@ class Ha:
                 {
                     "replica": lambda: carrier.run(self._stop),
                     "watch": lambda: watch.run(self._stop),
+                    "leave": lambda: self._leave(replica),
                 },
             )
+
+    async def _leave(self, replica: Replica) -> None:
+        """Once this process is to end: hand over first if it is master, then stop."""
+        await self._asked.wait()
+        if replica.own.state is State.MASTER:
+            try:
+                async with asyncio.timeout(LEAVE_S):
+                    await self._control.command("switchover", {"reason": "stopping"})
+            except (TimeoutError, TidemarkError) as error:
+                log.info("not handed over", extra={"event": "not-handed-over", "why": str(error)})
+        self._stop.set()
 
     def _identity(self, incarnation: str) -> Identity:
         setup = self._setup
@@ -224,7 +241,7 @@ class Ha:
         if self._carrier is not None:
             self._carrier.fail(error)
         else:
-            self._stop.set()
+            self._asked.set()
 
     # -- between the parts ----------------------------------------------------------------------
 

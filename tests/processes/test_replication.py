@@ -193,3 +193,22 @@ def test_three_nodes_go_on_without_one(tmp_path: Path) -> None:
         assert send_acked(cluster, master, "three again")["copies"] == 3
         wait_readable(cluster, master, {"three", "two", "three again"})
         cluster.compare_logs()
+
+
+def test_a_master_that_is_stopped_hands_over_first(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.start()
+        old = cluster.wait_master()
+        cluster.wait_in_sync()
+        make_topic(cluster, old)
+        send_acked(cluster, old, "before")
+        began_at = time.monotonic()
+        assert cluster.nodes[old].stop("ha") == {"ha": 0}
+        new = cluster.wait_master(other_than=old)
+        took_s = time.monotonic() - began_at
+        print(f"stopped ha: another master after {took_s:.2f} s")
+        assert took_s < LEASE_S
+        cluster.nodes[old].start("ha")
+        cluster.wait_in_sync()
+        assert send_acked(cluster, new, "after") == REPLICATED
+        cluster.compare_logs()

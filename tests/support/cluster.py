@@ -204,7 +204,8 @@ class Cluster:
         return found[0]
 
     def wait_in_sync(self, *names: str, timeout_s: float = MASTER_TIMEOUT_S) -> None:
-        """Wait until the master says that the named nodes (default: all) are in the set."""
+        """Wait until the master has the named nodes (default: all) in the set, and each of them
+        says of itself that it is."""
         wanted = set(names or self.names)
 
         def are_in() -> bool:
@@ -212,7 +213,11 @@ class Cluster:
             if master is None:
                 return False
             said = self.status(master).get("nodes", [])
-            return wanted <= {node["node"] for node in said if node.get("in_sync")}
+            return wanted <= {
+                node["node"]
+                for node in said
+                if node["in_sync"] and node["state"] in ("master", "in-sync")
+            }
 
         wait_until(are_in, f"{sorted(wanted)} to be in sync", timeout_s)
 

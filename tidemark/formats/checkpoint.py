@@ -182,6 +182,8 @@ class Trouble(IntEnum):
     DISK_FULL = 1
     DAMAGED = 2
     """The log or what dispatch needs is damaged."""
+    STOPPING = 3
+    """The process was asked to end and waits, for a moment, until another node serves."""
 
 
 _RESUME: Final = struct.Struct("<3Q")
