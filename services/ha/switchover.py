@@ -106,7 +106,8 @@ class Switchover:
         """The lease was written or read, while it is being released."""
         if settled is None or settled.wanted.holder is not None:
             return
-        if settled.applied:
+        # The target may have been faster than our own read of what we wrote.
+        if settled.applied or self._taken_over():
             self._stage = _Stage.OVER
             self._tell()
             self._released(self.target.node)
@@ -115,6 +116,11 @@ class Switchover:
         """The term ends by itself: so does the switch."""
         if self._stage is not _Stage.OVER:
             self._fail(reason)
+
+    def _taken_over(self) -> bool:
+        stored = self._own.session.stored
+        holder = None if stored is None else stored.lease.holder
+        return holder is not None and holder.member == self.target
 
     def _durable(self) -> int | None:
         for link in self._term.links.values():

@@ -1,0 +1,269 @@
+"""Who reigns here: from the lease's answers to campaigns, terms and their ends. Pure.
+
+At most one of the three is there: a campaign for the lease, a term, or neither, when the replica
+follows. A term ends by fencing the broker first and taking the append lock back; only then does the
+replica follow again (docs/replication.md, states). Step before: ``lease.session``. Step after:
+``campaign``, ``founding``, ``recreation``, ``mastership``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from services.ha import founding
+from services.ha.campaign import Campaign, Patience
+from services.ha.effects import Fence, Publish
+from services.ha.events import LeaseAnswered
+from services.ha.failover import Happening, State, copies
+from services.ha.following import Following
+from services.ha.lease.session import Settled
+from services.ha.lease.value import Lease
+from services.ha.mastership import Mastership
+from services.ha.orders import LeaseEdits
+from services.ha.own import Own
+from services.ha.peers import Peers
+from services.ha.promises import Promises
+from services.ha.recreation import Recreation
+from tidemark.formats.checkpoint import NodeRole, Slot
+
+UNADOPTED: Final = "unadopted-store"
+
+Outcome = Callable[[Lease | None, str], None]
+"""Of a campaign that an operator ordered: the lease if it was won, else why it was lost."""
+
+
+class Leadership:
+    """The lease and what this replica makes of it; one for the life of the process."""
+
+    def __init__(
+        self,
+        own: Own,
+        peers: Peers,
+        promises: Promises,
+        following: Following,
+        random: Callable[[], float],
+    ) -> None:
+        """random: for the waits that keep candidates apart."""
+        self.own, self.peers, self.promises, self.following = own, peers, promises, following
+        self.campaign: Campaign | founding.Founding | Recreation | None = None
+        self.term: Mastership | None = None
+        self.edits = LeaseEdits(own)
+        self._patience = Patience(own, peers, random)
+        self._recreate: tuple[Lease, int] | None = None
+        """The lease that was found gone, to be made again, and the old term's deadline."""
+        self._outcome: Outcome | None = None
+        self._backwards_answers = 0
+
+    @property
+    def can_stand(self) -> bool:
+        """Whether a campaign could begin: nothing is half done here, and a broker would serve."""
+        own = self.own
+        ready = copies(own.state) and self.campaign is None and not own.table_writes
+        return ready and own.broker_serves
+
+    def tick(self) -> None:
+        """Time passed."""
+        own, session = self.own, self.own.session
+        own.out.put(*session.tick(own.now_ms))
+        if self.term is not None:
+            self.term.tick()
+        else:
+            if self.campaign is not None:
+                self.campaign.tick()
+            if own.state is not State.RESYNC and session.due(own.now_ms):
+                own.out.put(*session.read(own.now_ms))
+            self.following.tick()
+            self._consider()
+        self.edits.tick()
+
+    def answered(self, event: LeaseAnswered) -> None:
+        """A request to the lease ended."""
+        own, session = self.own, self.own.session
+        answer = session.answered(event, own.now_ms)
+        own.out.put(*answer.effects)
+        self._note_lease()
+        self.edits.settled(answer.settled)
+        if self.term is not None:
+            self._lease_of_term(self.term, answer.settled)
+        elif self.campaign is not None:
+            self.campaign.answered(event, answer.settled)
+        else:
+            self._follow_lease()
+            self._consider()
+
+    def stand(self, why: str, *, forced: bool = False, outcome: Outcome | None = None) -> None:
+        """Campaign; ``can_stand`` was looked at. outcome: told how it ends."""
+        own = self.own
+        self._outcome = outcome
+        self.following.leave("campaigning")
+        own.happen(Happening.STANDS, why)
+        self.campaign = Campaign(own, self.promises, won=self._won, lost=self._lost, forced=forced)
+
+    def higher_epoch(self, epoch: int) -> None:
+        """An epoch above all that is promised was heard of: whatever is older is over."""
+        reason = f"epoch {epoch} was heard of"
+        self.depose(reason)
+        if self.campaign is not None:
+            self.campaign.fence(epoch)
+        self.following.leave(reason)
+        # A lease that shows less than an epoch that somebody has taken went back.
+        self.own.session.seen = max(self.own.session.seen, (epoch, 0))
+
+    def depose(self, reason: str) -> None:
+        """End the term: fence the broker first, then everything that spoke for it."""
+        own, term = self.own, self.term
+        if term is None:
+            return
+        self.term = None
+        own.count.depositions += 1
+        own.out.put(Fence())
+        own.happen(Happening.DEPOSED, reason)
+        term.end(reason)
+        self.edits.abandoned()
+        term.take_lock(self._follower_again)
+
+    def released(self, node: str) -> None:
+        """The lease was released for another node: this term is over, in peace."""
+        term = self.term
+        assert term is not None
+        self.own.count.switchovers += 1
+        self.term = None
+        term.end(f"handed over to {node}")
+        term.take_lock(self._follower_again)
+
+    def _note_lease(self) -> None:
+        own, session = self.own, self.own.session
+        if session.backwards:
+            self._backwards_answers += 1
+        else:
+            self._backwards_answers = 0
+        # One answer may have been on its way since before we heard of a newer epoch.
+        if self._backwards_answers > 1:
+            own.alarm(
+                "lease-went-backwards",
+                "The lease shows less than was seen before: nobody takes or renews it. See "
+                "`tidemark cluster recreate-lease`.",
+            )
+        elif session.stored is not None and not session.backwards:
+            own.calm("lease-went-backwards")
+            own.calm("lease-missing")
+            own.known_in_sync = session.stored.lease.in_sync
+        if own.initialised or not own.holds_records:
+            self.promises.see(session.seen)
+        elif (
+            session.stored is not None
+            and own.halted is None
+            and own.member not in session.stored.lease.in_sync
+        ):
+            own.halt(
+                UNADOPTED,
+                "this store holds records and no group's marker, and the group has a lease "
+                "already. Nothing was changed. `tidemark cluster adopt` lets the master compare it "
+                "with its own log, and cut or copy what differs; or empty the store.",
+            )
+
+    def _lease_of_term(self, term: Mastership, settled: Settled | None) -> None:
+        session = self.own.session
+        if term.switch is not None and term.switch.releasing:
+            term.switch.answered(settled)
+            if self.term is None:
+                return
+        if session.stored is None:
+            if session.absent:
+                self._lease_gone(term)
+        elif not session.holds(term.epoch):
+            holder = session.stored.lease.holder
+            self.depose(f"the lease is {holder.node if holder else 'nobody'}'s")
+        else:
+            term.answered(settled)
+
+    def _lease_gone(self, term: Mastership) -> None:
+        """Stop answering; then ask for what making the lease again takes."""
+        own = self.own
+        epoch = max(term.epoch, own.session.given_up) + 1
+        lease = founding.first_lease(own, epoch)._replace(
+            in_sync=tuple(sorted({own.member, *term.in_sync.wait_set})),
+            in_sync_version=own.session.seen[1] + 1,
+        )
+        self._recreate = lease, term.deadline_ms or own.now_ms
+        own.alarm("lease-missing", "The lease was deleted; it is made again if all agree.")
+        self.depose("the lease is gone")
+
+    def _follow_lease(self) -> None:
+        own, stored = self.own, self.own.session.stored
+        if stored is None or own.session.backwards or own.halted is not None:
+            return
+        lease = stored.lease
+        if lease.holder is not None and lease.holder.member != own.member:
+            self.following.learned(lease.holder.node, lease.epoch)
+        self.following.published()
+
+    def _consider(self) -> None:
+        """Begin a campaign when the lease may be taken."""
+        own, session = self.own, self.own.session
+        if not self.can_stand:
+            return
+        if session.absent:
+            self._consider_founding()
+            return
+        unchanged_ms = session.unchanged_ms(own.now_ms)
+        if not session.can_write or session.stored is None or unchanged_ms is None:
+            return
+        if own.now_ms < own.paused_until_ms or not self.peers.surveyed:
+            return
+        found = self._patience.over(session.stored, unchanged_ms)
+        if found is None:
+            return
+        self.stand(found.value)
+
+    def _consider_founding(self) -> None:
+        """There is no lease: make the group's first one, if the rules say that it is to be here."""
+        own, session = self.own, self.own.session
+        reason = founding.hindrance(own, self.peers)
+        if reason is not None:
+            own.alarm("lease-missing", reason)
+            return
+        if not session.free:
+            return
+        self.following.leave("founding the group")
+        own.happen(Happening.STANDS, "the group's first lease")
+        lease = founding.first_lease(own, self.promises.highest + 1)
+        self.campaign = founding.Founding(own, lease, won=self._won, lost=self._lost)
+
+    def _won(self, lease: Lease) -> None:
+        own = self.own
+        self.campaign = None
+        own.happen(Happening.WON, f"epoch {lease.epoch}")
+        self.following.master = None
+        self.term = Mastership(own, self.peers, self.promises, lease, depose=self.depose)
+        self._tell_outcome(lease, "")
+
+    def _lost(self, reason: str) -> None:
+        self.campaign = None
+        self.own.paused_until_ms = self.own.now_ms + self.own.times.renew_ms
+        self._tell_outcome(None, reason)
+        self._follow_lease()
+
+    def _tell_outcome(self, lease: Lease | None, reason: str) -> None:
+        outcome, self._outcome = self._outcome, None
+        if outcome is not None:
+            outcome(lease, reason)
+
+    def _follower_again(self) -> None:
+        own = self.own
+        own.happen(Happening.TORN_DOWN)
+        if own.halted is not None:
+            own.happen(Happening.DAMAGED, own.halted.detail)
+            return
+        own.out.put(Publish(((Slot.ROLE, NodeRole.FOLLOWER),)))
+        if self._recreate is not None:
+            (lease, deadline_ms), self._recreate = self._recreate, None
+            own.happen(Happening.STANDS, "the lease is to be made again")
+            self.campaign = Recreation(
+                own, self.peers, lease, deadline_ms=deadline_ms, won=self._won, lost=self._lost
+            )
+            self.campaign.tick()
+            return
+        self._follow_lease()
+        self._consider()

@@ -1,0 +1,232 @@
+"""Orders of operators, from the call to its answer (docs/replication.md, operating). Pure.
+
+Each order is answered once. Guards and changes of the lease are ``orders``'; here is who carries an
+order out. A master with trouble orders a switch itself. Step before: ``control``.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, NamedTuple
+
+from services.ha import orders
+from services.ha.effects import Publish, Reply
+from services.ha.events import Command
+from services.ha.failover import Happening, State
+from services.ha.leadership import UNADOPTED, Leadership
+from services.ha.lease.value import Lease, Member
+from services.ha.mastership import Mastership
+from services.ha.status import master_of, trouble_of
+from services.ha.switchover import Switchover
+from tidemark.formats.checkpoint import NodeRole, Slot
+
+SWITCH_PAUSE_MS: Final = 10_000
+"""Between two switches that trouble asks for."""
+SWITCH_MS_MAX: Final = 5000
+"""An operator waits no longer for the target."""
+
+
+class _Switch(NamedTuple):
+    """A planned switch whose outcome an operator waits for."""
+
+    token: int
+    since_ms: int
+    released_to: str | None = None
+
+
+class Operator:
+    """Of one start of ha."""
+
+    def __init__(self, leadership: Leadership) -> None:
+        self._leadership = leadership
+        self.own, self.peers = leadership.own, leadership.peers
+        self.promises, self.following = leadership.promises, leadership.following
+        self._switch: _Switch | None = None
+        self._not_before_ms = 0
+
+    def tick(self) -> None:
+        """Begin a switch that trouble asks for; answer the operator once the target is master."""
+        self._hand_over()
+        self._watch_switch()
+
+    def command(self, order: Command) -> None:
+        """Carry an order out, or say why not."""
+        try:
+            self._order(order)
+        except orders.Refused as refused:
+            self._refuse(order.token, refused)
+
+    def _refuse(self, token: int, refused: orders.Refused) -> None:
+        self.own.out.put(Reply(token, ok=False, body=refused.body))
+
+    def _order(self, order: Command) -> None:
+        own, token = self.own, order.token
+        match order.name:
+            case "switchover":
+                self._order_switch(order)
+            case "failover":
+                self._order_failover(order)
+            case "pause" | "resume":
+                self._leadership.edits.begin(token, orders.set_paused(order.name == "pause"))
+            case "remove-member":
+                node = order.arguments.get("node", "")
+                self._leadership.edits.begin(token, orders.without_member(own, node))
+            case "recreate-lease":
+                lease = orders.recreated(own, self.peers, self.promises.highest, order)
+                if order.arguments.get("dry_run") == "true":
+                    body = {"epoch": lease.epoch, "in_sync": [m.node for m in lease.in_sync]}
+                    own.out.put(Reply(token, ok=True, body={**body, "to": lease.handover_to}))
+                else:
+                    self._leadership.edits.begin(token, lambda _: lease, creates=True)
+            case "resync":
+                self._order_resync(order)
+            case "adopt":
+                self._order_adopt(token)
+            case _:
+                raise orders.Refused(f"there is no order {order.name!r}. Nothing was done.")
+
+    def _order_switch(self, order: Command) -> None:
+        term = self._leadership.term
+        if term is None or not term.opened:
+            master, _ = master_of(self.own, self.peers)
+            raise orders.Refused(
+                f"{self.own.name} is not the master. Nothing was done.",
+                "Send the order to the master.",
+                master=master,
+            )
+        if term.switch is not None:
+            raise orders.Refused("a switch is under way. Nothing was done.")
+        target = self._target(term, order.arguments.get("to"))
+        self._switch = _Switch(order.token, self.own.now_ms)
+        self._begin_switch(term, target)
+
+    def _target(self, term: Mastership, to: str | None) -> Member:
+        """The slave to switch to. Raises Refused."""
+        own = self.own
+        if to == own.name:
+            raise orders.Refused(f"{to} is the master. Nothing was done.")
+        fit = term.fit_targets(self.peers)
+        chosen = [member for member in fit if to is None or member.node == to]
+        if not chosen:
+            raise orders.Refused(
+                f"{to or 'no slave'} is in the in-sync set, follows, and is without trouble. "
+                "Nothing was done."
+                if to is None
+                else f"{to} is not in the in-sync set, does not follow, or has trouble of its own. "
+                "Nothing was done.",
+                "See `tidemark cluster status`.",
+                in_sync=[member.node for member in term.in_sync.published],
+            )
+        return chosen[0]
+
+    def _begin_switch(self, term: Mastership, target: Member) -> None:
+        own = self.own
+        own.say("switchover", f"Planned switch to {target.node}", to=target.node)
+        term.switch = Switchover(
+            own,
+            self.peers,
+            term,
+            target,
+            failed=self._switch_failed,
+            released=self._switch_released,
+        )
+
+    def _switch_failed(self, reason: str, fenced: bool) -> None:
+        own, term = self.own, self._leadership.term
+        switch, self._switch = self._switch, None
+        self._not_before_ms = own.now_ms + SWITCH_PAUSE_MS
+        own.say("switchover-failed", f"The planned switch failed: {reason}", level=logging.WARNING)
+        if switch is not None:
+            detail = f"{reason}. {own.name} goes on as master."
+            if fenced:
+                detail = f"{reason}. {own.name} campaigns again at once, with a new epoch."
+            self._refuse(switch.token, orders.Refused(detail, "Try again."))
+        if term is not None:
+            term.switch = None
+            own.out.put(Publish(((Slot.SENDS_HELD, 0),)))
+            if fenced:
+                self._leadership.depose(f"a planned switch failed: {reason}")
+
+    def _switch_released(self, node: str) -> None:
+        """The lease is the target's to take."""
+        if self._switch is not None:
+            self._switch = self._switch._replace(released_to=node)
+        self._leadership.released(node)
+
+    def _hand_over(self) -> None:
+        own, term = self.own, self._leadership.term
+        trouble = trouble_of(own)
+        if not trouble or term is None or not term.opened or term.switch is not None:
+            return
+        if own.now_ms < self._not_before_ms:
+            return
+        self._not_before_ms = own.now_ms + SWITCH_PAUSE_MS
+        if fit := term.fit_targets(self.peers):
+            own.alarm("handed-over", f"This node has trouble: {trouble}.")
+            self._begin_switch(term, fit[0])
+
+    def _watch_switch(self) -> None:
+        own, switch = self.own, self._switch
+        if switch is None or switch.released_to is None:
+            return
+        told = self.peers.fresh(switch.released_to)
+        took_ms = own.now_ms - switch.since_ms
+        if told is not None and told.state == State.MASTER.value:
+            body = {"master": switch.released_to, "epoch": told.promised, "took_ms": took_ms}
+            own.out.put(Reply(switch.token, ok=True, body=body))
+            self._switch = None
+        elif took_ms > SWITCH_MS_MAX:
+            self._switch = None
+            detail = f"the lease was released for {switch.released_to}, which is not master yet."
+            self._refuse(switch.token, orders.Refused(detail, "See `tidemark cluster status`."))
+
+    def _order_failover(self, order: Command) -> None:
+        own, token = self.own, order.token
+        loss = orders.guard_failover(own, self.peers, order)
+        if order.arguments.get("dry_run") == "true":
+            own.out.put(Reply(token, ok=True, body=loss.body))
+            return
+        if not self._leadership.can_stand:
+            raise orders.Refused("a campaign or a copy is under way. Nothing was done.", "Again.")
+
+        def outcome(lease: Lease | None, reason: str) -> None:
+            if lease is None:
+                self._refuse(token, orders.Refused(f"{reason}. Nothing was lost.", **loss.body))
+            else:
+                body = {"master": own.name, "epoch": lease.epoch, **loss.body}
+                own.out.put(Reply(token, ok=True, body=body))
+
+        self._leadership.stand("an operator orders it", forced=True, outcome=outcome)
+
+    def _order_resync(self, order: Command) -> None:
+        own = self.own
+        if order.arguments.get("group") != own.setup.group:
+            raise orders.Refused(
+                f"the group's name is not {order.arguments.get('group')!r}. Nothing was done.",
+                "Type the name of the group, to show that you mean this one.",
+            )
+        master, reason = master_of(own, self.peers)
+        told = None if master is None else self.peers.fresh(master)
+        if master is None or told is None:
+            raise orders.Refused(
+                f"there is no master to copy from: {reason or 'it does not answer'}. Nothing was "
+                "done.",
+            )
+        if own.table_writes or not own.happen(Happening.ORDERED_RESYNC, "an operator orders it"):
+            raise orders.Refused(f"{own.name} is {own.state.value}. Nothing was done.")
+        self.following.leave("an operator orders a resync")
+        self.following.resync(told.first_offset, "an operator orders it")
+        body = {"node": own.name, "copies_from": master, "bytes": told.end - told.first_offset}
+        own.out.put(Reply(order.token, ok=True, body=body))
+
+    def _order_adopt(self, token: int) -> None:
+        own = self.own
+        if own.halted is None or own.halted.code != UNADOPTED:
+            raise orders.Refused(f"{own.name} does not hold a store to adopt. Nothing was done.")
+        own.halted = None
+        own.calm(UNADOPTED)
+        own.initialised = True
+        own.happen(Happening.ADOPTED, "an operator orders it")
+        own.out.put(Publish(((Slot.ROLE, NodeRole.FOLLOWER),)))
+        self.promises.see(own.session.seen)
+        own.out.put(Reply(token, ok=True, body={"node": own.name, "log_end": own.end}))
