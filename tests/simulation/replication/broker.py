@@ -26,7 +26,7 @@ from tidemark.errors import NotEnoughReplicas
 from tidemark.formats.checkpoint import NodeRole, Slot
 
 T = TypeVar("T")
-POLL_US: Final = 20_000
+POLL_US: Final = 50_000
 BUSY_US: Final = 1_000
 HEARTBEAT_US: Final = 200_000
 PARKED_MAX: Final = 200
@@ -170,7 +170,11 @@ class Broker:
                 next_send_us = now_us + self._random.randint(1, 2 * self._send_us)
                 is_open = yield from self._ask(epoch, lambda term: term.is_master)
                 yield 0
-                if is_open and machine.page.get(Slot.DISPATCHED) >= opened_at:
+                if (
+                    is_open
+                    and min(machine.page.get(Slot.DISPATCHED), machine.page.get(Slot.CONFIRM))
+                    >= opened_at
+                ):
                     yield from self._take_send(epoch)
                     yield from self._read(epoch)
             yield from self._release(epoch)
@@ -213,27 +217,28 @@ class Broker:
         return record
 
     def _release(self, epoch: int) -> Steps:
-        """Answer whom the confirm offset has passed, and whose time is over."""
+        """Answer whom the confirm offset has passed, and whose time is over.
+
+        In the order of ``confirmer.look`` and ``group_sends.reached``: may this node answer; what
+        is confirmed; may it still, in the step in which the answer leaves; the set.
+        """
         machine = self.machine
+        may_answer = yield from self._ask(epoch, lambda term: term.may_answer)
+        confirmed = (yield from self._ask(epoch, lambda term: term.confirmed)) if may_answer else 0
         while self._parked:
             parked = self._parked[0]
-            yield 0
-            if machine.page.get(Slot.CONFIRM) < parked.record.end:
+            if confirmed < parked.record.end:
                 if machine.clock.now_ms() < parked.until_ms:
                     return
                 del self._parked[0]  # stored, outcome unknown
                 continue
-            yield 0
-            if parked.record.epoch != machine.page.get(Slot.SERVING_EPOCH):
-                raise Violation(f"{machine.name} has a send of an epoch that it does not serve")
-            in_sync = yield from self._ask(epoch, lambda term: term.in_sync)
-            if not (yield from self._ask(epoch, lambda term: term.may_answer)):
-                if machine.clock.now_ms() < parked.until_ms:
-                    return
-                del self._parked[0]
-                continue
             del self._parked[0]
-            reached = promises.reached(parked.promise, in_sync)
+            reached = yield from self._ask(
+                epoch,
+                lambda term, promise=parked.promise: (  # type: ignore[misc]
+                    promises.reached(promise, term.in_sync) if term.may_answer else None
+                ),
+            )
             if reached is not None:
                 self._history.acknowledged(
                     machine, parked.record, reached.copies, machine.timeline.now_us

@@ -32,6 +32,8 @@ from tests.simulation.replication.page import step_by_step
 from tests.simulation.replication.process import Actor, Process, Steps
 from tidemark.formats.checkpoint import NodeRole, Slot
 
+IMPOSSIBLE: Final = ("ack-refused",)
+"""Alarms that only a lie or a bug raises."""
 TURN_US: Final = 50_000
 """Between two looks at the page that nobody rang for."""
 
@@ -217,6 +219,8 @@ class Ha:
                 yield from self._grant(effect)
             case do.Reply(token):
                 self.replies[token] = effect
+            case do.Note(event=event, sentence=sentence, alarm=True) if event in IMPOSSIBLE:
+                raise Violation(f"{self.node}: {sentence}")
             case do.Note():
                 pass
             case do.Ended(code):
@@ -230,7 +234,8 @@ class Ha:
         if slot is Slot.CONFIRM:
             self._history.confirm_moved(self.machine, value)
         if slot is Slot.ROLE and value in (NodeRole.HALTED, NodeRole.RESYNC):
-            self._history.needs_help(self.machine, NodeRole(value))
+            confirm = self.machine.page.get(Slot.CONFIRM)
+            self._history.needs_help(self.machine, NodeRole(value), confirm)
         self.machine.page.publish(slot, value)
 
     def _grant(self, effect: do.Grant) -> Steps:

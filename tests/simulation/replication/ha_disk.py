@@ -1,7 +1,9 @@
-"""ha's two threads for its disk: one for ``ha/`` and the epoch table, one for the log and byte 0.
+"""ha's threads for its disk: one for ``ha/`` and the epoch table, one for the log and byte 0, and
+one that syncs what is copied.
 
 Each carries out what the replica gave it in order, step by step, and reports as events. A kill
-between two steps leaves what the steps before did. Follows ``services.ha.replica_disk``.
+between two steps leaves what the steps before did. Follows ``services.ha.replica_disk`` and
+``copied_log``.
 """
 
 from __future__ import annotations
@@ -40,7 +42,6 @@ DiskEffect = (
 )
 FileEffect = PersistPromise | PersistTable | PersistConfirm
 LogEffect = Copy | Settle | TakeAppendLock | ReleaseAppendLock | Cut | Resync
-SYNC_AFTER_COPIES = 8
 
 
 class HaDisk:
@@ -55,13 +56,20 @@ class HaDisk:
         self._log: deque[LogEffect] = deque()
         self._half = bytearray()
         """A record of which only the beginning has come."""
+        self._broken = False
+        """Bytes were refused: nothing is taken up to the next stretch."""
+        self._is_copying = True
+        """Byte 0 is held here."""
+        self._syncing = False
         self._files_thread: Actor | None = None
         self._log_thread: Actor | None = None
+        self._sync_thread: Actor | None = None
 
     def start(self) -> None:
-        """Begin both threads."""
+        """Begin; byte 0 is held and the log recovered."""
         self._files_thread = self._process.start("files", self._run_files())
         self._log_thread = self._process.start("log", self._run_log())
+        self._sync_thread = self._process.start("sync", self._run_syncs())
 
     def carry_out(self, effect: DiskEffect) -> None:
         """Have it carried out behind all that its thread was given before."""
@@ -122,17 +130,20 @@ class HaDisk:
                     case Copy():
                         yield from self._copy(effect)
                     case Settle(token):
-                        yield from self._sync()
-                        self._half.clear()
+                        yield from self._settle()
                         self._done(token)
                     case TakeAppendLock(token):
                         yield from self.take_byte_0()
+                        self._is_copying = True
                         self._done(token)
                     case ReleaseAppendLock(token):
+                        yield from self._settle()
+                        self._is_copying = False
                         self._machine.release_lock(0, self._process)
                         yield 0
-                        self._report(Done(token))
+                        self._done(token)
                     case Cut(token):
+                        yield from self._settle()
                         yield from cut(self._machine, self._history, effect)
                         yield from self._publish_end()
                         self._done(token)
@@ -157,37 +168,54 @@ class HaDisk:
         yield 0
 
     def _copy(self, effect: Copy) -> Steps:
-        """Append whole records, as many copies as wait here, then one sync."""
+        """Append what is whole; the sync is another thread's."""
         volume = self._machine.volume
-        copied: Copy | None = effect
-        for _ in range(SYNC_AFTER_COPIES):
-            assert copied is not None
-            if copied.first:
-                self._half.clear()
-            if copied.offset != volume.end + len(self._half):
-                self._report(
-                    CopyFault("copy-gap", f"{copied.offset} is not {volume.end}", volume.end)
-                )
-                return
-            self._half += copied.data
-            whole = records.whole_size(self._half)
-            volume.append(self._half[:whole])
-            del self._half[:whole]
-            yield 0
-            if not self._log or not isinstance(self._log[0], Copy):
-                break
-            copied = self._log.popleft()  # type: ignore[assignment]
-        yield from self._sync()
-        self._report(Copied(volume.end, volume.durable))
-
-    def _sync(self) -> Steps:
-        machine = self._machine
-        machine.page.publish(Slot.WRITTEN, machine.volume.end)
+        if effect.first:
+            self._half.clear()
+            self._broken = False
+        if self._broken:
+            return
+        if effect.offset != volume.end + len(self._half):
+            self._broken = True
+            detail = f"bytes at {effect.offset}, the log ends at {volume.end}"
+            self._report(CopyFault("corrupt-record", detail, volume.end))
+            return
+        self._half += effect.data
+        whole = records.whole_size(self._half)
+        volume.append(self._half[:whole])
+        del self._half[:whole]
         yield 0
-        end = machine.volume.end
-        yield -machine.disk_delay_us()
-        machine.volume.synced(end)
-        machine.page.publish(Slot.FLUSHED, machine.volume.durable)
+        self._machine.page.publish(Slot.WRITTEN, volume.end)
+        yield 0
+        if self._sync_thread is not None:
+            self._sync_thread.wake()
+
+    def _run_syncs(self) -> Steps:
+        """One fdatasync after the other while there is something to sync; each is reported."""
+        machine, volume = self._machine, self._machine.volume
+        while True:
+            end = volume.end
+            if self._is_copying and volume.durable < end:
+                self._syncing = True
+                yield -machine.disk_delay_us()
+                volume.synced(end)
+                yield 0
+                machine.page.publish(Slot.FLUSHED, end)
+                yield 0
+                self._syncing = False
+                self._report(Copied(volume.end, end))
+            yield 500_000
+
+    def _settle(self) -> Steps:
+        """Drop half a record, sync what is there."""
+        machine, volume = self._machine, self._machine.volume
+        while self._syncing:
+            yield -200
+        self._half.clear()
+        if volume.durable < volume.end:
+            yield -machine.disk_delay_us()
+            volume.synced(volume.end)
+        machine.page.publish(Slot.FLUSHED, volume.end)
         yield 0
 
     def _publish_end(self) -> Steps:
@@ -199,6 +227,7 @@ class HaDisk:
     def _resync(self, effect: Resync) -> Steps:
         """In place: broker and reput end first, then the store is emptied."""
         machine = self._machine
+        yield from self._settle()
         while not (machine.take_lock(1, self._process) and machine.take_lock(2, self._process)):
             yield -5_000
         yield -machine.disk_delay_us()

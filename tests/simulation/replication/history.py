@@ -48,6 +48,9 @@ class History:
         """The largest that the lease ever had."""
         self.deleted = False
         """The lease object was deleted at some time."""
+        self.went_back = False
+        """The object says less than it did: a late request made it anew after it was deleted."""
+        self._newest = (0, 0)
         self.published: tuple[Member, ...] = ()
         """The in-sync set as the object says it, or said it last."""
         self.holder: Holder | None = None
@@ -155,6 +158,11 @@ class History:
             self.deleted = True
             return
         lease = now.lease
+        shown = (int(lease.epoch), lease.in_sync_version)
+        self.went_back = shown < self._newest
+        if self.went_back and not self.deleted:
+            raise Violation(f"the lease goes back from {self._newest} to {shown}")
+        self._newest = max(self._newest, shown)
         nodes = [member.node for member in lease.in_sync]
         if len(set(nodes)) != len(nodes):
             raise Violation(f"two incarnations of one node are in the in-sync set: {nodes}")
@@ -181,9 +189,13 @@ class History:
         """Who acquired an epoch."""
         return self._won.get(epoch)
 
-    def needs_help(self, node: Node, role: NodeRole) -> None:
-        """Nothing was damaged here: nobody halts, and only an empty volume is copied anew."""
-        if role is NodeRole.HALTED or node.name not in self.replaced:
+    def needs_help(self, node: Node, role: NodeRole, confirm: int) -> None:
+        """Nothing was damaged: nobody halts, and nobody gives up what it knows to be confirmed.
+
+        A node of which nothing was confirmed yet may be copied anew: what it has, its master lost
+        before it was on any disk.
+        """
+        if role is NodeRole.HALTED or (confirm > 0 and node.name not in self.replaced):
             raise Violation(f"{node.name} is {role.name}, and nothing was damaged")
 
     # -- inside ----------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class Fault(Enum):
     SWITCH = "an operator switches the master"
     NEW_VOLUME = "a node gets an empty disk"
     DELETE_LEASE = "somebody deletes the lease object"
-    CLOCK = "a clock is set wrong"
+    CLOCK = "a boot-time clock leaps ahead"
 
 
 USUAL: Final = (
