@@ -179,7 +179,7 @@ def test_a_crash_at_each_step_is_finished_by_the_next_start(step: str, power: bo
     check_cut(after)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(200))
 def test_a_crash_at_any_operation_is_finished_by_the_next_start(seed: int) -> None:
     random = Random(seed)
     whole = SimDisk(seed)
