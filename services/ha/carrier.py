@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
 from services.ha import effects as wanted
+from services.ha import hooks
 from services.ha.effects import Effect
 from services.ha.events import Done, Event, LeaseAnswered, LeaseOutcome
 from services.ha.frames import Frame
@@ -26,12 +27,23 @@ from shared.files.positions import Positions
 from shared.runtime.health import Health
 from tidemark.clock import Clock
 from tidemark.errors import HaltedReplica
-from tidemark.formats.checkpoint import Slot
+from tidemark.formats.checkpoint import NodeRole, Slot
 
 log = logging.getLogger(__name__)
 
 REPUT_BELL_INTERVAL_S: Final = 0.002
 """A ring wakes another process; while there is work it looks by itself more often than twice so."""
+STEPS: Final[Mapping[type, str]] = {
+    wanted.LeasePut: "promote-2",
+    wanted.LeaseCreate: "promote-2",
+    wanted.PersistPromise: "promote-4",
+    wanted.PersistTable: "promote-5",
+    wanted.ReleaseAppendLock: "promote-6",
+    wanted.Grant: "promote-7",
+}
+"""Steps of becoming master by the effect that each begins with; followers write promises and
+tables as well, and every renewal writes the lease."""
+ANNOUNCED: Final[Mapping[int, str]] = {NodeRole.MASTER: "master", NodeRole.FOLLOWER: "slave"}
 LeaseRequest = wanted.LeaseGet | wanted.LeasePut | wanted.LeaseCreate
 
 
@@ -166,6 +178,9 @@ class Carrier:
                 return
 
     def _carry_out(self, effect: Effect) -> None:
+        step = STEPS.get(type(effect))
+        if step is not None:
+            hooks.before(step)
         match effect:
             case wanted.Stream(link, frame, offset, size):
                 self._links.stream(link, frame, offset, size)
@@ -202,8 +217,26 @@ class Carrier:
 
     def _publish(self, slots: tuple[tuple[Slot, int], ...]) -> None:
         for slot, value in slots:
+            if slot is Slot.ROLE:
+                if value == NodeRole.MASTER:
+                    hooks.before("promote-10")
+                self._announce(value)
             self._positions.publish(slot, value)
         self._ring()
+
+    def _announce(self, role: int) -> None:
+        """Show the role where the lease is kept, after the fact: nobody decides by it."""
+        name = ANNOUNCED.get(role)
+        if name is not None:
+            self._background(self._announced(name), f"announce {name}")
+
+    async def _announced(self, role: str) -> None:
+        reason = await self._lease.announce(role)
+        if reason:
+            log.warning(
+                "the role could not be shown on the pod",
+                extra={"event": "not-announced", "role": role, "reason": reason},
+            )
 
     def _ring(self) -> None:
         self._bells.ring("broker")
@@ -227,7 +260,10 @@ class Carrier:
     # -- the lease ------------------------------------------------------------------------------
 
     def _ask(self, effect: LeaseRequest) -> None:
-        task = self._loop().create_task(self._answer(effect), name=type(effect).__name__)
+        self._background(self._answer(effect), type(effect).__name__)
+
+    def _background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._loop().create_task(work, name=name)
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
 

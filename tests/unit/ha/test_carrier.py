@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 
 from services.ha import effects as wanted
+from services.ha import hooks
 from services.ha.carrier import Carrier, EndedByReplica
 from services.ha.effects import Effect
 from services.ha.events import Done, Event, LeaseAnswered, LeaseOutcome, LinkDown, Tick
@@ -91,6 +92,10 @@ class World:
     def carry_out(self, effect: DiskEffect) -> None:
         self.said.append(type(effect).__name__)
 
+    async def announce(self, role: str) -> str:
+        self.said.append(f"announce {role}")
+        return "" if role == "master" else "no rights"
+
     async def get(self) -> Outcome:
         if self.answer is None:
             await asyncio.Event().wait()
@@ -124,6 +129,33 @@ async def test_effects_are_carried_out_in_their_order() -> None:
         "PersistConfirm",
         "connect n1",
     ]
+
+
+async def test_a_named_step_comes_before_its_effect() -> None:
+    release, master = wanted.ReleaseAppendLock(1), wanted.Publish(((Slot.ROLE, NodeRole.MASTER),))
+    world = World(on_tick(release, wanted.Grant(8, 99, 1000), master))
+    hooks.install(world.said.append)
+    try:
+        world.carrier.happen(Tick())
+    finally:
+        hooks.install(None)
+    said = world.said
+    assert said.index("promote-6") < said.index("ReleaseAppendLock") < said.index("promote-7")
+    assert said.index("promote-7") < said.index("EPOCH=8") < said.index("promote-10")
+    assert said.index("promote-10") < said.index("ROLE=3")
+
+
+async def test_a_role_is_shown_after_the_fact(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(
+        lambda event: [
+            wanted.Publish(((Slot.ROLE, NodeRole.MASTER),)),
+            wanted.Publish(((Slot.ROLE, NodeRole.FOLLOWER),)),
+        ]
+    )
+    world.carrier.happen(Tick())
+    await until(lambda: "announce slave" in world.said)
+    assert world.said.index("ROLE=3") < world.said.index("announce master")
+    await until(lambda: "could not be shown" in caplog.text)
 
 
 async def test_an_event_that_an_effect_leads_to_waits_until_all_effects_are_carried_out() -> None:
