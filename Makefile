@@ -8,10 +8,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 STORE ?= data
+NODES ?= 2
+SEED ?= 0
+COUNT ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help setup run test check format lint types contracts chaos crash delay-drill retention simulation soak referee bench lock clean
+.PHONY: help setup run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim drill bench lock clean
 
 help: ## Print this list
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -28,8 +31,8 @@ $(STAMP): requirements.lock pyproject.toml $(SPEEDUPS)
 
 setup: $(STAMP) ## Make the virtual environment .venv and install into it
 
-run: setup ## Start a node in this terminal (store in STORE=data) and print its URLs
-	exec $(BIN)/tidemark dev --store $(STORE)
+run: setup ## Start a master and a slave in this terminal (NODES=1: a node alone; STORE=data) and print their URLs
+	exec $(BIN)/tidemark dev --nodes $(NODES) --store $(STORE)
 
 test: setup ## Run all tests, first the pure twins', then all; missing tools are named
 	@failed=0; \
@@ -66,6 +69,15 @@ crash: setup ## 200 cycles of SIGKILL under load; prints the seed and the counts
 
 simulation: setup ## Thousands of seeded power cuts on a simulated disk
 	TIDEMARK_SIM_SEEDS=$${TIDEMARK_SIM_SEEDS:-5000} $(BIN)/pytest -s -n 2 --timeout 7200 tests/simulation
+
+sim: setup ## Replay one seed of the simulated group exactly: `make sim SEED=n`; with COUNT=n so many from there on
+	$(BIN)/python -m tests.simulation.replication $(SEED) --count $(COUNT)
+
+drill: setup ## All fault drills on real groups of nodes, as root in network namespaces; report in build/drills
+	$(BIN)/tidemark drill --all --out build/drills
+
+drill-%: setup ## One fault drill, for example `make drill-28`; `tidemark drill --list` names them
+	$(BIN)/tidemark drill $* --out build/drills
 
 soak: setup ## Five minutes of load; anonymous memory must stay flat
 	TIDEMARK_SOAK_SECONDS=$${TIDEMARK_SOAK_SECONDS:-300} $(BIN)/pytest -s --timeout 3600 tests/processes/test_memory.py
