@@ -181,6 +181,8 @@ def build_with(
             end=ground.end,
             ring_reput=ground.ring_reput,
             epoch=None if ground.term is None else ground.term.epoch,
+            appends=ground.appends,
+            master_from=ground.master_from,
         ),
         on_group_change=lambda: config_files.groups_changed(),
     )

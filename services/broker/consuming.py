@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from services.broker.append import Append
 from services.broker.config import BrokerConfig
 from services.broker.delay.build import make_delayed
+from services.broker.delay.delayed import CarryResult
 from services.broker.files_ahead import FilesAhead
 from services.broker.groups.commit_times import CommitTimes
 from services.broker.groups.configs import GroupConfigs
@@ -44,6 +45,7 @@ from shared.files.commit_log import CommitLogReader
 from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.index import IndexReader
+from shared.files.mapped_file_queue import MappedFileQueue
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from shared.runtime.clock import utc_offset_s
@@ -97,6 +99,36 @@ class Foundation(NamedTuple):
     ring_reput: Callable[[], object]
     epoch: int | None
     """That this node is master for; None: it is alone, or a slave."""
+    appends: bool
+    """False: it is a slave."""
+    master_from: Callable[[], int | None]
+    """Of a slave: where the log of its master begins; None: not known."""
+
+
+class _NothingWaits:
+    """Delayed messages where somebody else sees to them."""
+
+    def pending_below(self, physical_offset: PhysicalOffset) -> bool:
+        """None is this node's to carry on."""
+        return False
+
+    async def carry_below(self, physical_offset: PhysicalOffset) -> CarryResult:
+        """There is nothing."""
+        return CarryResult(0, 0)
+
+
+NOTHING_WAITS: Final = _NothingWaits()
+
+
+def _files_of(directory: StoreDir) -> MappedFileQueue:
+    """The log's files of a node where another process appends."""
+    return MappedFileQueue(
+        directory.disk,
+        directory.commit_log_dir,
+        directory.config.commit_log_file_size,
+        mapped_max=1,
+        writable=True,
+    )
 
 
 class Consuming:
@@ -156,13 +188,16 @@ class Consuming:
 
     def _add_retention(self, base: Foundation) -> None:
         config, coordinator = base.config, self.groups.coordinator
+        # Of a slave nobody carries on what waits, and nobody counts what is lost: the master has.
+        delayed = self.delayed if base.appends else NOTHING_WAITS
+        files = base.appender.files if base.appends else _files_of(base.directory)
         expiry = Expiry(
             base.directory,
             self.offsets,
             coordinator,
             shown_from=base.views.shown_from,
             hides=base.views.has_retention,
-            on_skipped=base.metrics.groups.skipped,
+            on_skipped=base.metrics.groups.skipped if base.appends else lambda *_: None,
         )
         base.views.tell_hidden(expiry.hidden)
 
@@ -177,10 +212,10 @@ class Consuming:
             base.appender,
             base.files_ahead,
             Deletion(
-                base.appender.files,
+                files,
                 base.reader,
                 base.positions,
-                self.delayed,
+                delayed,
                 expiry,
                 ring=base.ring_reput,
             ),
@@ -188,12 +223,16 @@ class Consuming:
             base.clock,
             base.health,
             config.retention_policy,
-            snapshot_start=lambda: base.state_log.snapshot_start,
+            snapshot_start=lambda: (
+                base.state_log.snapshot_start if base.appends else base.state.snapshot_at
+            ),
             confirmed=base.confirmed,
             utc_offset_s=utc_offset_s,
             warn_ms=config.retention_warn_ms,
             has_hiding_topics=base.views.any_has_retention,
             on_names_gone=forget_names,
+            log_files=None if base.appends else files,
+            master_from=None if base.appends else base.master_from,
         )
         base.metrics.retention.show = (self.retention, base.reader, base.confirmed)
 
@@ -262,9 +301,9 @@ class Consuming:
             base.clock,
             expiring=self.retention.expiring,
         )
-        base.metrics.group_gauges.connect(
-            Sources(self.configs, self.offsets, coordinator, looks, base.clock)
-        )
+        # The master's are the group's: a slave's would count every member's lag twice.
+        sources = Sources(self.configs, self.offsets, coordinator, looks, base.clock)
+        base.metrics.group_gauges.connect(sources if base.appends else None)
 
     def runners(self, stop: asyncio.Event, opened: asyncio.Event) -> Mapping[str, Runner]:
         """The background parts by name; opened: the start is recorded, or it will never be."""

@@ -34,7 +34,7 @@ from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from tidemark.clock import Clock
 from tidemark.errors import StoreError
-from tidemark.formats.checkpoint import Slot, Trouble
+from tidemark.formats.checkpoint import Slot
 from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
@@ -72,10 +72,13 @@ class Ground:
         *,
         readers: Readers | None = None,
         term: Term | None = None,
+        master_from: Callable[[], int | None] = lambda: None,
     ) -> None:
         """port: of the API, as records carry it. readers: those of a node of a group; None: the
         node is alone. term: that this node is master for; None: it is alone, or a slave.
+        master_from: where the log of a slave's master begins; None: not known.
         """
+        self.master_from = master_from
         self.term = term
         self.grouped = readers is not None
         self.appends = term is not None or not self.grouped
@@ -145,8 +148,6 @@ class Ground:
         self.appender.prepare_next()
 
     def _writes_changed(self, failure: StoreError | None) -> None:
-        trouble = Trouble.NONE if failure is None else Trouble.DISK_FULL
-        self.positions.publish(Slot.BROKER_TROUBLE, trouble)
         if failure is None:
             for code in ("disk-full", "read-only-disk"):
                 self.health.clear_reason(code)

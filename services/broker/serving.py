@@ -47,6 +47,7 @@ def settle_collector() -> None:
     each such request would pay for a collection that finds nothing. Nearly everything here goes by
     its reference count; what does not, cycles of exceptions and tasks, is rare and small.
     """
+    gc.unfreeze()  # of a role before, that is over
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECTOR_THRESHOLDS)

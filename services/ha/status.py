@@ -166,6 +166,7 @@ def _node(
         "in_sync": in_sync,
         "api": node.api,
         "admin": node.admin,
+        "first_offset": None,
         "log_end": None,
         "durable_end": None,
         "confirm": None,
@@ -177,6 +178,7 @@ def _node(
     if status is None:
         return answer
     answer["incarnation"] = status.incarnation
+    answer["first_offset"] = status.first_offset
     answer["log_end"], answer["durable_end"] = status.end, status.durable
     answer["confirm"] = status.confirm
     if reason is None:

@@ -41,9 +41,11 @@ class GroupGauges(Collector):
         """Of queues that had lag at the last look."""
         registry.register(self)
 
-    def connect(self, sources: Sources) -> None:
-        """From now on there are groups to look at."""
+    def connect(self, sources: Sources | None) -> None:
+        """From now on there are groups to look at; None: no more."""
         self._sources = sources
+        if sources is None:
+            self._found, self._found_at_s = Found([], {}, {}), float("-inf")
 
     async def refresh(self) -> None:
         """Look at all groups, if the last look is old; scrapes at the same time share one."""

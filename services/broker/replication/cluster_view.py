@@ -54,6 +54,16 @@ class ClusterView:
         name = None if self._known is None else self._known.get("master")
         return self._nodes.get(name) if isinstance(name, str) else None
 
+    @property
+    def master_from(self) -> int | None:
+        """Where the master's log begins, as of the last look; None: not known."""
+        known = {} if self._known is None else self._known
+        for node in known.get("nodes", ()):
+            if node.get("node") == known.get("master"):
+                start = node.get("first_offset")
+                return start if isinstance(start, int) else None
+        return None
+
     async def now(self) -> Mapping[str, Any]:
         """The group, at most a tenth of a second old; what is not known is None, with a reason."""
         if self._known is None or self._clock.monotonic() - self._known_at > FRESH_S:

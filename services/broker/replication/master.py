@@ -60,11 +60,8 @@ class Master:
         watch: Watch,
         *,
         afterwards: SlaveStanding,
-        on_serving: Callable[[], None],
     ) -> None:
-        """afterwards: what the gate says when the term is over. on_serving: called when sends
-        open.
-        """
+        """afterwards: what the gate says when the term is over."""
         self._term = term
         self._make_ground = make_ground
         self._store = store
@@ -76,10 +73,10 @@ class Master:
         self._api = api
         self._watch = watch
         self._afterwards = afterwards
-        self._on_serving = on_serving
         self._over = asyncio.Event()
         self._confirmed = asyncio.Event()
         self._flush_stop = asyncio.Event()
+        self._trouble: Trouble | None = None
         self._appending_ended: dict[str, asyncio.Event] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -242,7 +239,6 @@ class Master:
         self._gate.reads_open = self._gate.sends_open = True
         self._health.state = "serving"
         self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
-        self._on_serving()
         log.info("serving as the master", extra={"event": "ready", "epoch": self._term.epoch})
 
     def _shut(self) -> None:
@@ -284,12 +280,23 @@ class Master:
                 )
                 self._over.set()
                 return
+            self._tell_trouble(ground)
             senders_wait, pullers_wait = confirmer.look(), puller.wake_held()
             opening = not self._confirmed.is_set()
             if opening and self._epoch_record_is_seen(ground):
                 self._confirmed.set()
             busy = senders_wait or pullers_wait or opening
             await self._doorbell.wait(BUSY_POLL_S if busy else IDLE_POLL_S)
+
+    def _tell_trouble(self, ground: Ground) -> None:
+        """Say, when it changes, whether a node with room on its disk would serve better."""
+        files = ground.files
+        is_full = files.failure is not None or files.refusal is not None
+        trouble = Trouble.DISK_FULL if is_full else Trouble.NONE
+        if trouble is not self._trouble:
+            self._trouble = trouble
+            self._positions.publish(Slot.BROKER_TROUBLE, trouble)
+            self._doorbell.ring("ha")
 
     def _epoch_record_is_seen(self, ground: Ground) -> bool:
         """Whether the record that opens the epoch is confirmed, and dispatched."""

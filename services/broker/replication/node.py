@@ -50,7 +50,7 @@ class GroupNode:
         *,
         on_serving: Callable[[], None],
     ) -> None:
-        """on_serving: called whenever this node begins to serve, in whatever role."""
+        """on_serving: called when a slave's reads open: as a master there is no time for it."""
         self._config = config
         self._clock = clock
         self._metrics = metrics
@@ -62,6 +62,7 @@ class GroupNode:
         self._api = api
         self._watch = watch
         self._on_serving = on_serving
+        self._view = view
         self._as_slave = SlaveStanding(lambda: view.master)
         self._readers = Readers.of(store)
         self._followed = FollowedState(store)
@@ -91,6 +92,7 @@ class GroupNode:
                 self._gate,
                 self._api,
                 self._watch,
+                on_serving=self._on_serving,
             )
             epoch = await slave.run(stop, served)
             if epoch is None:
@@ -113,7 +115,6 @@ class GroupNode:
             self._api,
             self._watch,
             afterwards=self._as_slave,
-            on_serving=self._on_serving,
         )
         try:
             await master.run(stop)
@@ -133,4 +134,5 @@ class GroupNode:
             self._port,
             readers=self._readers,
             term=term,
+            master_from=lambda: self._view.master_from,
         )

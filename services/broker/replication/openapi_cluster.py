@@ -18,6 +18,7 @@ _NODE: Final[dict[str, Schema]] = {
     "in_sync": {"type": ["boolean", "null"], "description": "Only these may become master."},
     "api": or_null({**_TEXT, "description": "Where clients reach it."}),
     "admin": or_null(_TEXT),
+    "first_offset": or_null(integer(0, I64_MAX, "Where its log begins.")),
     "log_end": _COUNT,
     "durable_end": _COUNT,
     "confirm": _COUNT,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from services.broker.building import Built, build_with
@@ -45,8 +45,11 @@ class Slave:
         gate: Gate,
         api: Api,
         watch: Watch,
+        *,
+        on_serving: Callable[[], None],
     ) -> None:
-        """ground: of a node that does not append."""
+        """ground: of a node that does not append. on_serving: called when reads open first."""
+        self._on_serving = on_serving
         self._ground = ground
         self._store = store
         self._followed = followed
@@ -57,6 +60,7 @@ class Slave:
         self._watch = watch
         self._built: Built | None = None
         self._seen = PhysicalOffset(-1)
+        self._trouble: Trouble | None = None
         self._over = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
 
@@ -115,11 +119,21 @@ class Slave:
             self._gate.reads_open = True
             self._health.state = "serving"
             self._store.positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
+            self._on_serving()
             log.info("following", extra={"event": "following", "dispatched": dispatched})
         built = self._built
+        if built is not None:
+            self._tell_trouble(is_full=built.consuming.retention.fullness.sends_refused)
         if built is not None and dispatched != self._seen:
             self._seen = dispatched
             built.parts.puller.held.may_all_look()
+
+    def _tell_trouble(self, *, is_full: bool) -> None:
+        """Say, when it changes, whether this node would make a good master."""
+        trouble = Trouble.DISK_FULL if is_full else Trouble.NONE
+        if trouble is not self._trouble:
+            self._trouble = trouble
+            self._store.positions.publish(Slot.BROKER_TROUBLE, trouble)
 
     def _show(self, queue_ends: Mapping[Queue, QueueOffset]) -> None:
         """Serve with the state as it was just read."""

@@ -38,6 +38,7 @@ from services.broker.retention.retention import (
     judge_oldest,
 )
 from shared.files.commit_log_appender import CommitLogAppender
+from shared.files.mapped_file_queue import MappedFileQueue
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from shared.runtime.health import Health
@@ -90,16 +91,22 @@ class Retention:
         warn_ms: int,
         has_hiding_topics: Callable[[], bool],
         on_names_gone: Callable[[], None],
+        log_files: MappedFileQueue | None = None,
+        master_from: Callable[[], int | None] | None = None,
     ) -> None:
         """snapshot_start: of the newest whole snapshot that is on disk. confirmed: end of what
         consumers may see. utc_offset_s: wall clock in ms → local time minus UTC. warn_ms: how long
         before a deletion groups are warned of it. has_hiding_topics: whether any topic has a
         retention of its own. on_names_gone: called when reput has removed queue and index files,
-        which readers may still have mapped.
+        which readers may still have mapped. log_files: of a node that does not append, looked at
+        anew each time; None: the appender's. master_from: of a slave, where the log of its master
+        begins, None while that is not known; None: this node decides by itself.
         """
+        self._follows_files = log_files is not None
+        self._master_from = master_from
         self._disk = store.disk
         self._positions = positions
-        self._log_files = appender.files
+        self._log_files = appender.files if log_files is None else log_files
         self._deletion = deletion
         self._expiry = expiry
         self._clock = clock
@@ -191,6 +198,8 @@ class Retention:
     def _look_at_files(self) -> Files:
         """Blocks."""
         files, log_min = self._log_files, self._positions.get(Slot.MIN)
+        if self._follows_files:
+            files.refresh()
         # What lies below is gone for everybody, whether its name is or not.
         starts = [start for start in files.starts if start >= log_min]
         found = []
@@ -205,6 +214,9 @@ class Retention:
             self._positions.get(Slot.DISPATCHED_DURABLE),
             self._confirmed(),
             self._snapshot_start(),
+            self._positions.get(Slot.NEEDED_FROM),
+            by_master=self._master_from is not None,
+            master_from=None if self._master_from is None else self._master_from(),
         )
         return judge_oldest(files.oldest, held, self._policy, self._now(files, pressure))
 

@@ -60,7 +60,7 @@ class RetentionMetrics(Collector):
             CounterMetricFamily(
                 "tidemark_log_segments_deleted",
                 "Commit log files that retention removed, by what took them: age, size, "
-                "disk_pressure.",
+                "disk_pressure, master (a slave lets go what its master has let go).",
                 labels=["reason"],
             ),
             *(

@@ -57,6 +57,8 @@ class Why(Enum):
     AGE = "age"
     SIZE = "size"
     PRESSURE = "disk_pressure"
+    MASTER = "master"
+    """On a slave: the master has let it go, and has carried on what waited in it."""
 
 
 class Stay(Enum):
@@ -67,6 +69,8 @@ class Stay(Enum):
     NOT_CONFIRMED = "it ends above what is confirmed"
     NO_SNAPSHOT = "the log has no whole snapshot of the state yet"
     SNAPSHOT = "it holds the newest snapshot of the state, or what follows it"
+    NEEDED = "a connected slave has yet to copy it"
+    MASTER_KEEPS = "the master has it, or it is not known whether"
     NOTHING_ASKS = "nothing asks for its deletion"
 
 
@@ -87,6 +91,13 @@ class Held(NamedTuple):
     """What lies above may not have been seen."""
     snapshot_start: int | None
     """Of the newest whole snapshot; None: there is none."""
+    needed_from: int = 0
+    """What a connected slave has yet to copy begins here; 0: none copies. No reason to let the disk
+    fill up."""
+    by_master: bool = False
+    """A slave follows its master: only that knows what is still to be delivered of a file."""
+    master_from: int | None = None
+    """Start of the master's log; None: not known."""
 
 
 class Now(NamedTuple):
@@ -143,6 +154,11 @@ def judge_oldest(files: Sequence[LogFile], held: Held, policy: Policy, now: Now)
     stay = kept_by(oldest, is_last=len(files) == 1, held=held)
     if stay is not None:
         return Verdict(oldest, None, stay)
+    is_forced = policy.forcibly and now.pressure >= Pressure.FORCED
+    if held.by_master:
+        return _followed(oldest, held.master_from, is_forced=is_forced)
+    if not is_forced and 0 < held.needed_from < oldest.end:
+        return Verdict(oldest, None, Stay.NEEDED)
     why = _taken_by(oldest, policy, now)
     return Verdict(oldest, why, Stay.NOTHING_ASKS if why is None else None)
 
@@ -160,6 +176,15 @@ def kept_by(file: LogFile, *, is_last: bool, held: Held) -> Stay | None:
     if file.end > held.snapshot_start:
         return Stay.SNAPSHOT
     return None
+
+
+def _followed(file: LogFile, master_from: int | None, *, is_forced: bool) -> Verdict:
+    """What becomes of a slave's oldest file that nothing here needs."""
+    if master_from is not None and file.end <= master_from:
+        return Verdict(file, Why.MASTER, None)
+    if is_forced:
+        return Verdict(file, Why.PRESSURE, None)
+    return Verdict(file, None, Stay.MASTER_KEEPS)
 
 
 def _taken_by(file: LogFile, policy: Policy, now: Now) -> Why | None:

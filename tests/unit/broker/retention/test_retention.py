@@ -87,6 +87,9 @@ def test_every_combination_of_what_keeps_and_what_takes() -> None:
         pressure,
         forcibly,
         size,
+        needed_from,
+        by_master,
+        master_from,
     ) in itertools.product(
         (False, True),
         (99, 100),
@@ -97,12 +100,22 @@ def test_every_combination_of_what_keeps_and_what_takes() -> None:
         Pressure,
         (False, True),
         (0, 150),
+        (0, 99, 100),
+        (False, True),
+        (None, 99, 100),
     ):
         files = [LogFile(0, 100, OLD if expired else OLD + 1), *([] if is_last else FILES[1:])]
         policy = POLICY._replace(forcibly=forcibly, size_max=size)
         verdict = judge_oldest(
             files,
-            Held(dispatched, confirmed, snapshot),
+            Held(
+                dispatched,
+                confirmed,
+                snapshot,
+                needed_from,
+                by_master=by_master,
+                master_from=master_from,
+            ),
             policy,
             now(hour=4 if is_hour else 5, pressure=pressure),
         )
@@ -118,6 +131,14 @@ def test_every_combination_of_what_keeps_and_what_takes() -> None:
             assert verdict.stay is Stay.NO_SNAPSHOT
         elif snapshot < 100:
             assert verdict.stay is Stay.SNAPSHOT
+        elif by_master and master_from == 100:
+            assert verdict.why is Why.MASTER
+        elif by_master:
+            forced = forcibly and pressure >= Pressure.FORCED
+            assert verdict.why is (Why.PRESSURE if forced else None)
+            assert verdict.stay is (None if forced else Stay.MASTER_KEEPS)
+        elif needed_from == 99 and not (forcibly and pressure >= Pressure.FORCED):
+            assert verdict.stay is Stay.NEEDED
         elif size:
             assert verdict.why is Why.SIZE
         elif forcibly and pressure >= Pressure.FORCED:
