@@ -88,8 +88,7 @@ def test_every_combination_of_what_keeps_and_what_takes() -> None:
         forcibly,
         size,
         needed_from,
-        by_master,
-        master_from,
+        (by_master, master_from),
     ) in itertools.product(
         (False, True),
         (99, 100),
@@ -101,8 +100,7 @@ def test_every_combination_of_what_keeps_and_what_takes() -> None:
         (False, True),
         (0, 150),
         (0, 99, 100),
-        (False, True),
-        (None, 99, 100),
+        ((False, None), (True, None), (True, 99), (True, 100)),
     ):
         files = [LogFile(0, 100, OLD if expired else OLD + 1), *([] if is_last else FILES[1:])]
         policy = POLICY._replace(forcibly=forcibly, size_max=size)
