@@ -17,7 +17,6 @@ from types import FrameType
 from typing import Any, Final
 
 from services.ha import effects, hooks
-from services.ha.carrier import Carrier
 from shared.cluster import grant
 from shared.files.positions import Positions
 from shared.runtime.clock import SystemClock
@@ -38,16 +37,20 @@ PUBLISHED: Final[dict[Slot, str]] = {
     Slot.ROLE: "promote-10",
 }
 """Those that are a publication in the page, of the broker and, at last, of ha."""
-SENDS: Final = "services.broker.replication.group_sends"
+HA: Final = "services.ha"
+SENDS: Final = ("services.broker.replication.group_sends", "reached")
 CALLERS_MAX: Final = 6
 _MS: Final = 1000
 
 
-def install(page: FaultPage) -> None:
-    """Let this process see what the page says, from now on."""
+def install(page: FaultPage, module: str = "") -> None:
+    """Let this process, which becomes a module, see what the page says from now on."""
     _install_clocks(page)
     _install_syncs(page)
     _install_steps(page)
+    _install_publications(page)
+    if module == HA:
+        _install_effects(page)
 
     def stand_still(_signum: int, _frame: FrameType | None) -> None:
         # In the main thread, between two steps of the loop: nothing else of it runs meanwhile.
@@ -95,11 +98,13 @@ def _install_steps(page: FaultPage) -> None:
 
     grant.may_answer = may_answer_and_stop
     hooks.install(lambda step: come_to(page, step))
-    _install_promotion(page)
 
 
-def _install_promotion(page: FaultPage) -> None:
-    carry_out, publish = Carrier._carry_out, Positions.publish
+def _install_effects(page: FaultPage) -> None:
+    # Not needed by the other services, and their start is what a drill measures.
+    from services.ha.carrier import Carrier
+
+    carry_out = Carrier._carry_out
 
     def carry_out_after_step(self: Carrier, effect: effects.Effect) -> None:
         step = PROMOTIONS.get(type(effect))
@@ -107,13 +112,18 @@ def _install_promotion(page: FaultPage) -> None:
             come_to(page, step)
         carry_out(self, effect)
 
+    Carrier._carry_out = carry_out_after_step  # type: ignore[method-assign]
+
+
+def _install_publications(page: FaultPage) -> None:
+    publish = Positions.publish
+
     def publish_after_step(self: Positions, slot: Slot, value: int) -> None:
         step = PUBLISHED.get(slot)
         if step is not None and value and (slot is not Slot.ROLE or value == NodeRole.MASTER):
             come_to(page, step)
         publish(self, slot, value)
 
-    Carrier._carry_out = carry_out_after_step  # type: ignore[method-assign]
     Positions.publish = publish_after_step  # type: ignore[method-assign]
 
 
@@ -121,7 +131,7 @@ def _releases_sends() -> bool:
     """Whether the answer that may leave now is a send's: reads ask the same question."""
     frame = sys._getframe(1)
     for _ in range(CALLERS_MAX):
-        if frame.f_globals.get("__name__") == SENDS:
+        if (frame.f_globals.get("__name__"), frame.f_code.co_name) == SENDS:
             return True
         if frame.f_back is None:
             return False
@@ -140,8 +150,8 @@ def come_to(page: FaultPage, step: str) -> None:
 
 def main() -> None:
     """Install the faults, then become the module named first on the command line."""
-    install(FaultPage(Path(os.environ[FAULTS_VARIABLE])))
     module = sys.argv[1]
+    install(FaultPage(Path(os.environ[FAULTS_VARIABLE])), module)
     sys.argv = sys.argv[1:]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -171,8 +171,10 @@ async def _patient_send(stage: Stage, name: str, key: str) -> Outcome:
             answer = msgpack.unpackb(await response.read())
             if response.status == 200:
                 outcome = Outcome.ACKED
-    except (aiohttp.ClientError, TimeoutError, OSError):
-        pass
+            else:
+                stage.note(f"it was told {response.status} {answer}")
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        stage.note(f"it got no answer: {error!r}")
     ended_at = time.monotonic()
     stage.ledger.requests.append(
         Request(9, sent_at, ended_at, outcome, str(answer.get("code", "")), name, 1)
