@@ -75,6 +75,13 @@ def test_a_disk_that_cannot_be_measured_lets_expired_files_go() -> None:
     assert pressure_of([None, 86], POLICY) is Pressure.FORCED
 
 
+OTHERS: list[tuple[int, bool, int | None]] = [
+    *((needed_from, False, None) for needed_from in (0, 99, 100)),
+    *((0, True, master_from) for master_from in (None, 99, 100)),
+]
+"""What other nodes ask for: needed_from, by_master, master_from."""
+
+
 def test_every_combination_of_what_keeps_and_what_takes() -> None:
     seen = set()
     for (
@@ -87,8 +94,7 @@ def test_every_combination_of_what_keeps_and_what_takes() -> None:
         pressure,
         forcibly,
         size,
-        needed_from,
-        (by_master, master_from),
+        (needed_from, by_master, master_from),
     ) in itertools.product(
         (False, True),
         (99, 100),
@@ -99,8 +105,7 @@ def test_every_combination_of_what_keeps_and_what_takes() -> None:
         Pressure,
         (False, True),
         (0, 150),
-        (0, 99, 100),
-        ((False, None), (True, None), (True, 99), (True, 100)),
+        OTHERS,
     ):
         files = [LogFile(0, 100, OLD if expired else OLD + 1), *([] if is_last else FILES[1:])]
         policy = POLICY._replace(forcibly=forcibly, size_max=size)
