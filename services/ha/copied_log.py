@@ -20,10 +20,12 @@ from services.ha.whole_records import BadBytes, Part, WholeRecords
 from shared.files.copied_log_writer import CopiedLogWriter
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
-from tidemark.errors import CorruptRecord, NotServing, StoreError
+from tidemark.errors import NotServing, StoreError
 from tidemark.offsets import PhysicalOffset
 
 FILES_AHEAD: Final = 1
+BAD_STREAM: Final = "bad-stream"
+"""Code of a fault of what came, not of what is here: the next link may bring it right."""
 
 
 class Settled(NamedTuple):
@@ -89,7 +91,7 @@ class CopiedLog:
         try:
             self._take(effect, writer)
         except BadBytes as error:
-            self._fault(CorruptRecord.code, str(error), writer.written)
+            self._fault(BAD_STREAM, str(error), writer.written)
         except StoreError as error:
             self._fault(error.code, error.detail, writer.written)
 

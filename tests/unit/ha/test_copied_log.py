@@ -123,7 +123,7 @@ def test_a_bad_byte_is_named_and_nothing_behind_it_is_taken(slave: Slave) -> Non
     bad[start + 60] ^= 4
     slave.log.copy(Copy(0, bytes(bad), first=True))
     (fault,) = slave.faults
-    assert (fault.code, fault.end) == ("corrupt-record", start)
+    assert (fault.code, fault.end) == ("bad-stream", start)
     assert str(start) in fault.detail
     slave.send(len(bad), LOG.end, 500, first=False)
     assert slave.log.settle().end == start
@@ -139,7 +139,7 @@ def test_bytes_of_another_place_are_refused(slave: Slave, off: int) -> None:
     slave.send(0, end, 1 << 20)
     slave.log.copy(Copy(end + off, LOG.data[end + off : end + off + 400], first=False))
     (fault,) = slave.faults
-    assert fault.code == "corrupt-record"
+    assert fault.code == "bad-stream"
     slave.log.copy(Copy(end + off, LOG.data[end + off : end + off + 400], first=True))
     assert len(slave.faults) == 2
     assert slave.log.settle().end == end

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from services.ha import replica_disk
 from services.ha.effects import (
     Copy,
     Cut,
@@ -230,3 +231,27 @@ def test_a_bug_in_a_thread_is_told_and_ends_it(tmp_path: Path) -> None:
     work.close()
     assert [str(crash) for crash in replica.crashes] == ["in the callback"]
     replica.held.close()
+
+
+def test_damage_in_what_is_confirmed_is_found_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_disk, "CHECK_INTERVAL_S", 0.001)
+    monkeypatch.setattr(replica_disk, "CHECK_EMPTY_INTERVAL_S", 0.001)
+    replica = Replica(tmp_path / "store")
+    replica.work.start()
+    replica.copy(0, LOG.end)
+    replica.work.carry_out(Settle(1))
+    replica.answer(1)
+    path = replica.root / "commitlog" / f"{FILE:020}"
+    data = bytearray(path.read_bytes())
+    data[2000] ^= 1
+    with path.open("r+b") as file:
+        file.write(data)
+    replica.held.positions.publish(Slot.CONFIRM, LOG.end)
+    fault = replica.wait_for(lambda event: isinstance(event, CopyFault))
+    assert isinstance(fault, CopyFault)
+    assert (fault.code, fault.end) == ("corrupt-record", LOG.end)
+    assert "while confirmed records were checked" in fault.detail
+    replica.work.close()
+    assert not replica.crashes
