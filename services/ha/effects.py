@@ -6,6 +6,7 @@ one ``Publish`` are stored one after another, and a crash may come between any t
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 from services.ha.frames import Frame
@@ -159,6 +160,15 @@ class Reply(NamedTuple):
     token: int
     ok: bool
     body: dict[str, Any]
+
+
+class Level(IntEnum):
+    """How much a line of the log matters; the numbers are those of ``logging``."""
+
+    DEBUG = 10
+    INFO = 20
+    WARNING = 30
+    ERROR = 40
 
 
 class Note(NamedTuple):

@@ -7,7 +7,6 @@ an epoch is promised. Step after: the log's thread copies (effect Copy), the mas
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -24,8 +23,10 @@ from tidemark.formats.checkpoint import NodeRole, Slot
 
 FAULT_PAUSE_MS: Final = 2000
 """After bytes that could not be copied, before they are asked for again."""
-RETRIED_FAULTS: Final = frozenset({"disk-full", "bad-stream"})
-"""Faults that may be over the next time; any other one halts the replica."""
+RETRIED_FAULTS: Final = frozenset(
+    {"corrupt-record", "disk-full", "file-not-ready", "not-serving", "read-only-disk"}
+)
+"""Faults that may be over the next time."""
 
 
 class Master(NamedTuple):
@@ -124,6 +125,8 @@ class Following:
         """Bytes are in the log, and on disk: acknowledge them."""
         own, slave = self._own, self.link
         own.end, own.durable = event.end, event.durable
+        for code in RETRIED_FAULTS.intersection(own.alarms):
+            own.calm(code)
         if slave is None:
             return
         own.out.put(*slave.copied(event.end, event.durable))
@@ -138,7 +141,7 @@ class Following:
         if event.code in RETRIED_FAULTS:
             own.alarm(event.code, event.detail)
         else:
-            own.halt(event.code, event.detail)
+            own.failed(event.code, event.detail)
 
     def resync(self, first_offset: int, reason: str) -> None:
         """Empty the store and begin again; broker and reput end meanwhile."""
@@ -202,8 +205,6 @@ class Following:
         own = self._own
         match outcome:
             case InOrder():
-                own.calm("disk-full")
-                own.calm("bad-stream")
                 own.calm("resync")
                 own.happen(Happening.IN_ORDER)
                 self.published()
@@ -293,5 +294,5 @@ class Following:
 
     def _dropped(self, reason: str) -> None:
         self.link = None
-        self._own.say("link-lost", f"The link to the master is over: {reason}", level=logging.INFO)
+        self._own.say("link-lost", f"The link to the master is over: {reason}")
         self._own.happen(Happening.LINK_LOST, reason)

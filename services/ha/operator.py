@@ -6,11 +6,10 @@ order out. A master with trouble orders a switch itself. Step before: ``control`
 
 from __future__ import annotations
 
-import logging
 from typing import Final, NamedTuple
 
 from services.ha import orders
-from services.ha.effects import Publish, Reply
+from services.ha.effects import Level, Publish, Reply
 from services.ha.events import Command
 from services.ha.failover import Happening, State
 from services.ha.leadership import UNADOPTED, Leadership
@@ -135,7 +134,7 @@ class Operator:
         own, term = self.own, self._leadership.term
         switch, self._switch = self._switch, None
         self._not_before_ms = own.now_ms + SWITCH_PAUSE_MS
-        own.say("switchover-failed", f"The planned switch failed: {reason}", level=logging.WARNING)
+        own.say("switchover-failed", f"The planned switch failed: {reason}", level=Level.WARNING)
         if switch is not None:
             detail = f"{reason}. {own.name} goes on as master."
             if fenced:

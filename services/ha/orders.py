@@ -159,6 +159,8 @@ class Loss(NamedTuple):
 
     own_end: int
     known_confirm: int
+    known_from: tuple[str, ...]
+    """Nodes that said so, now or lately."""
     silent: tuple[str, ...]
     """Nodes that do not answer now: what they said last counts."""
 
@@ -170,6 +172,7 @@ class Loss(NamedTuple):
             "estimated_loss_bytes": lost,
             "own_end": self.own_end,
             "known_confirm": self.known_confirm,
+            "known_from": list(self.known_from),
         }
         if self.silent:
             facts["loss_reason"] = (
@@ -184,7 +187,8 @@ def estimate(own: Own, peers: Peers) -> Loss:
     told = [peer.status for peer in peers.by_node.values() if peer.status is not None]
     confirm = max([own.confirm, *(status.confirm for status in told)])
     silent = tuple(node for node in own.others if peers.fresh(node) is None)
-    return Loss(own.end, confirm, silent)
+    known_from = tuple(sorted([own.name, *(status.node for status in told)]))
+    return Loss(own.end, confirm, known_from, silent)
 
 
 def guard_failover(own: Own, peers: Peers, order: Command) -> Loss:

@@ -7,11 +7,10 @@ put; one that is answered takes what is to be done next with it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from services.ha.effects import Effect, Note, Publish
+from services.ha.effects import Effect, Level, Note, Publish
 from services.ha.events import Done, Failed, Sensed
 from services.ha.failover import Happening, State, after
 from services.ha.lease.session import LeaseSession
@@ -21,6 +20,10 @@ from tidemark.formats.checkpoint import NodeRole, Slot
 from tidemark.formats.epochs import EpochStart
 
 _NOTHING_SENSED = Sensed(0, 1 << 40, 0, 0, 0, 0)
+
+
+ENDING: Final = frozenset({"disk-full", "flush-failed", "read-only-disk", "write-failed"})
+"""Codes of writes after which nothing that this process has open can be trusted to be written."""
 
 
 class Halt(NamedTuple):
@@ -91,13 +94,15 @@ class Own:
 
     def __init__(self, setup: Setup, found: Found, log: LogBytes, session: LeaseSession) -> None:
         self.setup, self.times, self.log, self.session = setup, setup.times, log, session
-        self.out = Outbox(self.halt)
+        self.out = Outbox(self.failed)
         self.count = Counters()
         self.incarnation = found.incarnation
         self.state = State.RECOVERING
         self.state_reason = ""
         """Why it is not further, in a sentence; empty: nothing to say."""
         self.halted: Halt | None = None
+        self.ending: Halt | None = None
+        """Why this process ends: what it could not write, a new start may."""
         self.table = found.table
         self.table_writes = 0
         """Under way for a slave's link: until they are done the log is not settled."""
@@ -176,7 +181,14 @@ class Own:
         self.alarm(code, detail)
         self.happen(Happening.DAMAGED, detail)
 
-    def say(self, event: str, sentence: str, *, level: int = logging.INFO, **facts: Any) -> None:
+    def failed(self, code: str, detail: str) -> None:
+        """Something could not be written. Where a new start may be able to, this one ends."""
+        if code in ENDING:
+            self.ending = Halt(code, detail)
+        else:
+            self.halt(code, detail)
+
+    def say(self, event: str, sentence: str, *, level: int = Level.INFO, **facts: Any) -> None:
         """A line in the log."""
         self.out.put(Note(level, event, sentence, facts))
 
@@ -185,12 +197,12 @@ class Own:
         if self.alarms.get(event) == sentence:
             return
         self.alarms[event] = sentence
-        self.out.put(Note(logging.WARNING, event, sentence, facts, alarm=True))
+        self.out.put(Note(Level.WARNING, event, sentence, facts, alarm=True))
 
     def calm(self, event: str) -> None:
         """Clear the alarm of that name, if it is raised."""
         if self.alarms.pop(event, None) is not None:
-            self.out.put(Note(logging.INFO, event, f"{event} is over", {}, alarm=False))
+            self.out.put(Note(Level.INFO, event, f"{event} is over", {}, alarm=False))
 
     def renew_identity(self, incarnation: str, random: Callable[[], float]) -> None:
         """The volume was emptied: it is another member from now on, with a lease session of its

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from services.ha.effects import Effect, PersistConfirm, Publish
+from services.ha.effects import Effect, Ended, PersistConfirm, Publish
 from services.ha.events import (
     Command,
     Copied,
@@ -96,6 +96,9 @@ class Replica:
                 self._operator.command(event)
         if own.halted is not None:
             self.leadership.depose(own.halted.detail)
+        if own.ending is not None:
+            self.leadership.depose(own.ending.detail)
+            own.out.put(Ended(*own.ending))
         return own.out.take()
 
     @property
