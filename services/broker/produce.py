@@ -154,18 +154,6 @@ def _rest(request: ProduceRequest, present: frozenset[int]) -> ProduceRequest:
     )
 
 
-def _stopped(sent: Sent | SentAgain) -> AckTimeout:
-    """What a sender is told whose messages are appended on a node that ends before their level is
-    reached. Not that it does not serve: that says nothing was stored, and clients send again."""
-    results = sent.results()
-    return AckTimeout(
-        f"the node stops: {len(results)} messages are appended, and level {sent.level.value} was "
-        "not reached. The outcome is unknown: they may yet be there, or be lost with the node.",
-        "Do not send them again without looking for them; see the results.",
-        results=results,
-    )
-
-
 def result_of(error: TidemarkError) -> str:
     """The label under which a refused put is counted."""
     match error:
@@ -283,7 +271,7 @@ class Sends:
             else:
                 in_time = self._committer is None or await self._committer.committed(appended.end)
         except NotServing as stopping:
-            raise _stopped(sent) from stopping
+            raise self._stopped(sent, appended.end) from stopping
         if not in_time:
             raise await self._out_of_time(timeout_ms, sent, appended)
         if group is not None and promised is not None:
@@ -345,7 +333,7 @@ class Sends:
             elif answered.level is AckLevel.DISK:
                 in_time = await self._flusher.durable(end, deadline)
         except NotServing as stopping:
-            raise _stopped(answered) from stopping
+            raise self._stopped(answered, end) from stopping
         said = None if group is None or promised is None else group.reached(promised)
         if not in_time or (group is not None and said is None):
             why = f"{answered.level.value} was not within {request.timeout_ms} ms"
@@ -429,6 +417,22 @@ class Sends:
             await self._committer.committed(appended.end)  # before level memory is claimed
         why = f"{sent.level.value} was not within {timeout_ms} ms"
         return self._not_reached(why, sent, appended.end, timeout_ms=timeout_ms)
+
+    def _stopped(self, sent: Sent | SentAgain, end: PhysicalOffset) -> AckTimeout:
+        """What a sender is told whose messages are appended on a node that ends, or is no master
+        any more, before their level is reached. Not that it does not serve: that says nothing was
+        stored, and clients send again."""
+        if self._group is not None:
+            why = f"this node's term ended before level {sent.level.value}"
+            return self._not_reached(why, sent, end)
+        results = sent.results()
+        return AckTimeout(
+            f"the node stops: {len(results)} messages are appended, and level {sent.level.value} "
+            "was not reached. The outcome is unknown: they may yet be there, or be lost with the "
+            "node.",
+            "Do not send them again without looking for them; see the results.",
+            results=results,
+        )
 
     def _not_reached(
         self, why: str, sent: Sent | SentAgain, end: PhysicalOffset, **facts: int

@@ -117,6 +117,11 @@ class GroupedStore(OpenStore):
         """Whether this node is a slave whose log may be read up to what is confirmed."""
         return self.ha_has_spoken and self.positions.get(Slot.ROLE) == NodeRole.FOLLOWER
 
+    @property
+    def is_halted(self) -> bool:
+        """Whether this node needs an operator."""
+        return self.ha_has_spoken and self.positions.get(Slot.ROLE) == NodeRole.HALTED
+
     def granted(self, served: int) -> int | None:
         """The epoch above ``served`` that this start may serve now; None: there is none."""
         return granted(self.positions, nonce=self.nonce, boot=self.boot, served=served)

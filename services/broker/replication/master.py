@@ -30,7 +30,7 @@ from services.broker.watch import Watch
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
-from tidemark.errors import CorruptRecord, DamagedFile
+from tidemark.errors import CorruptRecord, DamagedFile, DiskFull, ReadOnlyDisk, StoreError
 from tidemark.formats.checkpoint import BrokerState, Slot, Trouble
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,11 @@ class Master:
         try:
             ground, built = await self._rise()
         except (CorruptRecord, DamagedFile) as error:
-            await self._stay_damaged(error)
+            self._gate.fault = error
+            await self._wait_for_another(error, Trouble.DAMAGED)
+            return
+        except (DiskFull, ReadOnlyDisk) as error:
+            await self._wait_for_another(error, Trouble.DISK_FULL)
             return
         try:
             await self._serve(ground, built, stop)
@@ -148,19 +152,20 @@ class Master:
     def _goes_on(self) -> bool:
         return self._term.stands and not self._over.is_set()
 
-    async def _stay_damaged(self, error: CorruptRecord | DamagedFile) -> None:
+    async def _wait_for_another(self, error: StoreError, trouble: Trouble) -> None:
         """Say that another node would serve better, and wait until ha has seen to that."""
         log.error(
-            "the store is damaged; this node cannot be the master",
-            extra={"event": "corrupt", "code": error.code, "detail": error.detail, **error.facts},
+            "this node cannot be the master",
+            extra={"event": "cannot-lead", "code": error.code, "detail": error.detail},
         )
-        self._gate.fault = error
         self._health.add_reason(error.code, f"{error.detail} {error.advice}")
-        self._positions.publish(Slot.BROKER_TROUBLE, Trouble.DAMAGED)
+        self._positions.publish(Slot.BROKER_TROUBLE, trouble)
         self._positions.publish(Slot.BROKER_STATE, BrokerState.UNREADY)
         self._doorbell.ring("ha")
         while self._goes_on:
             await self._doorbell.wait(IDLE_POLL_S)
+        if trouble is Trouble.DISK_FULL:
+            self._health.clear_reason(error.code)
 
     # -- serving --------------------------------------------------------------------------------
 

@@ -91,12 +91,7 @@ class Slave:
         if not self._store.follows or not self._store.dispatch_is_known:
             self._gate.reads_open = False
             self._health.state = "starting"
-            self._health.add_reason(
-                "no-role",
-                "ha has not said yet what this node is in its group"
-                if not self._store.follows
-                else "reput has not begun: does it run?",
-            )
+            self._health.add_reason("no-role", self._why_shut())
             return
         self._health.clear_reason("no-role")
         if self._gate.fault is not None:
@@ -105,6 +100,13 @@ class Slave:
             await self._follow()
         except (CorruptRecord, DamagedFile) as error:
             self._stay_damaged(error)
+
+    def _why_shut(self) -> str:
+        if self._store.is_halted:
+            return "ha has halted this node: its /ready says why, and what to do"
+        if not self._store.follows:
+            return "ha has not said yet what this node is in its group"
+        return "reput has not begun: does it run?"
 
     async def _follow(self) -> None:
         dispatched = self._store.dispatched
