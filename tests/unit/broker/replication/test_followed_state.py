@@ -1,0 +1,123 @@
+"""The state that a slave keeps up, and that a new master reads to the log's last byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from services.broker.open_store import OpenStore
+from services.broker.replication import followed_state
+from services.broker.replication.followed_state import FollowedState
+from shared.state import records
+from shared.state.records import EpochRecord, NextOffset, TopicConfig, TopicRecord
+from shared.state.state import BrokerState
+from tests.support.small_broker import SmallBroker
+from tidemark.formats.checkpoint import Slot
+from tidemark.offsets import PhysicalOffset
+
+
+class Store:
+    """What it needs of an open store."""
+
+    def __init__(self, broker: SmallBroker) -> None:
+        self.directory = broker.store
+        self.positions = broker.positions
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[SmallBroker]:
+    made = SmallBroker(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def followed(broker: SmallBroker) -> FollowedState:
+    return FollowedState(cast(OpenStore, Store(broker)))
+
+
+def make_topic(broker: SmallBroker, name: str) -> None:
+    body = records.encode(TopicRecord(0, TopicConfig(name, 1, 1)))
+    broker.append_offsets_now([body])
+
+
+def test_records_are_taken_in_as_they_are_dispatched(
+    broker: SmallBroker, followed: FollowedState
+) -> None:
+    make_topic(broker, "a")
+    broker.dispatch()
+    assert followed.is_far_behind(broker.dispatched()), "nothing was read yet"
+    followed.replay(broker.dispatched())
+    state = followed.state
+    make_topic(broker, "b")
+    assert followed.follow(broker.dispatched()) == 0
+    broker.dispatch()
+    assert followed.follow(broker.dispatched()) == 1
+    assert state.topics.keys() == {"a", "b"}
+    assert state is followed.state, "what serves with it sees it change"
+    assert followed.follow(broker.dispatched()) == 0
+
+
+def test_a_new_master_reads_on_where_no_queue_leads(
+    broker: SmallBroker, followed: FollowedState
+) -> None:
+    make_topic(broker, "a")
+    broker.send("a", b"dispatched")
+    followed.replay(broker.dispatched())
+    dispatched = broker.dispatched()
+    for number in range(3000):  # over the border of a file
+        if number % 100 == 0:
+            make_topic(broker, f"t{number}")
+        broker.append_offsets_now([records.encode(EpochRecord(0, 1, number))])
+    end = broker.appender.appended
+    assert end > 1 << 18
+    state = followed.to_end(dispatched, end)
+    assert state.topics.keys() == {"a", *(f"t{number}" for number in range(0, 3000, 100))}
+    assert state.start_count == 2999
+    assert followed.state.topics.keys() == {"a"}, "a slave shows what is confirmed"
+
+
+def test_far_behind_the_newest_snapshot_is_the_shorter_way(
+    broker: SmallBroker, followed: FollowedState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followed_state, "BEHIND_MAX", 3)
+    followed.replay(broker.dispatched())
+    for name in "abcd":
+        make_topic(broker, name)
+    broker.dispatch()
+    assert followed.is_far_behind(broker.dispatched())
+    state = followed.to_end(broker.dispatched(), broker.appender.appended)
+    assert state.topics.keys() == set("abcd")
+
+
+def test_a_snapshot_in_the_tail_counts(broker: SmallBroker, followed: FollowedState) -> None:
+    followed.replay(broker.dispatched())
+    told = BrokerState()
+    told.apply(TopicRecord(0, TopicConfig("a", 1, 1)))
+    parts = told.snapshot_records(0, 400, next_offsets=[NextOffset("a", 0, 9)])
+    broker.append_offsets_now(parts)
+    state = followed.to_end(broker.dispatched(), broker.appender.appended)
+    assert state.next_queue_offsets == {("a", 0): 9}
+    assert state.snapshot_at == 0
+
+
+def test_the_queues_say_where_they_end(broker: SmallBroker, followed: FollowedState) -> None:
+    for _ in range(3):
+        broker.send("a", b"x")
+    assert followed.queue_ends(broker.dispatched())["a", 0] == 3
+    assert followed.queue_ends(PhysicalOffset(0))["a", 0] == 0
+
+
+def test_queue_files_of_another_start_of_reput_are_looked_at_anew(
+    broker: SmallBroker, followed: FollowedState
+) -> None:
+    make_topic(broker, "a")
+    broker.dispatch()
+    followed.replay(broker.dispatched())
+    broker.positions.publish(Slot.REPUT_PID, 4711)
+    make_topic(broker, "b")
+    broker.dispatch()
+    assert followed.follow(broker.dispatched()) == 1
