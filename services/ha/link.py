@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections import deque
 from collections.abc import Sequence
 from typing import Final, Protocol, cast
 
@@ -18,6 +19,8 @@ from services.ha import frames, handshake
 from services.ha.frames import BadFrame, Decoder, Frame, encode, encode_head, encode_tail
 from services.ha.handshake import Accepting, Connecting, Peer, Refused
 
+UNACKNOWLEDGED_MAX: Final = 256
+"""Streamed pieces whose time is kept; of more than those in flight at once the oldest go untold."""
 CLOSE_TIMEOUT_S: Final = 1.0
 """What is buffered may take so long to leave once a link is closed; then it is dropped."""
 
@@ -61,6 +64,8 @@ class Link(asyncio.BufferedProtocol):
         self.address = ""
         """Of the peer, without its port: whom a log line is about."""
         self.sent_bytes = 0
+        self.unacknowledged: deque[tuple[int, float]] = deque(maxlen=UNACKNOWLEDGED_MAX)
+        """Ends of what was streamed, and when; the oldest first."""
         self.closing = False
         self._owner = owner
         self._proof: Accepting | Connecting | None = proof

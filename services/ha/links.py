@@ -15,11 +15,13 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from services.ha import payloads
 from services.ha.events import Event, LinkDown, LinkUp, Received
-from services.ha.frames import Frame
+from services.ha.frames import BadFrame, Frame, FrameType
 from services.ha.handshake import NONCE_SIZE, Accepting, Connecting, Identity, Peer
 from services.ha.link import Link
 from services.ha.paced_log import PacedLog
+from services.ha.payloads import Ack
 from services.ha.streaming import LogViews
 from shared.cluster.nodes import Node
 from shared.runtime.listening import listening_on
@@ -43,15 +45,19 @@ class Links:
         proof_timeout_s: float,
         connections_max: int,
         buffer_max: int,
+        acknowledged: Callable[[str, float], None] = lambda node, seconds: None,
         tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
     ) -> None:
         """own: who this node is. nodes: all by name. views: the log's bytes, to be streamed.
-        happen: hands an event to the replica. tls: contexts to accept and to connect with.
+        happen: hands an event to the replica. acknowledged: is told how long it took from sending
+        bytes to a node until it said that they are on its disk. tls: contexts to accept and to
+        connect with.
         """
         self._own, self._secret, self._nodes, self._views = own, secret, nodes, views
         self._happen, self._paced = happen, paced
         self._connect_timeout_s, self._proof_timeout_s = connect_timeout_s, proof_timeout_s
         self._connections_max, self._buffer_max, self._tls = connections_max, buffer_max, tls
+        self._acknowledged = acknowledged
         self._next_number = 1
         self._unproved: dict[int, Link] = {}
         """Oldest first: accepted or connected, and nothing is proved yet."""
@@ -123,6 +129,7 @@ class Links:
         if views is None:
             link.close(f"log-gone: bytes {offset} to {offset + size} are no longer here")
         else:
+            link.unacknowledged.append((offset + size, asyncio.get_running_loop().time()))
             link.stream(frame, views)
 
     def close_link(self, number: int, reason: str) -> None:
@@ -151,7 +158,22 @@ class Links:
 
     def received(self, link: Link, frame: Frame) -> None:
         """A frame for the replica."""
+        if frame.type is FrameType.ACK:
+            self._time_ack(link, frame)
         self._happen(Received(link.number, frame))
+
+    def _time_ack(self, link: Link, frame: Frame) -> None:
+        """For a metric only: what an ACK is worth the replica judges."""
+        waiting = link.unacknowledged
+        if not waiting or link.peer is None:
+            return
+        try:
+            ack = payloads.parse(frame)
+        except BadFrame:
+            return
+        now = asyncio.get_running_loop().time()
+        while waiting and isinstance(ack, Ack) and waiting[0][0] <= ack.durable:
+            self._acknowledged(link.peer.member.node, now - waiting.popleft()[1])
 
     def lost(self, link: Link, reason: str) -> None:
         """A link is over, whatever it was."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from shared.runtime.metrics import SECONDS_BUCKETS
 
 ROLES: Final = ("master", "slave", "candidate", "fenced", "halted")
 ROLE_OF: Final[Mapping[str, str]] = {
@@ -43,6 +45,23 @@ class SentBytes(Protocol):
     def count(self) -> int:
         """Connections."""
         ...
+
+
+class AckDuration:
+    """How long slaves take to have on disk what is sent to them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._histogram = Histogram(
+            "tidemark_ha_ack_duration_seconds",
+            "From sending bytes to the peer until it said that they are on its disk.",
+            ["peer"],
+            buckets=SECONDS_BUCKETS,
+            registry=registry,
+        )
+
+    def observe(self, node: str, seconds: float) -> None:
+        """It took a node so long."""
+        self._histogram.labels(node).observe(seconds)
 
 
 class HaMetrics(Collector):

@@ -9,7 +9,7 @@ import logging
 import secrets
 import ssl
 import stat
-from typing import Final
+from typing import Final, NamedTuple
 
 from services.ha.config import HaConfig
 from services.ha.handshake import SECRET_SIZE_MIN
@@ -23,6 +23,19 @@ log = logging.getLogger(__name__)
 
 PROCESS_SIZE: Final = 8
 SECRET_SIZE_MAX: Final = 4096
+
+
+class Proof(NamedTuple):
+    """What a node proves itself with."""
+
+    secret: bytes
+    tls: tuple[ssl.SSLContext, ssl.SSLContext] | None
+    """Contexts to accept and to connect with; None: without TLS."""
+
+
+def proof_of(config: HaConfig) -> Proof:
+    """Read what the settings name. Blocks. Raises BadConfig."""
+    return Proof(read_secret(config), tls_of(config))
 
 
 def setup_of(config: HaConfig) -> Setup:

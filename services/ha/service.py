@@ -21,10 +21,10 @@ from services.ha.events import Command, Done, Event
 from services.ha.failover import State
 from services.ha.handshake import Identity
 from services.ha.links import Links
-from services.ha.metrics import HaMetrics
+from services.ha.metrics import AckDuration, HaMetrics
 from services.ha.opening import HeldStore
 from services.ha.paced_log import PacedLog
-from services.ha.parts import lease_store, read_secret, setup_of, tls_of
+from services.ha.parts import Proof, lease_store, proof_of, setup_of
 from services.ha.probes import Probes
 from services.ha.replica import Replica
 from services.ha.replica_disk import ReplicaDisk
@@ -77,7 +77,7 @@ class Ha:
         config = self._config
         raise_descriptor_limit()
         asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
-        secret = await asyncio.to_thread(read_secret, config)
+        proof = await asyncio.to_thread(proof_of, config)
         async with AsyncExitStack() as closing:
             probes = Probes(self._clock)
             admin = AdminServer(
@@ -105,7 +105,7 @@ class Ha:
             found = await self._recover(held)
             if found is not None:
                 probes.positions = held.positions
-                await self._serve(held, found, doorbell, secret)
+                await self._serve(held, found, doorbell, proof)
             await asyncio.to_thread(held.stopped_clean)
 
     # -- start ----------------------------------------------------------------------------------
@@ -140,9 +140,7 @@ class Ha:
             )
         return found
 
-    async def _serve(
-        self, held: HeldStore, found: Found, doorbell: Doorbell, secret: bytes
-    ) -> None:
+    async def _serve(self, held: HeldStore, found: Found, doorbell: Doorbell, proof: Proof) -> None:
         """Decide and carry out until stop."""
         config, positions = self._config, held.positions
         async with AsyncExitStack() as closing:
@@ -152,19 +150,7 @@ class Ha:
             closing.callback(probe.close)
             lease = lease_store(config)
             closing.push_async_callback(lease.close)
-            links = Links(
-                self._identity(found.incarnation),
-                secret,
-                {node.name: node for node in self._setup.nodes},
-                views,
-                self._happen,
-                self._paced,
-                connect_timeout_s=self._setup.times.link_dead_ms / 1000,
-                proof_timeout_s=config.proof_timeout_ms / 1000,
-                connections_max=config.connections_max,
-                buffer_max=config.link_buffer_max,
-                tls=tls_of(config),
-            )
+            links = self._links(found.incarnation, proof, views)
             closing.push_async_callback(links.close)
             disk = ReplicaDisk(held, self._happen_soon, self._crashed)
             closing.push_async_callback(asyncio.to_thread, disk.close)
@@ -226,9 +212,22 @@ class Ha:
                 log.info("not handed over", extra={"event": "not-handed-over", "why": str(error)})
         self._stop.set()
 
-    def _identity(self, incarnation: str) -> Identity:
-        setup = self._setup
-        return Identity(setup.cluster, setup.group, setup.own.name, incarnation, setup.file_size)
+    def _links(self, incarnation: str, proof: Proof, views: LogViews) -> Links:
+        config, setup = self._config, self._setup
+        return Links(
+            Identity(setup.cluster, setup.group, setup.own.name, incarnation, setup.file_size),
+            proof.secret,
+            {node.name: node for node in setup.nodes},
+            views,
+            self._happen,
+            self._paced,
+            connect_timeout_s=setup.times.link_dead_ms / 1000,
+            proof_timeout_s=config.proof_timeout_ms / 1000,
+            connections_max=config.connections_max,
+            buffer_max=config.link_buffer_max,
+            acknowledged=AckDuration(self._registry).observe,
+            tls=proof.tls,
+        )
 
     def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An error in a callback. What peers can cause is said; a bug ends the process."""

@@ -53,6 +53,7 @@ class End:
         self.name = name
         self.node = nodes[name]
         self.told: list[Event] = []
+        self.took: list[tuple[str, float]] = []
         self.news = asyncio.Event()
         self.paced = PacedLog(monotonic)
         self.links = Links(
@@ -66,6 +67,7 @@ class End:
             proof_timeout_s=proof_timeout_s,
             connections_max=connections_max,
             buffer_max=buffer_max,
+            acknowledged=lambda node, seconds: self.took.append((node, seconds)),
         )
 
     def _happen(self, event: Event) -> None:
