@@ -1,0 +1,220 @@
+"""Links between nodes, over real sockets: who is believed, what is bounded, what is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+
+import pytest
+
+from services.ha import frames, payloads
+from services.ha.frames import Frame, FrameType, encode
+from services.ha.lease.value import Member
+from services.ha.payloads import Ack
+from tests.unit.ha.link_pair import End, OneLog, two_nodes
+
+STATUS = Frame(FrameType.STATUS, 7, b"")
+
+
+async def test_two_nodes_prove_themselves_and_exchange_frames() -> None:
+    nodes = two_nodes()
+    async with End("n0", nodes) as one, End("n1", nodes) as other:
+        one.links.connect("n1")
+        await other.until(other.ups, "the accepted link")
+        await one.until(one.ups, "the link made")
+        up, accepted = one.ups()[0], other.ups()[0]
+        assert up.outbound
+        assert not accepted.outbound
+        assert accepted.peer == Member("n0", b"n0".hex().rjust(32, "0"))
+        one.links.send(up.link, STATUS)
+        await other.until(other.frames, "the frame")
+        assert other.frames()[0].frame == STATUS
+        assert other.links.connected("n0")
+        one.links.close_link(up.link, "done")
+        await one.until(one.downs, "the end here")
+        await other.until(other.downs, "the end there")
+        assert one.downs()[0].reason == "done"
+        assert one.links.count == other.links.count == 0
+
+
+async def test_a_second_connect_to_a_node_makes_no_second_link() -> None:
+    nodes = two_nodes()
+    async with End("n0", nodes) as one, End("n1", nodes) as other:
+        one.links.connect("n1")
+        one.links.connect("n1")
+        await one.until(one.ups, "the link")
+        one.links.connect("n1")
+        assert other.links.accepted_count == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"secret": b"another secret of 16"}, "wrong-secret"),
+        ({"cluster": "foreign"}, "foreign-cluster"),
+        ({"file_size": 4096}, "file-size-differs"),
+    ],
+)
+async def test_whoever_does_not_fit_is_refused_by_name(
+    settings: dict[str, object], reason: str
+) -> None:
+    nodes = two_nodes()
+    async with (
+        End("n0", nodes, **settings) as one,  # type: ignore[arg-type]
+        End("n1", nodes) as other,
+    ):
+        one.links.connect("n1")
+        await one.until(one.downs, "the refusal")
+        down = one.downs()[0]
+        assert (down.link, down.node) == (0, "n1")
+        assert reason in down.reason
+        assert not other.told
+        assert not one.ups()
+
+
+async def test_a_node_that_is_not_there_is_told_once_and_may_be_tried_again() -> None:
+    nodes = two_nodes()
+    async with End("n0", nodes) as one:
+        one.links.connect("n1")
+        await one.until(one.downs, "the failure")
+        async with End("n1", nodes):
+            one.links.connect("n1")
+            await one.until(one.ups, "the link")
+        await one.until(lambda: len(one.downs()) == 2, "its end")
+
+
+async def test_bytes_of_the_log_follow_their_frame_uncopied_and_checked() -> None:
+    nodes = two_nodes()
+    data = os.urandom(3 << 20)
+    async with End("n0", nodes, log=OneLog(data)) as one, End("n1", nodes) as other:
+        one.links.connect("n1")
+        await one.until(one.ups, "the link")
+        link = one.ups()[0].link
+        size = 256 << 10
+        for offset in range(0, len(data), size):
+            head = Frame(FrameType.APPEND, 3, offset.to_bytes(8, "big"))
+            one.links.stream(link, head, offset, size)
+        await other.until(lambda: len(other.frames()) == len(data) // size, "all frames")
+        got = b"".join(bytes(event.frame.payload[8:]) for event in other.frames())
+        assert got == data
+        assert one.links.sent_to("n1") > len(data)
+
+
+async def test_the_time_until_bytes_are_on_the_peers_disk_is_told() -> None:
+    nodes = two_nodes()
+    async with End("n0", nodes, log=OneLog(bytes(300))) as one, End("n1", nodes) as other:
+        other.links.connect("n0")
+        await one.until(one.ups, "the link")
+        await other.until(other.ups, "the link")
+        link, back = one.ups()[0].link, other.ups()[0].link
+        for offset in (0, 100, 200):
+            one.links.stream(link, Frame(FrameType.APPEND, 3, b""), offset, 100)
+        other.links.send(back, payloads.frame(3, Ack(300, 200, 2)))
+        other.links.send(back, Frame(FrameType.ACK, 3, b"short"))
+        await one.until(lambda: len(one.frames()) == 2, "the ACKs")
+        assert [node for node, _ in one.took] == ["n1", "n1"]
+        assert all(0 <= seconds < 10 for _, seconds in one.took)
+
+
+async def test_bytes_that_are_gone_close_the_link() -> None:
+    nodes = two_nodes()
+    async with End("n0", nodes) as one, End("n1", nodes):
+        one.links.connect("n1")
+        await one.until(one.ups, "the link")
+        one.links.stream(one.ups()[0].link, Frame(FrameType.APPEND, 3, b""), 0, 4096)
+        await one.until(one.downs, "the end")
+        assert one.downs()[0].reason.startswith("log-gone")
+
+
+async def test_a_peer_that_takes_nothing_is_cut_off() -> None:
+    nodes = two_nodes()
+    data = bytes(1 << 20)
+    async with (
+        End("n0", nodes, log=OneLog(data), buffer_max=4 << 20) as one,
+        End("n1", nodes) as other,
+    ):
+        other.links.connect("n0")
+        await one.until(one.ups, "the link")
+        link = one.ups()[0].link
+        for _ in range(64):  # within one turn of the loop: nobody reads meanwhile
+            one.links.stream(link, Frame(FrameType.APPEND, 3, b""), 0, len(data))
+        await one.until(one.downs, "the end")
+        assert one.downs()[0].reason.startswith("slow-peer")
+
+
+async def test_noise_gets_a_closed_connection_and_one_line_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    nodes, noise = two_nodes(), random.Random(5)
+    async with End("n0", nodes) as one:
+        for _ in range(50):
+            reader, writer = await asyncio.open_connection(one.node.host, one.node.port)
+            writer.write(noise.randbytes(noise.randrange(1, 5000)))
+            writer.write_eof()
+            with contextlib.suppress(ConnectionResetError):
+                await reader.read()
+            writer.close()
+        await one.until(lambda: one.links.count == 0, "all closed")
+        assert one.links.refused_count == 50
+    assert not one.told
+    assert len([line for line in caplog.records if line.levelname == "WARNING"]) == 1
+
+
+async def test_a_large_frame_before_the_proof_is_not_waited_for() -> None:
+    nodes = two_nodes()
+    async with End("n0", nodes) as one:
+        reader, writer = await asyncio.open_connection(one.node.host, one.node.port)
+        writer.write((frames.FRAME_SIZE_MAX).to_bytes(4, "big") + b"\x15")
+        assert await reader.read() != b""  # the challenge, then the end
+        writer.close()
+        assert one.links.refused_count == 1
+
+
+async def test_frames_of_the_replica_mean_nothing_before_the_proof() -> None:
+    nodes = two_nodes()
+    async with End("n0", nodes) as one:
+        reader, writer = await asyncio.open_connection(one.node.host, one.node.port)
+        writer.write(encode(STATUS))
+        await reader.read()
+        writer.close()
+        await one.until(lambda: one.links.count == 0, "closed")
+    assert not one.told
+
+
+async def test_who_says_nothing_is_closed_in_time() -> None:
+    nodes = two_nodes()
+    async with End("n0", nodes, proof_timeout_s=0.05) as one:
+        reader, writer = await asyncio.open_connection(one.node.host, one.node.port)
+        await reader.read()
+        writer.close()
+        assert one.links.count == 0
+
+
+async def test_who_says_nothing_makes_room_for_who_proves_himself() -> None:
+    nodes = two_nodes()
+    async with End("n0", nodes, connections_max=4) as one, End("n1", nodes) as other:
+        silent = [await asyncio.open_connection(one.node.host, one.node.port) for _ in range(10)]
+        await one.until(lambda: one.links.accepted_count == 10, "all accepted")
+        assert one.links.count <= 4
+        other.links.connect("n0")
+        await one.until(one.ups, "the node")
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_a_bad_frame_of_a_proved_peer_ends_the_link_and_is_told() -> None:
+    nodes = two_nodes()
+    async with End("n0", nodes) as one, End("n1", nodes) as other:
+        one.links.connect("n1")
+        await other.until(other.ups, "the link")
+        await one.until(one.ups, "the link")
+        damaged = bytearray(encode(STATUS))
+        damaged[-1] ^= 1
+        link = one.links._proved[one.ups()[0].link]
+        assert link._transport is not None
+        link._transport.write(bytes(damaged))
+        await other.until(other.downs, "the end")
+        assert other.downs()[0].reason.startswith("bad-frame")
+        assert not other.frames()
