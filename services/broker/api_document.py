@@ -9,6 +9,7 @@ from services.broker import openapi
 from services.broker.delay import openapi_delayed
 from services.broker.groups import openapi_groups, openapi_retry, openapi_views
 from services.broker.messages import Rules
+from services.broker.openapi_schemas import bodies, parameter, ref
 from services.broker.replication import openapi_cluster
 from services.broker.retention import openapi_retention
 
@@ -37,10 +38,44 @@ FRAGMENTS: Final = tuple(
 )
 
 
+NOT_MASTER: Final[Schema] = {
+    "description": "In a group: another node is the master. `master` and `api` say which, null "
+    "while that is not known. Nothing was stored.",
+    "content": bodies(ref("Error")),
+}
+READ_FROM: Final = parameter(
+    openapi.READ_FROM,
+    "header",
+    {"type": "string"},
+    f"In a group: `{openapi.ANYWHERE}` takes what a slave has, all of it confirmed, perhaps a "
+    "little behind the master.",
+)
+
+
 def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
     """All calls of the API port."""
     plain = openapi.document(version=version, rules=rules, request_size_max=request_size_max)
-    return merged(plain, *FRAGMENTS)
+    readable = {call["operationId"] for calls in plain["paths"].values() for call in calls.values()}
+    whole = merged(plain, *FRAGMENTS)
+    paths = {
+        path: {
+            method: _in_a_group(call, on_slaves=method == "get" and call["operationId"] in readable)
+            for method, call in calls.items()
+        }
+        for path, calls in whole["paths"].items()
+    }
+    return {**whole, "paths": paths}
+
+
+def _in_a_group(call: Schema, *, on_slaves: bool) -> Schema:
+    """A call with what only nodes of a group answer. on_slaves: a slave answers it, if asked to."""
+    responses = call["responses"]
+    if "503" not in responses:
+        return call  # it needs no master
+    told = {**call, "responses": {**responses, "421": NOT_MASTER}}
+    if on_slaves:
+        told["parameters"] = [*call.get("parameters", ()), READ_FROM]
+    return told
 
 
 def merged(whole: Schema, *fragments: Fragment) -> Schema:

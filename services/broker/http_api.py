@@ -68,9 +68,6 @@ from tidemark.formats.queue_unit import Unit
 log = logging.getLogger(__name__)
 
 MESSAGES_DEFAULT: Final = 32
-READ_FROM: Final = "Tidemark-Read-From"
-"""Header of a read: ``any`` takes what a slave has, which may be a little behind the master."""
-ANYWHERE: Final = "any"
 
 
 def modules(tools: CallTools) -> Sequence[Calls]:
@@ -317,7 +314,9 @@ class Api:
     def _check_reads(self, request: web.Request) -> None:
         """Raise what a reader is told, unless it may read here: on a slave, if it says so."""
         standing = self._gate.standing
-        anywhere = standing is not None and request.headers.get(READ_FROM) == ANYWHERE
+        anywhere = (
+            standing is not None and request.headers.get(openapi.READ_FROM) == openapi.ANYWHERE
+        )
         self._gate.check_reads(anywhere=anywhere)
 
     def _queue(self, request: web.Request) -> tuple[str, int]:

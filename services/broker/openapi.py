@@ -32,6 +32,9 @@ _NAME: Final[Schema] = {
     "maxLength": 127,
     "example": "orders",
 }
+READ_FROM: Final = "Tidemark-Read-From"
+"""Header of a read: ANYWHERE takes what a slave has, which may be a little behind the master."""
+ANYWHERE: Final = "any"
 _RETRIABLE: Final = "Nothing was stored; the same call may succeed later."
 _ERRORS: Final[dict[int, str]] = {
     400: "A field or name is missing, of the wrong type or out of range; `detail` names it.",

@@ -9,11 +9,8 @@ the messages name different queues. Before: ``messages`` (walk step 2). After: `
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar, cast
-
-import msgpack
+from typing import Any, NamedTuple, TypeVar
 
 from services.broker import queue_choice
 from services.broker.append import Append, Appended
@@ -25,6 +22,7 @@ from services.broker.messages import AckLevel, Pick, ProduceRequest
 from services.broker.metrics import SIZE_BUCKETS, BrokerMetrics
 from services.broker.replication.group_sends import GroupSends
 from services.broker.replication.promises import Promise
+from services.broker.sent import COPIES, Sent
 from services.broker.sent_before import SentAgain, SentBefore, unique_ids_of, without
 from services.broker.topics import Topics
 from tidemark.clock import Clock
@@ -33,11 +31,8 @@ from tidemark.errors import (
     FileNotReady,
     NotEnoughReplicas,
     NotServing,
-    RequestError,
-    StoreError,
-    TidemarkError,
 )
-from tidemark.formats import batch, hosts, ids, properties, twins
+from tidemark.formats import twins
 from tidemark.formats.delay import TIMER_TOPIC
 from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.formats.hosts import Host
@@ -45,96 +40,6 @@ from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
 
 T = TypeVar("T")
-
-COPIES: Final = 1
-"""Of a node alone."""
-_UNIQUE_ID: Final = properties.UNIQ_KEY.encode("ascii")
-
-
-class Sent:
-    """An answered send: what was stored where, shown only when it is asked for."""
-
-    __slots__ = ("_appended", "_entries", "_positions", "_runs", "_waits", "copies", "level")
-
-    def __init__(
-        self,
-        level: AckLevel,
-        entries: bytes,
-        runs: Sequence[Run],
-        appended: Appended,
-        positions: Sequence[int] | None = None,
-        waits: Sequence[Wait | None] | None = None,
-    ) -> None:
-        """entries: of all messages, in the request's order. positions: of each of them, its place
-        among the messages of the runs; None: the same. waits: of each, what it waits for; None:
-        none waits.
-        """
-        self.level = level
-        self.copies = COPIES
-        self._entries = entries
-        self._runs = runs
-        self._appended = appended
-        self._positions = positions
-        self._waits = waits
-
-    def packed(self) -> bytes:
-        """The body of the answer in msgpack."""
-        runs, appended = self._runs, self._appended
-        if len(runs) > 1 or self._waits is not None:
-            return cast(bytes, msgpack.packb(self.as_dict()))
-        run = runs[0]
-        return twins.pack_answer(
-            run.entries,
-            appended.sizes,
-            level=self.level.value,
-            copies=self.copies,
-            host=hosts.encode(run.store_host),
-            queue=run.queue_id,
-            first_queue_offset=appended.firsts[0],
-            first_physical_offset=appended.start,
-            store_timestamp_ms=appended.store_timestamp_ms,
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """The body of the answer as a value."""
-        return {
-            "status": "PUT_OK",
-            "ack": {"level": self.level.value, "copies": self.copies},
-            "results": self.results(),
-        }
-
-    def results(self) -> list[dict[str, Any]]:
-        """Where each message is, in the request's order."""
-        runs, (firsts, start, sizes, time_ms, _) = self._runs, self._appended
-        numbers = [
-            (run.queue_id, number)
-            for run, first in zip(runs, firsts, strict=True)
-            for number in range(first, first + run.message_count)
-        ]
-        offsets = list(itertools.accumulate(memoryview(sizes).cast("I"), initial=int(start)))
-        positions = range(len(numbers)) if self._positions is None else self._positions
-        host = runs[0].store_host
-        results: list[dict[str, Any]] = [
-            {
-                "message_id": ids.offset_id(host, offsets[position]),
-                "unique_id": _unique_id(entry.properties),
-                "queue": numbers[position][0],
-                "queue_offset": numbers[position][1],
-                "physical_offset": offsets[position],
-                "store_timestamp_ms": time_ms,
-            }
-            for entry, position in zip(batch.iterate(self._entries), positions, strict=True)
-        ]
-        for result, wait in zip(results, self._waits or (), strict=False):
-            if wait is not None:
-                result["topic"] = wait.topic
-                result["deliver_at_ms"] = wait.due_ms(time_ms)
-        return results
-
-
-def _unique_id(raw: bytes | memoryview) -> str | None:
-    found = properties.find(bytes(raw), _UNIQUE_ID)
-    return None if found is None else properties.text(found)
 
 
 def _rest(request: ProduceRequest, present: frozenset[int]) -> ProduceRequest:
@@ -152,23 +57,6 @@ def _rest(request: ProduceRequest, present: frozenset[int]) -> ProduceRequest:
         delays=delays if delays is not None and any(delays) else None,
         retry=False,
     )
-
-
-def result_of(error: TidemarkError) -> str:
-    """The label under which a refused put is counted."""
-    match error:
-        case AckTimeout():
-            return "flush_timeout"
-        case NotEnoughReplicas():
-            return "replica_unavailable"
-        case StoreError() if error.status == 507:
-            return "disk_full"
-        case RequestError():
-            return "invalid"
-        case NotServing():
-            return "busy"
-        case _:
-            return "failed"
 
 
 class _TopicCounters(NamedTuple):
@@ -290,10 +178,15 @@ class Sends:
         group, asked = self._group, request.ack
         promised = None if group is None else group.admit(asked)
         level = self._alone(asked) if promised is None else promised.level
-        await self._topics.for_sending(topic)  # before the look: nothing is awaited behind it
+        # Before the look: nothing is awaited behind it.
+        queue_count = (await self._topics.for_sending(topic)).queues
         unique_ids = unique_ids_of(request.entries)
-        waiting = () if request.delays is None else (SCHEDULE_TOPIC, TIMER_TOPIC)
-        found = before.find((topic, *waiting), unique_ids)
+        waits: Sequence[Wait | None] = ()
+        topics = [topic]
+        if request.delays is not None:
+            waits = self._place(topic, queue_count, request, self._clock.wall_ms()).waits
+            topics += [SCHEDULE_TOPIC, TIMER_TOPIC]
+        found = before.find(topics, unique_ids)
         present = frozenset(n for n, unique_id in enumerate(unique_ids) if unique_id in found)
         fresh: list[dict[str, Any]] = []
         copies = COPIES
@@ -305,7 +198,7 @@ class Sends:
             level,
             copies,
             [
-                found[unique_id].result(unique_id, self._store_host)
+                found[unique_id].result(unique_id, self._store_host, waits[n] if waits else None)
                 if n in present
                 else next(results)
                 for n, unique_id in enumerate(unique_ids)

@@ -26,7 +26,8 @@ from services.broker.messages import (
     parse_produce,
 )
 from services.broker.metrics import BrokerMetrics
-from services.broker.produce import Sends, result_of
+from services.broker.produce import Sends
+from services.broker.sent import result_of
 from services.broker.unique_ids import UniqueIds
 from tidemark.errors import TidemarkError
 from tidemark.formats import twins

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 
 import msgpack
 
+from services.broker.delay.placing import Wait
 from services.broker.messages import AckLevel
 from shared.files.commit_log import CommitLogReader
 from tidemark.clock import Clock
@@ -62,8 +63,17 @@ class Place(NamedTuple):
         """Behind its record."""
         return self.physical_offset + self.size
 
-    def result(self, unique_id: str, host: Host) -> dict[str, Any]:
-        """As a send's answer shows it."""
+    def result(self, unique_id: str, host: Host, wait: Wait | None = None) -> dict[str, Any]:
+        """As a send's answer shows it. wait: what it waits for, unless it was delivered since."""
+        still = wait is not None and wait.topic == self.topic
+        more = (
+            {}
+            if wait is None or not still
+            else {
+                "topic": wait.topic,
+                "deliver_at_ms": wait.due_ms(self.store_timestamp_ms),
+            }
+        )
         return {
             "message_id": ids.offset_id(host, PhysicalOffset(self.physical_offset)),
             "unique_id": unique_id,
@@ -71,6 +81,7 @@ class Place(NamedTuple):
             "queue_offset": self.queue_offset,
             "physical_offset": self.physical_offset,
             "store_timestamp_ms": self.store_timestamp_ms,
+            **more,
         }
 
 

@@ -19,6 +19,7 @@ from services.broker.metrics import BrokerMetrics
 from services.broker.replication.cluster_view import ClusterView
 from services.broker.replication.followed_state import FollowedState
 from services.broker.replication.grouped_store import GroupedStore
+from services.broker.replication.leaving import leave
 from services.broker.replication.master import Master
 from services.broker.replication.slave import Slave
 from services.broker.replication.standing import SlaveStanding
@@ -116,9 +117,14 @@ class GroupNode:
             self._watch,
             afterwards=self._as_slave,
         )
+        may_end = asyncio.Event()
+        leaving = asyncio.create_task(
+            leave(stop, may_end, term, store.positions, self._doorbell, self._clock)
+        )
         try:
-            await master.run(stop)
+            await master.run(may_end)
         finally:
+            leaving.cancel()
             self._term = None
         log.info("the epoch is over", extra={"event": "term-ended", "epoch": epoch})
 

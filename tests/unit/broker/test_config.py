@@ -67,3 +67,43 @@ def test_records_carry_an_address_that_can_be_reached(
 def test_the_reserve_is_a_quarter_of_a_small_file() -> None:
     assert BrokerConfig().reserve == 16 << 20
     assert LocalBrokerConfig().reserve == 16 << 20
+
+
+GROUP = """
+[cluster]
+node = "a"
+nodes = ["a=127.0.0.1:1", "b=127.0.0.1:2"]
+api = ["a=http://a", "b=http://b"]
+admin = ["a=http://a", "b=http://b"]
+secret_file = "/dev/null"
+lease_dir = "/tmp"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (GROUP, "a node of a group"),
+        ('[store]\nvisible_after = "confirmed"', "a node alone confirms nothing"),
+        (
+            f'message_size_max = 8388608\n[store]\nvisible_after = "confirmed"\n{GROUP}',
+            "message_size_max",
+        ),
+    ],
+)
+def test_confirmed_belongs_to_groups_and_groups_to_confirmed(
+    tmp_path: Path, text: str, named: str
+) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text(text)
+    with pytest.raises(BadConfig, match=named):
+        load(BrokerConfig, path, environment={})
+
+
+def test_a_node_of_a_group_knows_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text(f'[store]\nvisible_after = "confirmed"\n{GROUP}')
+    config = load(BrokerConfig, path, environment={})
+    assert config.cluster.grouped
+    assert config.cluster.own.api == "http://a"
+    assert not BrokerConfig().cluster.grouped

@@ -378,3 +378,29 @@ async def test_whatever_happens_all_bytes_are_flushed_and_nobody_waits_for_ever(
         while log.flushed < log.appended:
             await asyncio.wait_for(flushed.wait(), 10)
             flushed.clear()
+
+
+async def test_who_waits_for_more_than_the_disk_has_it_flushed_at_once() -> None:
+    log = Log()
+    async with flusher_of(log, Pace(interval_s=60.0)) as flusher:
+        end = append(log, flusher, 10)
+        flusher.hurry()
+        async with asyncio.timeout(5):
+            await asyncio.to_thread(log.began.wait)
+            await flusher.durable(end)
+        assert log.flushes == [10]
+
+
+async def test_a_hurry_while_a_flush_is_in_flight_starts_the_next_one() -> None:
+    log = Log()
+    log.may_go_on.clear()
+    async with flusher_of(log, Pace(interval_s=60.0)) as flusher:
+        append(log, flusher, 10)
+        flusher.hurry()
+        await asyncio.to_thread(log.began.wait)
+        end = append(log, flusher, 10)
+        flusher.hurry()
+        log.may_go_on.set()
+        async with asyncio.timeout(5):
+            await flusher.durable(end)
+        assert log.flushes == [10, 20]

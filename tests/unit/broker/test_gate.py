@@ -8,7 +8,7 @@ from services.broker.gate import Gate
 from services.broker.limits import Budget
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health
-from tidemark.errors import CorruptRecord, DiskFull, NotServing, Overloaded
+from tidemark.errors import CorruptRecord, DiskFull, NotMaster, NotServing, Overloaded
 
 
 @pytest.fixture
@@ -70,3 +70,30 @@ def test_a_budget_refuses_the_next_one_and_lets_a_single_large_one_pass() -> Non
     with pytest.raises(Overloaded):
         budget.take(1)
     assert budget.used == 100
+
+
+class Slave:
+    """Reads for those who take anything."""
+
+    def check_reads(self, *, anywhere: bool) -> None:
+        if not anywhere:
+            raise NotMaster("another one")
+
+    def check_sends(self) -> None:
+        raise NotMaster("another one")
+
+
+def test_what_the_node_is_in_its_group_comes_before_whether_it_is_open(health: Health) -> None:
+    gate = Gate(health)
+    gate.standing = Slave()
+    for check in (gate.check_reads, gate.check_sends):
+        with pytest.raises(NotMaster):
+            check()
+    with pytest.raises(NotServing, match="starting"):
+        gate.check_reads(anywhere=True)
+    gate.reads_open = True
+    gate.check_reads(anywhere=True)
+    gate.fault = CorruptRecord(4711, "crc")
+    gate.shut()
+    with pytest.raises(CorruptRecord):
+        gate.check_sends()

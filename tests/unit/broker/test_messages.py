@@ -418,3 +418,24 @@ def test_a_delayed_record_has_its_due_time_as_code() -> None:
         record_crc=False,
     )
     assert tags_code(record.decode(memoryview(data)), (1000, 5000)) == 6000
+
+
+def test_a_repeated_request_names_an_id_for_every_message() -> None:
+    messages = [{"body": b"x", "unique_id": "A"}, {"body": b"y", "unique_id": "B"}]
+    assert parse({"messages": messages, "retry": True}).retry
+    assert not parse({"messages": messages, "retry": None}).retry
+    assert not parse({"messages": messages}).retry
+    del messages[1]["unique_id"]
+    error = refused({"messages": messages, "retry": True})
+    assert error.facts["field"] == "messages[1].unique_id"
+    assert not parse({"messages": messages, "retry": False}).retry
+    error = refused({"messages": messages, "retry": "yes"})
+    assert error.facts["field"] == "retry"
+
+
+def test_a_group_leaves_the_level_to_the_moment_and_answers_within_its_own_limit() -> None:
+    rules = RULES._replace(ack_default=None, timeout_ms_default=900)
+    request = parse({"messages": [{"body": b"x"}]}, rules=rules)
+    assert (request.ack, request.timeout_ms) == (None, 900)
+    asked = parse({"messages": [{"body": b"x"}], "ack": "disk", "timeout_ms": 5}, rules=rules)
+    assert (asked.ack, asked.timeout_ms) == (AckLevel.DISK, 5)

@@ -16,8 +16,9 @@ from services.broker.delay.wanted import Delay
 from services.broker.flusher import Flusher
 from services.broker.messages import AckLevel, Pick, ProduceRequest
 from services.broker.metrics import BrokerMetrics
-from services.broker.produce import Sends, Sent, result_of
+from services.broker.produce import Sends
 from services.broker.queue_offsets import QueueOffsets
+from services.broker.sent import Sent, result_of
 from services.broker.topics import Topics
 from shared.runtime.clock import SystemClock
 from shared.state.records import TopicConfig
