@@ -25,6 +25,10 @@ SWITCH_MS_MAX: Final = 5000
 """An operator waits no longer for the target."""
 
 
+STOPPING: Final = "stopping"
+"""Reason of a switch ordered by this process itself, before it ends."""
+
+
 class _Switch(NamedTuple):
     """A planned switch whose outcome an operator waits for."""
 
@@ -42,10 +46,15 @@ class Operator:
         self.promises, self.following = leadership.promises, leadership.following
         self._switch: _Switch | None = None
         self._not_before_ms = 0
+        self._stop: int | None = None
+        """Who is told when this process may end."""
 
     def tick(self) -> None:
         """Begin a switch that trouble asks for; answer the operator once the target is master."""
-        self._hand_over()
+        if self._stop is not None:
+            self._watch_stop()
+        else:
+            self._hand_over()
         self._watch_switch()
 
     def command(self, order: Command) -> None:
@@ -61,6 +70,9 @@ class Operator:
     def _order(self, order: Command) -> None:
         own, token = self.own, order.token
         match order.name:
+            case "switchover" if order.arguments.get("reason") == STOPPING:
+                own.stopping, self._stop = True, token
+                self._watch_stop()
             case "switchover":
                 self._order_switch(order)
             case "failover":
@@ -151,6 +163,42 @@ class Operator:
         if self._switch is not None:
             self._switch = self._switch._replace(released_to=node)
         self._leadership.released(node)
+        self._stopped()
+
+    def _watch_stop(self) -> None:
+        """Give the lease to a member that can take it, and only then say that all is over."""
+        own, leadership, term = self.own, self._leadership, self._leadership.term
+        if term is not None:
+            fit = term.fit_targets(self.peers)
+            if term.switch is None and fit:
+                self._begin_switch(term, fit[0])
+            elif term.switch is None and not self._takers():
+                self._stopped()
+            elif term.switch is None:
+                leadership.depose("this process ends")
+            return
+        if own.state is State.FENCED or leadership.campaign is not None:
+            return
+        stored = own.session.stored
+        holder = None if stored is None else stored.lease.holder
+        takers = self._takers()
+        if holder is None or holder.member != own.member or not takers:
+            self._stopped()
+            return
+        token, self._stop = self._stop, None
+        assert token is not None
+        leadership.edits.begin(token, orders.released_for(own, takers[0]))
+
+    def _takers(self) -> list[str]:
+        """Other members of the set that answer, the one with most of the log first."""
+        told = [self.peers.fresh(member.node) for member in self.own.known_in_sync]
+        fit = [status for status in told if status is not None and not status.facts.get("trouble")]
+        return [status.node for status in sorted(fit, key=lambda status: -status.end)]
+
+    def _stopped(self) -> None:
+        token, self._stop = self._stop, None
+        if token is not None:
+            self.own.out.put(Reply(token, ok=True, body={}))
 
     def _hand_over(self) -> None:
         own, term = self.own, self._leadership.term

@@ -19,6 +19,7 @@ from services.ha.lease.session import Settled
 from services.ha.lease.value import Lease, Member
 from services.ha.own import Own
 from services.ha.peers import Peers
+from services.ha.switchover import released
 from tidemark.offsets import Epoch
 
 EDIT_ATTEMPTS: Final = 5
@@ -124,6 +125,17 @@ def set_paused(paused: bool) -> Callable[[Lease | None], Lease]:
     def change(lease: Lease | None) -> Lease:
         assert lease is not None
         return lease._replace(paused=paused)
+
+    return change
+
+
+def released_for(own: Own, target: str) -> Callable[[Lease | None], Lease]:
+    """Nobody holds the lease; target may take it at once."""
+
+    def change(lease: Lease | None) -> Lease:
+        if lease is None or lease.holder is None or lease.holder.member != own.member:
+            raise Refused("the lease is not this node's any more")
+        return released(lease, own, target)
 
     return change
 

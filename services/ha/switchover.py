@@ -91,6 +91,11 @@ class Switchover:
             self._enter(_Stage.RELEASING)
             self._release()
 
+    def go_on(self) -> None:
+        """The broker is gone: nothing more comes, and nobody waits for an answer."""
+        if self._stage is _Stage.HOLDING:
+            self._fence()
+
     def tick(self) -> None:
         """Time passed."""
         elapsed_ms = self._own.now_ms - self._since_ms
@@ -148,9 +153,8 @@ class Switchover:
         own, session = self._own, self._own.session
         if not session.can_write or session.stored is None:
             return
-        lease: Lease = session.stored.lease
-        released = lease._replace(holder=None, handover_to=self.target.node, master_address="")
-        own.out.put(*session.propose(released, own.now_ms))
+        wanted = released(session.stored.lease, own, self.target.node)
+        own.out.put(*session.propose(wanted, own.now_ms))
 
     def _tell(self) -> None:
         for link in self._term.links.values():
@@ -160,3 +164,23 @@ class Switchover:
     def _fail(self, reason: str) -> None:
         fenced, self._stage = self.fenced, _Stage.OVER
         self._failed(reason, fenced)
+
+
+def released(lease: Lease, own: Own, target: str) -> Lease:
+    """The lease without a holder, for target to take at once.
+
+    A process that is about to end leaves the set with it, if enough members remain: its successor
+    would wait for it, until it counts as dead, before the first acknowledgement.
+    """
+    in_sync = lease.in_sync
+    if own.stopping:
+        remaining = tuple(member for member in in_sync if member != own.member)
+        if len(remaining) >= lease.min_in_sync:
+            in_sync = remaining
+    return lease._replace(
+        holder=None,
+        handover_to=target,
+        master_address="",
+        in_sync=in_sync,
+        in_sync_version=lease.in_sync_version + (in_sync != lease.in_sync),
+    )
