@@ -155,12 +155,14 @@ class Campaign:
             own.out.put(*own.session.read(own.now_ms))
 
     def fence(self, epoch: int) -> None:
-        """Another one has won with a higher epoch. Nothing was written: the attempt is over.
+        """Another one has a higher epoch: the attempt is over.
 
-        What is on its way is waited for: it is applied or refused, and does not count.
+        What is on its way may still be applied, and is given up: its epoch is never acted on, and
+        should the lease name this volume then, that is a new campaign, from a newly settled log.
         """
-        if self._stage is not _Stage.WRITING:
-            self._end(f"epoch {epoch} was promised")
+        if self._stage is _Stage.WRITING:
+            self._own.session.abandon()
+        self._end(f"epoch {epoch} was heard of")
 
     def answered(self, event: LeaseAnswered, settled: Settled | None) -> None:
         """The session has taken an answer in."""

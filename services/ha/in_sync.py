@@ -77,6 +77,8 @@ class InSync:
         self.peers: dict[Member, Peer] = {}
         self.wait_set: frozenset[Member] = frozenset()
         """The others whose durable ends the confirm offset needs."""
+        self.joins = self.leaves = 0
+        """Members that were published and removed in this term."""
         self.size = 0
         """Members of the published set, the smaller one while a change is not known."""
         self._settle()
@@ -86,6 +88,8 @@ class InSync:
         perhaps = () if unsettled is None else unsettled.in_sync
         if (lease.in_sync, perhaps) == (self._published, self._perhaps):
             return
+        self.joins += len(set(lease.in_sync) - set(self._published))
+        self.leaves += len(set(self._published) - set(lease.in_sync))
         self._published, self._perhaps, self._min = lease.in_sync, perhaps, lease.min_in_sync
         for member in list(self.adding):
             # Published; or it faltered while its publication was not known.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from services.ha import founding
-from services.ha.campaign import Campaign, Patience
+from services.ha.campaign import Campaign, Claim, Patience
 from services.ha.effects import Fence, Publish
 from services.ha.events import LeaseAnswered
 from services.ha.failover import Happening, State, copies
@@ -28,6 +28,8 @@ from services.ha.recreation import Recreation
 from tidemark.formats.checkpoint import NodeRole, Slot
 
 UNADOPTED: Final = "unadopted-store"
+
+_WON_BY: Final = {Claim.OWN.value: "startup", Claim.EXPIRED.value: "lost_peer"}
 
 Outcome = Callable[[Lease | None, str], None]
 """Of a campaign that an operator ordered: the lease if it was won, else why it was lost."""
@@ -54,13 +56,14 @@ class Leadership:
         """The lease that was found gone, to be made again, and the old term's deadline."""
         self._outcome: Outcome | None = None
         self._backwards_answers = 0
+        self._why = "startup"
 
     @property
     def can_stand(self) -> bool:
         """Whether a campaign could begin: nothing is half done here, and a broker would serve."""
         own = self.own
         ready = copies(own.state) and self.campaign is None and not own.table_writes
-        return ready and own.broker_serves
+        return ready and own.broker_serves and not own.stopping
 
     def tick(self) -> None:
         """Time passed."""
@@ -98,6 +101,7 @@ class Leadership:
         self._outcome = outcome
         self.following.leave("campaigning")
         own.happen(Happening.STANDS, why)
+        self._why = _WON_BY.get(why, "manual")
         self.campaign = Campaign(own, self.promises, won=self._won, lost=self._lost, forced=forced)
 
     def higher_epoch(self, epoch: int) -> None:
@@ -235,6 +239,7 @@ class Leadership:
         own = self.own
         self.campaign = None
         own.happen(Happening.WON, f"epoch {lease.epoch}")
+        own.count.won_by[self._why] += 1
         self.following.master = None
         self.term = Mastership(own, self.peers, self.promises, lease, depose=self.depose)
         self._tell_outcome(lease, "")

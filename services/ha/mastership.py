@@ -129,9 +129,9 @@ class Mastership:
         if self.switch is not None and self.switch.fenced:
             return
         if sensed.broker_nonce != self.granted:
-            self._depose("the broker that served the epoch is gone")
+            self._broker_lost("the broker that served the epoch is gone")
         elif not own.broker_serves:
-            self._depose(f"the broker is silent for {sensed.broker_silent_ms} ms")
+            self._broker_lost(f"the broker is silent for {sensed.broker_silent_ms} ms")
         elif sensed.serving_epoch == self.epoch:
             self.serving = True
             own.end = max(own.end, sensed.written)
@@ -140,7 +140,7 @@ class Mastership:
             if self.switch is not None:
                 self.switch.turn()
         elif self.serving:
-            self._depose("the broker has stopped serving the epoch")
+            self._broker_lost("the broker has stopped serving the epoch")
 
     def hello(self, incoming: Incoming, hello: Hello) -> None:
         """A slave wants to follow: compare the logs."""
@@ -368,8 +368,19 @@ class Mastership:
     def _know_set(self) -> None:
         session = self._own.session
         assert session.stored is not None
-        self.in_sync.known(session.stored.lease, session.unsettled)
+        in_sync, count = self.in_sync, self._own.count
+        joins, leaves = in_sync.joins, in_sync.leaves
+        in_sync.known(session.stored.lease, session.unsettled)
+        count.in_sync_joins += in_sync.joins - joins
+        count.in_sync_leaves += in_sync.leaves - leaves
         self._publish(Slot.IN_SYNC_SIZE, self.in_sync.size)
+
+    def _broker_lost(self, reason: str) -> None:
+        if self.switch is None:
+            self._depose(reason)
+        else:
+            # What it appended is in the log: the switch that has begun needs it no more.
+            self.switch.go_on()
 
     # Links
 

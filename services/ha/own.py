@@ -49,6 +49,10 @@ class Counters:
         self.elections_lost = 0
         self.depositions = 0
         self.switchovers = 0
+        self.won_by = {"lost_peer": 0, "manual": 0, "startup": 0}
+        """Why this start took the lease: its holder was gone, an order, its own volume's lease."""
+        self.in_sync_joins = 0
+        self.in_sync_leaves = 0
 
 
 class Outbox:
@@ -104,6 +108,8 @@ class Own:
         self.ending: Halt | None = None
         """Why this process ends: what it could not write, a new start may."""
         self.table = found.table
+        self.stopping = False
+        """This process is about to end: it does not campaign any more."""
         self.table_writes = 0
         """Under way for a slave's link: until they are done the log is not settled."""
         self.first_offset = found.first_offset

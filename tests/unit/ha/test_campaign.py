@@ -15,7 +15,7 @@ from services.ha.own import Own
 from services.ha.peers import Peers
 from services.ha.promises import Promises
 from services.ha.setup import Found, Setup
-from shared.cluster.config import Node
+from shared.cluster.nodes import Node
 from shared.cluster.time_rules import LOCAL
 from tidemark.offsets import Epoch
 
@@ -159,8 +159,19 @@ def test_a_write_of_unknown_outcome_keeps_the_candidate_mute() -> None:
     put = attempt.put()
     attempt.answer(put.request, LeaseOutcome.UNKNOWN)
     assert (attempt.won, attempt.lost) == ([], [])
+
+
+def test_a_candidate_that_hears_of_a_higher_epoch_gives_its_write_up() -> None:
+    # Its success may never reach it: without this it would be mute for ever while the winner of
+    # the next epoch waits for it.
+    attempt = Attempt()
+    put = attempt.put()
+    attempt.answer(put.request, LeaseOutcome.UNKNOWN)
     attempt.campaign.fence(9)
-    assert (attempt.won, attempt.lost) == ([], [])
+    assert attempt.lost == ["epoch 9 was heard of"]
+    assert attempt.own.session.given_up == put.lease.epoch
+    attempt.answer(put.request, LeaseOutcome.APPLIED, Stored(put.lease, "2", "u"))
+    assert attempt.won == []
 
 
 def test_a_win_that_was_overtaken_counts_as_lost() -> None:

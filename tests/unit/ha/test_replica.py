@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from services.ha.events import Command
 from services.ha.lease.value import Member
 from tests.unit.ha.group import Group, grown, lease_of, order, role
 from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
@@ -470,3 +471,67 @@ def test_all_nodes_off_at_once_come_back_with_everything_confirmed() -> None:
         group.run(700)
     master = group.wait_master()
     assert bytes(master.volume.log[:end]) == before
+
+
+def test_a_master_that_is_to_end_hands_over_first() -> None:
+    group = grown()
+    reply = order(group["a"], "switchover", reason="stopping")
+    assert reply.ok
+    assert lease_of(group).holder is None or lease_of(group).handover_to is None
+    group["a"].kill()
+    assert group.until(lambda: bool(group.masters)) < 1000
+    group.send_confirmed()
+
+
+def test_a_master_whose_broker_ended_first_hands_over_all_the_same() -> None:
+    group = grown()
+    end = group.append()
+    group["a"].kill_broker()
+    reply = order(group["a"], "switchover", reason="stopping")
+    assert reply.ok
+    group["a"].kill()
+    assert group.until(lambda: bool(group.masters)) < 1500
+    assert group.send_confirmed() > end
+
+
+def test_a_broker_that_ends_during_a_switch_does_not_stop_it() -> None:
+    group = grown()
+    end = group.append()
+    token = 77
+    group["a"].happen(Command(token, "switchover", {"reason": "stopping"}))
+    group["a"].kill_broker()
+    group.until(lambda: token in group["a"].replies)
+    assert group["a"].replies[token].ok
+    group["a"].kill()
+    master = group.wait_master(other_than="a", at_most_ms=1000)
+    assert len(master.volume.log) >= end
+
+
+def test_a_slave_that_is_to_end_need_not_wait() -> None:
+    group = grown()
+    assert order(group["b"], "switchover", reason="stopping", wait_ms=100).ok
+
+
+def test_a_master_without_another_member_ends_and_keeps_its_lease() -> None:
+    group = Group(("a", "b"), 1)
+    group.start()
+    group.wait_master()
+    group.wait_in_sync("a", "b")
+    group["b"].kill()
+    group.until(lambda: group.set == {"a"})
+    assert order(group["a"], "switchover", reason="stopping", wait_ms=200).ok
+    group["a"].kill()
+    group["a"].start()
+    assert group.until(lambda: bool(group.masters)) < 1500
+
+
+def test_a_candidate_whose_success_was_lost_follows_the_next_winner() -> None:
+    group = grown()
+    group["a"].kill_ha()
+    group["a"].start_ha()
+    group.until(lambda: group["a"].state == "candidate")
+    group.lease_down.add("a")
+    new = group.wait_master(other_than="a")
+    group.lease_down.clear()
+    group.wait_in_sync("a", "b", "c")
+    assert group.master is new
