@@ -55,7 +55,8 @@ def taken(lease: Lease, own: Own, epoch: int) -> Lease:
     """The lease as a winner writes it.
 
     The old holder leaves the set if it is another replica and enough members remain: a dead master
-    must not hold up the first acknowledgement.
+    must not hold up the first acknowledgement. Settings that were changed since the last term are
+    recorded.
     """
     in_sync, holder = lease.in_sync, lease.holder
     if holder is not None and holder.member != own.member:
@@ -68,6 +69,8 @@ def taken(lease: Lease, own: Own, epoch: int) -> Lease:
         epoch=Epoch(epoch),
         in_sync=in_sync,
         in_sync_version=version,
+        min_in_sync=own.setup.min_in_sync,
+        replicas=own.setup.names,
         handover_to=None,
         master_address=own.setup.own.api,
     )

@@ -294,5 +294,6 @@ class Following:
 
     def _dropped(self, reason: str) -> None:
         self.link = None
-        self._own.say("link-lost", f"The link to the master is over: {reason}")
-        self._own.happen(Happening.LINK_LOST, reason)
+        # Said by the change of state, if it is one: a node that is not master yet refuses often.
+        if not self._own.happen(Happening.LINK_LOST, reason):
+            self._own.state_reason = reason

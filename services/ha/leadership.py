@@ -14,7 +14,7 @@ from typing import Final
 from services.ha import founding
 from services.ha.campaign import Campaign, Claim, Patience
 from services.ha.effects import Fence, Publish
-from services.ha.events import LeaseAnswered
+from services.ha.events import LeaseAnswered, LeaseOutcome
 from services.ha.failover import Happening, State, copies
 from services.ha.following import Following
 from services.ha.lease.session import Settled
@@ -28,6 +28,8 @@ from services.ha.recreation import Recreation
 from tidemark.formats.checkpoint import NodeRole, Slot
 
 UNADOPTED: Final = "unadopted-store"
+UNANSWERED_MAX: Final = 3
+"""Requests without an outcome, one after the other, that are worth an alarm."""
 
 _WON_BY: Final = {Claim.OWN.value: "startup", Claim.EXPIRED.value: "lost_peer"}
 
@@ -56,6 +58,7 @@ class Leadership:
         """The lease that was found gone, to be made again, and the old term's deadline."""
         self._outcome: Outcome | None = None
         self._backwards_answers = 0
+        self._unanswered = 0
         self._why = "startup"
 
     @property
@@ -85,7 +88,7 @@ class Leadership:
         own, session = self.own, self.own.session
         answer = session.answered(event, own.now_ms)
         own.out.put(*answer.effects)
-        self._note_lease()
+        self._note_lease(event.outcome)
         self.edits.settled(answer.settled)
         if self.term is not None:
             self._lease_of_term(self.term, answer.settled)
@@ -136,8 +139,19 @@ class Leadership:
         term.end(f"handed over to {node}")
         term.take_lock(self._follower_again)
 
-    def _note_lease(self) -> None:
+    def _note_lease(self, outcome: LeaseOutcome) -> None:
         own, session = self.own, self.own.session
+        if outcome is LeaseOutcome.UNKNOWN:
+            self._unanswered += 1
+            if self._unanswered >= UNANSWERED_MAX:
+                own.alarm("lease-unavailable", f"The lease cannot be reached: {session.reason}.")
+            return
+        self._unanswered = 0
+        own.calm("lease-unavailable")
+        if session.latency_ms is not None and session.latency_ms > own.times.renew_ms:
+            own.alarm("lease-slow", "The lease answers more slowly than it is to be renewed.")
+        else:
+            own.calm("lease-slow")
         if session.backwards:
             self._backwards_answers += 1
         else:
