@@ -1,0 +1,47 @@
+"""Before the broker of a master ends in order: another node takes over first, if one can.
+
+1. The broker says in the page that it is stopping. 2. ha switches to a slave of the in-sync set:
+sends are held, the grant ends. 3. The broker ends. Without it the group would have no master until
+the lease has run out. Step before: SIGTERM. Step after: ``master`` lets the append lock go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from services.broker.replication.term import Term
+from shared.files.positions import Positions
+from shared.runtime.doorbell import Doorbell
+from tidemark.clock import Clock
+from tidemark.formats.checkpoint import Slot, Trouble
+
+log = logging.getLogger(__name__)
+
+WAIT_S: Final = 1.8
+"""A switch takes half a second; a broker silent for two seconds would be fenced anyway."""
+HA_SILENT_MS: Final = 2000
+COPIES_MIN: Final = 2
+
+
+async def leave(
+    stop: asyncio.Event,
+    may_end: asyncio.Event,
+    term: Term,
+    positions: Positions,
+    doorbell: Doorbell,
+    clock: Clock,
+) -> None:
+    """Wait for stop; have ha switch to another node, for at most WAIT_S; then set may_end.
+
+    Cancelled when the term ends before.
+    """
+    await stop.wait()
+    silent_ms = clock.boot_ms() - positions.get(Slot.HA_HEARTBEAT_MS)
+    if term.is_master and term.in_sync.size >= COPIES_MIN and silent_ms < HA_SILENT_MS:
+        log.info("waiting for another master", extra={"event": "leaving", "epoch": term.epoch})
+        positions.publish(Slot.BROKER_TROUBLE, Trouble.STOPPING)
+        doorbell.ring("ha")
+        await asyncio.sleep(WAIT_S)
+    may_end.set()
