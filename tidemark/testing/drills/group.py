@@ -191,14 +191,14 @@ class Group:
             service.kill(again=again)
 
     async def stop(self, *names: str) -> None:
-        """SIGTERM all services of the named nodes (default: of all), the brokers first."""
-        for service in ("broker", "reput", "ha"):
-            await asyncio.gather(
-                *(
-                    asyncio.to_thread(self.nodes[name].services[service].stop)
-                    for name in names or self.names
-                )
+        """SIGTERM all services of the named nodes (default: all) at once, as a pod's end does."""
+        await asyncio.gather(
+            *(
+                asyncio.to_thread(service.stop)
+                for name in names or self.names
+                for service in self.nodes[name].running(())
             )
+        )
 
     def pause(self, name: str, *services: str) -> None:
         """SIGSTOP services of a node (default: all)."""

@@ -85,7 +85,11 @@ class Workload:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0), headers=HEADERS
         )
-        await self._make_topic()
+        try:
+            await self._make_topic()
+        except BaseException:
+            await self._session.close()
+            raise
         plan = self._plan
         self._producers = [
             asyncio.create_task(self._produce(number)) for number in range(plan.producers)

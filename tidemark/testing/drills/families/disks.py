@@ -12,6 +12,7 @@ from tidemark.testing.drills.faults import Fault
 from tidemark.testing.drills.positions import slot
 from tidemark.testing.drills.small_disks import fill
 from tidemark.testing.drills.stage import Needs, Stage, drill
+from tidemark.testing.drills.tails import grow_tail, make_topic
 
 MIB: Final = 1 << 20
 THREE: Final = Needs(nodes=3)
@@ -76,14 +77,16 @@ async def master_disk_full(stage: Stage) -> None:
 )
 async def slave_disk_full(stage: Stage) -> None:
     """It drops out of the set and comes back with its space; nothing is damaged."""
+    await make_topic(stage)
     master = await stage.master()
     (slave,) = stage.slaves(master)
     await stage.load.acked(50)
     stage.mark()
     ballast = fill(stage.group.nodes[slave].store_dir)
     try:
-        # The file in use takes what it has room for; the next one cannot be made.
-        took = await stage.in_sync(master, timeout_s=120)
+        # The file in use takes what it has room for; the next ones cannot be made.
+        await grow_tail(stage, master, 16 * MIB)
+        took = await stage.in_sync(master, timeout_s=30)
         await stage.acked_again(10)
         stage.note(f"{slave} left the set after {took:.1f} s")
     finally:

@@ -127,6 +127,7 @@ async def replayed_append(stage: Stage) -> None:
     """FENCED, or a closed link; nothing is appended."""
     first = await stage.master()
     old = stage.epoch
+    await stage.load.acked(50)
     stage.group.kill(first)
     await stage.successor(first, 20)
     stage.group.start(first)

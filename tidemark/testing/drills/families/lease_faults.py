@@ -15,6 +15,7 @@ WITH_API_ALONE: Final = Needs(nodes=3, cuts=True, lease="kubernetes", fresh=True
 NOBODY_S: Final = 8.0
 DOWN_S: Final = 12.0
 FAULTY_S: Final = 12.0
+STRANGER: Final = f"n9/{'9' * 32}/{'9' * 16}"
 NOTE_ANNOTATION: Final = "example.org/note"
 
 
@@ -39,7 +40,7 @@ async def lost_lease_answers(stage: Stage) -> None:
     await stage.load.acked(50)
     stage.mark()
     await server.faults(
-        drop_answers=True,
+        drop_answers=1,
         only_methods=["PUT"],
         only_from=[stage.group.nodes[master].host.address],
     )
@@ -75,7 +76,7 @@ async def lease_down(stage: Stage) -> None:
     master = await stage.master()
     await stage.load.acked(50)
     at = stage.mark()
-    await server.faults(drop_requests=True)
+    await server.faults(drop_requests=1)
     await stage.pass_time(DOWN_S)
     late = [ack for ack in stage.ledger.acks() if ack.ended_at > at + stage.fenced_s + 0.3]
     stage.check(not late, f"{len(late)} sends were acknowledged after the deadline")
@@ -205,8 +206,7 @@ async def lease_edited(stage: Stage) -> None:
     for _ in range(20):
         found = await server.read()
         assert found is not None
-        holder = str(found["spec"]["holderIdentity"])
-        found["spec"]["holderIdentity"] = holder.rpartition("/")[0] + "/" + "0" * 16
+        found["spec"]["holderIdentity"] = STRANGER
         if await server.write(found):
             break
     await stage.finder.until(
@@ -263,7 +263,7 @@ async def candidate_loses(stage: Stage) -> None:
     await stage.load.acked(50)
     stage.mark()
     addresses = [stage.group.nodes[name].host.address for name in (master, *slaves)]
-    await server.faults(drop_requests=True, only_from=addresses[:1])
+    await server.faults(drop_requests=1, only_from=addresses[:1])
     await asyncio.sleep(stage.lease_s - 0.1)
     # Candidates campaign from now on; their writes are held up, and the master's overtake them.
     await server.faults(

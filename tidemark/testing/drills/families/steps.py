@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Final
 
+from tidemark.testing.drills.faults import Fault
 from tidemark.testing.drills.namespaces import cut_apart
 from tidemark.testing.drills.stage import DrillFailed, Needs, Stage, drill
 from tidemark.testing.drills.tails import grow_tail, make_topic
@@ -100,10 +101,13 @@ async def failover_in_set_change(stage: Stage) -> None:
         await stage.load.acked(100)
         address = stage.group.nodes[master].host.address
         wrong = "drop_answers" if applied else "drop_requests"
-        # Renewals are lost as well: the master has half its lease to come to the addition.
+        # A slow disk keeps it out of the set until the master's writes are lost.
+        stage.group.nodes[gone].faults.set(Fault.SYNC_DELAY_MS, 400)
         stage.group.start(gone)
-        await stage.state(gone, "catchup", "CATCHUP", "follower", "FOLLOWER", timeout_s=20)
-        await stage.lease.faults(**{wrong: True, "only_from": [address], "only_methods": ["PUT"]})
+        await stage.state(gone, "catchup", timeout_s=40)
+        await stage.lease.faults(**{wrong: 1, "only_from": [address], "only_methods": ["PUT"]})
+        stage.group.nodes[gone].faults.set(Fault.SYNC_DELAY_MS, 0)
+        # Renewals are lost as well: the master has half its lease to come to the addition.
         await asyncio.sleep(stage.fenced_s / 2)
         stage.mark()
         stage.group.kill(master)
