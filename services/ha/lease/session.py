@@ -6,8 +6,8 @@ with compare-and-set (docs/replication.md, the lease):
 
 - A write names the version that it replaces, and always changes ``renewed``.
 - A write that was not answered may be applied now, later or never. It is repeated on the same
-  version until it is known: applied, or refused and a read shows that the version moved. A read
-  that shows the old version proves nothing: the write may still be on its way.
+  version, with a read before each repetition, until it is known: applied, or the version moved by
+  another's. A read that shows the old version proves nothing: the write may still be on its way.
 - What the object says after that counts, never what was wanted: look at ``stored``.
 - An object that shows less than was seen before (restored from a backup) is not written.
 
@@ -31,6 +31,8 @@ JITTER: Final = 0.1
 """Renewals of several groups do not stay in step."""
 RETRIES_PER_INTERVAL: Final = 4
 """An error that came at once is not asked again at once."""
+HURRIED_MAX: Final = 8
+"""So many conflicts in a row are answered by another write at once, later ones after a pause."""
 ATTEMPTS_KEPT: Final = 64
 """Send times kept of one write; an older attempt counts as sent when the first one was."""
 COUNTER_BITS: Final = 32
@@ -62,7 +64,7 @@ class _Write:
         "first",
         "first_sent_ms",
         "last",
-        "refused",
+        "looks_first",
         "sent_ms",
         "wanted",
         "without",
@@ -79,8 +81,8 @@ class _Write:
         """By ``renewed``, the newest only."""
         self.without: int | None = None
         """From this ``renewed`` on the attempts only renew."""
-        self.refused = False
-        """The last attempt was a conflict: read before the next one."""
+        self.looks_first = False
+        """The last attempt was a conflict, or was not answered: read before the next one."""
 
     def attempt(self, now_ms: int) -> Lease:
         """What the next attempt writes."""
@@ -145,6 +147,9 @@ class LeaseSession:
         self.writes = 0
         self._request = 0
         self._outstanding: int | None = None
+        self._wrote = False
+        """The outstanding request, or the last one, is a write."""
+        self._conflicts_in_a_row = 0
         self._started_ms: int | None = None
         self._next_ms: int | None = None
         """When to ask again; None: nothing was asked yet."""
@@ -204,7 +209,7 @@ class LeaseSession:
             return []
         if self._next_ms is not None and now_ms < self._next_ms:
             return []
-        return [self._get(now_ms)] if self._write.refused else [self._attempt(now_ms)]
+        return [self._get(now_ms)] if self._write.looks_first else [self._attempt(now_ms)]
 
     def read(self, now_ms: int) -> list[Effect]:
         """Read the object, if nothing else is being asked."""
@@ -263,6 +268,10 @@ class LeaseSession:
             self.unknowns += 1
             self.reason = event.reason
             self._next_ms = self._retry_ms(now_ms)
+            if self._write is not None:
+                # In turn: where answers to writes are lost, only a read tells that one was applied;
+                # where the write was, only a repetition settles it.
+                self._write.looks_first = self._wrote
             return Answer([])
         self.reason = ""
         self.latency_ms = now_ms - started_ms
@@ -276,15 +285,22 @@ class LeaseSession:
             case LeaseOutcome.APPLIED:
                 assert event.stored is not None
                 self.writes += 1
+                self._conflicts_in_a_row = 0
                 self._take(event.stored, now_ms)
                 return Answer([], self._settle_as_applied(event.stored, started_ms))
             case LeaseOutcome.ABSENT:
                 self._take_absence()
+                if self._write is not None and self._write.base is None:
+                    # A creation that was not answered may still be on its way.
+                    self._write.looks_first = False
+                    self._next_ms = now_ms
+                    return Answer([])
                 return Answer([], self._settle(applied=False))
             case LeaseOutcome.CONFLICT:
                 self.conflicts += 1
+                self._conflicts_in_a_row += 1
                 if self._write is not None:
-                    self._write.refused = True
+                    self._write.looks_first = True
                 # Re-read at once: all that is known is that this was not the first write.
                 return Answer([self._get(now_ms)])
 
@@ -295,12 +311,14 @@ class LeaseSession:
             return None
         base = write.base
         if base is not None and (found.uid, found.version) == (base.uid, base.version):
-            # It proves nothing, and the refusal was none: the next attempt decides.
-            write.refused = False
-            self._next_ms = self._retry_ms(now_ms)
+            # It proves nothing, and a refusal was none: the next attempt decides.
+            write.looks_first = False
+            self._next_ms = self._hurried_ms(now_ms)
             return None
         if not write.wrote(found.lease):
-            self._next_ms = self._retry_ms(now_ms)
+            # At once, from what was just read: whoever edits the object again and again would
+            # otherwise be first every time.
+            self._next_ms = self._hurried_ms(now_ms)
             return self._settle(applied=False)
         renewed = found.lease.renewed
         self._note_renewal(found.lease, write.sent_ms.get(renewed, write.first_sent_ms))
@@ -344,22 +362,22 @@ class LeaseSession:
             self._renewed_ms = sent_ms
 
     def _get(self, now_ms: int) -> Effect:
-        return LeaseGet(self._begin(now_ms))
+        return LeaseGet(self._begin(now_ms, writes=False))
 
     def _attempt(self, now_ms: int) -> Effect:
         write = self._write
         assert write is not None
         lease = write.attempt(now_ms)
         self._counter = max(self._counter, lease.renewed & (1 << COUNTER_BITS) - 1)
-        request = self._begin(now_ms)
+        request = self._begin(now_ms, writes=True)
         if write.base is None:
             return LeaseCreate(request, lease)
         return LeasePut(request, lease, write.base)
 
-    def _begin(self, now_ms: int) -> int:
+    def _begin(self, now_ms: int, *, writes: bool) -> int:
         assert self._outstanding is None
         self._request += 1
-        self._outstanding, self._started_ms = self._request, now_ms
+        self._outstanding, self._started_ms, self._wrote = self._request, now_ms, writes
         return self._request
 
     def _counter_next(self) -> int:
@@ -369,6 +387,10 @@ class LeaseSession:
 
     def _interval_ms(self) -> int:
         return int(self._rules.renew_ms * (1 - JITTER + 2 * JITTER * self._random()))
+
+    def _hurried_ms(self, now_ms: int) -> int:
+        """After a read that followed a write: at once, unless it goes on and on."""
+        return now_ms if self._conflicts_in_a_row <= HURRIED_MAX else self._retry_ms(now_ms)
 
     def _retry_ms(self, now_ms: int) -> int:
         """After a request without an outcome: soon, but a refusing server is not hammered."""

@@ -9,7 +9,7 @@ import pytest
 
 from services.ha.effects import Effect, LeaseCreate, LeaseGet, LeasePut
 from services.ha.events import LeaseAnswered, LeaseOutcome
-from services.ha.lease.session import ATTEMPTS_KEPT, Answer, LeaseSession, Settled
+from services.ha.lease.session import ATTEMPTS_KEPT, HURRIED_MAX, Answer, LeaseSession, Settled
 from services.ha.lease.value import Holder, Lease, Stored
 from shared.cluster.time_rules import LOCAL
 from tidemark.offsets import Epoch
@@ -50,6 +50,13 @@ def get(effects: list[Effect]) -> LeaseGet:
 def unknown(subject: LeaseSession, effect: LeasePut | LeaseGet, now_ms: int) -> None:
     outcome = LeaseAnswered(effect.request, LeaseOutcome.UNKNOWN, reason="no answer")
     assert subject.answered(outcome, now_ms) == Answer([])
+
+
+def repeated(subject: LeaseSession, base: Stored, now_ms: int) -> LeasePut:
+    """The repetition of a write without an answer: a read comes first, and proves nothing."""
+    look = get(subject.tick(now_ms))
+    assert answered(subject, look, LeaseOutcome.FOUND, base, now_ms=now_ms) == Answer([])
+    return put(subject.tick(now_ms))
 
 
 def answered(
@@ -109,7 +116,7 @@ def test_an_unknown_write_is_repeated_on_the_same_version_and_counts_when_that_i
     assert subject.unsettled == smaller
     assert (subject.free, subject.can_write, subject.due(99_999)) == (False, False, False)
     assert subject.read(600) == []
-    second = put(subject.tick(600))
+    second = repeated(subject, stored(MINE), 600)
     assert (second.base, second.lease.in_sync) == (first.base, (A.member,))
     answer = answered(subject, second, LeaseOutcome.APPLIED, stored(second.lease, "11"), now_ms=700)
     assert answer.settled == Settled(smaller, applied=True)
@@ -117,13 +124,35 @@ def test_an_unknown_write_is_repeated_on_the_same_version_and_counts_when_that_i
     assert subject.free
 
 
-def test_a_lost_answer_is_found_by_a_read_after_the_repetition_was_refused() -> None:
-    # The write was applied, its answer lost: the repetition conflicts with our own success.
+def test_a_lost_answer_is_found_by_the_next_read() -> None:
+    # Where every answer to a write is lost, a write alone would never be known.
     subject = session()
     read(subject, stored(MINE))
     first = put(subject.renew(100))
     unknown(subject, first, 600)
-    second = put(subject.tick(600))
+    answer = answered(
+        subject, get(subject.tick(600)), LeaseOutcome.FOUND, stored(first.lease, "11"), now_ms=610
+    )
+    assert answer == Answer([], Settled(MINE, applied=True))
+    assert subject.deadline_ms(4) == 100 + UNTIL  # of the attempt that was applied
+
+
+def test_a_write_and_a_read_take_turns_while_nothing_is_answered() -> None:
+    subject = session()
+    read(subject, stored(MINE))
+    unknown(subject, put(subject.renew(0)), 500)
+    for now_ms in range(500, 5000, 1000):
+        unknown(subject, get(subject.tick(now_ms)), now_ms + 500)
+        unknown(subject, put(subject.tick(now_ms + 500)), now_ms + 1000)
+
+
+def test_a_lost_answer_is_found_by_a_read_after_the_repetition_was_refused() -> None:
+    # The write was applied after the read: the repetition conflicts with our own success.
+    subject = session()
+    read(subject, stored(MINE))
+    first = put(subject.renew(100))
+    unknown(subject, first, 600)
+    second = repeated(subject, stored(MINE), 600)
     again = answered(subject, second, LeaseOutcome.CONFLICT, now_ms=650)
     look = get(again.effects)
     assert again.settled is None
@@ -141,8 +170,7 @@ def test_a_read_that_shows_the_old_version_proves_nothing() -> None:
     look = get(answered(subject, first, LeaseOutcome.CONFLICT, now_ms=10).effects)
     assert answered(subject, look, LeaseOutcome.FOUND, stored(MINE), now_ms=20) == Answer([])
     assert subject.unsettled == grown
-    assert subject.tick(20) == []
-    again = put(subject.tick(20 + LOCAL.renew_ms))
+    again = put(subject.tick(20))
     assert again.base == first.base
     assert subject.unsettled == grown
 
@@ -155,7 +183,7 @@ def test_an_edit_by_hand_between_read_and_write_costs_one_conflict() -> None:
     answer = answered(subject, look, LeaseOutcome.FOUND, stored(MINE, "11"), now_ms=20)
     assert answer.settled == Settled(MINE, applied=False)
     assert subject.holds(4)
-    assert subject.due(20 + LOCAL.renew_ms // 4)  # long before the next interval is over
+    assert subject.due(20)  # at once: whoever edits it again must not be first every time
     assert put(subject.renew(200)).base == stored(MINE, "11")
     assert subject.conflicts == 1
 
@@ -179,7 +207,8 @@ def test_a_holder_changed_by_hand_is_not_taken_for_the_own_write() -> None:
     read(subject, stored(MINE))
     renewal = put(subject.renew(0))
     unknown(subject, renewal, 10)
-    look = get(answered(subject, put(subject.tick(500)), LeaseOutcome.CONFLICT, now_ms=500).effects)
+    second = repeated(subject, stored(MINE), 500)
+    look = get(answered(subject, second, LeaseOutcome.CONFLICT, now_ms=500).effects)
     edited = stored(renewal.lease._replace(holder=B), "12")
     answer = answered(subject, look, LeaseOutcome.FOUND, edited, now_ms=510)
     assert answer.settled == Settled(MINE, applied=False)
@@ -195,7 +224,7 @@ def test_a_withdrawn_change_may_still_turn_out_as_applied() -> None:
     unknown(subject, first, 500)
     subject.withdraw()
     assert subject.unsettled == grown
-    second = put(subject.tick(500))
+    second = repeated(subject, stored(MINE), 500)
     assert second.lease == MINE._replace(renewed=second.lease.renewed)
     assert second.base == first.base
     look = get(answered(subject, second, LeaseOutcome.CONFLICT, now_ms=510).effects)
@@ -209,7 +238,7 @@ def test_a_withdrawn_change_is_known_as_not_applied_when_the_renewal_was_first()
     grown = MINE._replace(in_sync_version=8)
     unknown(subject, put(subject.propose(grown, 0)), 500)
     subject.withdraw()
-    second = put(subject.tick(500))
+    second = repeated(subject, stored(MINE), 500)
     answer = answered(subject, second, LeaseOutcome.APPLIED, stored(second.lease, "11"), now_ms=510)
     assert answer.settled == Settled(grown, applied=False)
     assert subject.deadline_ms(4) == 500 + UNTIL
@@ -291,6 +320,10 @@ def test_a_creation_is_repeated_and_found_as_ones_own() -> None:
     (first,) = subject.create(MINE, 10)
     assert isinstance(first, LeaseCreate)
     subject.answered(LeaseAnswered(first.request, LeaseOutcome.UNKNOWN), 510)
+    look = get(subject.tick(510))
+    # That there is none yet proves nothing.
+    assert answered(subject, look, LeaseOutcome.ABSENT, now_ms=510) == Answer([])
+    assert subject.unsettled == MINE
     (second,) = subject.tick(510)
     assert isinstance(second, LeaseCreate)
     look = get(answered(subject, second, LeaseOutcome.CONFLICT, now_ms=520).effects)
@@ -330,7 +363,22 @@ def test_an_error_that_comes_at_once_is_not_asked_again_at_once() -> None:
     unknown(subject, put(subject.renew(1000)), 1001)
     assert subject.tick(1001) == []
     assert subject.tick(999 + LOCAL.renew_ms // 4) == []
-    assert put(subject.tick(1000 + LOCAL.renew_ms // 4))
+    assert get(subject.tick(1000 + LOCAL.renew_ms // 4))
+
+
+def test_conflicts_without_end_are_answered_slower() -> None:
+    subject = session()
+    read(subject, stored(MINE))
+    renewal, at_once = put(subject.renew(0)), 0
+    for _ in range(3 * HURRIED_MAX):
+        look = get(answered(subject, renewal, LeaseOutcome.CONFLICT, now_ms=10).effects)
+        answered(subject, look, LeaseOutcome.FOUND, stored(MINE), now_ms=10)
+        effects = subject.tick(10)
+        if not effects:
+            break
+        at_once += 1
+        renewal = put(effects)
+    assert at_once == HURRIED_MAX
 
 
 def test_what_is_kept_of_attempts_is_bounded_and_the_oldest_count_from_the_first() -> None:
@@ -341,7 +389,7 @@ def test_what_is_kept_of_attempts_is_bounded_and_the_oldest_count_from_the_first
     for _ in range(3 * ATTEMPTS_KEPT):
         now_ms += LOCAL.renew_ms
         unknown(subject, attempts[-1], now_ms)
-        attempts.append(put(subject.tick(now_ms)))
+        attempts.append(repeated(subject, stored(MINE), now_ms))
     look = get(answered(subject, attempts[-1], LeaseOutcome.CONFLICT, now_ms=now_ms).effects)
     answer = answered(
         subject, look, LeaseOutcome.FOUND, stored(attempts[5].lease, "11"), now_ms=now_ms
