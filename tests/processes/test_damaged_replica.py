@@ -1,0 +1,186 @@
+"""Replicas whose disk does not fit the group's history: cut, copied anew or refused, by name."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes.test_replication import (
+    REPLICATED,
+    make_topic,
+    send,
+    send_acked,
+    wait_readable,
+)
+from tests.support.cluster import Cluster
+from tests.support.node import GROUP_ROLES, wait_until
+from tidemark.formats.checkpoint import Slot
+
+
+def told_of(cluster: Cluster, name: str, by: str) -> dict[str, Any]:
+    """What a node's ha says of a node; {} while it does not answer."""
+    nodes = cluster.status(by).get("nodes", [])
+    return next((node for node in nodes if node["node"] == name), {})
+
+
+def wait_halted(cluster: Cluster, name: str, code: str) -> str:
+    """Wait until a node says of itself that it is halted, and why; the reason."""
+    found: list[str] = []
+
+    def is_halted() -> bool:
+        told = told_of(cluster, name, name)
+        found[:] = [str(told.get("reason"))]
+        return told.get("state") == "halted" and code in found[0]
+
+    wait_until(is_halted, f"{name} to halt with {code}, it says {found}")
+    return found[0]
+
+
+def keep_alive(cluster: Cluster, name: str) -> None:
+    """Start again what ended by itself, as whoever runs the services does."""
+    ended = [role for role in GROUP_ROLES if not cluster.nodes[name].is_alive(role)]
+    if ended:
+        cluster.nodes[name].start(*ended)
+
+
+def wait_together(cluster: Cluster, slave: str) -> None:
+    """Wait until both are in the set, the slave's services started again as often as they end."""
+
+    def are_in() -> bool:
+        keep_alive(cluster, slave)
+        master = cluster.serving()
+        return master is not None and bool(told_of(cluster, slave, master).get("in_sync"))
+
+    wait_until(are_in, f"{slave} to be in sync again")
+    cluster.wait_in_sync()
+
+
+def resync(cluster: Cluster, name: str) -> None:
+    wait_until(
+        lambda: cluster.command(name, "resync", {"group": "g0"})[0] == 200, "resync to be taken"
+    )
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Cluster, list[str]]]:
+    """n0 the master, n1 in sync, and what both hold."""
+    with Cluster(tmp_path) as cluster:
+        cluster.start()
+        assert cluster.wait_master() == "n0"
+        cluster.wait_in_sync()
+        make_topic(cluster, "n0")
+        sent = [f"before {number} " + "x" * 500 for number in range(60)]
+        for at in range(0, len(sent), 10):
+            assert send_acked(cluster, "n0", *sent[at : at + 10]) == REPLICATED
+        yield cluster, sent
+
+
+def check_whole(cluster: Cluster, sent: list[str]) -> None:
+    """Both nodes hold everything, byte for byte, and replicate."""
+    master = cluster.wait_master()
+    assert send_acked(cluster, master, "after all") == REPLICATED
+    wait_readable(cluster, master, {*sent, "after all"})
+    end = cluster.slot(master, Slot.CONFIRM)
+    wait_until(lambda: cluster.compare_logs() >= end, "both logs to be confirmed so far")
+
+
+def test_a_former_master_cuts_what_nobody_confirmed_and_keeps_it_aside(
+    pair: tuple[Cluster, list[str]],
+) -> None:
+    cluster, sent = pair
+    cluster.pause("n1", "ha")
+    for number in range(40):  # on the disk of n0 and nowhere else; asked for level disk
+        send(cluster, "n0", f"lost {number}", ack="memory", timeout_ms=1)
+    cluster.kill("n0")
+    cluster.resume("n1", "ha")
+    assert cluster.wait_master(other_than="n0") == "n1"
+    before = cluster.slot("n0", Slot.WRITTEN)
+    send_acked(cluster, "n1", "of the next epoch")
+    cluster.start("n0")
+    cluster.wait_in_sync()
+    cut = [path for path in (cluster.nodes["n0"].store_dir / "cut").iterdir()]
+    assert [path.name.split("-", 3)[3] for path in cut] == ["forked"]
+    start, end = (int(part) for part in cut[0].name.split("-")[:2])
+    assert end == before
+    assert b"lost 39" in cut[0].read_bytes()
+    assert len(cut[0].read_bytes()) == end - start
+    check_whole(cluster, [*sent, "of the next epoch"])
+
+
+def test_a_slave_is_copied_anew_when_an_operator_says_so(
+    pair: tuple[Cluster, list[str]],
+) -> None:
+    cluster, sent = pair
+    old = told_of(cluster, "n1", "n1")["incarnation"]
+    status, body = cluster.command("n1", "resync", {"group": "other"})
+    assert (status, body["code"]) == (409, "cluster-refused")
+    resync(cluster, "n1")
+    # Broker and reput end: what they have mapped is about to go.
+    for role in ("broker", "reput"):
+        assert cluster.nodes["n1"].wait_exit(role) != 0
+    wait_together(cluster, "n1")
+    assert told_of(cluster, "n1", "n1")["incarnation"] != old
+    check_whole(cluster, sent)
+
+
+def test_a_bit_that_the_disk_lost_halts_the_slave_by_name_until_it_is_copied_anew(
+    pair: tuple[Cluster, list[str]],
+) -> None:
+    cluster, sent = pair
+    cluster.kill("n1")
+    wait_until(lambda: not told_of(cluster, "n1", "n0")["in_sync"], "the set to be without n1")
+    path = min((cluster.nodes["n1"].store_dir / "commitlog").iterdir())
+    data = bytearray(path.read_bytes())
+    at = data.index(b"before 7 ") + 100
+    data[at] ^= 1
+    path.write_bytes(data)
+    cluster.start("n1")
+    reason = wait_halted(cluster, "n1", "corrupt-record")
+    assert "at physical offset" in reason
+    assert not told_of(cluster, "n1", "n0")["in_sync"]
+    resync(cluster, "n1")
+    wait_together(cluster, "n1")
+    check_whole(cluster, sent)
+
+
+def test_a_replaced_volume_is_another_member_and_is_copied_from_the_beginning(
+    pair: tuple[Cluster, list[str]],
+) -> None:
+    cluster, sent = pair
+    old = told_of(cluster, "n1", "n1")["incarnation"]
+    cluster.kill("n1")
+    shutil.rmtree(cluster.nodes["n1"].store_dir)
+    cluster.start("n1")
+    wait_together(cluster, "n1")
+    assert told_of(cluster, "n1", "n1")["incarnation"] != old
+    check_whole(cluster, sent)
+
+
+def test_a_stray_file_halts_by_name_and_goes_on_once_it_is_moved_away(
+    pair: tuple[Cluster, list[str]],
+) -> None:
+    cluster, sent = pair
+    cluster.kill("n1")
+    stray = cluster.nodes["n1"].store_dir / "commitlog" / "core.4711"
+    stray.write_bytes(b"x")
+    cluster.start("n1")
+    assert "core.4711" in wait_halted(cluster, "n1", "stray-file")
+    cluster.kill("n1")
+    stray.unlink()
+    cluster.start("n1")
+    wait_together(cluster, "n1")
+    check_whole(cluster, sent)
+
+
+def test_the_volume_of_another_node_is_refused(pair: tuple[Cluster, list[str]]) -> None:
+    cluster, _ = pair
+    cluster.kill("n1")
+    identity = cluster.nodes["n1"].store_dir / "ha" / "identity"
+    shutil.copy(cluster.nodes["n0"].store_dir / "ha" / "identity", identity)
+    cluster.nodes["n1"].start("ha")
+    assert cluster.nodes["n1"].wait_exit("ha") != 0
+    assert "group-store" in cluster.nodes["n1"].log_text("ha")
