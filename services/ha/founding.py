@@ -28,9 +28,7 @@ def hindrance(own: Own, peers: Peers) -> str | None:
     for node in own.others:
         status = peers.fresh(node)
         if status is None:
-            return (
-                f"There is no lease yet, and {node} does not answer: {peers.by_node[node].reason}"
-            )
+            return f"There is no lease yet, and {node} does not answer."
         if status.initialised:
             return (
                 f"There is no lease, and {node} belonged to a group that had one. See `tidemark "
