@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidemark import errors
-from tidemark.client.connection import Connection, path
+from tidemark.client.connection import Connection
 from tidemark.client.messages import QueueRange, Topic
+from tidemark.client.paths import path
 
 
 class Admin:

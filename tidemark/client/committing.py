@@ -7,8 +7,6 @@ repeated. Nothing is lost by a commit that never arrives: the messages are deliv
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Iterable, Mapping
 
 from tidemark import errors
@@ -16,7 +14,7 @@ from tidemark.client.commits import Queue
 from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.client.member import Member
 from tidemark.client.pulse import Pulse
-from tidemark.client.retries import delay_s, is_transient
+from tidemark.client.retries import is_transient
 
 _OTHER_GENERATION = (errors.StaleGeneration, errors.UnknownMember, errors.MemberRequired)
 """What a commit of a generation meets that is over."""
@@ -65,7 +63,7 @@ class Committing:
                     if not is_transient(error):
                         raise
                     failed += 1
-                    await asyncio.sleep(delay_s(failed, jitter=random.random()))
+                    await self._member.calls.connection.pause(failed, error)
 
     async def settle(self, queues: Iterable[HeldQueue] | None = None) -> None:
         """Wait until all that is done of these queues, or of all, is committed, or they are lost.
@@ -113,7 +111,7 @@ class Committing:
                 if not is_transient(error):
                     raise
                 failed += 1
-                await asyncio.sleep(delay_s(failed, jitter=random.random()))
+                await self._member.calls.connection.pause(failed, error)
 
     def _offer(self) -> None:
         ledger = self._member.ledger

@@ -13,8 +13,10 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from tidemark import errors
-from tidemark.client.connection import RECORDS, Answer, Connection, path
+from tidemark.client.answers import RECORDS, Answer
+from tidemark.client.connection import Connection
 from tidemark.client.messages import Message, PullResult, RawPull
+from tidemark.client.paths import path
 from tidemark.formats import twins
 from tidemark.formats.record import UndecodableRecord
 

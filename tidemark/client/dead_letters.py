@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from tidemark import errors
-from tidemark.client.connection import Connection, path
+from tidemark.client.connection import Connection
+from tidemark.client.paths import path
 from tidemark.client.times import as_ms
 
 PAGE_COUNT: Final = 100

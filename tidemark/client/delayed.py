@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final, NamedTuple
 
 from tidemark import errors
-from tidemark.client.connection import Connection, path
+from tidemark.client.connection import Connection
+from tidemark.client.paths import path
 
 PAGE_COUNT: Final = 100
 

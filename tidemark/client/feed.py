@@ -226,7 +226,7 @@ class Feed:
                 if not is_transient(error) or self.is_interrupted:
                     raise
                 failed += 1
-                await asyncio.sleep(delay_s(failed, jitter=random.random()))
+                await self.member.calls.connection.pause(failed, error)
 
     async def leave(self) -> None:
         """Commit what is done, tell the program, give the queues back.

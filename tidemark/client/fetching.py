@@ -9,9 +9,7 @@ a gap behind our place, other than by expiry, is not taken.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -23,7 +21,7 @@ from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.client.member import Member
 from tidemark.client.progress import QueueProgress
 from tidemark.client.received import received
-from tidemark.client.retries import delay_s, is_transient
+from tidemark.client.retries import is_transient
 from tidemark.client.tags import Wanted
 from tidemark.formats.message import Message
 from tidemark.formats.record import UndecodableRecord
@@ -89,7 +87,7 @@ class Fetching:
                     raise
                 self._displace()
                 failed += 1
-                await asyncio.sleep(delay_s(failed, jitter=random.random()))
+                await member.calls.connection.pause(failed, error)
 
     def take(self, count: int) -> tuple[HeldQueue, Sequence[Message]] | None:
         """Up to ``count`` messages of a queue that is ours, handed out from now on.

@@ -14,8 +14,10 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from tidemark import errors
+from tidemark.client.answers import RECORDS
 from tidemark.client.commits import Queue
-from tidemark.client.connection import RECORDS, Connection, path
+from tidemark.client.connection import Connection
+from tidemark.client.paths import path
 
 _SIZE: Final = struct.Struct(">I")
 """Bytes of the map in front of the records of a fetch."""

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from tidemark import errors
 from tidemark.client.commits import Queue
-from tidemark.client.connection import Connection, path
+from tidemark.client.connection import Connection
+from tidemark.client.paths import path
 from tidemark.client.times import as_ms
 
 Start = str | int | datetime

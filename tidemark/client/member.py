@@ -9,10 +9,8 @@ of it, and ``subscription`` raises it where the program asks for messages.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
-import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -22,7 +20,7 @@ from tidemark.client.group_calls import GroupCalls, Joined
 from tidemark.client.holdings import HeldQueue, Hold, Holdings
 from tidemark.client.lease import Lease
 from tidemark.client.pulse import Pulse
-from tidemark.client.retries import delay_s, is_transient
+from tidemark.client.retries import is_transient
 
 LOGGED_FAILURE: Final = 2
 """The first may be a connection that was just being closed: repeated at once, it goes through."""
@@ -79,11 +77,11 @@ class Member:
 
     async def beat(self) -> None:
         """Send heartbeats for ever; one at a time, so that answers come in order."""
-        failed = 0
+        failed, failure = 0, errors.TidemarkError("")
         while True:
             if failed:
-                pause_s = delay_s(failed, jitter=random.random())
-                await asyncio.sleep(min(pause_s, self._session_ms / 3000))
+                at_most_s = self._session_ms / 3000
+                await self.calls.connection.pause(failed, failure, at_most_s=at_most_s)
             else:
                 await self._until_due()
             self._is_urgent = False
@@ -101,7 +99,7 @@ class Member:
             except errors.TidemarkError as error:
                 if not is_transient(error):
                     raise
-                failed += 1
+                failed, failure = failed + 1, error
                 if failed == LOGGED_FAILURE:
                     log.warning(
                         "no heartbeat gets through; the member goes on trying",

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from tidemark import errors
+from tidemark.client.answers import Answer
 from tidemark.client.batching import (
     MESSAGE_OVERHEAD,
     Limits,
@@ -28,7 +29,7 @@ from tidemark.client.batching import (
     fits_waiting,
     take,
 )
-from tidemark.client.connection import Answer, Connection, path
+from tidemark.client.connection import Connection
 from tidemark.client.messages import (
     NewMessage,
     Outgoing,
@@ -36,6 +37,7 @@ from tidemark.client.messages import (
     check,
     outgoing,
 )
+from tidemark.client.paths import path
 from tidemark.client.unique_ids import UniqueIds
 
 SEND_TIMEOUT_MS: Final = 3000

@@ -71,3 +71,20 @@ def is_transient(error: errors.TidemarkError) -> bool:
     if isinstance(error, errors.BrokenAnswer):
         return int(error.facts.get("http_status", 0)) >= 500
     return error.retriable
+
+
+def is_of_failover(error: errors.TidemarkError) -> bool:
+    """Whether the group may be changing its master, so that it is worth looking for another."""
+    if isinstance(error, errors.Unreachable):
+        return True
+    return error.code in _OF_FAILOVER
+
+
+_OF_FAILOVER: Final = frozenset(
+    {
+        errors.NotMaster.code,
+        errors.Fenced.code,
+        errors.SwitchingOver.code,
+        errors.NotServing.code,
+    }
+)

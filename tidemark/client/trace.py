@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tidemark import errors
-from tidemark.client.connection import Connection, path
+from tidemark.client.connection import Connection
+from tidemark.client.paths import path
 
 
 class TraceEvent(NamedTuple):

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from tidemark import errors
 from tidemark.client.admin import _topic
-from tidemark.client.connection import Answer, error_of, path
+from tidemark.client.answers import Answer, error_of
 from tidemark.client.consumer import _message
 from tidemark.client.messages import NewMessage, is_offset_id
+from tidemark.client.paths import path
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.binary(),

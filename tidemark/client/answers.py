@@ -1,0 +1,100 @@
+"""What a broker answers: a success, or a typed error by its code.
+
+An error's class is the one of ``tidemark.errors`` with that code; a code of a later broker is still
+a TidemarkError that has it. Used by ``transport``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, cast
+
+import msgpack
+
+from tidemark import errors
+
+MSGPACK: Final = "application/msgpack"
+RECORDS: Final = "application/vnd.tidemark.records"
+
+
+class Answer(NamedTuple):
+    """A success: headers and body as they came."""
+
+    headers: Mapping[str, str]
+    body: bytes
+
+    def map(self) -> dict[str, Any]:
+        """Decode the body; raises BrokenAnswer if it is not a msgpack map."""
+        try:
+            value = msgpack.unpackb(self.body, strict_map_key=False)
+        except (ValueError, msgpack.UnpackException) as error:
+            raise errors.BrokenAnswer(f"the broker's answer is not msgpack: {error}") from error
+        if not isinstance(value, dict):
+            raise errors.BrokenAnswer(f"the broker's answer is a {type(value).__name__}, not a map")
+        return cast(dict[str, Any], value)
+
+    def number(self, header: str) -> int:
+        """A whole number in a header; raises BrokenAnswer if it is missing or none."""
+        try:
+            return int(self.headers[header])
+        except (KeyError, ValueError) as error:
+            raise errors.BrokenAnswer(
+                f"the broker's answer has no number in header {header}"
+            ) from error
+
+
+def error_of(status: int, headers: Mapping[str, str], body: bytes) -> errors.TidemarkError:
+    """The typed error for an answer that is none: by its code, else one that names the status."""
+    try:
+        if headers.get("Content-Type", "").startswith(MSGPACK):
+            wire = msgpack.unpackb(body, strict_map_key=False)
+        else:
+            wire = json.loads(body)
+        code = str(wire["code"])
+    except (ValueError, KeyError, TypeError, msgpack.UnpackException):
+        start = body[:200].decode("utf-8", "replace")
+        broken = errors.BrokenAnswer(f"HTTP status {status} without an error code: {start!r}")
+        broken.facts["http_status"] = status
+        return broken
+    facts = {name: value for name, value in wire.items() if name not in _ERROR_FIELDS}
+    kind = _kinds().get(code) or _unknown_kind(
+        code, str(wire.get("title", "")), status, wire.get("retriable") is True
+    )
+    # Not kind(...): some errors take the store's own facts instead of a ready sentence.
+    error = kind.__new__(kind)
+    errors.TidemarkError.__init__(
+        error, str(wire.get("detail", "")), str(wire.get("advice", "")), **facts
+    )
+    return error
+
+
+_ERROR_FIELDS: Final = frozenset({"code", "title", "detail", "advice", "retriable", "status"})
+
+
+@functools.cache
+def _kinds() -> dict[str, type[errors.TidemarkError]]:
+    """Every error class of ``tidemark.errors`` by its code."""
+    found: dict[str, type[errors.TidemarkError]] = {}
+    pending: list[type[errors.TidemarkError]] = [errors.TidemarkError]
+    while pending:
+        kind = pending.pop()
+        if kind.__module__ == errors.__name__:
+            found.setdefault(kind.code, kind)
+            pending.extend(kind.__subclasses__())
+    return found
+
+
+def _unknown_kind(
+    code: str, title: str, status: int, retriable: bool
+) -> type[errors.TidemarkError]:
+    """A class for a code of a later broker: still a TidemarkError with that code."""
+    members = {
+        "__module__": "answered",  # not ours: no heading of the runbook speaks of it
+        "code": code,
+        "title": title,
+        "status": status,
+        "retriable": retriable,
+    }
+    return type("TidemarkError", (errors.TidemarkError,), members)

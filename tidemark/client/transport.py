@@ -1,0 +1,135 @@
+"""One attempt of a call over HTTP: pools of connections, encodings, time-outs, how it failed.
+
+Connections are made on demand. Bodies are msgpack. The step before is ``connection``, which says
+where an attempt goes and whether it is repeated.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import aiohttp
+from yarl import URL
+
+from tidemark import errors
+from tidemark.client.answers import MSGPACK, Answer, error_of
+from tidemark.client.retries import Failure, failure_of
+
+ANSWER_SIZE_MAX: Final = 256 << 20
+"""An answer that announces more than this is refused: the caller bounds what it asks for."""
+READ_FROM: Final = "Tidemark-Read-From"
+
+
+class Failed(Exception):
+    """One attempt's end, judged. What leaves the client is its ``error``."""
+
+    def __init__(self, failure: Failure, error: errors.TidemarkError) -> None:
+        super().__init__(str(error))
+        self.failure, self.error = failure, error
+
+
+class Transport:
+    """Pools of HTTP connections to any nodes."""
+
+    def __init__(self, connections_max: int) -> None:
+        """connections_max: to all nodes together, but for calls that are held."""
+        self._connections_max = connections_max
+        self._session: aiohttp.ClientSession | None = None
+        self._held: aiohttp.ClientSession | None = None
+
+    def open(self) -> None:
+        """Make the pools; in the loop that uses them."""
+        self._session = _session(self._connections_max)
+        # Without a limit of their own: there are as many as subscriptions. In the same pool, a
+        # hundred fetches that wait for messages would keep every heartbeat from leaving.
+        self._held = _session(0)
+
+    async def close(self) -> None:
+        """Close them."""
+        sessions = self._session, self._held
+        self._session = self._held = None
+        for session in sessions:
+            if session is not None:
+                await session.close()
+
+    async def once(
+        self,
+        method: str,
+        url: URL,
+        data: bytes | None,
+        *,
+        accept: str = MSGPACK,
+        timeout_s: float,
+        connect_timeout_s: float,
+        is_held: bool = False,
+        from_any: bool = False,
+    ) -> Answer:
+        """Make one attempt. is_held: takes no place in the pool from other calls. from_any: a slave
+        may answer. Raises Failed; BrokenAnswer for an answer that is too large.
+        """
+        session = self._held if is_held else self._session
+        if session is None:
+            raise RuntimeError("the client is closed; use it inside `async with`")
+        headers = {"Accept": accept}
+        if data is not None:
+            headers["Content-Type"] = MSGPACK
+        if from_any:
+            headers[READ_FROM] = "any"
+        timeout = aiohttp.ClientTimeout(
+            total=timeout_s, sock_connect=min(connect_timeout_s, timeout_s)
+        )
+        try:
+            async with session.request(
+                method, url, data=data, headers=headers, timeout=timeout, allow_redirects=False
+            ) as response:
+                if (response.content_length or 0) > ANSWER_SIZE_MAX:
+                    raise errors.BrokenAnswer(
+                        f"the answer has {response.content_length} bytes, over {ANSWER_SIZE_MAX}"
+                    )
+                body = await response.read()
+                if response.status < 300:
+                    return Answer(response.headers, body)
+                error = error_of(response.status, response.headers, body)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as failure:
+            raise Failed(Failure.NOT_SENT, not_sent(url, _reason(failure))) from failure
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as failure:
+            raise Failed(Failure.LOST, no_answer(url, _reason(failure))) from failure
+        raise Failed(failure_of(status=error.status, retriable=error.retriable), error)
+
+
+def not_sent(url: URL, reason: str) -> errors.Unreachable:
+    """There was no connection."""
+    node = str(url.origin())
+    return errors.Unreachable(
+        f"no connection to {node}: {reason}. Nothing was sent.",
+        "Start a node with `tidemark dev`, or check the URL.",
+        url=node,
+        sent=False,
+    )
+
+
+def no_answer(url: URL, reason: str) -> errors.Unreachable:
+    """The request had left, perhaps."""
+    node = str(url.origin())
+    return errors.Unreachable(
+        f"{node} gave no answer: {reason}. If this was a send, its outcome is unknown.",
+        "Check the node's /ready; look for the message by its key before you send it again.",
+        url=node,
+        sent=True,
+    )
+
+
+def _reason(failure: BaseException) -> str:
+    return str(failure) or type(failure).__name__
+
+
+def _session(connections_max: int) -> aiohttp.ClientSession:
+    """A pool; connections_max 0: without a limit.
+
+    keepalive_timeout is below any server's: a request on a connection that the server is just
+    closing would be a send of unknown outcome for no reason.
+    """
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=connections_max, keepalive_timeout=10.0),
+        auto_decompress=False,
+    )
