@@ -18,7 +18,6 @@ from services.ha.carrier import Carrier
 from services.ha.config import HaConfig
 from services.ha.control import Control, ControlSocket
 from services.ha.events import Command, Done, Event
-from services.ha.failover import State
 from services.ha.handshake import Identity
 from services.ha.links import Links
 from services.ha.metrics import AckDuration, HaMetrics
@@ -197,19 +196,18 @@ class Ha:
                 {
                     "replica": lambda: carrier.run(self._stop),
                     "watch": lambda: watch.run(self._stop),
-                    "leave": lambda: self._leave(replica),
+                    "leave": self._leave,
                 },
             )
 
-    async def _leave(self, replica: Replica) -> None:
-        """Once this process is to end: hand over first if it is master, then stop."""
+    async def _leave(self) -> None:
+        """Once this process is to end: give the lease to another node first, if one can take it."""
         await self._asked.wait()
-        if replica.own.state is State.MASTER:
-            try:
-                async with asyncio.timeout(LEAVE_S):
-                    await self._control.command("switchover", {"reason": "stopping"})
-            except (TimeoutError, TidemarkError) as error:
-                log.info("not handed over", extra={"event": "not-handed-over", "why": str(error)})
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                await self._control.command("switchover", {"reason": "stopping"})
+        except (TimeoutError, TidemarkError) as error:
+            log.info("not handed over", extra={"event": "not-handed-over", "why": str(error)})
         self._stop.set()
 
     def _links(self, incarnation: str, proof: Proof, views: LogViews) -> Links:

@@ -212,3 +212,24 @@ def test_a_master_that_is_stopped_hands_over_first(tmp_path: Path) -> None:
         cluster.wait_in_sync()
         assert send_acked(cluster, new, "after") == REPLICATED
         cluster.compare_logs()
+
+
+def test_a_node_that_is_stopped_whole_leaves_no_gap(tmp_path: Path) -> None:
+    """SIGTERM to all three processes at once, as the end of a pod is."""
+    with Cluster(tmp_path) as cluster:
+        cluster.start()
+        old = cluster.wait_master()
+        cluster.wait_in_sync()
+        make_topic(cluster, old)
+        send_acked(cluster, old, "before")
+        began_at = time.monotonic()
+        assert cluster.stop(old) == {old: {"ha": 0, "broker": 0, "reput": 0}}
+        new = cluster.wait_master(other_than=old)
+        took_s = time.monotonic() - began_at
+        print(f"stopped node: another master after {took_s:.2f} s")
+        assert took_s < LEASE_S
+        cluster.start(old)
+        cluster.wait_in_sync()
+        assert send_acked(cluster, new, "after") == REPLICATED
+        wait_readable(cluster, new, {"before", "after"})
+        cluster.compare_logs()
