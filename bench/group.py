@@ -10,22 +10,28 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from bench.servers import HOST, START_TIMEOUT_S, Node, free_port, wait_until, work_dir
 
 NAMES: Final = ("n0", "n1")
 PORTS: Final = ("api", "broker", "reput", "ha", "replication")
+SHOWN_SIZE: Final = 2000
+"""Of the end of each log, when something fails."""
 
 
 class Group:
     """Two nodes; the master has been found, and with_slave the slave is in sync, when the ``with``
     block begins."""
 
-    def __init__(self, *, with_slave: bool = True) -> None:
-        """with_slave: False leaves the slave to ``start_slave``."""
+    def __init__(self, *, with_slave: bool = True, times: str = "default") -> None:
+        """with_slave: False ends the slave once the group is founded, and leaves a set of one.
+        times: ``default``, ``long`` or ``local``: lease, heartbeats, limits.
+        """
         self.directory = work_dir("group")
         secret = self.directory / "secret"
         secret.write_text(secrets.token_hex(32), encoding="ascii")
@@ -39,7 +45,7 @@ class Group:
             "secret_file": str(secret),
             "lease": "directory",
             "lease_dir": str(self.directory / "lease"),
-            "profile": "default",
+            "profile": times,
         }
         self._with_slave = with_slave
         self._nodes = [
@@ -68,12 +74,13 @@ class Group:
             starting.callback(shutil.rmtree, self.directory, ignore_errors=True)
             for node in self._nodes:
                 starting.callback(node.close)
+            starting.push(self._show_logs)
+            for node in self._nodes:
                 node.start()  # a group is founded when all have said that they know of none
-            wait_until(lambda: self._holds("master", "n0"), "a master", START_TIMEOUT_S)
+            self._wait(lambda: self.role_of(NAMES[0]) == "master", "a master")
             self.wait_in_sync()
             if not self._with_slave:
-                self.slave.stop()
-                wait_until(lambda: self.in_sync() == {"n0"}, "a set of one", START_TIMEOUT_S)
+                self.end_slave()
             self._running = starting.pop_all()
         return self
 
@@ -83,34 +90,72 @@ class Group:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._running.close()
+        self._running.__exit__(kind, error, trace)
+
+    def end_slave(self) -> None:
+        """Stop the slave and wait until the set has no other member than the master."""
+        self.slave.stop()
+        self._wait(lambda: self.in_sync() == {NAMES[0]}, "a set of one")
 
     def empty_slave(self) -> None:
-        """Take the slave's volume away: it comes back as another member, with nothing."""
+        """Take the stopped slave's volume away: it comes back as another member, with nothing."""
         shutil.rmtree(self.slave.store_dir)
 
     def in_sync(self) -> set[str]:
         """Names of the in-sync set, as the master says; empty while it does not answer."""
-        try:
-            view = self.master.call("GET", "/v1/cluster")
-        except OSError:
-            return set()
-        return {node["node"] for node in view["nodes"] if node["in_sync"]}
+        return {node["node"] for node in self._view() if node["in_sync"]}
 
     def wait_in_sync(self) -> None:
         """Wait until both are in the set."""
-        wait_until(lambda: self.in_sync() == set(NAMES), "both in sync", START_TIMEOUT_S)
+        self._wait(lambda: self.in_sync() == set(NAMES), "both in sync")
 
     def slave_lag_ms(self) -> float | None:
         """How far the slave is behind, as the master says; None while it does not know."""
-        for node in self.master.call("GET", "/v1/cluster")["nodes"]:
+        for node in self._view():
             if node["node"] == NAMES[1]:
                 lag_ms: float | None = node["lag_ms"]
                 return lag_ms
         return None
 
-    def _holds(self, field: str, value: str) -> bool:
+    def role_of(self, name: str) -> str | None:
+        """What a node is, as the first one says; None while nobody knows."""
+        for node in self._view():
+            if node["node"] == name:
+                role: str | None = node["role"]
+                return role
+        return None
+
+    def _view(self) -> list[dict[str, Any]]:
+        """The nodes as the first one sees them; empty while it does not answer."""
         try:
-            return bool(self.master.call("GET", "/v1/cluster").get(field) == value)
+            nodes: list[dict[str, Any]] = self.master.call("GET", "/v1/cluster")["nodes"]
         except OSError:
-            return False
+            return []
+        return nodes
+
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        """``wait_until``, ended at once by a service that ends. A broker that finds its store about
+        to be emptied is such a one, and its keeper would start it again: none is emptied here."""
+
+        def holds() -> bool:
+            for node in self._nodes:
+                for process in node.processes.values():
+                    process.check_alive()
+            return condition()
+
+        wait_until(holds, what, START_TIMEOUT_S)
+
+    def _show_logs(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Print how the logs end, before they are removed, if something failed."""
+        if error is None:
+            return
+        for name, node in zip(NAMES, self._nodes, strict=True):
+            for role in node.roles:
+                path = node.log_path(role)
+                text = path.read_text("utf-8", "replace") if path.exists() else ""
+                print(f"--- end of the log of {name} {role}\n{text[-SHOWN_SIZE:]}", file=sys.stderr)
