@@ -135,6 +135,10 @@ class LockedStore:
             )
         return recovered
 
+    def publish_log_epoch(self, table: tuple[EpochStart, ...]) -> None:
+        """Say in the page which epoch the log's end belongs to. Byte 0 is held."""
+        self.positions.publish(Slot.LOG_EPOCH, table[-1].epoch if table else 0)
+
     def cut(self, point: int, table: tuple[EpochStart, ...]) -> cutting.Cut:
         """Cut the log, see ``cutting.cut``; ``recover_log`` comes next."""
         return cutting.cut(

@@ -11,7 +11,6 @@ Step before: the replica decides. Step after: its event comes back.
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -34,6 +33,7 @@ from services.ha.log_check import LogCheck
 from services.ha.opening import HeldStore
 from services.ha.replica_files import Promise
 from services.ha.whole_records import BadBytes
+from services.ha.worker import Worker
 from tidemark.errors import CorruptRecord, FlushFailed, StoreError
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.epochs import EpochStart
@@ -56,8 +56,6 @@ CHECK_INTERVAL_S: Final = 1 / 16
 CHECK_PASS_INTERVAL_S: Final = 86_400.0
 CHECK_EMPTY_INTERVAL_S: Final = 60.0
 """While nothing is confirmed."""
-PASSED_POLL_S: Final = 0.1
-"""How often a thread that waits for the other looks whether that has ended."""
 
 
 class ReplicaDisk:
@@ -75,8 +73,8 @@ class ReplicaDisk:
         """
         self._held, self._report = held, report
         self._copied = CopiedLog(held.directory, held.positions, report, crashed)
-        self._files = _Worker("ha's files", crashed)
-        self._log = _Worker("ha's log", crashed, first=self._begin)
+        self._files = Worker("ha's files", crashed)
+        self._log = Worker("ha's log", crashed, first=self._begin)
         self._changing = threading.Lock()
         self._check = LogCheck(held.directory, held.positions, self._changing)
         self._checking = threading.Thread(target=self._check_all, name="check", daemon=True)
@@ -160,10 +158,11 @@ class ReplicaDisk:
 
     def _begin(self) -> None:
         if not self._held.is_halted:
-            self._copied.open(self._held.positions.get(Slot.WRITTEN))
+            self._open(self._held.positions.get(Slot.WRITTEN))
 
     def _persist(self, token: int, entries: tuple[EpochStart, ...]) -> Done:
         self._held.files.write_table(entries)
+        self._held.publish_log_epoch(entries)
         return Done(token)
 
     def _settle(self, token: int) -> Done:
@@ -217,8 +216,12 @@ class ReplicaDisk:
         """Find the log's end and go on there. Byte 0 is held, the log closed."""
         end = self._held.recover_log(lambda done, total: None, self._stopping).end
         self._held.is_halted = False
-        self._copied.open(end)
+        self._open(end)
         return Done(token, end, end)
+
+    def _open(self, end: int) -> None:
+        self._held.publish_log_epoch(self._held.files.table())
+        self._copied.open(end)
 
     def _published(self) -> tuple[int, int]:
         get = self._held.positions.get
@@ -247,56 +250,3 @@ class ReplicaDisk:
             self._report(CopyFault(CorruptRecord.code, detail, self._published()[0]))
         except Exception as error:  # noqa: BLE001 - whatever it is ends the process
             self._crashed(error)
-
-
-class _Worker:
-    """A thread that runs what it is given, in order."""
-
-    def __init__(
-        self,
-        name: str,
-        crashed: Callable[[BaseException], None],
-        first: Callable[[], None] = lambda: None,
-    ) -> None:
-        """first: run before all that it is given."""
-        self._crashed, self._first = crashed, first
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._is_over = threading.Event()
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def put(self, job: Callable[[], None]) -> None:
-        """Have it run after all that were put before."""
-        self._jobs.put(job)
-
-    def put_behind(self, other: _Worker, job: Callable[[], None]) -> None:
-        """As ``put``, and after what the other was given before."""
-        passed = threading.Event()
-        other.put(passed.set)
-
-        def wait_and_run() -> None:
-            while not passed.wait(PASSED_POLL_S):
-                if other._is_over.is_set():
-                    return
-            job()
-
-        self.put(wait_and_run)
-
-    def close(self) -> None:
-        """End after what was put before. Blocks. Fine if it was not started."""
-        self._jobs.put(None)
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            self._first()
-            while (job := self._jobs.get()) is not None:
-                job()
-        except Exception as error:  # noqa: BLE001 - whatever it is ends the process
-            self._crashed(error)
-        finally:
-            self._is_over.set()

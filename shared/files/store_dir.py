@@ -48,6 +48,7 @@ __all__ = ["Role", "StoreConfig", "StoreDir", "config_of"]
 
 LOCK_CONTENT: Final = b"lock"
 LMQ_PREFIX: Final = "%LMQ%"
+DESCRIBE_TRIES: Final = 8
 QUEUE_MAX: Final = (1 << 31) - 1
 """Largest queue id that a record can carry."""
 
@@ -232,10 +233,20 @@ class StoreDir:
         self.disk.make_directory(self.config_dir)
         if describing:
             adopting: Adopting = "clean" if self.was_clean else "unclean"
-            content = describe(self.config, adopting=adopting if self.is_foreign else None)
-            write_atomically(self.disk, self.description_path, content)
+            self._describe(describe(self.config, adopting=adopting if self.is_foreign else None))
         # A process killed between making a name and syncing it left it to the page cache alone.
         self.disk.sync_directory(self.root)
+
+    def _describe(self, content: bytes) -> None:
+        """Write tidemark.json. In a group broker and ha may make the store at the same time: each
+        may find, or miss, the other's temporary file; what they write is the same."""
+        for _ in range(DESCRIBE_TRIES - 1):
+            with contextlib.suppress(FileExistsError, FileNotFoundError):
+                write_atomically(self.disk, self.description_path, content)
+                return
+            if read_whole(self.disk, self.description_path) == content:
+                return
+        write_atomically(self.disk, self.description_path, content)
 
     def finish_adoption(self) -> None:
         """Recovery is through with RocketMQ's store: from now on it is one of ours."""

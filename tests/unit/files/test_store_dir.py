@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -15,6 +17,7 @@ from tests.unit.files.test_os_disk import end, posix_locker
 from tidemark.errors import (
     DamagedFile,
     DiskFull,
+    GroupStore,
     ReadOnlyDisk,
     StoreFormatUnknown,
     StoreLocked,
@@ -242,7 +245,9 @@ class TestQueues:
 
 HOLDER = """
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 from shared.files.os_disk import OsDisk
 from shared.files.store_dir import Role, StoreConfig, StoreDir
 lock = StoreDir(OsDisk(), Path(sys.argv[1]), StoreConfig()).lock(Role(int(sys.argv[2])))
@@ -358,6 +363,47 @@ class TestMakingUp:
                 opened.make_up()
         taken.release()
         lock.release()
+
+
+class TestGroups:
+    def test_a_groups_store_is_not_written_alone(self, tmp_path: Path) -> None:
+        grouped = replace(SMALL, visible_after="confirmed")
+        opened = store(tmp_path, grouped)
+        opened.open_or_create()
+        assert not opened.is_grouped
+        store(tmp_path).open_or_create()  # nobody has taken it up yet
+        opened.ha_dir.mkdir()
+        opened.identity_path.write_bytes(b"whatever it says")
+        assert opened.is_grouped
+        with pytest.raises(GroupStore, match=r"Give it the \[cluster\] settings"):
+            store(tmp_path).open_or_create()
+        store(tmp_path, grouped).open_or_create()
+
+    def test_tools_read_it_and_take_it_as_it_is(self, tmp_path: Path) -> None:
+        opened = store(tmp_path)
+        opened.open_or_create()
+        assert config_of(DISK, tmp_path, SMALL).visible_after == "flushed"
+        opened.ha_dir.mkdir()
+        opened.identity_path.write_bytes(b"")
+        store(tmp_path).open_or_create(writable=False)
+        found = config_of(DISK, tmp_path, SMALL)
+        assert found.visible_after == "confirmed"
+        store(tmp_path, found).open_or_create()
+
+    def test_two_services_may_make_it_at_the_same_time(self, tmp_path: Path) -> None:
+        class Racing(OsDisk):
+            """Another process does the same, always a little earlier."""
+
+            losses: ClassVar = [FileExistsError, FileNotFoundError, FileExistsError]
+
+            def create(self, path: Path, size: int, *, reserve: bool) -> OsFile:
+                if path.name == "tidemark.json.tmp" and self.losses:
+                    raise self.losses.pop()
+                return super().create(path, size, reserve=reserve)
+
+        StoreDir(Racing(), tmp_path, SMALL).open_or_create()
+        store(tmp_path).open_or_create()
+        assert not Racing.losses
 
 
 class TestAbort:

@@ -1,0 +1,68 @@
+"""A thread that carries out what blocks, in the order in which it was given.
+
+Step before: ``replica_disk`` gives it an effect's work. Step after: the work itself tells of its
+end.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Final
+
+PASSED_POLL_S: Final = 0.1
+"""How often a thread that waits for another looks whether that has ended."""
+
+
+class Worker:
+    """A thread that runs what it is given, in order."""
+
+    def __init__(
+        self,
+        name: str,
+        crashed: Callable[[BaseException], None],
+        first: Callable[[], None] = lambda: None,
+    ) -> None:
+        """first: run before all that it is given."""
+        self._crashed, self._first = crashed, first
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._is_over = threading.Event()
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def put(self, job: Callable[[], None]) -> None:
+        """Have it run after all that were put before."""
+        self._jobs.put(job)
+
+    def put_behind(self, other: Worker, job: Callable[[], None]) -> None:
+        """As ``put``, and after what the other was given before."""
+        passed = threading.Event()
+        other.put(passed.set)
+
+        def wait_and_run() -> None:
+            while not passed.wait(PASSED_POLL_S):
+                if other._is_over.is_set():
+                    return
+            job()
+
+        self.put(wait_and_run)
+
+    def close(self) -> None:
+        """End after what was put before. Blocks. Fine if it was not started."""
+        self._jobs.put(None)
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._first()
+            while (job := self._jobs.get()) is not None:
+                job()
+        except Exception as error:  # noqa: BLE001 - whatever it is ends the process
+            self._crashed(error)
+        finally:
+            self._is_over.set()
