@@ -157,15 +157,15 @@ class Campaign:
             self._asked = True
             own.out.put(*own.session.read(own.now_ms))
 
-    def fence(self, epoch: int) -> None:
-        """Another one has a higher epoch: the attempt is over.
+    def end(self, reason: str) -> None:
+        """The attempt is over: another one has a higher epoch, or this replica must not lead.
 
         What is on its way may still be applied, and is given up: its epoch is never acted on, and
         should the lease name this volume then, that is a new campaign, from a newly settled log.
         """
         if self._stage is _Stage.WRITING:
             self._own.session.abandon()
-        self._end(f"epoch {epoch} was heard of")
+        self._end(reason)
 
     def answered(self, event: LeaseAnswered, settled: Settled | None) -> None:
         """The session has taken an answer in."""

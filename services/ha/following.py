@@ -188,7 +188,16 @@ class Following:
     def _table_token(self) -> int:
         slave = self.link
         self._own.table_writes += 1
-        return self._own.out.token(lambda done: self._table_persisted(slave, done))
+        return self._own.out.token(
+            lambda done: self._table_persisted(slave, done), self._table_unwritten
+        )
+
+    def _table_unwritten(self, code: str, detail: str) -> None:
+        own = self._own
+        own.table_writes -= 1
+        own.no_room(code, detail)
+        self._not_before_ms = own.now_ms + FAULT_PAUSE_MS
+        self.leave(f"{code}: {detail}")
 
     def _table_persisted(self, slave: SlaveLink | None, done: Done) -> None:
         # The link may be over by now; the entry is on disk in any case, and the next divergence

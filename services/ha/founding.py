@@ -83,10 +83,11 @@ class Founding:
             self._asked = True
             own.out.put(*own.session.create(self._lease, own.now_ms))
 
-    def fence(self, epoch: int) -> None:
-        """A higher epoch was heard of; what was written is waited for."""
-        if not self._asked:
-            self._end(f"epoch {epoch} was promised")
+    def end(self, reason: str) -> None:
+        """The attempt is over; what is being written is given up, as in a ``Campaign``."""
+        if self._asked:
+            self._own.session.abandon()
+        self._end(reason)
 
     def answered(self, event: LeaseAnswered, settled: Settled | None) -> None:
         """The session has taken an answer in."""

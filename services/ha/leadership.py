@@ -112,7 +112,7 @@ class Leadership:
         reason = f"epoch {epoch} was heard of"
         self.depose(reason)
         if self.campaign is not None:
-            self.campaign.fence(epoch)
+            self.campaign.end(reason)
         self.following.leave(reason)
         # A lease that shows less than an epoch that somebody has taken went back.
         self.own.session.seen = max(self.own.session.seen, (epoch, 0))
@@ -129,6 +129,12 @@ class Leadership:
         term.end(reason)
         self.edits.abandoned()
         term.take_lock(self._follower_again)
+
+    def give_up(self, reason: str) -> None:
+        """Neither reign nor campaign."""
+        self.depose(reason)
+        if self.campaign is not None:
+            self.campaign.end(reason)
 
     def released(self, node: str) -> None:
         """The lease was released for another node: this term is over, in peace."""

@@ -289,7 +289,9 @@ class Mastership:
         start = self.start if own.table else own.first_offset
         entry = EpochStart(Epoch(self.epoch), PhysicalOffset(start))
         table = with_entry(own.table, entry)
-        own.out.ask(lambda token: PersistTable(token, table), lambda _: self._entered(table))
+        own.out.ask(
+            lambda token: PersistTable(token, table), lambda _: self._entered(table), own.no_room
+        )
 
     def _entered(self, table: tuple[EpochStart, ...]) -> None:
         own = self._own

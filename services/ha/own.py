@@ -26,6 +26,14 @@ ENDING: Final = frozenset({"disk-full", "flush-failed", "read-only-disk", "write
 """Codes of writes after which nothing that this process has open can be trusted to be written."""
 
 
+NO_ROOM_PAUSES: Final = 3
+"""A replica that could not write its marks does not campaign for so many lease times."""
+NO_ROOM: Final = frozenset({"disk-full", "read-only-disk"})
+
+Unwritten = Callable[[str, str], None]
+"""Told code and detail of what could not be written."""
+
+
 class Halt(NamedTuple):
     """Why nothing may be done without an operator."""
 
@@ -63,29 +71,43 @@ class Outbox:
         self._failed = failed
         self._effects: list[Effect] = []
         self._token = 0
-        self._then: dict[int, Callable[[Done], None]] = {}
+        self._then: dict[int, tuple[Callable[[Done], None], Unwritten | None]] = {}
 
     def put(self, *effects: Effect) -> None:
         """Want them done, in this order, after all that was put before."""
         self._effects += effects
 
-    def token(self, then: Callable[[Done], None]) -> int:
-        """A token for an effect; then is called with its answer, not on failure."""
+    def token(self, then: Callable[[Done], None], unwritten: Unwritten | None = None) -> int:
+        """A token for an effect; then is called with its answer.
+
+        unwritten: called instead if there was no room on the disk: it may be there later. Any other
+        failure, and this one without it, goes to ``failed``.
+        """
         self._token += 1
-        self._then[self._token] = then
+        self._then[self._token] = then, unwritten
         return self._token
 
-    def ask(self, make: Callable[[int], Effect], then: Callable[[Done], None]) -> None:
+    def ask(
+        self,
+        make: Callable[[int], Effect],
+        then: Callable[[Done], None],
+        unwritten: Unwritten | None = None,
+    ) -> None:
         """Want an effect done that answers."""
-        self._effects.append(make(self.token(then)))
+        self._effects.append(make(self.token(then, unwritten)))
 
     def answered(self, event: Done | Failed) -> None:
         """An effect is done, or will never be."""
-        then = self._then.pop(event.token, None)
-        if isinstance(event, Failed):
-            self._failed(event.code, event.detail)
-        elif then is not None:
+        found = self._then.pop(event.token, None)
+        if found is None:
+            return
+        then, unwritten = found
+        if isinstance(event, Done):
             then(event)
+        elif unwritten is not None and event.code in NO_ROOM:
+            unwritten(event.code, event.detail)
+        else:
+            self._failed(event.code, event.detail)
 
     def take(self) -> list[Effect]:
         """All that was put since the last call."""
@@ -123,6 +145,8 @@ class Own:
         """Of the event that is being handled."""
         self.paused_until_ms = 0
         """This replica does not campaign before."""
+        self.cannot_lead: str | None = None
+        """Why a term has to end now."""
         self.alarms: dict[str, str] = {}
         self.known_in_sync: tuple[Member, ...] = ()
         """The published set as last seen, also of a lease that is gone."""
@@ -193,6 +217,16 @@ class Own:
             self.ending = Halt(code, detail)
         else:
             self.halt(code, detail)
+
+    def no_room(self, code: str, detail: str) -> None:
+        """A mark that must be durable found no room: others may lead, this replica may not yet.
+
+        1. A node with a full disk takes the lease that names it. 2. It cannot promise the epoch.
+        3. Were it to take the lease again at once, nobody else would ever get it.
+        """
+        self.alarm(code, detail)
+        self.paused_until_ms = self.now_ms + NO_ROOM_PAUSES * self.times.lease_ms
+        self.cannot_lead = detail
 
     def say(self, event: str, sentence: str, *, level: int = Level.INFO, **facts: Any) -> None:
         """A line in the log."""

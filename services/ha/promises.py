@@ -8,9 +8,13 @@ next one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from services.ha.effects import PersistPromise
 from services.ha.own import Own
+
+RETRY_MS: Final = 2000
+"""After a write that found no room."""
 
 
 class Promises:
@@ -24,6 +28,7 @@ class Promises:
         self._seen = seen
         self._wanted, self._wanted_seen = promised, seen
         self._writing = False
+        self._retry_ms: int | None = None
         self._waiting: list[tuple[int, Callable[[], None]]] = []
 
     @property
@@ -53,19 +58,33 @@ class Promises:
             self._wanted_seen = seen
             self._write()
 
+    def tick(self) -> None:
+        """Write again what found no room, when it is time to."""
+        if self._retry_ms is not None and self._own.now_ms >= self._retry_ms:
+            self._retry_ms = None
+            self._write()
+
     def _write(self) -> None:
         wanted = (self._wanted, self._wanted_seen)
-        if self._writing or wanted == (self.promised, self._seen):
+        if self._writing or self._retry_ms is not None or wanted == (self.promised, self._seen):
             return
         self._writing = True
         promised, (epoch, version) = wanted
         self._own.out.ask(
             lambda token: PersistPromise(token, promised, epoch, version),
             lambda _: self._written(promised, (epoch, version)),
+            self._unwritten,
         )
+
+    def _unwritten(self, code: str, detail: str) -> None:
+        self._writing = False
+        self._retry_ms = self._own.now_ms + RETRY_MS
+        self._own.no_room(code, detail)
 
     def _written(self, promised: int, seen: tuple[int, int]) -> None:
         self._writing = False
+        self._own.calm("disk-full")
+        self._own.calm("read-only-disk")
         self.promised, self._seen = promised, seen
         # The file is also the marker that this volume is a group's.
         self._own.initialised = True

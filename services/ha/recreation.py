@@ -79,10 +79,11 @@ class Recreation:
         if peer is not None and peer.member in self._missing and not self._writing:
             self._end(f"{peer.node} refuses to promise epoch {self.epoch}")
 
-    def fence(self, epoch: int) -> None:
-        """A higher epoch was heard of."""
-        if not self._writing:
-            self._end(f"epoch {epoch} was heard of")
+    def end(self, reason: str) -> None:
+        """The attempt is over; what is being written is given up, as in a ``Campaign``."""
+        if self._writing:
+            self._own.session.abandon()
+        self._end(reason)
 
     def answered(self, event: LeaseAnswered, settled: Settled | None) -> None:
         """The session has taken an answer in."""

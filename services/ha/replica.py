@@ -63,7 +63,7 @@ class Replica:
         self._reception = Reception(self.leadership)
         self._operator = Operator(self.leadership)
         self._confirm_written = (found.confirm, 0)
-        self._begun = False
+        self._begun = self._ended = False
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         """What is to be done because of event. The first one of all begins."""
@@ -94,12 +94,21 @@ class Replica:
                 self._link_down(link, node, reason)
             case Command():
                 self._operator.command(event)
-        if own.halted is not None:
-            self.leadership.depose(own.halted.detail)
-        if own.ending is not None:
-            self.leadership.depose(own.ending.detail)
-            own.out.put(Ended(*own.ending))
+        self._judge()
         return own.out.take()
+
+    def _judge(self) -> None:
+        """What must not lead any more does not, whatever the event was."""
+        own = self.own
+        if own.halted is not None:
+            self.leadership.give_up(own.halted.detail)
+        elif own.cannot_lead is not None:
+            self.leadership.give_up(own.cannot_lead)
+        own.cannot_lead = None
+        if own.ending is not None and not self._ended:
+            self._ended = True
+            self.leadership.give_up(own.ending.detail)
+            own.out.put(Ended(*own.ending))
 
     @property
     def state(self) -> State:
@@ -143,6 +152,7 @@ class Replica:
         own.out.put(Publish(((Slot.ROLE, NodeRole.FOLLOWER),)))
 
     def _tick(self) -> None:
+        self.promises.tick()
         self.leadership.tick()
         self._operator.tick()
         self.peers.tick(self.promises.promised, self._urgent())

@@ -110,6 +110,7 @@ class Node:
         self.notes: list[do.Note] = []
         self.replies: dict[int, do.Reply] = {}
         self.starts = 0
+        self.disk_full = False
         self.trouble = (Trouble.NONE, Trouble.NONE)
 
     @property
@@ -237,6 +238,10 @@ class Node:
                 page.publish(Slot.FLUSHED, end)
                 replica = self.replica
                 group.later(2, lambda: self.tell(replica, ev.Copied(end, end)))
+            case do.PersistPromise(token) if self.disk_full:
+                replica = self.replica
+                failed = ev.Failed(token, "disk-full", "no room")
+                group.later(2, lambda: self.tell(replica, failed))
             case do.PersistPromise(token, promised, epoch, version):
                 assert promised >= volume.promised
                 volume.promised, volume.seen, volume.initialised = promised, (epoch, version), True

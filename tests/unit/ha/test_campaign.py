@@ -167,7 +167,7 @@ def test_a_candidate_that_hears_of_a_higher_epoch_gives_its_write_up() -> None:
     attempt = Attempt()
     put = attempt.put()
     attempt.answer(put.request, LeaseOutcome.UNKNOWN)
-    attempt.campaign.fence(9)
+    attempt.campaign.end("epoch 9 was heard of")
     assert attempt.lost == ["epoch 9 was heard of"]
     assert attempt.own.session.given_up == put.lease.epoch
     attempt.answer(put.request, LeaseOutcome.APPLIED, Stored(put.lease, "2", "u"))

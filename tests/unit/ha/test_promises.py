@@ -5,7 +5,7 @@ from __future__ import annotations
 from services.ha.effects import PersistPromise
 from services.ha.events import Done, Failed
 from services.ha.own import Own
-from services.ha.promises import Promises
+from services.ha.promises import RETRY_MS, Promises
 from tests.unit.ha.test_campaign import replica
 
 
@@ -57,14 +57,31 @@ def test_what_was_seen_never_goes_back() -> None:
     assert own.out.take() == []
 
 
-def test_a_promise_that_cannot_be_written_halts_the_replica_or_ends_the_process() -> None:
+def test_a_promise_without_room_is_written_later_and_nobody_leads_meanwhile() -> None:
     own, kept = replica(), list[int]()
     promises = Promises(own, 4, (4, 7))
     promises.promise(5, lambda: kept.append(5))
     own.out.answered(Failed(written(own).token, "disk-full", "no room"))
     assert (promises.promised, kept) == (4, [])
+    assert own.cannot_lead == "no room"
+    assert own.paused_until_ms > own.now_ms
+    own.out.take()
+    promises.tick()
+    assert own.out.take() == []
+    own.now_ms += RETRY_MS
+    promises.tick()
+    own.out.answered(Done(written(own).token))
+    assert (promises.promised, kept) == (5, [5])
+    assert own.alarms == {}
+
+
+def test_a_disk_that_fails_ends_the_process_and_anything_else_halts_the_replica() -> None:
+    own = replica()
+    promises = Promises(own, 4, (4, 7))
+    promises.promise(5)
+    own.out.answered(Failed(written(own).token, "flush-failed", "EIO"))
     assert own.ending is not None
-    assert own.ending.code == "disk-full"
+    own.out.take()
     promises = Promises(own, 4, (4, 7))
     promises.promise(5)
     own.out.answered(Failed(written(own).token, "corrupt-record", "bad"))

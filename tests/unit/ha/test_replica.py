@@ -535,3 +535,27 @@ def test_a_candidate_whose_success_was_lost_follows_the_next_winner() -> None:
     group.lease_down.clear()
     group.wait_in_sync("a", "b", "c")
     assert group.master is new
+
+
+def test_a_node_that_cannot_promise_leaves_the_lease_to_another() -> None:
+    # It is named by the lease, and would take it again and again without ever opening an epoch.
+    group = grown()
+    group["a"].disk_full = True
+    group["a"].kill()
+    group["a"].start()
+    new = group.wait_master(other_than="a")
+    group.send_confirmed()
+    group["a"].disk_full = False
+    group.wait_in_sync("a", "b", "c")
+    assert group.master is new
+
+
+def test_a_halted_candidate_does_not_win() -> None:
+    group = grown()
+    group["a"].kill_ha()
+    group["a"].start_ha()
+    group.until(lambda: group["a"].state == "candidate")
+    group["a"].own.halt("corrupt-record", "a bit flipped")
+    new = group.wait_master(other_than="a")
+    assert group["a"].state == "halted"
+    assert group.master is new
