@@ -196,6 +196,7 @@ class Broker:
             return
         if not (yield from self._ask(epoch, lambda term: term.stands)):
             return
+        yield 0
         for _ in range(self._random.choice((1, 1, 1, 3))):
             record = self._append(epoch)
             until_ms = machine.clock.now_ms() + self._ack_limit_ms

@@ -43,6 +43,8 @@ class LeaseObject:
         """Nodes whose requests do not arrive."""
         self.deaf: set[str] = set()
         """Nodes that no answer reaches."""
+        self.late_change: Callable[[Lease, Lease], None] | None = None
+        """If set, the next change of the set is applied late; called with the old and the new."""
         self._version = 100
         self.requests_count = 0
 
@@ -76,6 +78,8 @@ class LeaseObject:
         delay_us = random.randint(50, weather.delay_max_ms * 1000)
         if random.random() < weather.late:
             delay_us += timeout_ms * 1000 + random.randint(0, 4_000_000)
+        if self._is_late_change(request):
+            delay_us = timeout_ms * 1000 + random.randint(0, 500_000)
         if random.random() >= weather.lost:
             timeline.after(delay_us, arrive)
         unknown = LeaseAnswered(request.request, LeaseOutcome.UNKNOWN, None, "no answer in time")
@@ -95,6 +99,17 @@ class LeaseObject:
         """Edited by hand."""
         if self.stored is not None:
             self._store(lease, self.stored.uid)
+
+    def _is_late_change(self, request: Request) -> bool:
+        call = self.late_change
+        if call is None or not isinstance(request, LeasePut):
+            return False
+        before = request.base.lease
+        if before.epoch != request.lease.epoch or before.in_sync == request.lease.in_sync:
+            return False
+        self.late_change = None
+        call(before, request.lease)
+        return True
 
     def _carry_out(self, request: Request) -> LeaseAnswered:
         stored, number = self.stored, request.request

@@ -21,6 +21,7 @@ class Page:
     def __init__(self, random: Random) -> None:
         self._slots = [0] * SLOT_COUNT
         self._random = random
+        self._armed: dict[Slot, Callable[[], None]] = {}
         self._written_back: list[list[int]] = [list(self._slots)]
 
     def get(self, slot: Slot) -> int:
@@ -30,8 +31,18 @@ class Page:
     def publish(self, slot: Slot, value: int) -> None:
         """Let every service of the node see value."""
         self._slots[slot] = value
+        if self._armed and slot in self._armed:
+            self._armed.pop(slot)()
         if self._random.random() < 0.01:
             self.write_back()
+
+    def arm(self, slot: Slot, call: Callable[[], None]) -> None:
+        """Call once, right after the next store to slot."""
+        self._armed[slot] = call
+
+    def disarm(self) -> None:
+        """Nothing is planned any more."""
+        self._armed.clear()
 
     def write_back(self) -> None:
         """The page as it is reaches the disk."""

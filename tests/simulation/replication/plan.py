@@ -8,21 +8,23 @@ from typing import Final, NamedTuple
 
 from shared.cluster.time_rules import TimeRules
 from tests.simulation.replication.lease_object import Weather
+from tidemark.formats.checkpoint import Slot
 
 TIMES: Final = TimeRules(
-    lease_ms=1_500,
-    renew_ms=250,
-    request_timeout_ms=250,
-    margin_ms=500,
-    link_dead_ms=500,
-    heartbeat_ms=150,
-    lag_max_ms=900,
-    ack_limit_ms=500,
-    wait_random_ms=200,
-    wait_rank_ms=250,
-    broker_silent_ms=1_000,
+    lease_ms=1_000,
+    renew_ms=200,
+    request_timeout_ms=200,
+    margin_ms=300,
+    link_dead_ms=300,
+    heartbeat_ms=100,
+    lag_max_ms=600,
+    ack_limit_ms=350,
+    wait_random_ms=150,
+    wait_rank_ms=150,
+    client_timeout_ms=1_000,
+    broker_silent_ms=700,
 )
-"""Proportions of the local profile, twice as fast: more terms in a run."""
+"""Proportions of the local profile, three times as fast: more terms in a run."""
 
 
 class Fault(Enum):
@@ -41,6 +43,10 @@ class Fault(Enum):
     RESET_LINKS = "reset the connections of two nodes"
     SLOW_DISK = "a disk becomes slow for a while"
     SWITCH = "an operator switches the master"
+    AT_SLOT = "something happens to a node right when a slot of its page is stored"
+    LATE_CHANGE = "a change of the in-sync set reaches the lease late, and its member is cut off"
+    WINNER = "something happens to the next one that takes the lease, while it becomes master"
+    CHANGE = "something happens to the master as soon as the in-sync set changes"
     NEW_VOLUME = "a node gets an empty disk"
     DELETE_LEASE = "somebody deletes the lease object"
     CLOCK = "a boot-time clock leaps ahead"
@@ -58,7 +64,37 @@ USUAL: Final = (
     Fault.RESET_LINKS,
     Fault.SLOW_DISK,
     Fault.SWITCH,
+    Fault.WINNER,
+    Fault.CHANGE,
+    Fault.AT_SLOT,
+    Fault.LATE_CHANGE,
 )
+SUDDEN: Final = (Fault.KILL, Fault.STOP, Fault.POWER, Fault.ISOLATE, Fault.RESET_LINKS, Fault.CUT)
+"""What happens to a winner, or to a master whose set changes."""
+SEVERE: Final = (
+    Fault.STOP,
+    Fault.STOP_NODE,
+    Fault.POWER,
+    Fault.ISOLATE,
+    Fault.WINNER,
+    Fault.AT_SLOT,
+)
+"""What costs a master its lease, more often than not."""
+WATCHED: Final = (
+    Slot.SERVING_EPOCH,
+    Slot.EPOCH_RECORD_END,
+    Slot.GENERATION,
+    Slot.WRITTEN,
+    Slot.FLUSHED,
+    Slot.CONFIRM,
+    Slot.ROLE,
+    Slot.EPOCH,
+    Slot.GRANTED_TO,
+    Slot.FENCED,
+    Slot.LEASE_DEADLINE,
+    Slot.DISPATCHED,
+)
+"""Slots at which AT_SLOT strikes."""
 RARE: Final = (
     Fault.POWER_ALL,
     Fault.LEASE_TOUCHED,
@@ -92,16 +128,19 @@ def draw_plan(random: Random) -> Plan:
     """One of many."""
     nodes = random.choice((2, 3, 3))
     least = random.choice((1, 1, 2) if nodes == 2 else (1, 2, 2))
-    bad = random.random() < 0.4
+    bad = random.random() < 0.5
     weather = Weather(
         delay_max_ms=random.choice((2, 10, 60)),
         lost=random.choice((0.0, 0.05, 0.2)) if bad else 0.0,
         answer_lost=random.choice((0.0, 0.1, 0.3)) if bad else 0.0,
-        late=random.choice((0.0, 0.05, 0.2)) if bad else 0.0,
+        late=random.choice((0.0, 0.1, 0.3)) if bad else 0.0,
         refused=random.choice((0.0, 0.1, 0.3)) if bad else 0.0,
     )
-    faults = [fault for fault in USUAL if random.random() < 0.35]
-    faults += [fault for fault in RARE if random.random() < 0.12]
+    usual = USUAL if random.random() < 0.6 else SEVERE
+    faults = [fault for fault in usual if random.random() < 0.35]
+    faults += [
+        fault for fault in RARE if random.random() < (0.25 if fault is Fault.CLOCK else 0.12)
+    ]
     return Plan(
         nodes=nodes,
         min_in_sync=least,
@@ -113,7 +152,7 @@ def draw_plan(random: Random) -> Plan:
         sends_per_s=random.choice((4.0, 15.0, 40.0)),
         weather=weather,
         faults=tuple(faults),
-        gap_ms=random.choice((120, 400, 1_000)),
-        duration_ms=random.choice((3_000, 6_000, 10_000)),
-        at_master=random.choice((0.3, 0.7)),
+        gap_ms=random.choice((150, 400, 900)),
+        duration_ms=random.choice((3_000, 6_000, 12_000)),
+        at_master=random.choice((0.3, 0.6, 0.9)),
     )

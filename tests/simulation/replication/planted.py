@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 from unittest.mock import patch
 
-from services.ha import campaign, in_sync, mastership, slave_protocol
+from services.ha import campaign, in_sync, mastership, slave_protocol, truncation
+from services.ha import own as owned
 from services.ha.campaign import Campaign, Claim
 from services.ha.confirm import ConfirmOffset
+from services.ha.divergence import Extent
 from services.ha.effects import Publish
 from services.ha.events import Done
 from services.ha.following import Following
@@ -75,13 +77,13 @@ def quorum_instead_of_set() -> Planting:
 
 @contextmanager
 def acks_of_an_old_epoch_counted() -> Planting:
-    """What a member acknowledged on an earlier link, in an earlier term, goes on to count."""
+    """What a member acknowledged to this node in an earlier term goes on to count."""
     begin = Mastership.__init__
-    kept: dict[int, dict[Member, int]] = {}
 
     def remembering(self: Mastership, own: Own, *arguments: Any, **named: Any) -> None:
         begin(self, own, *arguments, **named)
-        self._durable = kept.setdefault(id(own), {})
+        machine = cast(Any, own.log).machine
+        self._durable = machine.__dict__.setdefault("acknowledged", {})
 
     def forget(self: Mastership, link: Any) -> None:
         del self.links[link.link]
@@ -123,17 +125,25 @@ def unsynced_bytes_acknowledged() -> Planting:
 @contextmanager
 def candidate_goes_on_acknowledging() -> Planting:
     """A candidate follows its master, and acknowledges, until it has won."""
-    leave = Following.leave
+    leave, settle, write = Following.leave, Campaign._settled, Campaign._written
 
     def stay(self: Following, reason: str) -> None:
         if reason != "campaigning":
             leave(self, reason)
 
     def settled(self: Campaign, done: Done) -> None:
-        self._stage = campaign._Stage.READING
-        self.tick()
+        self.__dict__["end"] = done.end
+        settle(self, done)
 
-    with patch.object(Following, "leave", stay), patch.object(Campaign, "_settled", settled):
+    def written(self: Campaign, answer: Settled) -> None:
+        self._own.end = self.__dict__["end"]
+        write(self, answer)
+
+    with (
+        patch.object(Following, "leave", stay),
+        patch.object(Campaign, "_settled", settled),
+        patch.object(Campaign, "_written", written),
+    ):
         yield
 
 
@@ -203,18 +213,14 @@ def added_below_the_confirm_offset() -> Planting:
 @contextmanager
 def no_growth_before_the_epoch_is_open() -> Planting:
     """A term that is not open adds nobody."""
-    write = Mastership._write_lease
-    grow = InSync._with_next
-    closed: set[int] = set()
+    write, grow = Mastership._write_lease, InSync._with_next
 
     def writing(self: Mastership) -> None:
-        if not self.opened:
-            closed.add(id(self.in_sync))
+        self.in_sync.__dict__["is_open"] = self.opened
         write(self)
-        closed.discard(id(self.in_sync))
 
     def growing(self: InSync, now_ms: int) -> tuple[Member, ...] | None:
-        return None if id(self) in closed else grow(self, now_ms)
+        return grow(self, now_ms) if self.__dict__["is_open"] else None
 
     with (
         patch.object(Mastership, "_write_lease", writing),
@@ -319,8 +325,8 @@ def old_version_read_as_not_applied() -> Planting:
 def no_truncation_on_rejoin() -> Planting:
     """A former master goes on behind its own tail."""
 
-    def plan(*arguments: Any, **named: Any) -> Outcome:
-        return InOrder()
+    def plan(own: Extent, **named: Any) -> Outcome:
+        return InOrder(own.end)
 
     with patch.object(slave_protocol, "plan", plan):
         yield
@@ -329,11 +335,12 @@ def no_truncation_on_rejoin() -> Planting:
 @contextmanager
 def table_cut_only_with_bytes() -> Planting:
     """An entry without bytes stays in the table if the log itself need not be cut."""
-    decide = slave_protocol.plan
+    decide = truncation.plan
 
-    def plan(own: Any, **named: Any) -> Outcome:
+    def plan(own: Extent, **named: Any) -> Outcome:
         outcome = decide(own, **named)
-        return InOrder() if isinstance(outcome, CutPlan) and outcome.point == own.end else outcome
+        at_end = isinstance(outcome, CutPlan) and outcome.point == own.end
+        return InOrder(own.end) if at_end else outcome
 
     with patch.object(slave_protocol, "plan", plan):
         yield
@@ -342,7 +349,7 @@ def table_cut_only_with_bytes() -> Planting:
 @contextmanager
 def no_entry_for_an_empty_term() -> Planting:
     """A term that starts where the last one did gets no entry of its own."""
-    add = mastership.with_entry
+    add = owned.with_entry
 
     def with_entry(table: tuple[EpochStart, ...], entry: EpochStart) -> tuple[EpochStart, ...]:
         return table if table and table[-1].start == entry.start else add(table, entry)

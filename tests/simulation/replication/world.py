@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from services.ha.events import Command
-from services.ha.lease.value import Member, Stored
+from services.ha.lease.value import Lease, Member, Stored
 from services.ha.setup import Setup
 from shared.cluster.nodes import Node
 from tests.simulation.replication.broker import Broker
@@ -15,7 +15,7 @@ from tests.simulation.replication.history import History, Violation
 from tests.simulation.replication.lease_object import LeaseObject, Weather
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.network import Network
-from tests.simulation.replication.plan import TIMES, Fault, Plan, draw_plan
+from tests.simulation.replication.plan import SUDDEN, TIMES, WATCHED, Fault, Plan, draw_plan
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.reput import Reput
 from tests.simulation.replication.timeline import Timeline
@@ -54,6 +54,7 @@ class World:
             Node(name, name, 9000, f"http://{name}:8080", f"http://{name}:8090") for name in names
         )
         self._commands = 0
+        self._armed: set[Fault] = set()
 
     # -- the run ------------------------------------------------------------------------------
 
@@ -120,7 +121,7 @@ class World:
         machine.power_on()
         self.network.off.discard(machine.name)
         for service in SERVICES:
-            self._start_later(machine, service, self.random.randint(1, 60))
+            self._start_later(machine, service, self.random.choice((5, 50, 50, 500)))
 
     def _start_later(self, machine: Machine, service: str, delay_ms: int) -> None:
         boot = machine.boot
@@ -222,7 +223,8 @@ class World:
         return self.random.choice([m for m in self.machines.values() if m is not machine])
 
     def _while_ms(self) -> int:
-        return self.random.choice((20, 200, 700, TIMES.lease_ms, 2 * TIMES.lease_ms))
+        lease_ms = TIMES.lease_ms
+        return self.random.choice((20, 200, lease_ms // 2, 3 * lease_ms // 2, 3 * lease_ms))
 
     def _later(self, delay_ms: int, undo: Callable[[], None]) -> None:
         def run() -> None:
@@ -231,8 +233,10 @@ class World:
 
         self.timeline.after(delay_ms * 1000, run)
 
-    def _strike(self, fault: Fault) -> None:
-        machine, random = self._aim(), self.random
+    def _strike(self, fault: Fault, machine: Machine | None = None) -> None:
+        if self.healed:
+            return
+        machine, random = machine or self._aim(), self.random
         name = machine.name
         self._tell("world", f"{fault.value}: {name}")
         match fault:
@@ -271,6 +275,12 @@ class World:
                 self._slow_disk(machine)
             case Fault.SWITCH:
                 self._command("switchover", {"to": self._other(machine).name})
+            case Fault.AT_SLOT:
+                machine.page.arm(random.choice(WATCHED), lambda: self._strike_at_once(machine))
+            case Fault.LATE_CHANGE:
+                self.lease.late_change = self._cut_off_changed
+            case Fault.WINNER | Fault.CHANGE:
+                self._armed.add(fault)
             case Fault.NEW_VOLUME:
                 # One node keeps its disk: a group of empty disks alone is another group.
                 if len(self.history.replaced | {name}) < len(self.machines):
@@ -281,6 +291,28 @@ class World:
             case Fault.CLOCK:
                 self.history.clocks_lie = True
                 machine.clock.jump(random.choice((300, 2_000, 100_000)))
+
+    def _strike_at_once(self, machine: Machine) -> None:
+        """Between two accesses to the page, or soon after."""
+        random = self.random
+        process = machine.processes.get(random.choice(("ha", "broker")))
+        match random.randrange(3):
+            case 0 if process is not None:
+                process.strike_after(random.randint(1, 6), process.end)
+            case 1 if process is not None:
+                process.strike_after(random.randint(1, 6), lambda: self._stop([process]))
+            case _:
+                fault = random.choice((Fault.POWER, Fault.POWER, Fault.ISOLATE))
+                delay_us = random.randint(0, random.choice((200, 3_000, 30_000)))
+                self.timeline.after(delay_us, lambda: self._strike(fault, machine))
+
+    def _cut_off_changed(self, before: Lease, wanted: Lease) -> None:
+        """The members that a change adds or removes lose their links to the master."""
+        holder = wanted.holder
+        for node in {member.node for member in {*before.in_sync} ^ {*wanted.in_sync}}:
+            if holder is not None and node != holder.node:
+                self.network.break_links(holder.node, node)
+                self._cut(self.machines[holder.node], self.machines[node], both=True)
 
     def _stop(self, processes: list[Process]) -> None:
         for process in processes:
@@ -341,10 +373,12 @@ class World:
         self.lease.weather = Weather()
         self.lease.unreachable.clear()
         self.lease.deaf.clear()
+        self.lease.late_change = None
         self.network.heal()
         self.network.spike = 0.0
         for machine in self.machines.values():
             machine.disk_us = 2_000
+            machine.page.disarm()
             if not machine.is_on:
                 self._boot(machine)
             for service in SERVICES:
@@ -364,6 +398,19 @@ class World:
         ):
             self._tell("lease", f"{now and now.lease} version {now and now.version}")
         self.history.lease_changed(before, now)
+        if before is None or now is None or now.lease.holder is None or self.healed:
+            return
+        if now.lease.epoch != before.lease.epoch:
+            self._strike_soon(Fault.WINNER, self.machines[now.lease.holder.node])
+        elif now.lease.in_sync != before.lease.in_sync:
+            self._strike_soon(Fault.CHANGE, self.machines[now.lease.holder.node])
+
+    def _strike_soon(self, armed: Fault, machine: Machine) -> None:
+        if armed in self._armed:
+            self._armed.discard(armed)
+            fault = self.random.choice(SUDDEN)
+            delay_us = self.random.randint(0, self.random.choice((2_000, 20_000, 150_000)))
+            self.timeline.after(delay_us, lambda: self._strike(fault, machine))
 
     def _tell(self, who: str, line: str) -> None:
         if self._print is not None:
