@@ -77,8 +77,8 @@ class Known:
     turns: list[Turn] = field(default_factory=list)
     masters: dict[int, str] = field(default_factory=dict)
     """Who held each epoch, as somebody said."""
-    contradictions: list[str] = field(default_factory=list)
-    """Two nodes named as the master of one epoch."""
+    contradictions: set[str] = field(default_factory=set)
+    """Two nodes of the group named as the master of one epoch."""
 
     def take(self, look: Look) -> None:
         """Remember what a node said."""
@@ -86,11 +86,12 @@ class Known:
         self.newest[look.node] = look
         if before is None or (before.role, before.epoch) != (look.role, look.epoch):
             self.turns.append(Turn(look.at, look.node, look.role, look.epoch))
-        if look.master and look.epoch:
+        # A name that somebody has written into the lease by hand is nobody's.
+        if look.epoch and look.master in self.newest:
             known = self.masters.setdefault(look.epoch, look.master)
             if known != look.master:
-                self.contradictions.append(
-                    f"epoch {look.epoch}: {known} is its master, and {look.node} says {look.master}"
+                self.contradictions.add(
+                    f"D: epoch {look.epoch}: {known} is its master, and {look.node} says {look.master}"
                 )
 
     def best(self) -> Look | None:

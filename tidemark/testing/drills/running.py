@@ -224,7 +224,7 @@ class Runner:
     def _judge(self, result: Result, stage: Stage, verdict: Verdict, served_until: float) -> None:
         drill = result.drill
         result.lost, result.lost_below = verdict.lost, verdict.lost_below
-        violations = [*verdict.violations, *stage.finder.known.contradictions]
+        violations = [*verdict.violations, *sorted(stage.finder.known.contradictions)]
         if stage.fault_at:
             result.restored_s = (
                 stage.restored_s

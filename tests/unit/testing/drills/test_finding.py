@@ -45,6 +45,15 @@ def test_every_change_of_a_node_is_remembered_once() -> None:
 
 def test_two_masters_of_one_epoch_are_a_contradiction() -> None:
     known = Known()
-    known.take(look(1.0, "n0", 4, "n0", "master"))
-    known.take(look(1.1, "n1", 4, "n1", "master"))
+    for at in (1.0, 1.2):
+        known.take(look(at, "n0", 4, "n0", "master"))
+        known.take(look(at + 0.1, "n1", 4, "n1", "master"))
     assert len(known.contradictions) == 1
+
+
+def test_a_stranger_whom_somebody_wrote_into_the_lease_is_no_master() -> None:
+    known = Known()
+    known.take(look(1.0, "n0", 4, "n0", "master"))
+    known.take(look(1.1, "n0", 4, "n9"))
+    assert known.masters == {4: "n0"}
+    assert not known.contradictions

@@ -1,0 +1,58 @@
+"""The short fault drills: real processes, a network that is cut, a judgement.
+
+Those that ``tidemark drill`` calls short; ``make drill`` runs all of them. Without the right to make
+network namespaces the drills that cut nodes apart are left out, and said so.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.node import PROJECT
+
+pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(600)]
+
+SEED = os.environ.get("TIDEMARK_DRILL_SEED", str(time.time_ns() % 1_000_000))
+
+
+def drills(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tidemark.testing.drills", *arguments],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_short_drills_pass(tmp_path: Path) -> None:
+    done = drills("--short", "--seed", SEED, "--out", str(tmp_path))
+    print(done.stdout, done.stderr)
+    report = tmp_path / "report.md"
+    if report.exists():
+        print(report.read_text(encoding="utf-8"))
+    for log in sorted(tmp_path.glob("failed-*.log")):
+        print(log.read_text(encoding="utf-8")[-20_000:])
+    if os.environ.get("TIDEMARK_REQUIRE_ALL") == "1":
+        assert "Left out" not in done.stderr, "the right to make namespaces is missing"
+    assert done.returncode == 0
+
+
+def test_every_drill_is_listed_with_what_it_does() -> None:
+    done = drills("--list")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert len(lines) >= 45
+    assert all(len(line.split()) > 3 for line in lines)
+
+
+def test_a_drill_that_does_not_exist_is_named() -> None:
+    done = drills("no-such-drill")
+    assert done.returncode == 2
+    assert "no-such-drill" in done.stderr
