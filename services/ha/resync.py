@@ -91,6 +91,8 @@ def finish(
         files.write_identity(identity)
         hooks.before("resync-8")
         files.remove_intent()
+        # Before they get their bytes back: a start that still saw RESYNC would end again at once.
+        positions.publish(Slot.ROLE, NodeRole.VOID)
     finally:
         for lock in held:
             lock.release()

@@ -174,7 +174,7 @@ def test_a_resync_empties_and_copies_from_the_masters_first_byte(replica: Replic
     assert isinstance(answer, Done)
     assert (answer.end, answer.durable) == (FILE, FILE)
     assert answer.incarnation not in ("", replica.found.incarnation)
-    assert replica.held.positions.get(Slot.ROLE) == NodeRole.RESYNC
+    assert replica.held.positions.get(Slot.ROLE) == NodeRole.VOID
     assert replica.held.files.confirm() == 0
     replica.copy(FILE, LOG.end)
     replica.work.carry_out(Settle(3))

@@ -91,7 +91,7 @@ def test_a_resync_empties_the_store_and_makes_another_member() -> None:
     assert held.resync(FIRST, never) == held.identity.incarnation != old
     held.recover_log(lambda done, total: None, never)
     assert held.positions.get(Slot.GENERATION) == generation + 1
-    assert held.positions.get(Slot.ROLE) == NodeRole.RESYNC
+    assert held.positions.get(Slot.ROLE) == NodeRole.VOID
     held.close()
     check_empty(disk, old)
 
@@ -114,6 +114,7 @@ def test_it_waits_until_broker_and_reput_have_ended() -> None:
     held.resync(FIRST, stopping)
     assert asked >= 2
     assert not others
+    assert held.positions.get(Slot.ROLE) == NodeRole.VOID
     held.close()
     check_empty(disk, old)
 
