@@ -1,7 +1,7 @@
 """The short fault drills: real processes, a network that is cut, a judgement.
 
-Those that ``tidemark drill`` calls short; ``make drill`` runs all of them. Without the right to make
-network namespaces the drills that cut nodes apart are left out, and said so.
+Those that ``tidemark drill`` calls short; ``make drill`` runs all of them. Without the right to
+make network namespaces the drills that cut nodes apart are left out, and said so.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Known:
             known = self.masters.setdefault(look.epoch, look.master)
             if known != look.master:
                 self.contradictions.add(
-                    f"D: epoch {look.epoch}: {known} is its master, and {look.node} says {look.master}"
+                    f"D: epoch {look.epoch}: {known} is its master; {look.node} says {look.master}"
                 )
 
     def best(self) -> Look | None:
