@@ -106,6 +106,8 @@ class Patience:
             self._seen = stored.uid, stored.version
             self._extra_ms = int(self._random() * own.times.wait_random_ms)
         wait_ms = self._extra_ms + self._rank(stored.lease) * own.times.wait_rank_ms
+        if own.trouble:
+            wait_ms += own.times.lease_ms  # any sound member comes first
         return found if unchanged_ms >= own.times.lease_ms + wait_ms else None
 
     def _rank(self, lease: Lease) -> int:

@@ -15,7 +15,7 @@ from services.ha.failover import Happening, State
 from services.ha.leadership import UNADOPTED, Leadership
 from services.ha.lease.value import Lease, Member
 from services.ha.mastership import Mastership
-from services.ha.status import master_of, trouble_of
+from services.ha.status import master_of
 from services.ha.switchover import Switchover
 from tidemark.formats.checkpoint import NodeRole, Slot
 
@@ -187,7 +187,10 @@ class Operator:
             return
         token, self._stop = self._stop, None
         assert token is not None
-        leadership.edits.begin(token, orders.released_for(own, takers[0]))
+        try:
+            leadership.edits.begin(token, orders.released_for(own, takers[0]))
+        except orders.Refused as refused:
+            self._refuse(token, refused)
 
     def _takers(self) -> list[str]:
         """Other members of the set that answer, the one with most of the log first."""
@@ -202,7 +205,7 @@ class Operator:
 
     def _hand_over(self) -> None:
         own, term = self.own, self._leadership.term
-        trouble = trouble_of(own)
+        trouble = own.trouble
         if not trouble or term is None or not term.opened or term.switch is not None:
             return
         if own.now_ms < self._not_before_ms:

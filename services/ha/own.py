@@ -16,7 +16,7 @@ from services.ha.failover import Happening, State, after
 from services.ha.lease.session import LeaseSession
 from services.ha.lease.value import Holder, Member
 from services.ha.setup import Found, LogBytes, Setup
-from tidemark.formats.checkpoint import NodeRole, Slot
+from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
 from tidemark.formats.epochs import EpochStart
 
 _NOTHING_SENSED = Sensed(0, 1 << 40, 0, 0, 0, 0)
@@ -186,6 +186,14 @@ class Own:
         """Whether a broker runs here that could take a grant, or keeps one."""
         sensed = self.sensed
         return sensed.broker_nonce != 0 and sensed.broker_silent_ms < self.times.broker_silent_ms
+
+    @property
+    def trouble(self) -> str:
+        """What makes this node a bad master, e.g. ``disk_full``; empty: nothing."""
+        for trouble in (self.sensed.broker_trouble, self.sensed.reput_trouble):
+            if trouble is not Trouble.NONE:
+                return trouble.name.lower()
+        return ""
 
     def happen(self, happening: Happening, reason: str = "") -> bool:
         """Move to the state that follows; True if it is another one. Said once."""

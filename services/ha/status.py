@@ -14,13 +14,12 @@ from services.ha.own import Own
 from services.ha.payloads import StatusOk
 from services.ha.peers import Peers
 from shared.cluster.nodes import Node
-from tidemark.formats.checkpoint import Trouble
 
 
 def own_status(own: Own, term: Mastership | None, promised: int) -> StatusOk:
     """What this node answers to STATUS."""
     session = own.session
-    facts: dict[str, Any] = {"reason": reason_of(own), "trouble": trouble_of(own)}
+    facts: dict[str, Any] = {"reason": reason_of(own), "trouble": own.trouble}
     if term is not None:
         facts["lag_ms"] = {
             member.node: peer.lag_ms(own.end, own.now_ms)
@@ -55,14 +54,6 @@ def reason_of(own: Own) -> str:
         code, sentence = next(iter(own.alarms.items()))
         return f"{code}: {sentence}"
     return own.state_reason
-
-
-def trouble_of(own: Own) -> str:
-    """What makes this node a bad master: ``disk_full``, ``damaged``, or nothing."""
-    for trouble in (own.sensed.broker_trouble, own.sensed.reput_trouble):
-        if trouble is not Trouble.NONE:
-            return trouble.name.lower()
-    return ""
 
 
 def master_of(own: Own, peers: Peers) -> tuple[str | None, str | None]:
