@@ -86,7 +86,10 @@ class HaMetrics(Collector):
         nodes: list[Mapping[str, Any]] = status["nodes"]
         own: Mapping[str, Any] = next((node for node in nodes if node["node"] == self._own), {})
         yield from self._of_group(status, nodes, own)
-        yield from self._of_peers([node for node in nodes if node["node"] != self._own])
+        peers = [node for node in nodes if node["node"] != self._own]
+        yield from self._of_peers(peers)
+        if own.get("state") == "master":
+            yield from self._of_slaves(peers)
         yield from self._counted()
 
     def _of_group(
@@ -151,12 +154,21 @@ class HaMetrics(Collector):
         )
 
     def _of_peers(self, peers: list[Mapping[str, Any]]) -> Iterator[Metric]:
+        connected = GaugeMetricFamily(
+            "tidemark_ha_replica_connected", "1 while a link to the peer is there.", labels=["peer"]
+        )
+        sent = CounterMetricFamily(
+            "tidemark_ha_transferred_bytes", "Bytes sent to the peer.", labels=["peer"]
+        )
+        for peer in peers:
+            node = peer["node"]
+            connected.add_metric([node], int(self._links.connected(node)))
+            sent.add_metric([node], self._links.sent_to(node))
+        yield from (connected, sent)
+
+    def _of_slaves(self, peers: list[Mapping[str, Any]]) -> Iterator[Metric]:
+        """What only the master knows: another node would tell it late, or not at all."""
         families = (
-            (
-                "replica_connected",
-                "1 while a link to the peer is there.",
-                lambda peer: int(self._links.connected(peer["node"])),
-            ),
             (
                 "replica_in_sync",
                 "1 while the peer is a member of the published in-sync set.",
@@ -185,12 +197,6 @@ class HaMetrics(Collector):
                 if value is not None:
                     family.add_metric([peer["node"]], value)
             yield family
-        sent = CounterMetricFamily(
-            "tidemark_ha_transferred_bytes", "Bytes sent to the peer.", labels=["peer"]
-        )
-        for peer in peers:
-            sent.add_metric([peer["node"]], self._links.sent_to(peer["node"]))
-        yield sent
 
     def _counted(self) -> Iterator[Metric]:
         counted = {

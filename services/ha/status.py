@@ -178,7 +178,17 @@ def _node(
         answer["lag_bytes"] = None if end is None else max(0, end - status.end)
         answer["lag_ms"] = _lag_ms(node.name, own, peers, term, master)
         answer["reason"] = status.facts.get("reason") or None
+        _put_acknowledged(answer, own, term)
     return answer
+
+
+def _put_acknowledged(answer: dict[str, Any], own: Own, term: Mastership | None) -> None:
+    """Of a slave that follows this master: what it acknowledged, newer than what it says of itself
+    once per heartbeat."""
+    for link in () if term is None else term.links.values():
+        if link.peer.node == answer["node"] and link.counts is not None:
+            answer["log_end"], answer["durable_end"] = link.appended, link.counts
+            answer["lag_bytes"] = max(0, own.end - link.counts)
 
 
 def _is_in_sync(own: Own, node: str, status: StatusOk | None) -> bool:

@@ -76,6 +76,13 @@ def test_a_master_shows_its_term_and_its_slaves() -> None:
     assert {name: found.get(name) for name in expected} == expected
 
 
+def test_a_slave_shows_no_lag_of_others() -> None:
+    found = scraped({"epoch": 7, "nodes": [node("n0"), node("n1", state="master")]})
+    assert found['tidemark_ha_role{role="slave"}'] == 1
+    assert found['tidemark_ha_replica_connected{peer="n1"}'] == 1
+    assert not [name for name in found if "replica_lag" in name or "replica_acked" in name]
+
+
 def test_what_is_not_known_is_left_out() -> None:
     nothing = dict.fromkeys(("log_end", "durable_end", "confirm", "lag_bytes", "lag_ms"))
     found = scraped(
