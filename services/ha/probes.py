@@ -53,7 +53,7 @@ class Probes:
     def _answer(self, yes: bool) -> web.Response:
         positions = self.positions
         role = None if positions is None else role_name(positions.get(Slot.ROLE))
-        epoch = None if positions is None else positions.get(Slot.EPOCH)
+        epoch = None if positions is None else positions.get(Slot.EPOCH) or None
         return web.Response(
             text=json.dumps({"role": role, "epoch": epoch}) + "\n",
             status=200 if yes else 503,

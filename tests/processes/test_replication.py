@@ -80,6 +80,20 @@ def test_two_nodes_elect_a_master_and_copy_every_byte(tmp_path: Path) -> None:
         assert acks == [REPLICATED] * 100
         wait_readable(cluster, master, {f"m{number}" for number in range(100)})
         assert cluster.compare_logs() > 0
+        metric = cluster.nodes[master].metric
+        assert metric("ha", "tidemark_ha_in_sync_replicas") == 2
+        assert metric("ha", 'tidemark_ha_role{role="master"}') == 1
+        assert metric("ha", 'tidemark_ha_replica_lag_bytes{peer="n1"}') == 0
+        probes = {
+            (name, probe): cluster.nodes[name].get_json(f"{cluster.admin_url(name)}/{probe}")[0]
+            for name in cluster.names
+            for probe in ("primary", "replica", "ready", "live")
+        }
+        assert probes == {
+            **{(name, probe): 200 for name in cluster.names for probe in ("ready", "live")},
+            **{("n0", "primary"): 200, ("n0", "replica"): 503},
+            **{("n1", "primary"): 503, ("n1", "replica"): 200},
+        }
         wait_until(lambda: in_sync_by(cluster, "n1") == {"n0", "n1"}, "the slave to know the set")
         assert cluster.status("n1")["master"] == master
         status, body = send(cluster, "n1", "to the slave")
