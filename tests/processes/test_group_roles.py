@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shared.files.store_dir import Role
+from shared.state import records
+from shared.state.records import STATE_QUEUE, STATE_TOPIC, TopicConfig, TopicRecord
 from tests.support.node import Node, wait_until
 from tests.support.scripted_ha import ScriptedHa, scripted_node
+from tests.support.small_broker import HOST
+from tidemark.formats import batch
+from tidemark.formats.batch import WireMessage
 from tidemark.formats.checkpoint import NodeRole, Slot
+from tidemark.formats.runs import Run
+from tidemark.offsets import UNIT_SIZE
 
 TOPIC = "/v1/topics/orders"
 
@@ -315,3 +323,98 @@ def test_a_group_goes_on_behind_a_failover_with_a_new_generation(
     assert (status, joined["generation"] >> 32) == (200, 2)
     status, told = node.request_json("GET", "/v1/groups/billing/offsets")
     assert {"topic": "orders", "queue": 0, "offset": 1} in told["offsets"]
+
+
+@pytest.mark.parametrize("moment", ["following", "granted", "recorded", "master", "fenced"])
+def test_ha_killed_at_any_step_leaves_a_broker_that_its_next_start_goes_on_with(
+    node: Node, ha: ScriptedHa, moment: str
+) -> None:
+    serve_orders(node, ha)
+    assert send(node, "before")[0] == 200
+    if moment != "master":
+        ha.take_back()
+        wait_slave(node)
+    if moment in ("granted", "recorded", "fenced"):
+        ha.grant(2)
+    if moment in ("recorded", "fenced"):
+        wait_until(lambda: ha.get(Slot.EPOCH_RECORD_END) > 0, "the epoch record", 10)
+    if moment == "fenced":
+        ha.fence()
+    ha.die()
+    ha.start()
+    assert ha.get(Slot.SERVING_EPOCH) == 0, "byte 0 was given back"
+    wait_slave(node)
+    ha.serve(3)
+    wait_master(node)
+    assert send(node, "after")[0] == 200
+    wait_until(lambda: texts(pull(node)[1]) == ["before", "after"], "both to be shown", 10)
+
+
+def test_whoever_is_held_is_told_when_the_grant_ends(node: Node, ha: ScriptedHa) -> None:
+    serve_orders(node, ha)
+    ha.holds_confirm = True
+    path = f"{TOPIC}/queues/0/messages?offset=0&wait_ms=20000"
+    with ThreadPoolExecutor(2) as callers:
+        pulled = callers.submit(node.request_json, "GET", path)
+        sent = callers.submit(send, node, "held", timeout_ms=20_000)
+        wait_until(lambda: ha.get(Slot.FLUSHED) > ha.get(Slot.CONFIRM), "the send's bytes", 10)
+        wait_until(
+            lambda: node.metric("broker", "tidemark_broker_long_polls"), "the pull to be held", 10
+        )
+        started = time.monotonic()
+        ha.fence()
+        status, answer = sent.result(10)
+        assert (status, answer["code"]) == (504, "ack-timeout")
+        assert answer["ack"] == {"level": "disk", "copies": 1}
+        status, answer = pulled.result(10)
+        assert (status, answer["code"]) == (421, "not-master")
+        assert time.monotonic() - started < 2
+
+
+def entry(text: str) -> bytes:
+    return batch.encode([WireMessage(text.encode())])
+
+
+def state_run(body: bytes) -> Run:
+    return Run(STATE_TOPIC, STATE_QUEUE, batch.encode([WireMessage(body)]), 1, HOST, HOST, 1)
+
+
+def test_a_slave_follows_what_its_ha_copies(node: Node, ha: ScriptedHa) -> None:
+    serve_orders(node, ha)
+    ha.take_back()
+    wait_slave(node)
+    path = f"{TOPIC}/queues/0/messages?offset=0&wait_ms=20000"
+    with ThreadPoolExecutor(1) as callers:
+        held = callers.submit(node.request_json, "GET", path, headers=ANYWHERE)
+        wait_until(
+            lambda: node.metric("broker", "tidemark_broker_long_polls"), "the pull to be held", 10
+        )
+        # The state queue has, from the first term: its epoch, the topic, ...
+        made = records.encode(TopicRecord(0, TopicConfig("copied", 1, 1)))
+        status, listed = node.request_json("GET", "/v1/topics", headers=ANYWHERE)
+        assert "copied" not in [each["topic"] for each in listed["topics"]]
+        ha.copy((Run("orders", 0, entry("copied"), 1, HOST, HOST, 1), 0))
+        status, answer = held.result(10)
+        assert (status, texts(answer)) == (200, ["copied"])
+    ha.copy((state_run(made), state_records(node)))
+
+    def names() -> list[str]:
+        _, told = node.request_json("GET", "/v1/topics", headers=ANYWHERE)
+        return [each["topic"] for each in told["topics"]]
+
+    wait_until(lambda: "copied" in names(), "the topic to be known", 10)
+    ha.serve(2)
+    wait_master(node)
+    assert node.request_json("GET", "/v1/topics/copied")[0] == 200
+    status, answer = send(node, "next")
+    assert (status, answer["results"][0]["queue_offset"]) == (200, 1)
+
+
+def state_records(node: Node) -> int:
+    """How many records the state's queue has: where the next one goes."""
+    size = 0
+    directory = node.store_dir / "consumequeue" / STATE_TOPIC / str(STATE_QUEUE)
+    for path in directory.iterdir():
+        data = path.read_bytes()
+        size += sum(any(data[at : at + UNIT_SIZE]) for at in range(0, len(data), UNIT_SIZE))
+    return size

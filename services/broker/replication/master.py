@@ -14,6 +14,7 @@ Before: ``slave`` saw the grant. After: ``slave`` again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Final
@@ -30,7 +31,15 @@ from services.broker.watch import Watch
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
-from tidemark.errors import CorruptRecord, DamagedFile, DiskFull, ReadOnlyDisk, StoreError
+from tidemark.errors import (
+    CorruptRecord,
+    DamagedFile,
+    DiskFull,
+    NotServing,
+    ReadOnlyDisk,
+    StoreError,
+    SwitchingOver,
+)
 from tidemark.formats.checkpoint import BrokerState, Slot, Trouble
 
 log = logging.getLogger(__name__)
@@ -198,17 +207,17 @@ class Master:
     ) -> None:
         """Open when the group has confirmed the epoch, and close in order."""
         try:
-            if await built.opening.run(self._over) and await self._is_confirmed():
+            if await self._is_recorded(built) and await self._is_confirmed():
                 self._open()
                 opened.set()
             await self._over.wait()
-            opened.set()  # parts that never began have nothing to do but to see the end
             if stop.is_set() and self._term.stands:
                 self._shut()
                 await built.consuming.finish()
                 await self._answer_who_waits(ground)
                 await built.config_files.write_all()
         finally:
+            opened.set()  # parts that never began have nothing to do but to see the end
             self._shut()
             self._let_go(ground, built)
             self._flush_stop.set()
@@ -227,6 +236,24 @@ class Master:
             if clock.monotonic() > until:
                 return
             await self._doorbell.wait(BUSY_POLL_S)
+
+    async def _is_recorded(self, built: Built) -> bool:
+        """Append the records that open the epoch; False if the term ends before."""
+        while self._goes_on:
+            try:
+                return await built.opening.run(self._over)
+            except SwitchingOver:
+                await self._tick()  # left over from a switch before: ha takes it back
+            except NotServing:
+                if self._goes_on:
+                    raise
+        return False
+
+    async def _tick(self) -> None:
+        """Wait for a moment, or for the end."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(IDLE_POLL_S):
+                await self._over.wait()
 
     async def _is_confirmed(self) -> bool:
         """Wait until ha says so and the queues cover it; False if the term ends before."""
