@@ -192,9 +192,10 @@ class _Syncing:
                     self._changed.notify_all()
         except Exception as error:  # noqa: BLE001 - whatever it is ends the process
             self._crashed(error)
-        with self._changed:
-            self._is_over, self._is_busy = True, False
-            self._changed.notify_all()
+        finally:
+            with self._changed:
+                self._is_over, self._is_busy = True, False
+                self._changed.notify_all()
 
     def _begin(self) -> bool:
         with self._changed:

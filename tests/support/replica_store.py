@@ -25,6 +25,7 @@ MASTER: Final = StoreConfig(
     commit_log_file_size=FILE, consume_queue_file_size=200, index_slots=20, index_entries=30
 )
 SLAVE: Final = dataclasses.replace(MASTER, visible_after="confirmed")
+OTHER_BOOT: Final = (8, 10)
 ROOT: Final = Path("/slave")
 NODE: Final = Node("n0", "127.0.0.1", 1, "http://n0", "http://n0")
 SETUP: Final = Setup(
@@ -80,10 +81,12 @@ def store_of(disk: Disk, root: Path = ROOT) -> StoreDir:
     return StoreDir(disk, root, SLAVE)
 
 
-def open_replica(disk: Disk, root: Path = ROOT, setup: Setup = SETUP) -> tuple[HeldStore, Found]:
-    """Open and recover, as ha does at its start."""
-    held = HeldStore.open(store_of(disk, root), setup, StoppedClock())
-    found = held.recover(boot_id=BOOT, progress=lambda done, total: None, stopping=lambda: False)
+def open_replica(
+    disk: Disk, root: Path = ROOT, *, boot: tuple[int, int] = BOOT
+) -> tuple[HeldStore, Found]:
+    """Open and recover, as ha does at its start. boot: another one after a power cut."""
+    held = HeldStore.open(store_of(disk, root), SETUP, StoppedClock())
+    found = held.recover(boot_id=boot, progress=lambda done, total: None, stopping=lambda: False)
     assert found is not None
     return held, found
 
