@@ -135,6 +135,7 @@ class Broker:
             machine.release_lock(0, self.process)
             return
         self._say_that(f"takes byte 0 for epoch {epoch}")
+        machine.begin_appending(self.process, epoch)
         yield -machine.disk_delay_us()
         end = self._flushed = machine.volume.recover()
         self._epoch = epoch
@@ -156,6 +157,8 @@ class Broker:
         page.publish(Slot.EPOCH_RECORD_END, opening.end)
         yield 0
         self._ring("ha")
+        if self._flusher is not None:
+            self._flusher.wake()
         yield from self._serve(epoch, opening.end)
         yield from self._leave()
 
@@ -264,6 +267,7 @@ class Broker:
         yield 0
         page.publish(Slot.SERVING_EPOCH, 0)
         yield 0
+        machine.end_appending()
         machine.release_lock(0, self.process)
         self._say_that("gives byte 0 back")
         yield 0
@@ -285,7 +289,7 @@ class Broker:
                 self._ring("ha")
                 yield 0
             else:
-                yield 5_000
+                yield POLL_US
 
     def _ask(self, epoch: int, question: Callable[[Term], T]) -> Generator[int, None, T]:
         """Ask the page, one access at a time."""

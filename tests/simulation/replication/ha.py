@@ -74,6 +74,8 @@ class Ha:
         """The code with which it ended itself."""
         self.replies: dict[int, do.Reply] = {}
         self._inbox: deque[Event] = deque()
+        self._terms: set[int] = set()
+        """Epochs of the term before and after the event whose effects are being carried out."""
         self._rung = True
         self._main: Actor | None = None
 
@@ -179,7 +181,10 @@ class Ha:
         )
 
     def _handle(self, replica: Replica, event: Event) -> Steps:
+        before = replica.leadership.term
         effects = replica.handle(event, self.machine.clock.now_ms())
+        after = replica.leadership.term
+        self._terms = {int(term.epoch) for term in (before, after) if term is not None}
         if self._say is not None:
             self._say_event(event)
         for effect in effects:
@@ -232,11 +237,21 @@ class Ha:
 
     def _publish(self, slot: Slot, value: int) -> None:
         if slot is Slot.CONFIRM:
+            self._must_be_of_the_epoch_that_is_appended()
             self._history.confirm_moved(self.machine, value)
         if slot is Slot.ROLE and value in (NodeRole.HALTED, NodeRole.RESYNC):
             confirm = self.machine.page.get(Slot.CONFIRM)
             self._history.needs_help(self.machine, NodeRole(value), confirm)
         self.machine.page.publish(slot, value)
+
+    def _must_be_of_the_epoch_that_is_appended(self) -> None:
+        """Senders of another epoch would take the confirm offset for theirs."""
+        appending = self.machine.appending_epoch
+        if appending is not None and appending not in self._terms:
+            raise Violation(
+                f"{self.node} publishes a confirm offset as the master of {self._terms or 'none'}, "
+                f"and its broker still appends under epoch {appending}"
+            )
 
     def _grant(self, effect: do.Grant) -> Steps:
         assert self.replica is not None

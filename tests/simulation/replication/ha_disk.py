@@ -180,6 +180,7 @@ class HaDisk:
             detail = f"bytes at {effect.offset}, the log ends at {volume.end}"
             self._report(CopyFault("corrupt-record", detail, volume.end))
             return
+        must_have_the_log(self._machine, "copies into it")
         self._half += effect.data
         whole = records.whole_size(self._half)
         volume.append(self._half[:whole])
@@ -243,6 +244,15 @@ class HaDisk:
         self._report(Done(effect.token, volume.end, volume.durable, volume.incarnation))
 
 
+def must_have_the_log(machine: Machine, what: str) -> None:
+    """Raise Violation if a broker has it: only the holder of byte 0 writes to the log."""
+    if machine.appending_epoch is not None:
+        raise Violation(
+            f"the broker of {machine.name} has the log for epoch {machine.appending_epoch}, and "
+            f"ha {what}"
+        )
+
+
 def cut(machine: Machine, history: History, effect: Cut) -> Steps:
     """Intent, zeros, table, intent gone: a start that finds the intent begins behind the first."""
     volume = machine.volume
@@ -257,6 +267,7 @@ def cut(machine: Machine, history: History, effect: Cut) -> Steps:
 def finish_cut(machine: Machine, history: History, effect: Cut) -> Steps:
     """The steps of a cut that a start repeats."""
     volume = machine.volume
+    must_have_the_log(machine, "cuts it")
     volume.cut(effect.point)
     history.check_own_confirm(machine)
     history.check_members(f"when {machine.name} cut at {effect.point}")

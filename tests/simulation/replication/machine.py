@@ -25,10 +25,26 @@ class Machine:
         """The present start of each service."""
         self.boot = self._new_boot()
         self._locks: dict[int, Process] = {}
+        self._appending: tuple[Process, int] | None = None
 
     def _new_boot(self) -> tuple[int, int]:
         bits = self.timeline.random.getrandbits
         return bits(63) | 1, bits(63)
+
+    def begin_appending(self, process: Process, epoch: int) -> None:
+        """A start of the broker has byte 0, and uses it."""
+        self._appending = process, epoch
+
+    def end_appending(self) -> None:
+        """It has put everything of its term into the log."""
+        self._appending = None
+
+    @property
+    def appending_epoch(self) -> int | None:
+        """The epoch under which a living broker appends; None: none does."""
+        if self._appending is None or not self._appending[0].alive:
+            return None
+        return self._appending[1]
 
     def take_lock(self, byte: int, process: Process) -> bool:
         """Lock one byte of the lock file; False if a living process has it."""

@@ -50,6 +50,7 @@ class Fault(Enum):
     NEW_VOLUME = "a node gets an empty disk"
     DELETE_LEASE = "somebody deletes the lease object"
     CLOCK = "a boot-time clock leaps ahead"
+    HASTY = "a node takes the lease to have run out, whatever its clock says"
 
 
 USUAL: Final = (
@@ -101,6 +102,7 @@ RARE: Final = (
     Fault.NEW_VOLUME,
     Fault.DELETE_LEASE,
     Fault.CLOCK,
+    Fault.HASTY,
 )
 
 
@@ -139,7 +141,7 @@ def draw_plan(random: Random) -> Plan:
     usual = USUAL if random.random() < 0.6 else SEVERE
     faults = [fault for fault in usual if random.random() < 0.35]
     faults += [
-        fault for fault in RARE if random.random() < (0.25 if fault is Fault.CLOCK else 0.12)
+        fault for fault in RARE if random.random() < (0.25 if fault is Fault.HASTY else 0.12)
     ]
     return Plan(
         nodes=nodes,

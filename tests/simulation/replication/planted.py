@@ -132,11 +132,11 @@ def candidate_goes_on_acknowledging() -> Planting:
             leave(self, reason)
 
     def settled(self: Campaign, done: Done) -> None:
-        self.__dict__["end"] = done.end
+        self.__dict__["fixed_end"] = done.end
         settle(self, done)
 
     def written(self: Campaign, answer: Settled) -> None:
-        self._own.end = self.__dict__["end"]
+        self._own.end = self.__dict__["fixed_end"]
         write(self, answer)
 
     with (
@@ -304,17 +304,7 @@ def old_version_read_as_not_applied() -> Planting:
             return self._settle(applied=False)
         return settle(self, found, now_ms)
 
-    def answered(self: LeaseSession, event: Any, now_ms: int) -> Any:
-        answer = take(self, event, now_ms)
-        if event.outcome.value == "unknown" and self._write is not None:
-            self._write.refused = True  # read before the write is repeated
-        return answer
-
-    take = LeaseSession.answered
-    with (
-        patch.object(LeaseSession, "_settle_by", hasty),
-        patch.object(LeaseSession, "answered", answered),
-    ):
+    with patch.object(LeaseSession, "_settle_by", hasty):
         yield
 
 

@@ -288,6 +288,8 @@ class World:
             case Fault.DELETE_LEASE:
                 if self.lease.stored is not None and not self.history.deleted:
                     self.lease.delete()
+            case Fault.HASTY:
+                self._make_hasty(random.choice(list(self.machines.values())))
             case Fault.CLOCK:
                 self.history.clocks_lie = True
                 machine.clock.jump(random.choice((300, 2_000, 100_000)))
@@ -305,6 +307,15 @@ class World:
                 fault = random.choice((Fault.POWER, Fault.POWER, Fault.ISOLATE))
                 delay_us = random.randint(0, random.choice((200, 3_000, 30_000)))
                 self.timeline.after(delay_us, lambda: self._strike(fault, machine))
+
+    def _make_hasty(self, machine: Machine) -> None:
+        """No clock can be so wrong; but nothing except stale reads may depend on clocks."""
+        service = self.services.get((machine.name, "ha"))
+        if isinstance(service, Ha) and service.replica is not None:
+            self.history.clocks_lie = True
+            session = service.replica.session
+            session.__dict__["unchanged_ms"] = lambda now_ms: 10 * TIMES.lease_ms
+            self.timeline.after(500_000, lambda: session.__dict__.pop("unchanged_ms", None))
 
     def _cut_off_changed(self, before: Lease, wanted: Lease) -> None:
         """The members that a change adds or removes lose their links to the master."""

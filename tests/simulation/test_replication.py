@@ -1,0 +1,35 @@
+"""Seeded histories of a group: crashes, cuts, delays, pauses, clocks; what must hold, holds.
+
+``make simulation-group`` runs ten thousand seeds (TIDEMARK_GROUP_SEEDS), ``make test`` some
+hundreds. What a seed goes through is in ``replication.plan``, what must hold in
+``replication.history``; ``make sim SEED=n`` plays one again.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.simulation.replication.run import Outcome, run_seed
+
+SEEDS = int(os.environ.get("TIDEMARK_GROUP_SEEDS", "500"))
+FIRST_SEED = int(os.environ.get("TIDEMARK_GROUP_FIRST_SEED", "0"))
+CHUNK = max(25, SEEDS // 40)
+
+
+@pytest.mark.timeout(120 + 2 * CHUNK)
+@pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEEDS, CHUNK))
+def test_no_fault_takes_what_was_confirmed(first: int) -> None:
+    outcomes = [run_seed(seed) for seed in range(first, min(first + CHUNK, FIRST_SEED + SEEDS))]
+    total = Outcome(*(sum(column) for column in zip(*outcomes, strict=True)))
+    print(f"seeds {first} to {first + len(outcomes) - 1}: {total}")
+    # A world that quietly stopped doing anything would pass, too.
+    assert total.epochs > 2 * len(outcomes)
+    assert total.faults > 10 * len(outcomes)
+    assert total.acked > 10 * len(outcomes)
+    assert total.read > 50 * len(outcomes)
+
+
+def test_a_seed_is_the_same_history_every_time() -> None:
+    assert run_seed(7) == run_seed(7)

@@ -1,0 +1,36 @@
+"""The simulation finds what it is for: each planted mistake, within a thousand seeds."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+from tests.simulation.replication.planted import FAULTS
+from tests.simulation.replication.run import SeedFailed, run_seed
+
+SEEDS_MAX = 1000
+
+
+def first_failure(fault: str) -> tuple[int, str] | None:
+    """A seed that the planted fault fails, and how; the one that is known is tried first."""
+    planted = FAULTS[fault]
+    with planted.plant():
+        for seed in itertools.chain((planted.seed,), range(SEEDS_MAX)):
+            try:
+                run_seed(seed, fault)
+            except SeedFailed as error:
+                return seed, str(error)
+    return None
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("fault", sorted(FAULTS))
+def test_a_planted_fault_is_found(fault: str) -> None:
+    found = first_failure(fault)
+    assert found is not None, f"{fault} was not found within {SEEDS_MAX} seeds"
+    seed, failure = found
+    print(f"{fault} is found by seed {seed}:\n{failure}")
+    assert re.search(FAULTS[fault].symptom, failure), f"seed {seed} fails otherwise: {failure}"
+    run_seed(seed)  # the same history without the mistake is in order
