@@ -1,0 +1,162 @@
+"""Guards of what operators order, and the lease that takes the place of a lost one."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.ha.events import Command, LeaseAnswered, LeaseOutcome, Sensed
+from services.ha.failover import Happening
+from services.ha.lease.value import Holder, Lease, Member, Stored
+from services.ha.orders import (
+    UNHEARD_EPOCHS,
+    Refused,
+    estimate,
+    guard_failover,
+    recreated,
+    set_paused,
+    without_member,
+)
+from services.ha.own import Own
+from services.ha.peers import Peers
+from shared.cluster.time_rules import LOCAL
+from tests.unit.ha.test_campaign import A, B, C, lease, replica
+from tests.unit.ha.test_founding import tell, told
+
+
+def serving() -> tuple[Own, Peers]:
+    """Node b, a follower with a broker, that has read the lease long ago."""
+    own = replica()
+    own.happen(Happening.RECOVERED)
+    own.sensed = Sensed(1, 0, 0, 0, 0, 0)
+    own.session.read(0)
+    own.session.answered(LeaseAnswered(1, LeaseOutcome.FOUND, Stored(lease(), "1", "u")), 0)
+    own.now_ms = LOCAL.lease_ms
+    return own, Peers(own)
+
+
+def order(name: str, **arguments: str) -> Command:
+    return Command(1, name, arguments)
+
+
+def test_the_loss_is_what_others_know_to_be_confirmed_and_this_one_lacks() -> None:
+    own, peers = serving()
+    assert estimate(own, peers).body["estimated_loss_bytes"] == 0
+    tell(peers, told("c")._replace(confirm=own.end + 70))
+    loss = estimate(own, peers).body
+    assert loss["estimated_loss_bytes"] == 70
+    assert loss["known_from"] == ["b", "c"]
+    assert loss["loss_reason"].startswith("a does not answer")
+
+
+def test_a_dry_run_needs_no_name() -> None:
+    own, peers = serving()
+    guard_failover(own, peers, order("failover", to="b", dry_run="true"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"to": "c"}, "the order is for c"),
+        ({"group": "g1", "old_master_stopped": "true"}, "the group's name is not 'g1'"),
+        ({"group": "g0"}, "nobody has said that the old master is stopped"),
+    ],
+)
+def test_an_unclean_failover_has_guards(arguments: dict[str, str], reason: str) -> None:
+    own, peers = serving()
+    with pytest.raises(Refused, match=reason):
+        guard_failover(own, peers, order("failover", **arguments))
+
+
+def test_an_unclean_failover_waits_for_the_lease_to_run_out() -> None:
+    own, peers = serving()
+    meant = order("failover", to="b", group="g0", old_master_stopped="true")
+    guard_failover(own, peers, meant)
+    own.now_ms -= 1
+    with pytest.raises(Refused, match="has not run out"):
+        guard_failover(own, peers, meant)
+
+
+def test_pausing_changes_nothing_else() -> None:
+    assert set_paused(True)(lease()) == lease(paused=True)
+
+
+def test_a_member_is_removed_by_the_master_alone_and_never_the_master() -> None:
+    own, _ = serving()
+    with pytest.raises(Refused, match="not the master any more"):
+        without_member(own, "c")(lease())
+    mine = lease(own.holder)
+    changed = without_member(own, "c")(mine)
+    assert (changed.in_sync, changed.in_sync_version) == ((A, B), 8)
+    with pytest.raises(Refused, match="is the master"):
+        without_member(own, "b")(mine)
+    with pytest.raises(Refused, match="not in the in-sync set"):
+        without_member(own, "x")(mine)
+    with pytest.raises(Refused, match="2 members would remain"):
+        without_member(own, "c")(mine._replace(min_in_sync=3))
+
+
+def lost() -> tuple[Own, Peers]:
+    own, peers = serving()
+    own.session.read(own.now_ms)
+    own.session.answered(LeaseAnswered(2, LeaseOutcome.ABSENT), own.now_ms)
+    own.known_in_sync = (A, B)
+    tell(
+        peers,
+        told("a")._replace(promised=9, data_epoch=4, end=900, incarnation=A.incarnation),
+        told("c")._replace(seen_epoch=5, in_sync_version=12, incarnation=C.incarnation),
+    )
+    return own, peers
+
+
+def made(own: Own, peers: Peers, **arguments: str) -> Lease:
+    return recreated(own, peers, 4, order("recreate-lease", **arguments))
+
+
+def test_a_lost_lease_is_made_above_all_that_anybody_knows() -> None:
+    own, peers = lost()
+    new = made(own, peers)
+    assert (new.holder, new.epoch, new.in_sync_version) == (None, 10, 13)
+    assert new.in_sync == (A, B)
+    assert new.handover_to == "a"  # it has most of the log
+
+
+def test_a_set_that_was_seen_later_counts_more() -> None:
+    own, peers = lost()
+    newer = told("c")._replace(seen_epoch=6, in_sync_version=13, in_sync=(B, C), data_epoch=5)
+    tell(peers, told("a"), newer._replace(incarnation=C.incarnation))
+    assert made(own, peers).in_sync == (B, C)
+
+
+def test_a_silent_node_must_be_declared_and_costs_a_thousand_epochs() -> None:
+    own, peers = lost()
+    peers.close(1, "cut")
+    with pytest.raises(Refused, match="a does not answer"):
+        made(own, peers)
+    # What the silent one has promised is not known: far above is above that, too.
+    assert made(own, peers, stopped="a").epoch > UNHEARD_EPOCHS
+
+
+def test_the_operator_may_name_the_set_by_nodes_that_answer() -> None:
+    own, peers = lost()
+    assert made(own, peers, in_sync="b,c").in_sync == (B, C)
+    peers.close(2, "cut")
+    with pytest.raises(Refused, match="its volume is not known"):
+        made(own, peers, in_sync="b,c", stopped="c")
+
+
+def test_a_lease_that_is_there_is_not_made_again() -> None:
+    own, peers = serving()
+    with pytest.raises(Refused, match="there is a lease"):
+        made(own, peers)
+
+
+def test_no_lease_is_made_for_members_that_are_all_gone() -> None:
+    own, peers = lost()
+    own.known_in_sync = (Member("a", "7" * 32),)
+    with pytest.raises(Refused, match="no member of the in-sync set answers"):
+        made(own, peers)
+
+
+def test_nobody_else_is_asked_to_take_what_a_holder_keeps() -> None:
+    own, peers = lost()
+    assert made(own, peers).holder != Holder("a", "1" * 32, "9" * 16)
