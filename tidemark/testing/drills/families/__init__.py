@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidemark.testing.drills.families import (
+    consumers,
     crashes,
     disks,
     intruders,
@@ -19,6 +20,7 @@ from tidemark.testing.drills.families import (
 from tidemark.testing.drills.stage import REGISTERED, Drill
 
 FAMILIES = (
+    consumers,
     crashes,
     disks,
     intruders,
