@@ -13,6 +13,7 @@ from tidemark.testing.drills.stage import Needs, Stage, drill
 WITH_API: Final = Needs(nodes=3, cuts=True, lease="kubernetes")
 WITH_API_ALONE: Final = Needs(nodes=3, cuts=True, lease="kubernetes", fresh=True)
 NOBODY_S: Final = 8.0
+ORDER_S: Final = 15.0
 DOWN_S: Final = 12.0
 FAULTY_S: Final = 12.0
 STRANGER: Final = f"n9/{'9' * 32}/{'9' * 16}"
@@ -305,8 +306,15 @@ async def _recreate(stage: Stage) -> None:
     """Order a new lease, and wait for a master."""
     name = stage.group.names[0]
     epoch = stage.epoch
-    status, answer = await stage.group.command(name, "recreate-lease", dry_run="false")
-    stage.check(status == 200, f"recreate-lease was answered {status} {answer}")
+    deadline = time.monotonic() + ORDER_S
+    while True:
+        status, answer = await stage.group.command(name, "recreate-lease", dry_run="false")
+        if status == 200:
+            break
+        # All nodes have to answer, and one may just have come back.
+        late = time.monotonic() > deadline
+        stage.check(not late, f"recreate-lease was answered {status} {answer}")
+        await asyncio.sleep(0.5)
     await stage.acked_again(30)
     stage.check(stage.epoch > epoch, f"the new lease has epoch {stage.epoch}, the old {epoch}")
     stage.note(f"recreate-lease: {answer}; {await stage.master()} leads")
