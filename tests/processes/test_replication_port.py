@@ -58,8 +58,9 @@ class Port:
         with contextlib.suppress(OSError):
             await writer.wait_closed()
 
-    async def speak(self, name: str, *said: Frame) -> list[Frame]:
-        """Prove to be ``name``, say frames, and return what is answered until the link ends."""
+    async def speak(self, name: str, *said: Frame, patience_s: float = 1.5) -> list[Frame]:
+        """Prove to be ``name``, say frames, and return what is answered until the link ends or
+        patience does."""
         secret = self.cluster.secret_path.read_bytes()
         size = int(str(SMALL_STORE["commit_log_file_size"]))
         proof = Connecting(
@@ -79,7 +80,7 @@ class Port:
 
         proved = False
         with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(1.5):
+            async with asyncio.timeout(patience_s):
                 while data := await reader.read(65_536):
                     for frame in decoder.feed(data):
                         if proved:
@@ -199,4 +200,33 @@ async def test_bytes_of_an_epoch_that_is_over_are_answered_by_the_one_that_is_pr
     heard = await Port(cluster, "n1").speak("n0", old)
     assert payloads.parse(heard[0]) == payloads.Fenced(2)
     assert cluster.slot("n1", Slot.WRITTEN) - written < 20_000
+    cluster.compare_logs()
+
+
+@pytest.mark.timeout(2 * SECONDS + 120)
+async def test_nonsense_of_a_peer_that_knows_the_secret_ends_nothing_but_its_links(
+    cluster: Cluster,
+) -> None:
+    """Whole frames that say what no node says, in the epoch that is: a node with a bug."""
+    print(f"seed {SEED}")
+    rng, epoch, said = random.Random(SEED), cluster.epoch(), 0
+    ports = {name: Port(cluster, name) for name in cluster.names}
+    others = {"n0": "n1", "n1": "n0"}
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        name = rng.choice(cluster.names)
+        frames = [payloads.frame(epoch, ha_fuzz.payload(rng)) for _ in range(rng.randint(1, 8))]
+        if rng.random() < 0.3:
+            frames.insert(0, hello(cluster, others[name]))
+        await ports[name].speak(others[name], *frames, patience_s=0.05)
+        said += len(frames)
+    print(f"{said} frames")
+    for name, node in cluster.nodes.items():
+        assert node.is_alive("ha"), f"ha of {name} ended"
+        assert "Traceback" not in node.log_text("ha")
+    cluster.wait_master()
+    cluster.wait_in_sync()
+    assert (
+        await asyncio.to_thread(send_acked, cluster, cluster.wait_master(), "after") == REPLICATED
+    )
     cluster.compare_logs()
