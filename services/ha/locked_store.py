@@ -104,7 +104,8 @@ class LockedStore:
     def recover_log(self, progress: Progress, stopping: Callable[[], bool]) -> Recovered:
         """Find the log's end; all of it is on disk then. Byte 0 is held. Blocks.
 
-        Raises CorruptRecord, StrayFile, WrongFileSize, DiskFull, ReadOnlyDisk, Stopping.
+        Raises CorruptRecord, StrayFile, WrongFileSize, DamagedFile (ha/confirm: nothing says what
+        may be cut), DiskFull, ReadOnlyDisk, Stopping.
         """
 
         def report(done: int, total: int) -> None:
@@ -119,6 +120,7 @@ class LockedStore:
             boot_id=self.boot_id,
             now=self._clock.wall_ms(),
             progress=report,
+            confirm=self.files.confirm(),
         )
         if recovered.read_only is not None:
             raise recovered.read_only

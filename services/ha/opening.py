@@ -108,7 +108,7 @@ class HeldStore(LockedStore):
             confirm=confirm,
             initialised=promise is not None,
             holds_records=end > first_offset,
-            halted="; ".join(faults) or None,
+            halted="; ".join(dict.fromkeys(faults)) or None,
         )
 
     def _fault(

@@ -88,16 +88,18 @@ def recover(
     boot_id: tuple[int, int],
     now: int,
     progress: Progress = lambda done, total: None,
+    confirm: int = 0,
 ) -> Recovered:
     """Bring the log into a state that can be appended to; say where it ends.
 
-    boot_id: (high, low) of this boot. now: wall clock in ms. progress: called with (bytes done,
+    boot_id: (high, low) of this boot. now: wall clock in ms. confirm: what ha knows to be confirmed
+    even if the page is lost. progress: called with (bytes done,
     bytes in all) at least every 64 MiB, and with zeros while queues are looked at; what it raises
     ends the recovery. Raises CorruptRecord with nothing cut or written, StrayFile, WrongFileSize.
     """
     files = LogFiles(store.disk, store.commit_log_dir, store.config.commit_log_file_size)
     try:
-        return _Recovery(store, positions, files, boot_id, now).run(progress)
+        return _Recovery(store, positions, files, boot_id, now, confirm).run(progress)
     finally:
         files.close()
 
@@ -112,7 +114,9 @@ class _Recovery:
         files: LogFiles,
         boot_id: tuple[int, int],
         now: int,
+        confirm: int,
     ) -> None:
+        self.confirm = confirm
         self.store = store
         self.positions = positions
         self.files = files
@@ -313,7 +317,9 @@ class _Recovery:
             flushed=self.flushed,
             written_same_boot=self._written_same_boot(),
             queue_end=max(0, queues_end) if self._units_are_marks(walked) else 0,
-            confirm=self.positions.get(Slot.CONFIRM) if self.region_is_ours else 0,
+            confirm=max(
+                self.confirm, self.positions.get(Slot.CONFIRM) if self.region_is_ours else 0
+            ),
         )
 
     def _written_same_boot(self) -> int:

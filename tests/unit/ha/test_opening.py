@@ -22,6 +22,7 @@ from tests.support.replica_store import (
     SETUP,
     MasterLog,
     StoppedClock,
+    log_of,
     open_replica,
     store_of,
 )
@@ -218,11 +219,17 @@ def test_a_table_that_contradicts_the_log_halts(table: tuple[EpochStart, ...]) -
 def test_a_log_that_ends_below_what_was_confirmed_halts() -> None:
     disk = SimDisk(1)
     held = slave(disk)
+    held.positions.publish(Slot.DISPATCHED_DURABLE, LOG.end + 100)
+    held.close()
+    held, found = open_replica(disk)
+    assert found.halted is not None
+    assert f"ends at {LOG.end}, below {LOG.end + 100}" in found.halted
+    held.positions.publish(Slot.DISPATCHED_DURABLE, 0)
     held.files.write_confirm(LOG.end + 100)
     held.close()
     _, found = open_replica(disk)
     assert found.halted is not None
-    assert f"ends at {LOG.end}, below {LOG.end + 100}" in found.halted
+    assert f"the confirm offset is {LOG.end + 100}" in found.halted
 
 
 def test_a_flipped_bit_in_what_was_confirmed_halts_and_nothing_is_cut() -> None:
@@ -241,6 +248,22 @@ def test_a_flipped_bit_in_what_was_confirmed_halts_and_nothing_is_cut() -> None:
     assert str(at) in found.halted
     assert held.is_halted
     assert is_incarnation(found.incarnation)
+
+
+def test_below_what_was_confirmed_nothing_is_cut_even_if_the_page_is_lost() -> None:
+    disk = SimDisk(1)
+    held = slave(disk)
+    held.files.write_confirm(LOG.borders[40])
+    held.close()
+    at = LOG.borders[31]
+    disk.flip_bit(ROOT / "commitlog" / f"{at - at % FILE:020}", 8 * (at % FILE + 50))
+    disk.remove_tree(ROOT / "checkpoint")
+    damaged = log_of(disk, LOG.end)
+    _, found = open_replica(disk)
+    assert found.halted is not None
+    assert found.halted.startswith("corrupt-record")
+    assert log_of(disk, LOG.end) == damaged
+    assert not disk.list_directory(ROOT / "cut")
 
 
 def test_a_stray_file_halts_by_name() -> None:
