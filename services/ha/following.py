@@ -67,8 +67,8 @@ class Following:
             return
         self.leave(f"epoch {epoch} is {node}'s")
         self.master = master
-        self._promises.promise(epoch)
         self._peers.hurry(node)
+        self._promises.promise(epoch, self.tick)
 
     def leave(self, reason: str) -> None:
         """Stop following whoever is followed: no ack leaves after this."""

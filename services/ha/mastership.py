@@ -29,7 +29,7 @@ from services.ha.in_sync import InSync
 from services.ha.lease.session import Settled
 from services.ha.lease.value import Lease, Member
 from services.ha.master_protocol import MasterLink, MasterLog
-from services.ha.own import Own, with_entry
+from services.ha.own import Own, with_entry, without_gone
 from services.ha.payloads import Ack, Hello, Promise, PromiseOk, PromisePurpose
 from services.ha.peers import Incoming, Peers
 from services.ha.promises import Promises
@@ -288,7 +288,7 @@ class Mastership:
         # Bytes from before the group had epochs belong to its first one.
         start = self.start if own.table else own.first_offset
         entry = EpochStart(Epoch(self.epoch), PhysicalOffset(start))
-        table = with_entry(own.table, entry)
+        table = with_entry(without_gone(own.table, own.first_offset), entry)
         own.out.ask(
             lambda token: PersistTable(token, table), lambda _: self._entered(table), own.no_room
         )

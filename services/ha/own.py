@@ -26,6 +26,8 @@ ENDING: Final = frozenset({"disk-full", "flush-failed", "read-only-disk", "write
 """Codes of writes after which nothing that this process has open can be trusted to be written."""
 
 
+TABLE_LONG: Final = 1000
+"""Epochs; as many as a HELLO tells."""
 NO_ROOM_PAUSES: Final = 3
 """A replica that could not write its marks does not campaign for so many lease times."""
 NO_ROOM: Final = frozenset({"disk-full", "read-only-disk"})
@@ -271,3 +273,11 @@ def with_entry(table: tuple[EpochStart, ...], entry: EpochStart) -> tuple[EpochS
     """
     kept = tuple(old for old in table if old.start < entry.start)
     return (*kept, entry)
+
+
+def without_gone(table: tuple[EpochStart, ...], first_offset: int) -> tuple[EpochStart, ...]:
+    """A long table without the oldest epochs, whose bytes are gone: nobody could go on from them."""
+    gone = 0
+    while len(table) - gone >= TABLE_LONG and table[gone + 1].start <= first_offset:
+        gone += 1
+    return table[gone:]

@@ -141,10 +141,12 @@ class Peers:
         return self._outgoing.get(link)
 
     def hurry(self, node: str) -> None:
-        """Connect at the next turn: there is something to be said to it."""
+        """Connect without a pause: there is something to be said to it."""
         peer = self.by_node.get(node)
         if peer is not None:
             peer.retry_ms, peer.pause_ms = 0, RECONNECT_MS
+            if peer.link is None:
+                self._connect(peer)
 
     def send(self, link: int, epoch: int, payload: Payload) -> None:
         """Say something over a connection."""

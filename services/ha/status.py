@@ -10,7 +10,7 @@ from typing import Any
 
 from services.ha.failover import State
 from services.ha.mastership import Mastership
-from services.ha.own import Own
+from services.ha.own import TABLE_LONG, Own
 from services.ha.payloads import StatusOk
 from services.ha.peers import Peers
 from shared.cluster.nodes import Node
@@ -91,7 +91,9 @@ def cluster_status(own: Own, peers: Peers, term: Mastership | None) -> dict[str,
         "paused": None if lease is None else lease.paused,
         "lease": _lease(own, term),
         "nodes": [_node(node, own, peers, term, master, end) for node in own.setup.nodes],
-        "history": [{"epoch": entry.epoch, "start": entry.start} for entry in own.table],
+        "history": [
+            {"epoch": entry.epoch, "start": entry.start} for entry in own.table[-TABLE_LONG:]
+        ],
         "alarms": [{"code": code, "detail": detail} for code, detail in own.alarms.items()],
     }
     if reason is not None:
