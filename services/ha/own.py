@@ -276,7 +276,7 @@ def with_entry(table: tuple[EpochStart, ...], entry: EpochStart) -> tuple[EpochS
 
 
 def without_gone(table: tuple[EpochStart, ...], first_offset: int) -> tuple[EpochStart, ...]:
-    """A long table without the oldest epochs, whose bytes are gone: nobody could go on from them."""
+    """A long table without its oldest epochs, whose bytes are gone: nobody goes on from them."""
     gone = 0
     while len(table) - gone >= TABLE_LONG and table[gone + 1].start <= first_offset:
         gone += 1
