@@ -13,6 +13,7 @@ import click
 
 from tidemark.cli.cluster_calls import ClusterCalls, node_of
 from tidemark.cli.output import (
+    addresses,
     as_json,
     expected_errors,
     output_option,
@@ -42,7 +43,7 @@ def cluster() -> None:
 @expected_errors
 def status(url: str) -> None:
     """Show every node's role, how far it is, and why it is not in sync."""
-    view = run(ClusterCalls(url).view())
+    view = run(ClusterCalls(addresses(url)).view())
     if as_json():
         print_facts(view)
         return
@@ -54,20 +55,44 @@ def status(url: str) -> None:
 def _group_facts(view: Mapping[str, Any]) -> dict[str, object]:
     lease = view.get("lease") or {}
     left_ms = lease.get("deadline_in_ms")
-    return {
+    # Only what is known: a node whose ha does not answer knows next to nothing.
+    facts: dict[str, object] = {
         "cluster": f"{view['cluster']} / {view['group']}",
-        "epoch": view["epoch"],
+        "epoch": view.get("epoch"),
         "master": view["master"] or f"none: {view.get('reason') or 'not known why'}",
-        "in_sync": [node["node"] for node in view["nodes"] if node["in_sync"]],
-        "min_in_sync": view["min_in_sync"],
-        "paused": view["paused"],
+        "in_sync": [node["node"] for node in view["nodes"] if node.get("in_sync")] or None,
+        "min_in_sync": view.get("min_in_sync"),
+        "automatic_failover": _automatic(view),
+        "if_the_master_is_lost": _successor(view),
         "lease_holder": lease.get("holder"),
         "master_may_answer_for": None if left_ms is None else shown_about(left_ms / 1000),
     }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _automatic(view: Mapping[str, Any]) -> str | None:
+    paused = view.get("paused")
+    if paused is None:
+        return None
+    return "paused: nobody takes over until `tidemark cluster resume`" if paused else "on"
+
+
+def _successor(view: Mapping[str, Any]) -> str | None:
+    """What losing the master now would cost: only members of the set may take over."""
+    if view["master"] is None or view.get("min_in_sync") is None:
+        return None
+    others = [
+        node["node"]
+        for node in view["nodes"]
+        if node.get("in_sync") and node["node"] != view["master"]
+    ]
+    if not others:
+        return "no other node is in sync: the group stands still until the master is back"
+    return f"{' or '.join(others)} takes over, and has all that was acknowledged as replicated"
 
 
 def _node_row(node: Mapping[str, Any]) -> dict[str, object]:
-    lag_ms = node["lag_ms"]
+    lag_ms = node.get("lag_ms")
     return {**node, "lag": None if lag_ms is None else f"{lag_ms} ms"}
 
 
@@ -77,13 +102,18 @@ def _node_row(node: Mapping[str, Any]) -> dict[str, object]:
 @expected_errors
 def history(url: str) -> None:
     """List the epochs: who was master, and from which byte of the log on."""
-    rows = run(ClusterCalls(url).view())["history"]
+    rows = run(ClusterCalls(addresses(url)).view()).get("history", [])
     if not as_json():
         rows = [
             {**row, "at": None if row.get("at_ms") is None else shown_time(row["at_ms"])}
             for row in rows
         ]
-    print_rows(rows, HISTORY_COLUMNS)
+    columns = [
+        column
+        for column in HISTORY_COLUMNS
+        if column in ("epoch", "start") or any(row.get(column) is not None for row in rows)
+    ]
+    print_rows(rows, columns)
 
 
 @cluster.command()
@@ -93,7 +123,7 @@ def history(url: str) -> None:
 @expected_errors
 def switchover(to: str | None, url: str) -> None:
     """Make another in-sync node the master; sends wait for about a second, nothing is lost."""
-    print_facts(run(ClusterCalls(url).at_master("switchover", {"to": to} if to else {})))
+    print_facts(run(ClusterCalls(addresses(url)).at_master("switchover", {"to": to} if to else {})))
 
 
 @cluster.command()
@@ -110,7 +140,7 @@ def switchover(to: str | None, url: str) -> None:
 @expected_errors
 def failover(to: str, old_master_stopped: bool, group: str | None, dry_run: bool, url: str) -> None:
     """Make a node master that is not in sync: what it lacks is LOST. The last resort."""
-    calls = ClusterCalls(url)
+    calls = ClusterCalls(addresses(url))
     estimate = run(calls.at(to, "failover", {"to": to, "dry_run": True}))
     say(_loss(to, estimate))
     if dry_run:
@@ -141,7 +171,7 @@ def _loss(to: str, estimate: Mapping[str, Any]) -> str:
 @expected_errors
 def pause(url: str) -> None:
     """No automatic failover until `resume`: for work on the nodes or the network."""
-    print_facts(run(ClusterCalls(url).at_master("pause", {}, or_any=True)))
+    print_facts(run(ClusterCalls(addresses(url)).at_master("pause", {}, or_any=True)))
 
 
 @cluster.command()
@@ -150,7 +180,7 @@ def pause(url: str) -> None:
 @expected_errors
 def resume(url: str) -> None:
     """Automatic failover again."""
-    print_facts(run(ClusterCalls(url).at_master("resume", {}, or_any=True)))
+    print_facts(run(ClusterCalls(addresses(url)).at_master("resume", {}, or_any=True)))
 
 
 @cluster.command("remove-member")
@@ -160,7 +190,7 @@ def resume(url: str) -> None:
 @expected_errors
 def remove_member(node: str, url: str) -> None:
     """Take NODE out of the in-sync set now; it comes back by itself once it has caught up."""
-    print_facts(run(ClusterCalls(url).at_master("remove-member", {"node": node})))
+    print_facts(run(ClusterCalls(addresses(url)).at_master("remove-member", {"node": node})))
 
 
 @cluster.command("recreate-lease")
@@ -175,7 +205,7 @@ def recreate_lease(
 ) -> None:
     """Make the lease again that was deleted, or went back, while no master lives."""
     order = {"stopped": list(stopped), "in_sync": list(in_sync), "dry_run": dry_run}
-    print_facts(run(ClusterCalls(url).at_any("recreate-lease", order)))
+    print_facts(run(ClusterCalls(addresses(url)).at_any("recreate-lease", order)))
 
 
 @cluster.command()
@@ -186,7 +216,7 @@ def recreate_lease(
 @expected_errors
 def resync(node: str, group: str | None, url: str) -> None:
     """Empty NODE and copy it anew from the master."""
-    calls = ClusterCalls(url)
+    calls = ClusterCalls(addresses(url))
     held = node_of(run(calls.view()), node)["log_end"]
     what = "what it holds" if held is None else f"its log, which ends at byte {held}"
     say(f"{node} is emptied: {what}, queues and index are copied anew from the master")
@@ -201,4 +231,4 @@ def resync(node: str, group: str | None, url: str) -> None:
 @expected_errors
 def adopt(node: str, url: str) -> None:
     """Let NODE bring a store with records, but without a group's marker, into the group."""
-    print_facts(run(ClusterCalls(url).at(node, "adopt", {})))
+    print_facts(run(ClusterCalls(addresses(url)).at(node, "adopt", {})))

@@ -1,20 +1,24 @@
 """The cluster's calls as the command line makes them: find the right node, ask it.
 
-Any node of the group tells the others' addresses (``GET /v1/cluster``); commands go to the admin
-port of the node that carries them out. Used by ``cluster``.
+Any node of the group tells the others' addresses (``GET /v1/cluster``), and the master knows most;
+commands go to the admin port of the node that carries them out. Used by ``cluster``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import aiohttp
 
-from tidemark.errors import BrokenAnswer, ClusterRefused, NotServing, Unreachable
+from tidemark.errors import BrokenAnswer, ClusterRefused, NotServing, TidemarkError, Unreachable
 
 TIMEOUT_S: Final = 30.0
 """A command may wait for a slave to catch up."""
+VIEW_TIMEOUT_S: Final = 2.0
+"""What a node knows it says at once; one that is stopped or cut off says nothing."""
+CONNECT_TIMEOUT_S: Final = 2.0
 
 
 class Refusal(ClusterRefused):
@@ -28,13 +32,27 @@ class Refusal(ClusterRefused):
 class ClusterCalls:
     """Calls to one group, beginning at any of its nodes."""
 
-    def __init__(self, url: str) -> None:
-        """url: of any node's API."""
-        self._url = url.rstrip("/")
+    def __init__(self, urls: Sequence[str]) -> None:
+        """urls: of the API of one node, or of several."""
+        self._urls = urls
 
     async def view(self) -> dict[str, Any]:
-        """What the node knows of the group. Raises Unreachable, NotServing, BrokenAnswer."""
-        return await _call("GET", f"{self._url}/v1/cluster", None)
+        """What the nodes know of the group: the master's view, if it answers, else the best one.
+
+        Raises Unreachable, NotServing, BrokenAnswer; ClusterRefused by a node that is alone.
+        """
+        views = await _views(self._urls)
+        if not any(map(_is_of_master, views)):
+            apis = [node.get("api") for view in views for node in view["nodes"]]
+            others = {api.rstrip("/") for api in apis if api is not None} - set(self._urls)
+            views += await _views(sorted(others), or_none=True)
+        found = max(views, key=_worth)
+        if not found["nodes"]:
+            raise ClusterRefused(
+                f"{found.get('reason') or 'this node is alone, in no group'}. Nothing was changed.",
+                "A group of nodes is started with `tidemark dev --nodes 2`.",
+            )
+        return found
 
     async def at(self, node: str, command: str, order: Mapping[str, object]) -> dict[str, Any]:
         """Have a command carried out by a node. Raises Refusal, Unreachable …"""
@@ -80,8 +98,41 @@ def node_of(view: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     raise ClusterRefused(f"there is no node {name}; the group has {names}. Nothing was changed.")
 
 
-async def _call(method: str, url: str, order: Mapping[str, object] | None) -> dict[str, Any]:
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+async def _views(urls: Sequence[str], *, or_none: bool = False) -> list[dict[str, Any]]:
+    """The views of those nodes that answer. Raises what the first met if none does."""
+    asked = [_call("GET", f"{url}/v1/cluster", None, timeout_s=VIEW_TIMEOUT_S) for url in urls]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    views = [answer for answer in answers if isinstance(answer, dict)]
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, TidemarkError):
+            raise answer
+    if not views and not or_none:
+        raise next(answer for answer in answers if isinstance(answer, TidemarkError))
+    for view in views:
+        if not isinstance(view.get("nodes"), list):
+            raise BrokenAnswer("the answer to GET /v1/cluster has no list `nodes`")
+    return views
+
+
+def _is_of_master(view: Mapping[str, Any]) -> bool:
+    """Whether the master itself says it: nobody else knows until when it may answer."""
+    return (view.get("lease") or {}).get("deadline_in_ms") is not None
+
+
+def _worth(view: Mapping[str, Any]) -> tuple[bool, bool, int, int]:
+    """How much a view says; of several the largest is shown."""
+    return (
+        _is_of_master(view),
+        view.get("master") is not None,
+        view.get("epoch") or 0,
+        len(view["nodes"]),
+    )
+
+
+async def _call(
+    method: str, url: str, order: Mapping[str, object] | None, *, timeout_s: float = TIMEOUT_S
+) -> dict[str, Any]:
+    timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
     headers = {"Accept": "application/json"}
     try:
         async with (
@@ -91,8 +142,8 @@ async def _call(method: str, url: str, order: Mapping[str, object] | None) -> di
             body = await response.json(content_type=None)
     except (aiohttp.ClientError, TimeoutError) as error:
         raise Unreachable(
-            f"{url} does not answer: {error or type(error).__name__}.",
-            "Does the node run? Another node of the group can be asked with --url.",
+            f"{url} does not answer: {str(error) or 'it took too long'}.",
+            "Does the node run? --url takes the addresses of several nodes, with commas between.",
         ) from error
     except ValueError as error:
         raise BrokenAnswer(f"{url} answers something that is not JSON: {error}.") from error

@@ -22,11 +22,13 @@ from tidemark.cli.output import (
     READER_RETRY_FOR_S,
     client_for,
     expected_errors,
+    read_from_option,
     run,
     url_option,
 )
 from tidemark.cli.times import TIMESTAMP
 from tidemark.client.client import Client
+from tidemark.client.connection import ReadFrom
 from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX
 from tidemark.client.messages import RawPull
 from tidemark.errors import UnknownQueue
@@ -79,6 +81,7 @@ class Start:
     help="Bodies as lines, or one JSON object per message.",
 )
 @url_option
+@read_from_option
 @expected_errors
 def consume(
     topic: str,
@@ -92,6 +95,7 @@ def consume(
     tags: str | None,
     form: str,
     url: str,
+    read_from: ReadFrom,
 ) -> None:
     """Write the messages of TOPIC to standard output.
 
@@ -111,10 +115,12 @@ def consume(
     writer = Writer(sys.stdout.buffer, as_json=form == "json", count_max=count_max, tags=tags)
     try:
         if group is None:
-            run(_consume(url, topic, queue, start, follow, writer))
+            run(_consume(url, topic, queue, start, follow, writer, read_from))
         else:
             if queue is not None or offset is not None:
                 raise click.UsageError("a group reads all queues, each from where it stands")
+            if read_from == "any":
+                raise click.UsageError("a group is served by the master alone")
             begin = "first" if from_beginning else from_time
             run(consume_group(url, topic, group, begin, follow=follow, writer=writer))
     except KeyboardInterrupt:
@@ -123,9 +129,15 @@ def consume(
 
 
 async def _consume(
-    url: str, topic: str, queue: int | None, start: Start, follow: bool, writer: Writer
+    url: str,
+    topic: str,
+    queue: int | None,
+    start: Start,
+    follow: bool,
+    writer: Writer,
+    read_from: ReadFrom,
 ) -> None:
-    async with client_for(url, retry_for_s=READER_RETRY_FOR_S) as client:
+    async with client_for(url, retry_for_s=READER_RETRY_FOR_S, read_from=read_from) as client:
         found, is_new = await awaited_topic(client, topic, wait=follow)
         count = found.queues
         if is_new and start.at == "end":

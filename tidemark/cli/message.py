@@ -15,12 +15,14 @@ from tidemark.cli.output import (
     output_option,
     print_facts,
     print_rows,
+    read_from_option,
     to_json,
     url_option,
     with_client,
 )
 from tidemark.cli.times import TIMESTAMP, shown_time
 from tidemark.client.client import Client
+from tidemark.client.connection import ReadFrom
 from tidemark.client.messages import Message, is_offset_id
 from tidemark.client.trace import Trace, TraceEvent
 from tidemark.errors import RequestError, UnknownMessage
@@ -44,11 +46,12 @@ def message() -> None:
 @click.argument("message_id", metavar="ID")
 @click.option("--topic", help="Where to look for a unique id; all topics without it.")
 @url_option
+@read_from_option
 @output_option
 @expected_errors
-def get(message_id: str, topic: str | None, url: str) -> None:
+def get(message_id: str, topic: str | None, url: str, read_from: ReadFrom) -> None:
     """Show the message with this ID: a message id, or the unique id that its sender gave it."""
-    found = with_client(url, lambda client: _find(client, message_id, topic))
+    found = with_client(url, lambda client: _find(client, message_id, topic), read_from=read_from)
     print_facts(message_facts(found))
 
 
@@ -59,10 +62,17 @@ def get(message_id: str, topic: str | None, url: str) -> None:
 @click.option("--end", type=TIMESTAMP, help="Stored at or before this time.")
 @click.option("--max", "count_max", type=click.IntRange(1, 64), default=32, show_default=True)
 @url_option
+@read_from_option
 @output_option
 @expected_errors
 def find(
-    topic: str, key: str, begin: int | None, end: int | None, count_max: int, url: str
+    topic: str,
+    key: str,
+    begin: int | None,
+    end: int | None,
+    count_max: int,
+    url: str,
+    read_from: ReadFrom,
 ) -> None:
     """List the messages of TOPIC that have a key."""
     found = with_client(
@@ -70,6 +80,7 @@ def find(
         lambda client: client.messages_by_key(
             topic, key, begin_ms=begin, end_ms=end, max=count_max
         ),
+        read_from=read_from,
     )
     facts = [message_facts(one) for one in found]
     if as_json():

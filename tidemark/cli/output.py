@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, Any, Final, Literal, ParamSpec, TypeVar
+from typing import IO, Any, Final, Literal, ParamSpec, TypeVar, get_args
 
 import click
 import uvloop
@@ -24,6 +24,7 @@ from rich.live import Live
 from rich.table import Table
 
 from tidemark.client.client import DEFAULT_URL, Client, connect
+from tidemark.client.connection import ReadFrom
 from tidemark.client.messages import Message
 from tidemark.errors import TidemarkError
 
@@ -63,7 +64,18 @@ def url_option(function: Callable[P, T]) -> Callable[P, T]:
         envvar="TIDEMARK_URL",
         show_default=True,
         show_envvar=True,
-        help="The broker.",
+        help="The broker; of a group any node, or several with commas between.",
+    )(function)
+
+
+def read_from_option(function: Callable[P, T]) -> Callable[P, T]:
+    """``--read-from`` for commands that only read."""
+    return click.option(
+        "--read-from",
+        type=click.Choice(get_args(ReadFrom)),
+        default="master",
+        show_default=True,
+        help="any: of the nodes named by --url, slaves first; perhaps a little behind.",
     )(function)
 
 
@@ -131,20 +143,31 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(work)
 
 
-def with_client(url: str, work: Callable[[Client], Awaitable[T]], *, retry_for_s: float = 1.0) -> T:
+def with_client(
+    url: str,
+    work: Callable[[Client], Awaitable[T]],
+    *,
+    retry_for_s: float = 1.0,
+    read_from: ReadFrom = "master",
+) -> T:
     """Connect, do the work, close. A person waits: an unreachable broker is said soon."""
 
     async def connected() -> T:
-        async with client_for(url, retry_for_s=retry_for_s) as client:
+        async with client_for(url, retry_for_s=retry_for_s, read_from=read_from) as client:
             return await work(client)
 
     return run(connected())
 
 
-def client_for(url: str, *, retry_for_s: float) -> Client:
+def addresses(url: str) -> list[str]:
+    """What ``--url`` names: one broker, or several nodes of a group."""
+    return [each.strip().rstrip("/") for each in url.split(",") if each.strip()] or [url]
+
+
+def client_for(url: str, *, retry_for_s: float, read_from: ReadFrom = "master") -> Client:
     """A client; a URL that is none is a usage error."""
     try:
-        return connect(url, retry_for_s=retry_for_s)
+        return connect(addresses(url), retry_for_s=retry_for_s, read_from=read_from)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--url") from error
 

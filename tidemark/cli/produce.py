@@ -48,7 +48,8 @@ NO_NEWLINE: Final = "no-newline"
 REQUEST_SIZE_MAX: Final = 1 << 20
 IN_FLIGHT_MAX: Final = 8
 RATE_STEP_S: Final = 0.1
-RETRY_FOR_S: Final = 10.0
+RETRY_FOR_S: Final = 30.0
+"""Longer than a group takes to replace a lost master."""
 VISIBLE_TIMEOUT_S: Final = 30.0
 
 

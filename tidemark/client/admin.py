@@ -37,7 +37,9 @@ class Admin:
 
     async def topics(self) -> list[Topic]:
         """All topics, by name."""
-        answer = await self._connection.call("GET", path("topics"), idempotent=True)
+        answer = await self._connection.call(
+            "GET", path("topics"), idempotent=True, is_plain_read=True
+        )
         listed = answer.map().get("topics")
         if not isinstance(listed, list):
             raise errors.BrokenAnswer("the answer to a list of topics has no list `topics`")
@@ -45,7 +47,9 @@ class Admin:
 
     async def topic(self, topic: str) -> Topic:
         """One topic with the range of every queue; raises UnknownTopic."""
-        answer = await self._connection.call("GET", path("topics", topic), idempotent=True)
+        answer = await self._connection.call(
+            "GET", path("topics", topic), idempotent=True, is_plain_read=True
+        )
         return _topic(answer.map())
 
     async def delete_topic(self, topic: str) -> None:

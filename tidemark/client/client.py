@@ -16,7 +16,7 @@ from tidemark.client.batching import Limits
 from tidemark.client.boot_clock import boot_ms
 from tidemark.client.changes import Callback
 from tidemark.client.commits import COMMIT_INTERVAL_MS
-from tidemark.client.connection import Connection
+from tidemark.client.connection import Connection, ReadFrom
 from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX, Consumer
 from tidemark.client.dead_letters import DeadLetters
 from tidemark.client.delayed import Delayed
@@ -49,6 +49,7 @@ def connect(
     linger_ms: float = 0.0,
     retry_for_s: float = 15.0,
     limits: Limits | None = None,
+    read_from: ReadFrom = "master",
 ) -> Client:
     """A client for the broker at ``url``, or for the group that it is a node of; use it with
     ``async with``.
@@ -57,10 +58,12 @@ def connect(
     a failover; the other nodes of a group are learned from any of them. Several URLs help where
     one of the nodes may be away at that moment. linger_ms: wait so long for more messages before a
     request leaves. retry_for_s: how long a call that may safely be repeated is; longer than a
-    failover takes.
+    failover takes. read_from: ``any`` has plain reads (pulls, messages by id or key, topics)
+    answered by the nodes given, slaves first: what is confirmed, perhaps a little late.
     """
     bounds = limits if limits is not None else Limits()
-    return Client(Connection(url, retry_for_s=retry_for_s), bounds._replace(linger_ms=linger_ms))
+    connection = Connection(url, retry_for_s=retry_for_s, read_from=read_from)
+    return Client(connection, bounds._replace(linger_ms=linger_ms))
 
 
 class Client:

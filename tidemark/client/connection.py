@@ -79,9 +79,13 @@ class Connection:
         return self._retry_for_s > 0
 
     @property
-    def reads_anywhere(self) -> bool:
-        """Whether plain reads may be answered by a node that is a little behind."""
-        return self._reads_anywhere
+    def readers(self) -> int:
+        """How many nodes plain reads may be asked of."""
+        return len(self._nodes.urls) if self._reads_anywhere else 1
+
+    def read_elsewhere(self) -> None:
+        """The node that answered the last plain read is behind: the next one's turn."""
+        self._nodes.reader_failed(self._nodes.reader)
 
     async def __aenter__(self) -> Connection:
         self._transport.open()
@@ -164,7 +168,7 @@ class Connection:
                     raise _verdict(failed, doubtful) from failed.__cause__
                 await self._wait(pause_s, failed.error)
             else:
-                self._learn_soon(loop)
+                self._learn_soon(loop, node)
                 return answer
 
     async def pause(
@@ -238,17 +242,16 @@ class Connection:
         else:
             await asyncio.sleep(pause_s)
 
-    def _learn_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _learn_soon(self, loop: asyncio.AbstractEventLoop, node: str) -> None:
         """Ask the node that has just answered for the others, now and then."""
         if self._learn_at is None or loop.time() < self._learn_at or self._learning is not None:
             return
         self._learn_at = loop.time() + LEARN_AFTER_S
-        self._learning = loop.create_task(self._learn())
+        self._learning = loop.create_task(self._learn(node))
 
-    async def _learn(self) -> None:
+    async def _learn(self, node: str) -> None:
         try:
-            node = self._nodes.current
-            view = await self._ask(node)
+            view = await self._ask(node, is_held=False)
             if view is None:
                 return
             self._nodes.heard(node, view)
@@ -259,8 +262,11 @@ class Connection:
         finally:
             self._learning = None
 
-    async def _ask(self, node: str) -> View | None:
-        """What a node says of its group; None: nothing that could be understood."""
+    async def _ask(self, node: str, *, is_held: bool = True) -> View | None:
+        """What a node says of its group; None: nothing that could be understood.
+
+        is_held: not from the pool whose connections may all wait for a node that is silent.
+        """
         try:
             answer = await self._transport.once(
                 "GET",
@@ -268,7 +274,7 @@ class Connection:
                 None,
                 timeout_s=QUESTION_TIMEOUT_S,
                 connect_timeout_s=QUESTION_TIMEOUT_S,
-                is_held=True,
+                is_held=is_held,
             )
             return read_view(answer.map())
         except Failed as failed:

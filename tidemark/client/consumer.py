@@ -1,6 +1,7 @@
 """Reads messages: pull by queue offset, follow a queue, offset by time, query by id and key.
 
-Reads are idempotent, so they are repeated through a broker's restart (``retries``). An empty pull
+Reads are idempotent, so they are repeated through a broker's restart (``retries``); a slave may
+answer them, if the client was told to take that. An empty pull
 is an empty list, always; only a missing topic or queue is an error. Who reads a queue through gets
 its messages while the next pull is already under way, one ahead and no more.
 """
@@ -43,21 +44,28 @@ class Consumer:
         wait_ms: int = 0,
     ) -> RawPull:
         """Pull whole records, undecoded and unchecked: for tools that move many."""
-        answer = await self._connection.call(
-            "GET",
-            path("topics", topic, "queues", queue, "messages"),
-            query={
-                "offset": offset,
-                "max": max,
-                "max_bytes": max_bytes,
-                "tags": tags,
-                "wait_ms": wait_ms or None,
-            },
-            idempotent=True,
-            accept=RECORDS,
-            wait_s=wait_ms / 1000,
-        )
-        return _raw_pull(answer)
+        for _ in range(self._connection.readers):
+            answer = await self._connection.call(
+                "GET",
+                path("topics", topic, "queues", queue, "messages"),
+                query={
+                    "offset": offset,
+                    "max": max,
+                    "max_bytes": max_bytes,
+                    "tags": tags,
+                    "wait_ms": wait_ms or None,
+                },
+                idempotent=True,
+                accept=RECORDS,
+                wait_s=wait_ms / 1000,
+                is_plain_read=True,
+            )
+            pulled = _raw_pull(answer)
+            if pulled.next_offset >= offset:
+                break
+            # Its queue ends before: another node, asked before this one, was further.
+            self._connection.read_elsewhere()
+        return pulled
 
     async def pull(
         self,
@@ -163,6 +171,7 @@ class Consumer:
             path("topics", topic, "queues", queue, "offset"),
             query={"timestamp_ms": timestamp_ms, "boundary": boundary},
             idempotent=True,
+            is_plain_read=True,
         )
         offset = answer.map().get("offset")
         if not isinstance(offset, int):
@@ -171,7 +180,9 @@ class Consumer:
 
     async def message_by_id(self, message_id: str) -> Message:
         """The message with this offset id; raises UnknownMessage."""
-        answer = await self._connection.call("GET", path("messages", message_id), idempotent=True)
+        answer = await self._connection.call(
+            "GET", path("messages", message_id), idempotent=True, is_plain_read=True
+        )
         return _message(answer.map())
 
     async def message_by_unique_id(self, topic: str, unique_id: str) -> Message:
@@ -200,7 +211,11 @@ class Consumer:
 
     async def _query(self, topic: str, query: dict[str, object]) -> list[Message]:
         answer = await self._connection.call(
-            "GET", path("topics", topic, "messages"), query=query, idempotent=True
+            "GET",
+            path("topics", topic, "messages"),
+            query=query,
+            idempotent=True,
+            is_plain_read=True,
         )
         found = answer.map().get("messages")
         if not isinstance(found, list):

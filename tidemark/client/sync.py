@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from tidemark.client.changes import Callback
 from tidemark.client.client import DEFAULT_URL, IN_FLIGHT_MAX, SESSION_MS, Client, connect
 from tidemark.client.commits import COMMIT_INTERVAL_MS
+from tidemark.client.connection import ReadFrom
 from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX
 from tidemark.client.groups import Start
 from tidemark.client.messages import Message, NewMessage, PullResult, SendResult, Topic
@@ -31,10 +32,16 @@ T = TypeVar("T")
 
 
 def connect_sync(
-    url: str | Sequence[str] = DEFAULT_URL, *, linger_ms: float = 0.0, retry_for_s: float = 15.0
+    url: str | Sequence[str] = DEFAULT_URL,
+    *,
+    linger_ms: float = 0.0,
+    retry_for_s: float = 15.0,
+    read_from: ReadFrom = "master",
 ) -> SyncClient:
     """A blocking client for the broker, or group, at ``url``; use it with ``with``."""
-    return SyncClient(connect(url, linger_ms=linger_ms, retry_for_s=retry_for_s))
+    return SyncClient(
+        connect(url, linger_ms=linger_ms, retry_for_s=retry_for_s, read_from=read_from)
+    )
 
 
 class SyncClient:
