@@ -24,7 +24,7 @@ from tidemark.formats.checkpoint import NodeRole, Slot
 FAULT_PAUSE_MS: Final = 2000
 """After bytes that could not be copied, before they are asked for again."""
 RETRIED_FAULTS: Final = frozenset(
-    {"corrupt-record", "disk-full", "file-not-ready", "not-serving", "read-only-disk"}
+    {"bad-stream", "disk-full", "file-not-ready", "not-serving", "read-only-disk"}
 )
 """Faults that may be over the next time."""
 

@@ -29,6 +29,8 @@ class Promises:
         self._wanted, self._wanted_seen = promised, seen
         self._writing = False
         self._retry_ms: int | None = None
+        self._alarm: str | None = None
+        """Raised because there was no room."""
         self._waiting: list[tuple[int, Callable[[], None]]] = []
 
     @property
@@ -79,12 +81,14 @@ class Promises:
     def _unwritten(self, code: str, detail: str) -> None:
         self._writing = False
         self._retry_ms = self._own.now_ms + RETRY_MS
+        self._alarm = code
         self._own.no_room(code, detail)
 
     def _written(self, promised: int, seen: tuple[int, int]) -> None:
         self._writing = False
-        self._own.calm("disk-full")
-        self._own.calm("read-only-disk")
+        if self._alarm is not None:
+            self._own.calm(self._alarm)
+            self._alarm = None
         self.promised, self._seen = promised, seen
         # The file is also the marker that this volume is a group's.
         self._own.initialised = True

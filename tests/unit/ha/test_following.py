@@ -1,0 +1,81 @@
+"""A slave's part: faults of the copy, and what they lead to."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.ha.effects import Copy, Effect
+from services.ha.events import Copied, CopyFault
+from services.ha.following import FAULT_PAUSE_MS, RETRIED_FAULTS
+from tests.unit.ha.group import Group, Node, grown
+
+
+def fails(node: Node, code: str) -> None:
+    """Every copy of the node fails from now on."""
+    carry_out = node.carry_out
+
+    def failing(effect: Effect) -> None:
+        if isinstance(effect, Copy):
+            end, replica = len(node.volume.log), node.replica
+            node.group.later(1, lambda: node.tell(replica, CopyFault(code, "so", end)))
+        else:
+            carry_out(effect)
+
+    node.carry_out = failing  # type: ignore[method-assign]
+
+
+def heals(node: Node) -> None:
+    del node.carry_out
+
+
+def in_group() -> tuple[Group, Node]:
+    group = grown()
+    return group, group["c"]
+
+
+@pytest.mark.parametrize("code", sorted(RETRIED_FAULTS))
+def test_a_fault_that_may_pass_is_told_and_tried_again(code: str) -> None:
+    group, slave = in_group()
+    fails(slave, code)
+    end = group.append()
+    group.until(lambda: group.confirmed(end))
+    assert group.set == {"a", "b"}
+    assert slave.own.alarms[code] == "so"
+    heals(slave)
+    group.wait_in_sync("a", "b", "c")
+    group.send_confirmed()
+    assert code not in slave.own.alarms
+
+
+def test_damage_of_the_own_log_halts_the_replica() -> None:
+    group, slave = in_group()
+    fails(slave, "corrupt-record")
+    group.append()
+    group.until(lambda: slave.state == "halted")
+    group.until(lambda: group.set == {"a", "b"})
+
+
+def test_damage_found_while_nothing_is_copied_halts_it_too() -> None:
+    group, slave = in_group()
+    slave.happen(CopyFault("corrupt-record", "a bit flipped", len(slave.volume.log)))
+    assert slave.state == "halted"
+    group.until(lambda: group.set == {"a", "b"})
+
+
+def test_a_disk_that_fails_ends_the_process() -> None:
+    _, slave = in_group()
+    assert slave.replica is not None
+    end = len(slave.volume.log)
+    effects = slave.replica.handle(CopyFault("flush-failed", "EIO", end), slave.group.now)
+    assert [type(effect).__name__ for effect in effects].count("Ended") == 1
+    again = slave.replica.handle(Copied(end, end), slave.group.now)
+    assert [type(effect).__name__ for effect in again].count("Ended") == 0
+
+
+def test_a_fault_is_not_tried_again_at_once() -> None:
+    group, slave = in_group()
+    fails(slave, "disk-full")
+    group.append()
+    group.until(lambda: "disk-full" in slave.own.alarms)
+    heals(slave)
+    assert group.until(lambda: slave.own.state.value == "catchup") > FAULT_PAUSE_MS // 2
