@@ -95,16 +95,10 @@ class Ledger:
             )
 
     def give_up(self, offset: int) -> int:
-        """Forget what is at or behind a physical offset: an operator gave it up. How much it was.
-
-        What consumers saw of it goes, too: they are told so by nobody, and see other messages at
-        the same places.
-        """
+        """Forget acks at or behind a physical offset: an operator gave them up. How many."""
         gone = [key for key, told in self.told.items() if told.physical_offset >= offset]
-        places = {self.told.pop(key).place for key in gone}
-        for seen in self.seen.values():
-            for place in places & seen.keys():
-                del seen[place]
+        for key in gone:
+            del self.told[key]
         return len(gone)
 
     def acks(self) -> list[Request]:

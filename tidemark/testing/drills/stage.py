@@ -61,8 +61,6 @@ class Stage:
     """Measured by the drill itself; None: the longest gap between two acks since the fault."""
     restored_by: float | None = None
     """Up to when that gap counts; None: the end of the drill."""
-    given_up_from: int | None = None
-    """Physical offset from which an operator has given up what was acknowledged before."""
 
     @property
     def times(self) -> TimeRules:
@@ -86,8 +84,8 @@ class Stage:
 
     def expect_loss_from(self, offset: int) -> None:
         """An operator gave up everything that was acknowledged so far, from an offset on."""
-        self.given_up_from = offset
         self.ledger.give_up(offset)
+        self.load.rewind()
 
     def note(self, sentence: str) -> None:
         """Say something in the report."""

@@ -79,6 +79,7 @@ class Workload:
         self._next_offsets: dict[tuple[int, int], int] = {}
         self._numbers = [0] * plan.producers
         self._sending = 0
+        self._rewinds = 0
         self.repeats = 0
 
     async def __aenter__(self) -> Workload:
@@ -109,6 +110,12 @@ class Workload:
         await asyncio.gather(*self._consumers, return_exceptions=True)
         assert self._session is not None
         await self._session.close()
+
+    def rewind(self) -> None:
+        """Consumers forget what they saw and begin anew: somebody gave up what they had read."""
+        self._rewinds += 1
+        self._next_offsets.clear()
+        self.ledger.seen.clear()
 
     def pause(self) -> None:
         """Send nothing more until ``resume``; requests on their way end as they end."""
@@ -270,14 +277,16 @@ class Workload:
     # -- consumers ------------------------------------------------------------------------------
 
     async def _consume(self, consumer: int, queue: int) -> None:
-        offset = 0
+        offset, rewinds = 0, self._rewinds
         while True:
+            if rewinds != self._rewinds:
+                offset, rewinds = 0, self._rewinds
             path = (
                 f"/v1/topics/{TOPIC}/queues/{queue}/messages"
                 f"?offset={offset}&max=256&wait_ms={PULL_WAIT_MS}"
             )
             status, answer, node = await self._call("GET", path, None)
-            if status != 200:
+            if status != 200 or rewinds != self._rewinds:
                 await asyncio.sleep(PAUSE_S)
                 continue
             for message in answer["messages"]:
