@@ -45,8 +45,7 @@ from services.broker.metrics import BrokerMetrics
 from services.broker.parts import Parts
 from services.broker.plain_paths import plain_pull, plain_send
 from services.broker.pull import PullRequest, parse_tags
-from services.broker.replication.cluster_calls import ClusterCalls
-from services.broker.replication.cluster_view import ClusterView
+from services.broker.replication.cluster_calls import ALONE, ClusterCalls, Known, View
 from services.broker.retention.calls import RetentionCalls
 from services.broker.send_call import SendCall
 from services.broker.unique_ids import UniqueIds
@@ -115,7 +114,7 @@ class Api:
         self._counted_out: dict[str, tuple[Callable[[float], None], Callable[[float], None]]] = {}
         self.parts: Parts | None = None
         """Set by the service once the store is open."""
-        self.cluster: ClusterView | None = None
+        self.cluster: View = Known(ALONE)
         """Set by the service of a node of a group."""
         self.app = web.Application(
             middlewares=[self._error_boundary()],

@@ -22,6 +22,7 @@ from services.broker.http_api import Api
 from services.broker.messages import Rules
 from services.broker.metrics import BrokerMetrics
 from services.broker.open_store import OpenStore
+from services.broker.replication.cluster_calls import starting
 from services.broker.replication.cluster_view import ClusterView
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.node import GroupNode
@@ -107,6 +108,7 @@ class Broker:
         """The ports first: a node whose store ha is making, or emptying, says so."""
         config = self._config
         api = self._api()
+        api.cluster = starting(config.cluster)
         self._add_delay_metrics(api)
         server = await self._listen(closing, api)
         store = await GroupedStore.wait_open(

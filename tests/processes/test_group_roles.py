@@ -290,6 +290,9 @@ def test_a_node_that_is_to_be_emptied_ends_broker_and_reput(node: Node, ha: Scri
         "the broker to wait",
         20,
     )
+    status, answer = node.request_json("GET", "/v1/cluster")
+    assert (status, answer["group"], answer["master"]) == (200, "g0", None)
+    assert "is starting" in answer["reason"]
     for lock in held:
         lock.release()
     ha.publish(Slot.ROLE, NodeRole.FOLLOWER)

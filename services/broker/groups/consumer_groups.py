@@ -40,7 +40,7 @@ class ConsumerGroups(NamedTuple):
         start_count: Callable[[], int],
         bounds: Bounds = BOUNDS,
     ) -> ConsumerGroups:
-        """start_count: how often this node, writable, has started."""
+        """start_count: how often this node, writable, has started; in a group, its epoch."""
         starts = Starts(offsets, puller, times)
         deliveries = Deliveries()
         live = LiveGroups(configs, offsets, topics, starts, clock, start_count=start_count)

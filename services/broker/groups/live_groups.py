@@ -66,7 +66,9 @@ class LiveGroups:
         *,
         start_count: Callable[[], int],
     ) -> None:
-        """start_count: how often this node, writable, has started; from its record in the log."""
+        """start_count: how often this node, writable, has started, from its record in the log; in a
+        group, the epoch that it serves.
+        """
         self._configs = configs
         self._offsets = offsets
         self._topics = topics

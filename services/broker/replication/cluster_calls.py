@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from aiohttp import web
 
 from services.broker.calls import Route, answer
 from services.broker.http_requests import parameters
-from services.broker.replication.cluster_view import ClusterView
+from shared.cluster.config import ClusterConfig
 
 ALONE: Final[Mapping[str, Any]] = {
     "cluster": None,
@@ -21,11 +21,44 @@ ALONE: Final[Mapping[str, Any]] = {
 }
 
 
+class View(Protocol):
+    """Who knows what the group looks like (``cluster_view``)."""
+
+    async def now(self) -> Mapping[str, Any]:
+        """The answer."""
+        ...
+
+
+class Known:
+    """The same answer whenever somebody asks."""
+
+    def __init__(self, answer: Mapping[str, Any]) -> None:
+        self._answer = answer
+
+    async def now(self) -> Mapping[str, Any]:
+        """The answer."""
+        return self._answer
+
+
+def starting(config: ClusterConfig) -> Known:
+    """What a node of a group says before it has opened its store."""
+    own = config.own
+    return Known(
+        {
+            "cluster": config.name,
+            "group": config.group,
+            "epoch": None,
+            "master": None,
+            "reason": f"node {own.name} is starting: its store is not open yet",
+            "nodes": [{"node": own.name, "role": None, "api": own.api, "admin": own.admin}],
+        }
+    )
+
+
 class ClusterCalls:
     """The calls about the group. Needs no open gate: they tell why it is shut."""
 
-    def __init__(self, view: Callable[[], ClusterView | None]) -> None:
-        """view: None while the store is not open, and on a node alone."""
+    def __init__(self, view: Callable[[], View]) -> None:
         self._view = view
 
     @property
@@ -35,5 +68,4 @@ class ClusterCalls:
 
     async def _cluster(self, request: web.Request) -> web.StreamResponse:
         parameters(request, frozenset())
-        view = self._view()
-        return answer(request, ALONE if view is None else await view.now())
+        return answer(request, await self._view().now())
