@@ -513,3 +513,8 @@ def grown(min_in_sync: int = 2, names: tuple[str, ...] = ("a", "b", "c")) -> Gro
     group.wait_in_sync(*names)
     group.send_confirmed(1000)
     return group
+
+
+def same_logs(group: Group, end: int) -> bool:
+    logs = [bytes(node.volume.log[:end]) for node in group.nodes.values()]
+    return len(logs[0]) == end and all(log == logs[0] for log in logs)

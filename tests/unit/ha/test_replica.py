@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from services.ha.events import Command
 from services.ha.lease.value import Member
-from tests.unit.ha.group import Group, grown, lease_of, order, role
-from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
-
-
-def same_logs(group: Group, end: int) -> bool:
-    logs = [bytes(node.volume.log[:end]) for node in group.nodes.values()]
-    return len(logs[0]) == end and all(log == logs[0] for log in logs)
+from tests.unit.ha.group import Group, grown, lease_of, order, role, same_logs
+from tidemark.formats.checkpoint import NodeRole, Slot
 
 
 def test_the_first_node_founds_the_group_and_the_others_join_its_set() -> None:
@@ -142,132 +136,6 @@ def test_the_set_is_never_smaller_than_the_minimum() -> None:
     group["b"].start()
     group["c"].start()
     group.until(lambda: group.confirmed(end))
-
-
-def test_a_planned_switch_takes_less_than_a_second_and_loses_nothing() -> None:
-    group = grown()
-    end = group.append(5000)
-    reply = order(group["a"], "switchover", to="c")
-    assert reply.ok, reply.body
-    assert reply.body["took_ms"] < 1000
-    assert group.master.name == "c"
-    assert lease_of(group).epoch == 2
-    group.wait_in_sync("a", "b", "c")
-    assert group["a"].volume.cut == []
-    assert same_logs(group, end)
-    assert group["c"].page.get(Slot.SENDS_HELD) == 0
-
-
-def test_a_switch_to_a_node_outside_the_set_is_refused() -> None:
-    group = grown()
-    group["c"].kill()
-    group.until(lambda: group.set == {"a", "b"})
-    reply = order(group["a"], "switchover", to="c")
-    assert not reply.ok
-    assert "c is not in the in-sync set" in reply.body["detail"]
-    assert group["a"].page.get(Slot.SENDS_HELD) == 0
-
-
-def test_a_switch_whose_target_is_lost_leaves_the_master_in_place() -> None:
-    group = grown()
-    group.isolate("c")
-    group.append()
-    reply = order(group["a"], "switchover", to="c")
-    assert not reply.ok
-    assert group.master.name == "a"
-    assert group["a"].page.get(Slot.SENDS_HELD) == 0
-    assert lease_of(group).epoch == 1
-
-
-def test_an_order_for_the_master_names_it_elsewhere() -> None:
-    group = grown()
-    reply = order(group["b"], "switchover")
-    assert not reply.ok
-    assert reply.body["master"] == "a"
-
-
-def test_a_master_with_a_full_disk_hands_over() -> None:
-    group = grown()
-    group["a"].trouble = (Trouble.DISK_FULL, Trouble.NONE)
-    new = group.wait_master(other_than="a")
-    assert new.name in ("b", "c")
-    group.run(3000)
-    assert group.master is new
-
-
-def test_a_deleted_lease_is_made_again_by_its_master_if_all_promise() -> None:
-    group = grown()
-    group.lease = None
-    group.until(lambda: group.lease is not None)
-    assert group.wait_master().name == "a"
-    assert lease_of(group).epoch == 2
-    assert group.set == {"a", "b", "c"}
-    group.send_confirmed()
-
-
-def test_a_deleted_lease_stays_gone_if_one_member_is_silent() -> None:
-    group = grown()
-    group.isolate("c")
-    group.lease = None
-    group.run(10_000)
-    assert group.lease is None
-    assert group.masters == []
-    assert "lease-missing" in group["a"].own.alarms
-
-
-def test_an_operator_makes_a_lost_lease_again() -> None:
-    group = grown()
-    for node in group.nodes.values():
-        node.kill()
-    group.lease = None
-    for node in group.nodes.values():
-        node.start()
-    group.run(5000)
-    assert group.lease is None
-    reply = order(group["b"], "recreate-lease")
-    assert not reply.ok  # nobody knows the set any more
-    reply = order(group["b"], "recreate-lease", in_sync="a,b,c")
-    assert reply.ok, reply.body
-    group.wait_master()
-    assert lease_of(group).epoch > 2
-    group.send_confirmed()
-
-
-def test_a_lease_is_not_made_again_while_a_node_is_silent_and_undeclared() -> None:
-    group = grown()
-    for node in group.nodes.values():
-        node.kill()
-    group.lease = None
-    group["a"].start()
-    group["b"].start()
-    group.run(3000)
-    reply = order(group["b"], "recreate-lease", in_sync="a,b")
-    assert "c does not answer" in reply.body["detail"]
-    reply = order(group["b"], "recreate-lease", in_sync="a,b", stopped="c")
-    assert reply.ok, reply.body
-    group.wait_master()
-    assert lease_of(group).epoch > 1000
-
-
-def test_a_lease_that_went_back_is_believed_by_nobody() -> None:
-    group = grown()
-    old = lease_of(group)
-    group["a"].kill()
-    group.wait_master(other_than="a")
-    group.edit_lease(
-        epoch=old.epoch,
-        in_sync=old.in_sync,
-        in_sync_version=old.in_sync_version,
-        holder=old.holder,
-    )
-    group.until(lambda: not group.masters)
-    group.run(10_000)
-    assert group.masters == []
-    assert "lease-went-backwards" in group["b"].own.alarms
-    group["a"].start()
-    group.run(5000)
-    assert order(group["b"], "recreate-lease").ok
-    group.wait_master()
 
 
 def test_nobody_takes_over_while_the_group_is_paused() -> None:
@@ -471,58 +339,6 @@ def test_all_nodes_off_at_once_come_back_with_everything_confirmed() -> None:
         group.run(700)
     master = group.wait_master()
     assert bytes(master.volume.log[:end]) == before
-
-
-def test_a_master_that_is_to_end_hands_over_first() -> None:
-    group = grown()
-    reply = order(group["a"], "switchover", reason="stopping")
-    assert reply.ok
-    assert lease_of(group).holder is None or lease_of(group).handover_to is None
-    group["a"].kill()
-    assert group.until(lambda: bool(group.masters)) < 1000
-    group.send_confirmed()
-
-
-def test_a_master_whose_broker_ended_first_hands_over_all_the_same() -> None:
-    group = grown()
-    end = group.append()
-    group["a"].kill_broker()
-    reply = order(group["a"], "switchover", reason="stopping")
-    assert reply.ok
-    group["a"].kill()
-    assert group.until(lambda: bool(group.masters)) < 1500
-    assert group.send_confirmed() > end
-
-
-def test_a_broker_that_ends_during_a_switch_does_not_stop_it() -> None:
-    group = grown()
-    end = group.append()
-    token = 77
-    group["a"].happen(Command(token, "switchover", {"reason": "stopping"}))
-    group["a"].kill_broker()
-    group.until(lambda: token in group["a"].replies)
-    assert group["a"].replies[token].ok
-    group["a"].kill()
-    master = group.wait_master(other_than="a", at_most_ms=1000)
-    assert len(master.volume.log) >= end
-
-
-def test_a_slave_that_is_to_end_need_not_wait() -> None:
-    group = grown()
-    assert order(group["b"], "switchover", reason="stopping", wait_ms=100).ok
-
-
-def test_a_master_without_another_member_ends_and_keeps_its_lease() -> None:
-    group = Group(("a", "b"), 1)
-    group.start()
-    group.wait_master()
-    group.wait_in_sync("a", "b")
-    group["b"].kill()
-    group.until(lambda: group.set == {"a"})
-    assert order(group["a"], "switchover", reason="stopping", wait_ms=200).ok
-    group["a"].kill()
-    group["a"].start()
-    assert group.until(lambda: bool(group.masters)) < 1500
 
 
 def test_a_candidate_whose_success_was_lost_follows_the_next_winner() -> None:

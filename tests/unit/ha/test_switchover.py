@@ -1,0 +1,110 @@
+"""Planned switches: by order, because of trouble, before the end of a process."""
+
+from __future__ import annotations
+
+from services.ha.events import Command
+from tests.unit.ha.group import Group, grown, lease_of, order, same_logs
+from tidemark.formats.checkpoint import Slot, Trouble
+
+
+def test_a_planned_switch_takes_less_than_a_second_and_loses_nothing() -> None:
+    group = grown()
+    end = group.append(5000)
+    reply = order(group["a"], "switchover", to="c")
+    assert reply.ok, reply.body
+    assert reply.body["took_ms"] < 1000
+    assert group.master.name == "c"
+    assert lease_of(group).epoch == 2
+    group.wait_in_sync("a", "b", "c")
+    assert group["a"].volume.cut == []
+    assert same_logs(group, end)
+    assert group["c"].page.get(Slot.SENDS_HELD) == 0
+
+
+def test_a_switch_to_a_node_outside_the_set_is_refused() -> None:
+    group = grown()
+    group["c"].kill()
+    group.until(lambda: group.set == {"a", "b"})
+    reply = order(group["a"], "switchover", to="c")
+    assert not reply.ok
+    assert "c is not in the in-sync set" in reply.body["detail"]
+    assert group["a"].page.get(Slot.SENDS_HELD) == 0
+
+
+def test_a_switch_whose_target_is_lost_leaves_the_master_in_place() -> None:
+    group = grown()
+    group.isolate("c")
+    group.append()
+    reply = order(group["a"], "switchover", to="c")
+    assert not reply.ok
+    assert group.master.name == "a"
+    assert group["a"].page.get(Slot.SENDS_HELD) == 0
+    assert lease_of(group).epoch == 1
+
+
+def test_an_order_for_the_master_names_it_elsewhere() -> None:
+    group = grown()
+    reply = order(group["b"], "switchover")
+    assert not reply.ok
+    assert reply.body["master"] == "a"
+
+
+def test_a_master_with_a_full_disk_hands_over() -> None:
+    group = grown()
+    group["a"].trouble = (Trouble.DISK_FULL, Trouble.NONE)
+    new = group.wait_master(other_than="a")
+    assert new.name in ("b", "c")
+    group.run(3000)
+    assert group.master is new
+
+
+def test_a_master_that_is_to_end_hands_over_first() -> None:
+    group = grown()
+    reply = order(group["a"], "switchover", reason="stopping")
+    assert reply.ok
+    assert lease_of(group).holder is None or lease_of(group).handover_to is None
+    group["a"].kill()
+    assert group.until(lambda: bool(group.masters)) < 1000
+    group.send_confirmed()
+
+
+def test_a_master_whose_broker_ended_first_hands_over_all_the_same() -> None:
+    group = grown()
+    end = group.append()
+    group["a"].kill_broker()
+    reply = order(group["a"], "switchover", reason="stopping")
+    assert reply.ok
+    group["a"].kill()
+    assert group.until(lambda: bool(group.masters)) < 1500
+    assert group.send_confirmed() > end
+
+
+def test_a_broker_that_ends_during_a_switch_does_not_stop_it() -> None:
+    group = grown()
+    end = group.append()
+    token = 77
+    group["a"].happen(Command(token, "switchover", {"reason": "stopping"}))
+    group["a"].kill_broker()
+    group.until(lambda: token in group["a"].replies)
+    assert group["a"].replies[token].ok
+    group["a"].kill()
+    master = group.wait_master(other_than="a", at_most_ms=1000)
+    assert len(master.volume.log) >= end
+
+
+def test_a_slave_that_is_to_end_need_not_wait() -> None:
+    group = grown()
+    assert order(group["b"], "switchover", reason="stopping", wait_ms=100).ok
+
+
+def test_a_master_without_another_member_ends_and_keeps_its_lease() -> None:
+    group = Group(("a", "b"), 1)
+    group.start()
+    group.wait_master()
+    group.wait_in_sync("a", "b")
+    group["b"].kill()
+    group.until(lambda: group.set == {"a"})
+    assert order(group["a"], "switchover", reason="stopping", wait_ms=200).ok
+    group["a"].kill()
+    group["a"].start()
+    assert group.until(lambda: bool(group.masters)) < 1500
