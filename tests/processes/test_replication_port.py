@@ -32,6 +32,7 @@ SECONDS: Final = float(os.environ.get("TIDEMARK_FUZZ_SECONDS", "5"))
 SEED: Final = int(os.environ.get("TIDEMARK_FUZZ_SEED", str(time.time_ns() % 1_000_000)))
 SOURCES: Final = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 GROWTH_MAX: Final = 4 << 20
+PROOF_TIMEOUT_S: Final = 10.0
 HUGE: Final = (1 << 62) - 1
 
 
@@ -80,7 +81,7 @@ class Port:
 
         proved = False
         with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(PROOF_TIMEOUT_S) as limit:
                 while data := await reader.read(65_536):
                     for frame in decoder.feed(data):
                         if proved:
@@ -91,6 +92,7 @@ class Port:
                             write(step.send)
                         if step.peer is not None:
                             proved = True
+                            limit.reschedule(asyncio.get_running_loop().time() + patience_s)
                             for each in said:
                                 write(each)
         writer.close()
