@@ -7,7 +7,8 @@ import pytest
 from services.ha.effects import Copy, Effect
 from services.ha.events import Copied, CopyFault
 from services.ha.following import FAULT_PAUSE_MS, RETRIED_FAULTS
-from tests.unit.ha.group import Group, Node, grown
+from tests.unit.ha.group import Group, grown
+from tests.unit.ha.node_in_memory import Node
 
 
 def fails(node: Node, code: str) -> None:

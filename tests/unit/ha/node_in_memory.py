@@ -1,0 +1,279 @@
+"""One node of a group in memory: page, volume, broker, and the effects of its replica."""
+
+from __future__ import annotations
+
+import zlib
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from services.ha import effects as do
+from services.ha import events as ev
+from services.ha.replica import Found, Replica
+from shared.cluster import grant
+from tidemark.formats.checkpoint import Slot, Trouble
+from tidemark.formats.epochs import EpochStart
+
+if TYPE_CHECKING:
+    from tests.unit.ha.group import Group
+
+BOOT = (7, 9)
+RECORD = 10
+
+
+class Page:
+    def __init__(self) -> None:
+        self.slots: dict[Slot, int] = {}
+
+    def get(self, slot: Slot) -> int:
+        return self.slots.get(slot, 0)
+
+    def publish(self, slot: Slot, value: int) -> None:
+        self.slots[slot] = value
+
+
+class Volume:
+    """What a node keeps over restarts."""
+
+    def __init__(self, incarnation: str) -> None:
+        self.incarnation = incarnation
+        self.log = bytearray()
+        self.first = 0
+        self.table: tuple[EpochStart, ...] = ()
+        self.promised = 0
+        self.seen = (0, 0)
+        self.initialised = False
+        self.confirm = 0
+        self.cut: list[bytes] = []
+
+    def crc_before(self, end: int, size: int) -> int | None:
+        if end > len(self.log) or end - size < self.first:
+            return None
+        return zlib.crc32(self.log[end - size : end])
+
+
+class Broker:
+    def __init__(self, node: Node, nonce: int) -> None:
+        self.node, self.nonce = node, nonce
+        self.epoch: int | None = None
+        self.served = 0
+        self.paused = False
+
+    def step(self, now: int) -> None:
+        page, node = self.node.page, self.node
+        if self.paused:
+            return
+        page.publish(Slot.BROKER_HEARTBEAT_MS, now)
+        if self.epoch is None:
+            epoch = grant.granted(page, nonce=self.nonce, boot=BOOT, served=self.served)
+            if epoch is None or node.lock is not None:
+                return
+            node.lock = "broker"
+            self.epoch = self.served = epoch
+            page.publish(Slot.EPOCH_RECORD_END, 0)
+            page.publish(Slot.SERVING_EPOCH, epoch)
+            self.append(RECORD)
+            page.publish(Slot.EPOCH_RECORD_END, page.get(Slot.WRITTEN))
+        elif not grant.stands(page, epoch=self.epoch, nonce=self.nonce):
+            page.publish(Slot.SERVING_EPOCH, 0)
+            self.epoch = node.lock = None
+            node.take_if_wanted()
+
+    def append(self, size: int) -> int:
+        node = self.node
+        assert self.epoch is not None
+        node.volume.log += bytes([self.epoch % 251 + 1]) * size
+        end = len(node.volume.log)
+        node.page.publish(Slot.WRITTEN, end)
+        node.page.publish(Slot.FLUSHED, end)
+        return end
+
+
+class Node:
+    def __init__(self, group: Group, name: str, index: int) -> None:
+        self.group, self.name, self.index = group, name, index
+        self.page = Page()
+        self.volume = Volume(f"{index + 1:032x}")
+        self.broker: Broker | None = None
+        self.replica: Replica | None = None
+        self.lock: str | None = None
+        self.wanting: int | None = None
+        self.notes: list[do.Note] = []
+        self.replies: dict[int, do.Reply] = {}
+        self.starts = 0
+        self.disk_full = False
+        self.trouble = (Trouble.NONE, Trouble.NONE)
+
+    @property
+    def own(self) -> Any:
+        assert self.replica is not None
+        return self.replica.own
+
+    @property
+    def state(self) -> str:
+        return "down" if self.replica is None else str(self.own.state.value)
+
+    # Life
+
+    def start(self) -> None:
+        self.start_ha()
+        self.start_broker()
+
+    def start_broker(self) -> None:
+        self.starts += 1
+        nonce = self.index * 1000 + self.starts
+        self.broker = Broker(self, nonce)
+
+    def start_ha(self) -> None:
+        self.starts += 1
+        grant.fence(self.page)
+        if self.broker is not None:
+            self.broker.step(self.group.now)
+        assert self.lock is None
+        self.lock = "ha"
+        volume = self.volume
+        end = len(volume.log)
+        found = Found(
+            incarnation=volume.incarnation,
+            promised=volume.promised,
+            seen_epoch=volume.seen[0],
+            seen_version=volume.seen[1],
+            table=tuple(entry for entry in volume.table if entry.start <= end),
+            first_offset=volume.first,
+            end=end,
+            confirm=max(volume.confirm, self.page.get(Slot.CONFIRM)),
+            initialised=volume.initialised,
+            holds_records=end > volume.first,
+        )
+        setup = self.group.setup(self.name, f"{self.index + 1:08x}{self.starts:08x}")
+        self.replica = Replica(
+            setup, found, log=volume, random=Random(self.starts * 7 + self.index).random
+        )
+        self.happen(ev.Tick())
+
+    def kill_ha(self) -> None:
+        self.replica = None
+        self.wanting = None
+        if self.lock == "ha":
+            self.lock = None
+        self.group.drop_links(self.name)
+
+    def kill_broker(self) -> None:
+        self.broker = None
+        if self.lock == "broker":
+            self.lock = None
+            self.take_if_wanted()
+
+    def kill(self) -> None:
+        self.kill_broker()
+        self.kill_ha()
+
+    # Events and effects
+
+    def happen(self, event: ev.Event) -> None:
+        if self.replica is None:
+            return
+        for effect in self.replica.handle(event, self.group.now):
+            self.carry_out(effect)
+
+    def sensed(self) -> ev.Sensed:
+        page, broker = self.page, self.broker
+        return ev.Sensed(
+            0 if broker is None else broker.nonce,
+            self.group.now - page.get(Slot.BROKER_HEARTBEAT_MS),
+            page.get(Slot.SERVING_EPOCH),
+            page.get(Slot.EPOCH_RECORD_END),
+            page.get(Slot.FLUSHED),
+            page.get(Slot.WRITTEN),
+            *self.trouble,
+            self.volume.first,
+        )
+
+    def done(self, token: int, **facts: Any) -> None:
+        end = len(self.volume.log)
+        replica = self.replica
+        facts = {"end": end, "durable": end, **facts}
+        self.group.later(2, lambda: self.tell(replica, ev.Done(token, **facts)))
+
+    def tell(self, replica: Replica | None, event: ev.Event) -> None:
+        if replica is self.replica:
+            self.happen(event)
+
+    def take_if_wanted(self) -> None:
+        if self.wanting is not None and self.lock is None:
+            token, self.wanting = self.wanting, None
+            self.lock = "ha"
+            self.done(token)
+
+    def carry_out(self, effect: do.Effect) -> None:
+        group, volume, page = self.group, self.volume, self.page
+        match effect:
+            case do.LeaseGet() | do.LeasePut() | do.LeaseCreate():
+                group.ask_lease(self, effect)
+            case do.Connect(node):
+                group.connect(self.name, node)
+            case do.Send(link, frame):
+                group.send(self.name, link, frame)
+            case do.Stream(link, frame, offset, size):
+                data = bytes(frame.payload) + bytes(volume.log[offset : offset + size])
+                assert len(data) == len(frame.payload) + size
+                group.send(self.name, link, frame._replace(payload=data))
+            case do.Close(link, reason):
+                group.close(link, reason)
+            case do.Copy(offset, data, _):
+                assert self.lock == "ha"
+                assert offset == len(volume.log)
+                volume.log += data
+                end = len(volume.log)
+                page.publish(Slot.WRITTEN, end)
+                page.publish(Slot.FLUSHED, end)
+                replica = self.replica
+                group.later(2, lambda: self.tell(replica, ev.Copied(end, end)))
+            case do.PersistPromise(token) if self.disk_full:
+                replica = self.replica
+                failed = ev.Failed(token, "disk-full", "no room")
+                group.later(2, lambda: self.tell(replica, failed))
+            case do.PersistPromise(token, promised, epoch, version):
+                assert promised >= volume.promised
+                volume.promised, volume.seen, volume.initialised = promised, (epoch, version), True
+                self.done(token)
+            case do.PersistTable(token, entries):
+                volume.table = entries
+                self.done(token)
+            case do.PersistConfirm(confirm):
+                volume.confirm = confirm
+            case do.TakeAppendLock(token):
+                self.wanting = token
+                group.later(1, self.take_if_wanted)
+            case do.ReleaseAppendLock(token):
+                assert self.lock == "ha"
+                self.lock = None
+                self.done(token)
+            case do.Settle(token):
+                self.done(token)
+            case do.Publish(slots):
+                for slot, value in slots:
+                    page.publish(slot, value)
+            case do.Fence():
+                grant.fence(page)
+            case do.Grant(epoch, nonce, deadline):
+                assert self.lock is None
+                grant.grant(page, epoch=epoch, nonce=nonce, deadline_boot_ms=deadline, boot=BOOT)
+            case do.Cut(token, point, table):
+                assert self.lock == "ha"
+                assert point >= self.own.confirm
+                volume.cut.append(bytes(volume.log[point:]))
+                del volume.log[point:]
+                volume.table = table
+                self.done(token)
+            case do.Resync(token, first, _):
+                volume.incarnation = f"{group.number():032x}"
+                volume.log = bytearray(first)
+                volume.first, volume.table, volume.confirm = first, (), 0
+                page.publish(Slot.CONFIRM, 0)
+                self.done(token, incarnation=volume.incarnation)
+            case do.Reply(token):
+                self.replies[token] = effect
+            case do.Note():
+                self.notes.append(effect)
+            case do.Ended(code, detail):
+                raise AssertionError(f"{self.name} ended: {code} {detail}")
