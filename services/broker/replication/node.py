@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from services.broker.config import BrokerConfig
 from services.broker.gate import Gate
@@ -31,6 +32,9 @@ from tidemark.clock import Clock
 
 log = logging.getLogger(__name__)
 
+SETTLE_S: Final = 2.0
+"""So long after a role has begun there is time for what only makes later requests quicker."""
+
 
 class GroupNode:
     """What one start of the broker of a node of a group does."""
@@ -51,7 +55,7 @@ class GroupNode:
         *,
         on_serving: Callable[[], None],
     ) -> None:
-        """on_serving: called when a slave's reads open: as a master there is no time for it."""
+        """on_serving: called a while after a role has begun: a beginning has no time for it."""
         self._config = config
         self._clock = clock
         self._metrics = metrics
@@ -68,6 +72,7 @@ class GroupNode:
         self._readers = Readers.of(store)
         self._followed = FollowedState(store)
         self._term: Term | None = None
+        self._settling: asyncio.TimerHandle | None = None
 
     @property
     def is_master(self) -> bool:
@@ -84,6 +89,7 @@ class GroupNode:
         served = 0
         while not stop.is_set():
             self._gate.standing = self._as_slave
+            self._settle_later()
             slave = Slave(
                 self._ground(None),
                 self._store,
@@ -93,14 +99,20 @@ class GroupNode:
                 self._gate,
                 self._api,
                 self._watch,
-                on_serving=self._on_serving,
             )
             epoch = await slave.run(stop, served)
             if epoch is None:
                 return
             served = epoch
             log.info("an epoch was granted", extra={"event": "granted", "epoch": epoch})
+            self._settle_later()
             await self._serve(epoch, stop)
+
+    def _settle_later(self) -> None:
+        if self._settling is not None:
+            self._settling.cancel()
+        loop = asyncio.get_running_loop()
+        self._settling = loop.call_later(SETTLE_S, self._on_serving)
 
     async def _serve(self, epoch: int, stop: asyncio.Event) -> None:
         store = self._store

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from services.broker.building import Built, build_with
@@ -45,11 +45,8 @@ class Slave:
         gate: Gate,
         api: Api,
         watch: Watch,
-        *,
-        on_serving: Callable[[], None],
     ) -> None:
-        """ground: of a node that does not append. on_serving: called when reads open first."""
-        self._on_serving = on_serving
+        """ground: of a node that does not append."""
         self._ground = ground
         self._store = store
         self._followed = followed
@@ -58,6 +55,7 @@ class Slave:
         self._gate = gate
         self._api = api
         self._watch = watch
+        self._served = 0
         self._built: Built | None = None
         self._seen = PhysicalOffset(-1)
         self._trouble: Trouble | None = None
@@ -69,11 +67,12 @@ class Slave:
 
         Raises RestartNeeded, and what ends a part.
         """
+        self._served = served
         stopper = asyncio.create_task(self._wake_on(stop))
         try:
             while not stop.is_set():
                 self._store.check_not_emptied()
-                epoch = self._store.granted(served)
+                epoch = self._granted()
                 if epoch is not None:
                     return epoch
                 await self._look()
@@ -85,6 +84,9 @@ class Slave:
             stopper.cancel()
             self._gate.reads_open = False
             await self._end()
+
+    def _granted(self) -> int | None:
+        return self._store.granted(self._served)
 
     async def _look(self) -> None:
         """Open or close reads, take in what was dispatched, wake who waits for it."""
@@ -113,6 +115,8 @@ class Slave:
         if self._built is None or self._followed.is_far_behind(dispatched):
             self._gate.reads_open = False
             await asyncio.to_thread(self._followed.replay, dispatched)
+            if self._granted() is not None:
+                return  # all the rest is for slaves
             self._show(await asyncio.to_thread(self._followed.queue_ends, dispatched))
         applied = self._followed.follow(dispatched)
         if applied:
@@ -121,7 +125,6 @@ class Slave:
             self._gate.reads_open = True
             self._health.state = "serving"
             self._store.positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
-            self._on_serving()
             log.info("following", extra={"event": "following", "dispatched": dispatched})
         built = self._built
         if built is not None:
