@@ -25,6 +25,8 @@ SWITCH_MS_MAX: Final = 5000
 """An operator waits no longer for the target."""
 
 
+ANSWERS_MS_MAX: Final = 2500
+"""An order that needs every node to answer waits for them so long."""
 STOPPING: Final = "stopping"
 """Reason of a switch ordered by this process itself, before it ends."""
 
@@ -46,6 +48,8 @@ class Operator:
         self.promises, self.following = leadership.promises, leadership.following
         self._switch: _Switch | None = None
         self._not_before_ms = 0
+        self._recreating: tuple[Command, int] | None = None
+        """An order to make the lease again, and since when it waits for answers."""
         self._stop: int | None = None
         """Who is told when this process may end."""
 
@@ -56,6 +60,7 @@ class Operator:
         else:
             self._hand_over()
         self._watch_switch()
+        self._recreate()
 
     def command(self, order: Command) -> None:
         """Carry an order out, or say why not."""
@@ -83,18 +88,44 @@ class Operator:
                 node = order.arguments.get("node", "")
                 self._leadership.edits.begin(token, orders.without_member(own, node))
             case "recreate-lease":
-                lease = orders.recreated(own, self.peers, self.promises.highest, order)
-                if order.arguments.get("dry_run") == "true":
-                    body = {"epoch": lease.epoch, "in_sync": [m.node for m in lease.in_sync]}
-                    own.out.put(Reply(token, ok=True, body={**body, "to": lease.handover_to}))
-                else:
-                    self._leadership.edits.begin(token, lambda _: lease, creates=True)
+                if self._recreating is not None:
+                    raise orders.Refused("the same order waits already. Nothing was done.")
+                self._recreating = order, own.now_ms
+                for node in own.others:
+                    self.peers.hurry(node)
+                self._recreate()
             case "resync":
                 self._order_resync(order)
             case "adopt":
                 self._order_adopt(token)
             case _:
                 raise orders.Refused(f"there is no order {order.name!r}. Nothing was done.")
+
+    def _recreate(self) -> None:
+        """Make the lease again; nodes that have just come back get a moment to answer."""
+        if self._recreating is None:
+            return
+        own, (order, since_ms) = self.own, self._recreating
+        try:
+            lease = orders.recreated(own, self.peers, self.promises.highest, order)
+        except orders.NotYet as refused:
+            if own.now_ms - since_ms >= ANSWERS_MS_MAX:
+                self._recreating = None
+                self._refuse(order.token, refused)
+            return
+        except orders.Refused as refused:
+            self._recreating = None
+            self._refuse(order.token, refused)
+            return
+        self._recreating = None
+        if order.arguments.get("dry_run") == "true":
+            body = {"epoch": lease.epoch, "in_sync": [member.node for member in lease.in_sync]}
+            own.out.put(Reply(order.token, ok=True, body={**body, "to": lease.handover_to}))
+            return
+        try:
+            self._leadership.edits.begin(order.token, lambda _: lease, creates=True)
+        except orders.Refused as refused:
+            self._refuse(order.token, refused)
 
     def _order_switch(self, order: Command) -> None:
         term = self._leadership.term

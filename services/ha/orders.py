@@ -36,6 +36,10 @@ class Refused(Exception):
         self.body: dict[str, Any] = {"detail": detail, "advice": advice, **facts}
 
 
+class NotYet(Refused):
+    """An order that waits for nodes to answer: they may, a moment later."""
+
+
 class _Edit(NamedTuple):
     """A change of the lease that was ordered."""
 
@@ -247,6 +251,9 @@ def recreated(own: Own, peers: Peers, promised: int, order: Command) -> Lease:
     session = own.session
     if session.stored is not None and not session.backwards:
         raise Refused("there is a lease, and it did not go back. Nothing was done.")
+    if session.stored is None and not session.absent:
+        reason = session.reason or "it was not read yet"
+        raise NotYet(f"it is not known whether there is a lease: {reason}. Nothing was done.")
     if own.state in (State.PROMOTING, State.MASTER, State.CANDIDATE):
         raise Refused(f"{own.name} is {own.state.value}. Nothing was done.", "Try again.")
     stopped = _names(order, "stopped")
@@ -254,7 +261,7 @@ def recreated(own: Own, peers: Peers, promised: int, order: Command) -> Lease:
     missing = [node for node, status in answers.items() if status is None]
     undeclared = [node for node in missing if node not in stopped]
     if undeclared:
-        raise Refused(
+        raise NotYet(
             f"{', '.join(undeclared)} does not answer. Nothing was done.",
             "Start it; or make sure that it is stopped, and say so with --stopped.",
         )
