@@ -48,6 +48,7 @@ class Group:
             "profile": times,
         }
         self._with_slave = with_slave
+        self._leader = 0
         self._nodes = [
             Node(
                 profile="local",
@@ -61,13 +62,19 @@ class Group:
 
     @property
     def master(self) -> Node:
-        """The first node: it founds the group."""
-        return self._nodes[0]
+        """The node that was the master when it was last asked for; at first the first one."""
+        return self._nodes[self._leader]
 
     @property
     def slave(self) -> Node:
         """The other."""
-        return self._nodes[1]
+        return self._nodes[1 - self._leader]
+
+    @property
+    def nodes(self) -> tuple[Node, Node]:
+        """Both, in the order of their names, whoever is master."""
+        first, second = self._nodes
+        return first, second
 
     def __enter__(self) -> Self:
         with ExitStack() as starting:
@@ -77,7 +84,6 @@ class Group:
             starting.push(self._show_logs)
             for node in self._nodes:
                 node.start()  # a group is founded when all have said that they know of none
-            self._wait(lambda: self.role_of(NAMES[0]) == "master", "a master")
             self.wait_in_sync()
             if not self._with_slave:
                 self.end_slave()
@@ -95,43 +101,34 @@ class Group:
     def end_slave(self) -> None:
         """Stop the slave and wait until the set has no other member than the master."""
         self.slave.stop()
-        self._wait(lambda: self.in_sync() == {NAMES[0]}, "a set of one")
+        self._wait(lambda: self.in_sync() == {NAMES[self._leader]}, "a set of one")
 
     def empty_slave(self) -> None:
         """Take the stopped slave's volume away: it comes back as another member, with nothing."""
         shutil.rmtree(self.slave.store_dir)
 
     def in_sync(self) -> set[str]:
-        """Names of the in-sync set, as the master says; empty while it does not answer."""
-        return {node["node"] for node in self._view() if node["in_sync"]}
+        """Names of the in-sync set, while a master says so; else empty."""
+        view = self._view()
+        return (
+            set() if view is None else {node["node"] for node in view["nodes"] if node["in_sync"]}
+        )
 
     def wait_in_sync(self) -> None:
-        """Wait until both are in the set."""
+        """Wait until there is a master and both are in the set; ``master`` is right then."""
         self._wait(lambda: self.in_sync() == set(NAMES), "both in sync")
 
-    def slave_lag_ms(self) -> float | None:
-        """How far the slave is behind, as the master says; None while it does not know."""
-        for node in self._view():
-            if node["node"] == NAMES[1]:
-                lag_ms: float | None = node["lag_ms"]
-                return lag_ms
+    def _view(self) -> dict[str, Any] | None:
+        """The group as its master sees it, who is ``master`` from now on; None: nobody is."""
+        for leader in (self._leader, 1 - self._leader):
+            try:
+                view = self._nodes[leader].call("GET", "/v1/cluster")
+            except OSError:
+                continue
+            if view["master"] == NAMES[leader]:
+                self._leader = leader
+                return view
         return None
-
-    def role_of(self, name: str) -> str | None:
-        """What a node is, as the first one says; None while nobody knows."""
-        for node in self._view():
-            if node["node"] == name:
-                role: str | None = node["role"]
-                return role
-        return None
-
-    def _view(self) -> list[dict[str, Any]]:
-        """The nodes as the first one sees them; empty while it does not answer."""
-        try:
-            nodes: list[dict[str, Any]] = self.master.call("GET", "/v1/cluster")["nodes"]
-        except OSError:
-            return []
-        return nodes
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         """``wait_until``, ended at once by a service that ends. A broker that finds its store about

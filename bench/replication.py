@@ -1,132 +1,230 @@
-"""Figure 14: what a second copy costs: throughput at `replicated`, the slave's lag, joining.
+"""Figure 14: what a second copy costs, how fast a slave joins, how long nobody takes sends.
 
 Two nodes and the load share both cores of the machine: a master, a slave, six services, and
-whoever sends. The baseline is the same group's master asked for `disk`, which replicates as well
-but does not wait for it; and a node alone.
+whoever sends. The baseline of a rate is a node alone with the same cores for itself.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
-import threading
 import time
-from collections.abc import Sequence
-from math import ceil
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
+from bench import outages
 from bench.group import Group
-from bench.harness import Figure, interleave, options, report
+from bench.harness import Figure, interleave, of_ratios, options, report
+from bench.joining import LIGHT_RATE, Felt, Joined, felt, fill, join
+from bench.latency import percentiles
 from bench.load import Shape, send
 from bench.servers import Node, settle, wait_until
+from bench.steady import Steady
 from tidemark.formats.checkpoint import Slot
 
-CONNECTIONS: Final = 8
-MESSAGES: Final = 256
 BODY_SIZE: Final = 256
+TOPIC: Final = "replicated"
 SECONDS: Final = 3.0
 SECONDS_QUICK: Final = 1.0
-TOPIC: Final = "replicated"
 RATIO_GOAL: Final = 0.5
 LAG_GOAL_MS: Final = 20.0
+LAG_PAUSE_S: Final = 0.02
+LAG_POLL_S: Final = 0.0002
+LAG_MAX_S: Final = 30.0
 COPY_GOAL: Final = 300.0
-P99_GOAL: Final = 2.0
 COPY_SIZE: Final = 2 << 30
-COPY_SIZE_QUICK: Final = 256 << 20
-FILL_BODY: Final = 16 << 10
-LIGHT_RATE: Final = 200
-"""Single messages per second while the slave copies."""
-JOIN_TIMEOUT_S: Final = 300.0
-SAMPLE_S: Final = 0.02
+COPY_SIZE_QUICK: Final = 768 << 20
+P99_GOAL: Final = 2.0
+IDLE_S: Final = 10.0
+IDLE_QUICK_S: Final = 3.0
+IDLE_GOAL: Final = 1.0
 
 
-def rate(node: Node, ack: str, seconds: float) -> float:
-    """Messages per second that one node acknowledges at a level."""
+class Load(NamedTuple):
+    """What many senders do."""
+
+    name: str
+    messages: int
+    """Per request."""
+    connections: int
+
+
+BATCHES: Final = Load("256 messages per request, 8 connections", 256, 8)
+SINGLE: Final = Load("one message per request, 64 connections", 1, 64)
+
+
+class Outage(NamedTuple):
+    """One kind of disturbance, and how long nobody may take sends because of it."""
+
+    name: str
+    measure: Callable[[Group, str], float]
+    goal_s: float
+
+
+OUTAGES: Final = (
+    Outage("planned switch", outages.switched, 1.0),
+    Outage("SIGKILL of the master's broker, started again", outages.broker_killed, 3.0),
+    Outage("SIGKILL of all services of the master", outages.node_lost, 6.0),
+)
+
+
+class Rates:
+    """Rates of one load, of a node alone and of a group, and what each message cost whom."""
+
+    def __init__(self, alone: Node, group: Group, load: Load, seconds: float, runs: int) -> None:
+        self.load = load
+        self._seconds = seconds
+        self._costs: dict[str, str] = {}
+        by_name = {"alone": alone}, {"master": group.master, "slave": group.slave}
+        found = interleave(
+            {
+                "alone": lambda: self._rate(by_name[0], "disk"),
+                "disk": lambda: self._rate(by_name[1], "disk"),
+                "replicated": lambda: self._rate(by_name[1], "replicated"),
+            },
+            runs,
+        )
+        self.alone, self.disk, self.replicated = (
+            found[name] for name in ("alone", "disk", "replicated")
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """Which service used how much CPU time, in the last run of each kind."""
+        return [f"{self.load.name}, {what}: {cost}" for what, cost in self._costs.items()]
+
+    def figures(self) -> list[Figure]:
+        """The goal is of the ratio."""
+        name, alone = self.load.name, "disk on a node alone"
+        return [
+            of_ratios(f"replicated, {name}", self.replicated, self.alone, RATIO_GOAL, alone),
+            Figure(f"replicated, {name}", "msg/s", self.replicated, None, alone, self.alone),
+            Figure(f"disk, with a slave, {name}", "msg/s", self.disk, None, alone, self.alone),
+        ]
+
+    def _rate(self, nodes: Mapping[str, Node], ack: str) -> float:
+        """Messages per second that the first node acknowledges at a level."""
+        settle()
+        processes = {
+            f"{name}'s {role}": process
+            for name, node in nodes.items()
+            for role, process in node.processes.items()
+        }
+        before = {name: process.cpu_s() for name, process in processes.items()}
+        load = self.load
+        outcome = send(
+            next(iter(nodes.values())).address,
+            [(TOPIC, None)],
+            Shape(load.messages, BODY_SIZE, ack, "given"),
+            connections=load.connections,
+            seconds=self._seconds,
+        )
+        used_us = {
+            name: (process.cpu_s() - before[name]) / outcome.messages * 1e6
+            for name, process in processes.items()
+        }
+        each = ", ".join(f"{name} {us:.2f}" for name, us in used_us.items())
+        where = "a slave beside it" if len(nodes) > 1 else "alone"
+        self._costs[f"{ack}, {where}"] = (
+            f"{sum(used_us.values()):.2f} µs of CPU time per message ({each}), load "
+            f"{outcome.cpu_share:.0%} of a core"
+        )
+        return outcome.rate
+
+
+class Lags(NamedTuple):
+    """What the slave's lag was at half load."""
+
+    ms: list[float]
+    """From when the master had bytes in its log until the slave had them on disk."""
+    share: float
+    """Of the full rate that was really sent."""
+
+
+def lags_at_half_load(group: Group, full: float, seconds: float) -> Lags:
+    """Look again and again how long the slave takes to have on disk what the master has now.
+
+    full: messages per second at ``replicated``.
+    """
     settle()
-    shape = Shape(MESSAGES, BODY_SIZE, ack, "given")
-    outcome = send(node.address, [(TOPIC, None)], shape, connections=CONNECTIONS, seconds=seconds)
-    return outcome.rate
-
-
-def lag_at_half_load(group: Group, full: float, seconds: float) -> list[float]:
-    """Lag of the slave in ms, sampled while half of what it can take is sent."""
-    stop = threading.Event()
-    sender = threading.Thread(target=_send_evenly, args=(group.master, full / 2, stop))
-    sender.start()
+    load, slave = BATCHES, group.slave
+    shape = Shape(load.messages, BODY_SIZE, "replicated", "given")
     found: list[float] = []
-    try:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            lag_ms = group.slave_lag_ms()
-            if lag_ms is not None:
-                found.append(lag_ms)
-            time.sleep(SAMPLE_S)
-    finally:
-        stop.set()
-        sender.join()
-    return found
+    with Steady(
+        group.master.address,
+        TOPIC,
+        shape,
+        per_second=full / 2 / load.messages,
+        connections=load.connections,
+    ) as steady:
+        until = time.perf_counter() + seconds
+        while (began := time.perf_counter()) < until:
+            end = group.master.position(Slot.WRITTEN)
+            wait_until(
+                lambda end=end: slave.position(Slot.FLUSHED) >= end,  # type: ignore[misc]
+                "the slave",
+                LAG_MAX_S,
+                LAG_POLL_S,
+            )
+            found.append((time.perf_counter() - began) * 1000)
+            time.sleep(LAG_PAUSE_S)
+    return Lags(found, steady.rate / full)
 
 
-def _send_evenly(node: Node, per_second: float, stop: threading.Event) -> None:
-    """Requests of MESSAGES at a rate, one after another."""
-    shape = Shape(MESSAGES, BODY_SIZE, "disk", "given")
-    began, sent = time.monotonic(), 0
-    while not stop.is_set():
-        due = began + sent / per_second
-        time.sleep(max(0.0, due - time.monotonic()))
-        send(node.address, [(TOPIC, None)], shape, connections=1, requests=4)
-        sent += 4 * MESSAGES
-
-
-def send_times(node: Node, seconds: float, stop: threading.Event) -> list[float]:
-    """Seconds that single durable sends take at LIGHT_RATE, until seconds or stop."""
-    shape = Shape(1, BODY_SIZE, "disk", "given")
-    began = time.perf_counter()
-    took: list[float] = []
-    while not stop.is_set() and time.perf_counter() < began + seconds:
-        due = began + len(took) / LIGHT_RATE
-        time.sleep(max(0.0, due - time.perf_counter()))
-        started = time.perf_counter()
-        send(node.address, [(TOPIC, None)], shape, connections=1, requests=1)
-        took.append(time.perf_counter() - started)
-    return took
-
-
-def p99_ms(seconds: Sequence[float]) -> float:
-    """The 99th percentile in ms."""
-    ordered = sorted(seconds)
-    return ordered[ceil(0.99 * len(ordered)) - 1] * 1000
-
-
-def fill(node: Node, size: int) -> None:
-    """Send until the log has grown by size bytes."""
-    shape = Shape(64, FILL_BODY, "memory", "none")
-    end = node.position(Slot.WRITTEN) + size
-    while node.position(Slot.WRITTEN) < end:
-        send(node.address, [(TOPIC, None)], shape, connections=4, requests=64)
-    node.wait_synced()
-
-
-def join(group: Group) -> float:
-    """Bytes per second, in MB, at which an empty slave copies the log; it is in sync then."""
-    group.empty_slave()
+def idle_shares(group: Group, seconds: float) -> list[float]:
+    """Per cent of a core that ha of each node uses while nothing is sent."""
     settle()
-    size = group.master.position(Slot.WRITTEN) - group.master.position(Slot.MIN)
-    group.slave.start()
-    began: list[float] = []
+    processes = [node.processes["ha"] for node in group.nodes]
+    before = [process.cpu_s() for process in processes]
+    time.sleep(seconds)
+    return [
+        (process.cpu_s() - cpu_s) / seconds * 100
+        for process, cpu_s in zip(processes, before, strict=True)
+    ]
 
-    def is_copied() -> bool:
-        try:
-            copied = group.slave.position(Slot.FLUSHED)
-        except FileNotFoundError:
-            return False
-        if copied and not began:
-            began.append(time.perf_counter())
-        return copied >= size
 
-    wait_until(is_copied, "the slave to copy the log", JOIN_TIMEOUT_S)
-    megabytes = size / (time.perf_counter() - began[0]) / 1e6
-    wait_until(lambda: len(group.in_sync()) == 2, "the slave to be in sync", JOIN_TIMEOUT_S)
-    return megabytes
+class Throughput(NamedTuple):
+    """What was measured with a slave in sync."""
+
+    batches: Rates
+    single: Rates
+    lags: Lags
+    idle: list[float]
+
+
+def throughput(seconds: float, idle_s: float, runs: int) -> Throughput:
+    """Rates, lag and idling."""
+    with Node(profile="local", core=None) as alone, Group() as group:
+        for node in (alone, group.master):
+            node.make_topic(TOPIC, 4)
+        batches = Rates(alone, group, BATCHES, seconds, runs)
+        single = Rates(alone, group, SINGLE, seconds, runs)
+        lags = lags_at_half_load(group, statistics.median(batches.replicated), 2 * seconds)
+        alone.kill()
+        return Throughput(batches, single, lags, idle_shares(group, idle_s))
+
+
+def joining(size: int, seconds: float, runs: int) -> tuple[list[Joined], list[Felt]]:
+    """Slaves that join an idle master, and one that is sent to lightly."""
+    with Group(with_slave=False) as group:
+        group.master.make_topic(TOPIC, 4)
+        fill(group.master, TOPIC, size)
+        joins: list[Joined] = []
+        for _ in range(runs):
+            joins.append(join(group))
+            group.end_slave()
+        return joins, [felt(group, TOPIC, 2 * seconds) for _ in range(runs)]
+
+
+def outages_of(runs: int) -> list[list[float]]:
+    """Seconds without a success, by kind of disturbance, in turn."""
+    with Group(times="local") as group:
+        group.master.make_topic(TOPIC, 4)
+        found: list[list[float]] = [[] for _ in OUTAGES]
+        for _ in range(runs):
+            for outage, values in zip(OUTAGES, found, strict=True):
+                values.append(outage.measure(group, TOPIC))
+        return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -134,100 +232,74 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = options(__doc__, arguments)
     seconds = SECONDS_QUICK if given.quick else SECONDS
     size = COPY_SIZE_QUICK if given.quick else COPY_SIZE
-    with Node(profile="local", core=None) as alone, Group() as group:
-        for node in (alone, group.master):
-            node.make_topic(TOPIC, 4)
-        found = interleave(
-            {
-                "alone": lambda: rate(alone, "disk", seconds),
-                "disk": lambda: rate(group.master, "disk", seconds),
-                "replicated": lambda: rate(group.master, "replicated", seconds),
-            },
-            given.runs,
-        )
-        full = sorted(found["replicated"])[len(found["replicated"]) // 2]
-        lags = lag_at_half_load(group, full, 3 * seconds)
-    joins: list[float] = []
-    before: list[float] = []
-    during: list[float] = []
-    with Group(with_slave=False) as group:
-        group.master.make_topic(TOPIC, 4)
-        fill(group.master, size)
-        for _ in range(given.runs):
-            joins.append(join(group))
-            group.slave.stop()
-            wait_until(lambda: group.in_sync() == {"n0"}, "a set of one", JOIN_TIMEOUT_S)
-        for _ in range(given.runs):
-            settle()
-            before.append(p99_ms(send_times(group.master, 2 * seconds, threading.Event())))
-            stop = threading.Event()
-            took: list[float] = []
-            sender = threading.Thread(
-                target=lambda: took.extend(  # noqa: B023 - joined before the next round
-                    send_times(group.master, JOIN_TIMEOUT_S, stop)  # noqa: B023
-                )
-            )
-            sender.start()
-            join(group)
-            stop.set()
-            sender.join()
-            during.append(p99_ms(took))
-            group.slave.stop()
-            wait_until(lambda: group.in_sync() == {"n0"}, "a set of one", JOIN_TIMEOUT_S)
-    pairs = list(zip(during, before, strict=True))
+    idle_s = IDLE_QUICK_S if given.quick else IDLE_S
+    found = throughput(seconds, idle_s, given.runs)
+    joins, felts = joining(size, seconds, given.runs)
+    lost = outages_of(given.runs)
     figures = [
+        *found.batches.figures(),
+        *found.single.figures(),
         Figure(
-            "sends at replicated, one slave, against disk on a node alone",
-            "×",
-            [one / other for one, other in zip(found["replicated"], found["alone"], strict=True)],
-            RATIO_GOAL,
-        ),
-        Figure(
-            f"{MESSAGES} messages of {BODY_SIZE} B per request at replicated, one slave",
-            "messages/s",
-            found["replicated"],
-            None,
-            "disk on a node alone",
-            found["alone"],
-        ),
-        Figure(
-            "the same at disk, the slave copying beside it",
-            "messages/s",
-            found["disk"],
-            None,
-            "disk on a node alone",
-            found["alone"],
-        ),
-        Figure(
-            "lag of the slave at half load, 99th percentile of samples",
+            "lag of the slave at half load, 99th percentile",
             "ms",
-            [p99_ms([lag / 1000 for lag in lags])],
+            [percentiles([ms / 1000 for ms in found.lags.ms]).p99],
             LAG_GOAL_MS,
             more_is_better=False,
         ),
         Figure(
             f"an empty slave copies {size >> 20} MiB from an idle master",
             "MB/s",
-            joins,
+            [joined.rate for joined in joins],
             COPY_GOAL,
         ),
         Figure(
-            f"99th percentile of {LIGHT_RATE} sends/s while it copies, against before",
+            f"99th percentile of {LIGHT_RATE} sends/s while a slave copies, against before",
             "×",
-            [one / other for one, other in pairs],
+            [each.ratio for each in felts],
             P99_GOAL,
             more_is_better=False,
         ),
+        Figure(
+            "CPU time of ha in an idle group, the busier node",
+            "% of a core",
+            [max(found.idle)],
+            IDLE_GOAL,
+            more_is_better=False,
+        ),
+        *(
+            Figure(
+                f"no send answered: {outage.name}",
+                "s",
+                values,
+                outage.goal_s,
+                more_is_better=False,
+            )
+            for outage, values in zip(OUTAGES, lost, strict=True)
+        ),
     ]
     notes = [
-        f"99th percentile of single sends while a slave copies: {max(during):.2f} ms at most, "
-        f"before: {max(before):.2f} ms at most; {len(lags)} samples of the lag"
+        *found.batches.notes,
+        *found.single.notes,
+        f"lag: {len(found.lags.ms)} samples at {found.lags.share:.0%} of the full rate, median "
+        f"{statistics.median(found.lags.ms):.1f} ms, most {max(found.lags.ms):.1f} ms",
+        "copying: "
+        f"{statistics.median(each.cpu_ms_per_mb for each in joins):.2f} ms of CPU time of both ha "
+        "per MB",
+        "99th percentile of light sends before and while a slave copied [ms]: "
+        + ", ".join(f"{each.before:.2f}, {each.during:.2f} ({each.sends})" for each in felts)
+        + "; in brackets: sends meanwhile",
+        "copying under light sends [MB/s]: "
+        + ", ".join(f"{each.joined.rate:.0f}" for each in felts),
     ]
     method = f"""
-        Two nodes of one group, lease in a directory, local profile, all six services and the load
-        on both cores without pinning; {CONNECTIONS} connections with {MESSAGES} messages of
-        {BODY_SIZE} B each. The node alone has the same cores for itself. Joining: from the first
-        byte on the empty slave's disk to the last; checked, written and synced."""
+        Two nodes of one group, lease in a directory, all six services and the load on both cores
+        without pinning, bodies of {BODY_SIZE} B; the node alone has the same cores. Lag: from a
+        position of the master's log until the slave has it on disk, looked at every
+        {LAG_PAUSE_S * 1000:g} ms. Copying: from the first byte on the empty slave's disk until it
+        has what the master had; checked, written, synced. Light sends: at even times, at disk, one
+        that is late counts from when it was due. Outages: the longest time between two answered
+        sends of one client that asks both nodes in turn, times of the local profile, the start of
+        processes included."""
     return report("replication", figures, method, quick=given.quick, notes=notes)
 
 

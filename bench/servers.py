@@ -63,13 +63,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float) -> None:
+def wait_until(
+    condition: Callable[[], object], what: str, timeout_s: float, poll_s: float = POLL_S
+) -> None:
     """Return as soon as condition() is true; TimeoutError naming ``what`` after the deadline."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() >= deadline:
             raise TimeoutError(f"waited {timeout_s} s for {what}")
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
 
 
 def work_dir(prefix: str) -> Path:

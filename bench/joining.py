@@ -1,0 +1,116 @@
+"""How fast an empty slave copies a master's log, and what light senders feel of it meanwhile."""
+
+from __future__ import annotations
+
+import time
+from typing import Final, NamedTuple
+
+from bench.group import Group
+from bench.latency import percentiles
+from bench.load import Shape, send
+from bench.servers import Node, settle, wait_until
+from bench.steady import Steady
+from tidemark.formats.checkpoint import Slot
+
+FILL_BODY: Final = 16 << 10
+FILL_MESSAGES: Final = 64
+LIGHT_RATE: Final = 200
+"""Single messages per second."""
+LIGHT_CONNECTIONS: Final = 8
+BODY_SIZE: Final = 256
+JOIN_TIMEOUT_S: Final = 300.0
+FIRST_BYTE_S: Final = 0.002
+
+
+class Joined(NamedTuple):
+    """One empty slave that joined."""
+
+    began: float
+    """When its first byte was on its disk; clock of ``time.perf_counter``."""
+    ended: float
+    """When it had what the master's log was when it began."""
+    size: int
+    """Bytes of that."""
+    cpu_s: float
+    """CPU time of ha on both nodes meanwhile."""
+
+    @property
+    def rate(self) -> float:
+        """MB per second."""
+        return self.size / (self.ended - self.began) / 1e6
+
+    @property
+    def cpu_ms_per_mb(self) -> float:
+        """CPU time of both ha [ms / MB]."""
+        return self.cpu_s * 1e9 / self.size
+
+
+class Felt(NamedTuple):
+    """What light senders felt; milliseconds."""
+
+    before: float
+    """99th percentile with no slave there."""
+    during: float
+    """99th percentile while one copied."""
+    sends: int
+    """How many fell into the latter."""
+    joined: Joined
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long."""
+        return self.during / self.before
+
+
+def fill(node: Node, topic: str, size: int) -> None:
+    """Send until the log has grown by size bytes, and queues and index are on disk."""
+    shape = Shape(FILL_MESSAGES, FILL_BODY, "memory", "none")
+    end = node.position(Slot.WRITTEN) + size
+    while node.position(Slot.WRITTEN) < end:
+        send(node.address, [(topic, None)], shape, connections=4, requests=64)
+    node.wait_synced()
+
+
+def join(group: Group) -> Joined:
+    """Start the slave, which has stopped, with nothing; return once it is in the set."""
+    group.empty_slave()
+    settle()
+    size = group.master.position(Slot.WRITTEN)
+    group.slave.start()
+    wait_until(lambda: _copied(group.slave) > 0, "the first byte", JOIN_TIMEOUT_S, FIRST_BYTE_S)
+    began, cpu_s = time.perf_counter(), _cpu_s(group)
+    wait_until(
+        lambda: _copied(group.slave) >= size, "a copy of the log", JOIN_TIMEOUT_S, FIRST_BYTE_S
+    )
+    joined = Joined(began, time.perf_counter(), size, _cpu_s(group) - cpu_s)
+    group.wait_in_sync()
+    return joined
+
+
+def felt(group: Group, topic: str, seconds: float) -> Felt:
+    """Send lightly, first for so long with no slave, then while one joins; end the slave."""
+    settle()
+    shape = Shape(1, BODY_SIZE, "disk", "given")
+    with Steady(
+        group.master.address, topic, shape, per_second=LIGHT_RATE, connections=LIGHT_CONNECTIONS
+    ) as load:
+        began = time.perf_counter()
+        time.sleep(seconds)
+        ended = time.perf_counter()
+        joined = join(group)
+    group.end_slave()
+    during = load.between(joined.began, joined.ended)
+    before = percentiles(load.between(began, ended)).p99
+    return Felt(before, percentiles(during).p99, len(during), joined)
+
+
+def _copied(node: Node) -> int:
+    """Bytes that a node has on disk; 0 before it has a store."""
+    try:
+        return node.position(Slot.FLUSHED)
+    except FileNotFoundError:
+        return 0
+
+
+def _cpu_s(group: Group) -> float:
+    return sum(node.processes["ha"].cpu_s() for node in (group.master, group.slave))

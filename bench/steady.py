@@ -1,0 +1,120 @@
+"""Load at a rate: requests that are due at even times, over several connections.
+
+    with Steady(node.address, TOPIC, shape, per_second=200, connections=8) as load:
+        ...
+    load.sent
+
+A request is sent when it is due, whether or not those on other connections are answered; one that
+is sent late, because its own connection still waited, has waited since it was due. So a stall is
+felt by all that fall into it. Plain sockets, a thread for each connection: they sleep or wait for
+the socket nearly always.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from bench.exchange import LoadFailed
+from bench.latency import HttpSocket
+from bench.load import Shape, Template
+
+LATE_S: Final = 0.001
+"""A thread woken so little too late was kept from its core; it did not wait for an answer."""
+JOIN_S: Final = 60.0
+
+
+class Sent(NamedTuple):
+    """One answered request."""
+
+    at: float
+    """When it was due or sent, on the clock of ``time.perf_counter``."""
+    took_s: float
+    """Until its answer was whole."""
+
+
+class Steady:
+    """Sends from the beginning of the ``with`` block to its end. Raises LoadFailed there if a
+    request was refused."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        topic: str,
+        shape: Shape,
+        *,
+        per_second: float,
+        connections: int,
+    ) -> None:
+        """per_second: requests, over all connections."""
+        self._address, self._topic, self._shape = address, topic, shape
+        self._connections, self._period_s = connections, connections / per_second
+        self._ending = threading.Event()
+        self._failures: list[Exception] = []
+        self._began = self._ended = 0.0
+        self._threads: list[threading.Thread] = []
+        self._sent: list[list[Sent]] = [[] for _ in range(connections)]
+
+    def __enter__(self) -> Self:
+        self._began = time.perf_counter()
+        self._threads = [
+            threading.Thread(target=self._run, args=(number,), daemon=True)
+            for number in range(self._connections)
+        ]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join(JOIN_S)
+        self._ended = time.perf_counter()
+        if self._failures and error is None:
+            raise self._failures[0]
+
+    @property
+    def sent(self) -> list[Sent]:
+        """What was answered, sorted by time."""
+        return sorted(sent for each in self._sent for sent in each)
+
+    def between(self, began: float, ended: float) -> list[float]:
+        """Seconds that requests took which were due in a stretch of time."""
+        return [sent.took_s for sent in self.sent if began <= sent.at < ended]
+
+    @property
+    def rate(self) -> float:
+        """Messages per second that were answered, once it has ended."""
+        count = sum(len(each) for each in self._sent) * self._shape.messages
+        return count / (self._ended - self._began)
+
+    def _run(self, number: int) -> None:
+        try:
+            self._send_all(number)
+        except (OSError, LoadFailed) as error:
+            self._failures.append(error)
+
+    def _send_all(self, number: int) -> None:
+        host = "{}:{}".format(*self._address)
+        template = Template(self._shape, host, [(self._topic, None)])
+        connection = HttpSocket(self._address)
+        due = self._began + self._period_s * number / self._connections
+        try:
+            while not self._ending.wait(max(0.0, due - time.perf_counter())):
+                request = bytes(template.next(0))
+                now = time.perf_counter()
+                at = due if now - due > LATE_S else now
+                connection.send(request)
+                while connection.receive() is None:
+                    pass
+                self._sent[number].append(Sent(at, time.perf_counter() - at))
+                due += self._period_s
+        finally:
+            connection.socket.close()
