@@ -1,9 +1,9 @@
 """A slave's log: what the master's bytes become here, written, synced and reported.
 
 ``copy`` writes whole records as they come; a thread of its own keeps syncing as long as something
-is written that is not on disk, and reports after every sync. So one fdatasync runs while the next
-bytes are checked and written, and the more comes the more each sync covers: nothing waits longer
-than for the sync that is running and its own.
+is written that is not on disk, and reports after every sync; what is written is reported every MiB.
+So one fdatasync runs while the next bytes are checked and written, and the more comes the more each
+sync covers: nothing waits longer than for the sync that is running and its own.
 
 Step before: the slave's link says what comes next. Step after: an ack of what is on disk.
 """
@@ -24,6 +24,9 @@ from tidemark.errors import NotServing, StoreError
 from tidemark.offsets import PhysicalOffset
 
 FILES_AHEAD: Final = 1
+TELL_SIZE: Final = 1 << 20
+"""So many bytes are reported as written before their sync has ended: the master, who lets 8 MiB be
+under way, goes on sending while a disk is slow."""
 BAD_STREAM: Final = "bad-stream"
 """Code of a fault of what came, not of what is here: the next link may bring it right."""
 
@@ -55,6 +58,9 @@ class CopiedLog:
         self._syncing: _Syncing | None = None
         self._taken = 0
         """End of the bytes that were handed out as whole records or fillers."""
+        self._told = 0
+        """The end that was reported last."""
+        self._telling = threading.Lock()
         self._is_broken = False
 
     @property
@@ -72,7 +78,7 @@ class CopiedLog:
         self._writer, self._is_broken = writer, False
         self._records = WholeRecords(self._file_size)
         self._records.begin(end)
-        self._taken = end
+        self._taken = self._told = end
         self._syncing = _Syncing(lambda: self._sync(writer), self._crashed)
 
     def copy(self, effect: Copy) -> None:
@@ -99,7 +105,7 @@ class CopiedLog:
         records = self._records
         if effect.first:
             records.begin(effect.offset)
-            self._taken = effect.offset
+            self._taken = self._told = effect.offset
         if effect.offset != records.received:
             raise BadBytes(effect.offset, f"bytes up to {records.received} came before")
         assert self._syncing is not None
@@ -114,6 +120,8 @@ class CopiedLog:
                 writer.put(piece.data, piece.store_timestamp_ms)
             self._taken = piece.at + len(piece.data)
         self._syncing.request()
+        if self._taken - self._told >= TELL_SIZE:
+            self._tell(writer)
 
     def settle(self) -> Settled:
         """Drop half records, sync what is written, wait for the sync that runs. Blocks.
@@ -126,7 +134,7 @@ class CopiedLog:
         syncing.wait_idle()
         end = writer.flush()
         self._records.begin(end)
-        self._taken = end
+        self._taken = self._told = end
         return Settled(end, end)
 
     def close(self) -> None:
@@ -141,15 +149,22 @@ class CopiedLog:
     def _sync(self, writer: CopiedLogWriter) -> bool:
         """Sync and report; False if nothing can be synced any more."""
         try:
-            flushed = writer.flush()
+            writer.flush()
         except StoreError as error:
             self._report(CopyFault(error.code, error.detail, writer.flushed))
             return False
-        # The log ends at a file's start as soon as the head of a filler is written. What stands
-        # behind that head is still on its way: nobody is told of bytes that have not come.
-        end = min(writer.written, self._taken)
-        self._report(Copied(end, min(flushed, end)))
+        self._tell(writer)
         return True
+
+    def _tell(self, writer: CopiedLogWriter) -> None:
+        """Report how far the log is. One thread at a time: what is told never goes back."""
+        with self._telling:
+            durable = writer.flushed
+            # The log ends at a file's start as soon as the head of a filler is written. What stands
+            # behind that head is still on its way: nobody is told of bytes that have not come.
+            end = min(writer.written, self._taken)
+            self._told = end
+            self._report(Copied(end, min(durable, end)))
 
     def _fault(self, code: str, detail: str, end: int) -> None:
         self._is_broken = True

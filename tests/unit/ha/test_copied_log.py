@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from services.ha import copied_log
 from services.ha.copied_log import CopiedLog
 from services.ha.effects import Copy
 from services.ha.events import Copied, CopyFault
@@ -183,4 +185,26 @@ def test_bytes_that_come_while_a_sync_runs_are_synced_by_the_next(slave: Slave) 
     slave.disk.after_sync = lambda: slave.send(first, second, 5000, first=False)
     slave.send(0, first, 5000)
     slave.wait_for(Copied(second, second))
+    check_reports(slave)
+
+
+def test_a_slow_sync_does_not_keep_the_master_from_sending(
+    slave: Slave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copied_log, "TELL_SIZE", 500)
+    end = next(border for border in LOG.borders if border > 1500)
+    assert end < FILE
+    synced = threading.Event()
+
+    def slow(path: Path) -> bool:
+        assert synced.wait(10)
+        return False
+
+    slave.disk.failing_sync = slow
+    slave.send(0, end, 400)
+    told = [event for event in slave.events if isinstance(event, Copied)]
+    assert told[-1].end > 500
+    assert told[-1].durable == 0
+    synced.set()
+    slave.wait_for(Copied(end, end))
     check_reports(slave)
