@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from tests.support.cluster import Cluster
 from tests.support.node import wait_until
 from tidemark.formats.checkpoint import NodeRole, Slot
@@ -134,36 +136,24 @@ def test_a_lost_master_is_replaced_and_comes_back_as_a_slave(tmp_path: Path) -> 
         assert took_s <= 2 * LEASE_S
 
 
-def test_a_broker_that_is_killed_is_master_again_on_its_node(tmp_path: Path) -> None:
+@pytest.mark.parametrize("service", ["broker", "ha"])
+def test_a_service_of_the_master_that_is_killed_costs_an_epoch_and_no_message(
+    tmp_path: Path, service: str
+) -> None:
+    """On the same node, unless the service takes longer to start than the lease lasts."""
     with Cluster(tmp_path) as cluster:
         cluster.start()
-        master = cluster.wait_master()
+        old = cluster.wait_master()
         cluster.wait_in_sync()
-        make_topic(cluster, master)
-        send_acked(cluster, master, "before")
+        make_topic(cluster, old)
+        assert send_acked(cluster, old, "before") == REPLICATED
         epoch = cluster.epoch()
         killed_at = time.monotonic()
-        cluster.restart(master, "broker")
-        assert cluster.wait_master() == master
-        print(f"killed broker: serves again after {time.monotonic() - killed_at:.2f} s")
-        assert cluster.slot(master, Slot.EPOCH) > epoch
-        assert send_acked(cluster, master, "after") in (REPLICATED, ALONE)
-        wait_readable(cluster, master, {"before", "after"})
-        cluster.wait_in_sync()
-        cluster.compare_logs()
-
-
-def test_an_ha_that_is_killed_goes_on_as_master_with_a_new_epoch(tmp_path: Path) -> None:
-    with Cluster(tmp_path) as cluster:
-        cluster.start()
+        cluster.restart(old, service)
+        wait_until(lambda: cluster.epoch() > epoch, "a new epoch")
         master = cluster.wait_master()
-        cluster.wait_in_sync()
-        make_topic(cluster, master)
-        send_acked(cluster, master, "before")
-        epoch = cluster.epoch()
-        cluster.restart(master, "ha")
-        wait_until(lambda: cluster.slot(master, Slot.EPOCH) > epoch, "a new epoch")
-        assert cluster.wait_master() == master
+        took_s = time.monotonic() - killed_at
+        print(f"killed {service}: {master}, it was {old}, serves after {took_s:.2f} s")
         cluster.wait_in_sync()
         assert send_acked(cluster, master, "after") == REPLICATED
         wait_readable(cluster, master, {"before", "after"})
