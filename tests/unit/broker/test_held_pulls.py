@@ -134,3 +134,12 @@ async def test_a_call_without_a_queue_is_woken_by_who_holds_it_or_at_the_end() -
     last = held.hold(None, appended_to=None, is_gone=lambda: False)
     held.close()
     assert last.woken.result() is Wake.CLOSE
+
+
+async def test_of_a_slave_all_that_wait_for_a_queue_may_look() -> None:
+    held = HeldPulls()
+    pulls = [hold(held, queue, appended_to=None) for queue in (A, B)]
+    member = held.hold(None, appended_to=None, is_gone=lambda: False)
+    held.may_all_look()
+    assert [await pull.woken for pull in pulls] == [Wake.MESSAGE, Wake.MESSAGE]
+    assert not member.woken.done(), "its watchers wake it"
