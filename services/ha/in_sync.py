@@ -97,6 +97,12 @@ class InSync:
                 del self.adding[member]
         self._settle()
 
+    def begin(self, now_ms: int) -> None:
+        """Slaves can be answered from now on: before, none of them could be silent or behind."""
+        self._began_ms = now_ms
+        for peer in self.peers.values():
+            peer.heard_ms = peer.reached_ms = now_ms
+
     @property
     def published(self) -> tuple[Member, ...]:
         """As last known."""

@@ -127,7 +127,6 @@ class Leadership:
         own.out.put(Fence())
         own.happen(Happening.DEPOSED, reason)
         term.end(reason)
-        self.edits.abandoned()
         term.take_lock(self._follower_again)
 
     def give_up(self, reason: str) -> None:
@@ -205,8 +204,8 @@ class Leadership:
     def _lease_gone(self, term: Mastership) -> None:
         """Stop answering; then ask for what making the lease again takes."""
         own = self.own
-        epoch = max(term.epoch, own.session.given_up) + 1
-        lease = founding.first_lease(own, epoch)._replace(
+        # One above this term's, no more: members refuse if they know of anything above the term.
+        lease = founding.first_lease(own, term.epoch + 1)._replace(
             in_sync=tuple(sorted({own.member, *term.in_sync.wait_set})),
             in_sync_version=own.session.seen[1] + 1,
         )
@@ -234,8 +233,8 @@ class Leadership:
         unchanged_ms = session.unchanged_ms(own.now_ms)
         if not session.can_write or session.stored is None or unchanged_ms is None:
             return
-        if own.now_ms < own.paused_until_ms or not self.peers.surveyed:
-            return
+        if own.now_ms < own.paused_until_ms or not self.peers.surveyed or session.reason:
+            return  # a lease that cannot be reached now is not to be had either
         found = self._patience.over(session.stored, unchanged_ms)
         if found is None:
             return
@@ -252,6 +251,7 @@ class Leadership:
             return
         self.following.leave("founding the group")
         own.happen(Happening.STANDS, "the group's first lease")
+        self._why = "startup"
         lease = founding.first_lease(own, self.promises.highest + 1)
         self.campaign = founding.Founding(own, lease, won=self._won, lost=self._lost)
 
@@ -285,6 +285,7 @@ class Leadership:
         if self._recreate is not None:
             (lease, deadline_ms), self._recreate = self._recreate, None
             own.happen(Happening.STANDS, "the lease is to be made again")
+            self._why = "startup"
             self.campaign = Recreation(
                 own, self.peers, lease, deadline_ms=deadline_ms, won=self._won, lost=self._lost
             )

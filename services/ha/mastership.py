@@ -90,7 +90,8 @@ class Mastership:
         self._deadline_ms = own.session.deadline_ms(self.epoch)
         self._ready = False
         """The table has the epoch: slaves can be compared."""
-        self._early: list[tuple[Incoming, Hello]] = []
+        self._early: dict[int, tuple[Incoming, Hello]] = {}
+        """HELLOs that came before, the last one of each connection."""
         self._durable: dict[Member, int] = {}
         self._told: dict[str, int | None] = {node: None for node in own.others}
         """When PROMISE was sent to a node that has not answered it."""
@@ -145,7 +146,7 @@ class Mastership:
     def hello(self, incoming: Incoming, hello: Hello) -> None:
         """A slave wants to follow: compare the logs."""
         if not self._ready:
-            self._early.append((incoming, hello))
+            self._early[incoming.link] = incoming, hello
             return
         own = self._own
         link = self.links.get(incoming.link)
@@ -197,6 +198,7 @@ class Mastership:
 
     def down(self, number: int) -> None:
         """A connection is gone."""
+        self._early.pop(number, None)
         link = self.links.get(number)
         if link is not None:
             self._forget(link)
@@ -255,8 +257,8 @@ class Mastership:
         self.over = True
         for link in list(self.links.values()):
             self._drop(link, reason)
-        for incoming, _ in self._early:
-            self._peers.close(incoming.link, reason)
+        for number in self._early:
+            self._peers.close(number, reason)
         self._early.clear()
         self._own.session.abandon()
         if self.switch is not None:
@@ -289,20 +291,27 @@ class Mastership:
         start = self.start if own.table else own.first_offset
         entry = EpochStart(Epoch(self.epoch), PhysicalOffset(start))
         table = with_entry(without_gone(own.table, own.first_offset), entry)
+        own.table_writes += 1
         own.out.ask(
-            lambda token: PersistTable(token, table), lambda _: self._entered(table), own.no_room
+            lambda token: PersistTable(token, table), lambda _: self._entered(table), self._no_room
         )
+
+    def _no_room(self, code: str, detail: str) -> None:
+        self._own.table_writes -= 1
+        self._own.no_room(code, detail)
 
     def _entered(self, table: tuple[EpochStart, ...]) -> None:
         own = self._own
+        own.table_writes -= 1
         own.table = table
         if self.over:
             return
         self._ready = True
+        self.in_sync.begin(own.now_ms)
         self._lock = _Lock.GIVING
         own.out.ask(ReleaseAppendLock, lambda _: self._released())
-        early, self._early = self._early, []
-        for incoming, hello in early:
+        early, self._early = self._early, {}
+        for incoming, hello in early.values():
             if self._peers.open(incoming.link):
                 self.hello(incoming, hello)
         self._announce()

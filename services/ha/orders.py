@@ -73,7 +73,11 @@ class LeaseEdits:
     def tick(self) -> None:
         """Propose it as soon as the session can."""
         edit, own = self._edit, self._own
-        if edit is None or edit.wanted is not None:
+        if edit is None:
+            return
+        if edit.wanted is not None:
+            if own.session.unsettled is None:
+                self._refuse("the write of the lease was given up, and may be applied: look again")
             return
         if own.now_ms - edit.since_ms > EDIT_MS_MAX:
             self._refuse(f"the lease could not be written: {own.session.reason or 'no answer'}")
@@ -111,11 +115,6 @@ class LeaseEdits:
             self._refuse("others changed the lease at the same time, again and again")
         else:
             self._edit = edit._replace(wanted=None)
-
-    def abandoned(self) -> None:
-        """The session gave up what it was writing: its outcome is not known."""
-        if self._edit is not None and self._edit.wanted is not None:
-            self._refuse("the lease was being written when this node's term ended: see the status")
 
     def _refuse(self, detail: str) -> None:
         edit, self._edit = self._edit, None

@@ -135,7 +135,7 @@ class Own:
         self.stopping = False
         """This process is about to end: it does not campaign any more."""
         self.table_writes = 0
-        """Under way for a slave's link: until they are done the log is not settled."""
+        """Under way: until they are done, nothing else is begun that reads or cuts the table."""
         self.first_offset = found.first_offset
         self.end = found.end
         self.durable = found.end
