@@ -36,6 +36,8 @@ COMMANDS: Final = frozenset(
 BODY_SIZE_MAX: Final = 64 << 10
 COMMANDS_MAX: Final = 16
 """Commands that wait at a time; a second operator is an accident already."""
+OWN_ARGUMENT: Final = "reason"
+"""Of orders that this process gives itself when it is to end; after them it takes no lease."""
 TEXT_TYPE: Final = "application/json"
 
 
@@ -118,6 +120,8 @@ class Control:
     async def _on_command(self, request: web.Request) -> web.Response:
         try:
             arguments = _arguments(await _read_body(request))
+            if OWN_ARGUMENT in arguments:
+                raise BadRequest(f"{OWN_ARGUMENT} is no argument of an order. Nothing was done.")
             return _json(await self.command(request.match_info["command"], arguments))
         except TidemarkError as error:
             return _json(Answer(error.status, _error_body(error)))

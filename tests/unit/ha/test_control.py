@@ -83,6 +83,7 @@ async def test_a_refusal_is_an_error_with_what_the_replica_says() -> None:
         ("/v1/cluster/pause", b"{", 400, "bad-request"),
         ("/v1/cluster/pause", b"[]", 400, "bad-request"),
         ("/v1/cluster/pause", b'{"a": {}}', 400, "bad-request"),
+        ("/v1/cluster/switchover", b'{"reason": "stopping"}', 400, "bad-request"),
         ("/v1/cluster/pause", b"[" * 50_000, 400, "bad-request"),
         ("/v1/cluster/pause", b" " * (BODY_SIZE_MAX + 1), 400, "bad-request"),
     ],
