@@ -17,7 +17,7 @@ from shared.cluster import grant
 from shared.cluster.grant import Slots
 from tests.simulation.replication import records
 from tests.simulation.replication.frozen_clock import FrozenClock
-from tests.simulation.replication.history import History, Violation
+from tests.simulation.replication.history import History
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.page import step_by_step
 from tests.simulation.replication.process import Actor, Process, Steps
@@ -148,10 +148,9 @@ class Broker:
         ):
             page.publish(slot, value)
             yield 0
-        holder = self._history.acquirer(epoch)
-        if holder is None or holder.node != machine.name:
-            raise Violation(f"E: the broker of {machine.name} serves epoch {epoch} of {holder}")
+        self._history.serves(machine, epoch, machine.boot)
         opening = self._append(epoch)
+        self._history.check_equal_histories()
         page.publish(Slot.WRITTEN, machine.volume.end)
         yield 0
         page.publish(Slot.EPOCH_RECORD_END, opening.end)

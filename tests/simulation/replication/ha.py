@@ -13,6 +13,7 @@ from random import Random
 from typing import Final, cast
 
 from services.ha import effects as do
+from services.ha import recovered_table
 from services.ha.events import Event, Received, Sensed, Tick
 from services.ha.frames import Frame
 from services.ha.lease.value import Holder, Member
@@ -22,6 +23,7 @@ from services.ha.setup import Found, Setup
 from services.ha.watch import Senses
 from shared.cluster import grant
 from shared.files.positions import Positions
+from tests.simulation.replication import records
 from tests.simulation.replication.frozen_clock import FrozenClock
 from tests.simulation.replication.ha_disk import HaDisk, finish_cut
 from tests.simulation.replication.history import History, Violation
@@ -31,6 +33,7 @@ from tests.simulation.replication.network import Network
 from tests.simulation.replication.page import step_by_step
 from tests.simulation.replication.process import Actor, Process, Steps
 from tidemark.formats.checkpoint import NodeRole, Slot
+from tidemark.formats.epochs import EpochStart
 
 IMPOSSIBLE: Final = ("ack-refused",)
 """Alarms that only a lie or a bug raises."""
@@ -144,29 +147,36 @@ class Ha:
         confirm = max(files.confirm, page.get(Slot.DISPATCHED_DURABLE))
         if same_boot:
             confirm = max(confirm, page.get(Slot.CONFIRM))
-        if volume.end < confirm:
-            raise Violation(
-                f"{self.node} starts with {volume.end} bytes and had {confirm} confirmed"
-            )
         self._history.check_own_confirm(machine)
-        page.publish(Slot.CONFIRM, confirm)
-        yield 0
-        for slot, value in zip(
-            (Slot.HA_BOOT_ID_HIGH, Slot.HA_BOOT_ID_LOW), machine.boot, strict=True
-        ):
-            page.publish(slot, value)
+        table = recovered_table.without_bytes_dropped(files.table, volume.end)
+        halted = self._fault(table, confirm)
+        if table != files.table:
+            volume.write(files._replace(table=table))
+            yield 0
+            volume.files_synced()
             yield 0
         return Found(
             incarnation=volume.incarnation,
-            promised=files.promised,
+            promised=max(files.promised, table[-1].epoch if table else 0),
             seen_epoch=files.seen_epoch,
             seen_version=files.seen_version,
-            table=tuple(entry for entry in files.table if entry.start <= volume.end),
+            table=table,
             first_offset=0,
             end=volume.end,
             confirm=confirm,
             initialised=files.initialised,
             holds_records=volume.end > 0,
+            halted=halted,
+        )
+
+    def _fault(self, table: tuple[EpochStart, ...], confirm: int) -> str | None:
+        """Why this volume cannot be used; in this world each reason is somebody's bug."""
+        volume = self.machine.volume
+        if volume.end < confirm:
+            return f"halted: the log ends at {volume.end}, and {confirm} was confirmed"
+        borders = {record.start for record in records.walk(volume.log, 0, volume.end)}
+        return recovered_table.contradiction(
+            table, first_offset=0, end=volume.end, is_border=borders.__contains__
         )
 
     def _look(self) -> Generator[int, None, Sensed]:
@@ -255,8 +265,8 @@ class Ha:
 
     def _grant(self, effect: do.Grant) -> Steps:
         assert self.replica is not None
-        self._history.acts(effect.epoch, self._holder(), "grants")
         machine = self.machine
+        self._history.granted(effect.epoch, self._holder(), machine.boot)
         yield from step_by_step(
             self.process,
             machine.page,

@@ -268,6 +268,7 @@ def finish_cut(machine: Machine, history: History, effect: Cut) -> Steps:
     """The steps of a cut that a start repeats."""
     volume = machine.volume
     must_have_the_log(machine, "cuts it")
+    history.check_equal_histories()
     volume.cut(effect.point)
     history.check_own_confirm(machine)
     history.check_members(f"when {machine.name} cut at {effect.point}")

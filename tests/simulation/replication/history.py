@@ -62,6 +62,7 @@ class History:
         self._serial = 0
         self._won: dict[int, Holder] = {}
         self._acted: dict[int, Holder] = {}
+        self._boots: dict[int, tuple[int, int]] = {}
 
     # -- the log ---------------------------------------------------------------------------
 
@@ -180,14 +181,26 @@ class History:
         if self._acted.setdefault(epoch, holder) != holder:
             raise Violation(f"E: {holder.node} {how} in epoch {epoch}, in which another one acted")
 
+    def granted(self, epoch: int, holder: Holder, boot: tuple[int, int]) -> None:
+        """A master grants its epoch to its broker. boot: of its node."""
+        self.acts(epoch, holder, "grants")
+        self._boots[epoch] = boot
+
+    def serves(self, node: Node, epoch: int, boot: tuple[int, int]) -> None:
+        """E: a broker begins to append under an epoch, which was granted to it in this boot."""
+        holder = self._won.get(epoch)
+        if holder is None or holder.node != node.name:
+            raise Violation(f"E: the broker of {node.name} serves epoch {epoch} of {holder}")
+        if self._boots.get(epoch) != boot:
+            raise Violation(
+                f"E: the broker of {node.name} serves epoch {epoch}, of before the machine was "
+                "started again"
+            )
+
     def promised(self, node: Node, epoch: int) -> None:
         """Nobody promises an epoch that nobody acquired, or it is locked out of the living one."""
         if epoch > self.epoch and not self.deleted:
             raise Violation(f"{node.name} promises epoch {epoch}, and nobody has acquired it")
-
-    def acquirer(self, epoch: int) -> Holder | None:
-        """Who acquired an epoch."""
-        return self._won.get(epoch)
 
     def needs_help(self, node: Node, role: NodeRole, confirm: int) -> None:
         """Nothing was damaged: nobody halts, and nobody gives up what it knows to be confirmed.

@@ -88,7 +88,8 @@ class LeaseObject:
     def delete(self) -> None:
         """An operator's mistake."""
         before, self.stored = self.stored, None
-        self._applied(before, None)
+        if before is not None:
+            self._applied(before, None)
 
     def touch(self) -> None:
         """A third party changes something that is none of ours: only the version moves."""

@@ -44,11 +44,12 @@ class Fault(Enum):
     SLOW_DISK = "a disk becomes slow for a while"
     SWITCH = "an operator switches the master"
     AT_SLOT = "something happens to a node right when a slot of its page is stored"
+    AT_TABLE = "something happens to a node right when its epoch table is written"
     LATE_CHANGE = "a change of the in-sync set reaches the lease late, and its member is cut off"
     WINNER = "something happens to the next one that takes the lease, while it becomes master"
     CHANGE = "something happens to the master as soon as the in-sync set changes"
     NEW_VOLUME = "a node gets an empty disk"
-    DELETE_LEASE = "somebody deletes the lease object"
+    DELETE_LEASE = "somebody deletes the lease object, now or when it is taken next"
     CLOCK = "a boot-time clock leaps ahead"
     HASTY = "a node takes the lease to have run out, whatever its clock says"
 
@@ -68,6 +69,7 @@ USUAL: Final = (
     Fault.WINNER,
     Fault.CHANGE,
     Fault.AT_SLOT,
+    Fault.AT_TABLE,
     Fault.LATE_CHANGE,
 )
 SUDDEN: Final = (Fault.KILL, Fault.STOP, Fault.POWER, Fault.ISOLATE, Fault.RESET_LINKS, Fault.CUT)
@@ -79,6 +81,7 @@ SEVERE: Final = (
     Fault.ISOLATE,
     Fault.WINNER,
     Fault.AT_SLOT,
+    Fault.AT_TABLE,
 )
 """What costs a master its lease, more often than not."""
 WATCHED: Final = (
@@ -143,6 +146,8 @@ def draw_plan(random: Random) -> Plan:
     faults += [
         fault for fault in RARE if random.random() < (0.25 if fault is Fault.HASTY else 0.12)
     ]
+    if Fault.DELETE_LEASE in faults and random.random() < 0.5:
+        faults.append(Fault.HASTY)
     return Plan(
         nodes=nodes,
         min_in_sync=least,

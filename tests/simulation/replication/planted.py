@@ -6,12 +6,12 @@ and nowhere in the product; what they patch is named, so a rename breaks the tes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Final, NamedTuple, cast
 from unittest.mock import patch
 
-from services.ha import campaign, in_sync, mastership, slave_protocol, truncation
+from services.ha import campaign, in_sync, mastership, recovered_table, slave_protocol, truncation
 from services.ha import own as owned
 from services.ha.campaign import Campaign, Claim
 from services.ha.confirm import ConfirmOffset
@@ -26,6 +26,7 @@ from services.ha.mastership import Mastership
 from services.ha.own import Own
 from services.ha.payloads import Hello
 from services.ha.peers import Incoming
+from services.ha.recreation import Recreation
 from services.ha.slave_protocol import SlaveLink
 from services.ha.truncation import CutPlan, InOrder, Outcome
 from shared.cluster import grant
@@ -308,6 +309,19 @@ def old_version_read_as_not_applied() -> Planting:
         yield
 
 
+@contextmanager
+def lease_made_again_from_memory() -> Planting:
+    """A master that finds the object gone makes it again, and asks nobody."""
+    begin = Recreation.__init__
+
+    def alone(self: Recreation, *arguments: Any, **named: Any) -> None:
+        begin(self, *arguments, **named)
+        self._missing.clear()
+
+    with patch.object(Recreation, "__init__", alone):
+        yield
+
+
 # -- logs and tables -------------------------------------------------------------------------------
 
 
@@ -333,6 +347,26 @@ def table_cut_only_with_bytes() -> Planting:
         return InOrder(own.end) if at_end else outcome
 
     with patch.object(slave_protocol, "plan", plan):
+        yield
+
+
+@contextmanager
+def entry_without_bytes_is_damage() -> Planting:
+    """After a crash, an entry that begins above the log's end contradicts the log."""
+    judge = recovered_table.contradiction
+
+    def keep(table: Sequence[EpochStart], end: int) -> tuple[EpochStart, ...]:
+        return tuple(table)
+
+    def contradiction(table: Sequence[EpochStart], **facts: Any) -> str | None:
+        if table and table[-1].start > facts["end"]:
+            return f"epoch {table[-1].epoch} begins above the log's end"
+        return judge(table, **facts)
+
+    with (
+        patch.object(recovered_table, "without_bytes_dropped", keep),
+        patch.object(recovered_table, "contradiction", contradiction),
+    ):
         yield
 
 
@@ -420,6 +454,8 @@ FAULTS: Final[dict[str, Planted]] = {
     "promised-before-the-lease-is-won": Planted(promised_before_the_lease_is_won, "", 0),
     "old-version-read-as-not-applied": Planted(old_version_read_as_not_applied, "", 0),
     "no-truncation-on-rejoin": Planted(no_truncation_on_rejoin, "", 0),
+    "entry-without-bytes-is-damage": Planted(entry_without_bytes_is_damage, "", 0),
+    "lease-made-again-from-memory": Planted(lease_made_again_from_memory, "", 0),
     "table-cut-only-with-bytes": Planted(table_cut_only_with_bytes, "", 0),
     "no-entry-for-an-empty-term": Planted(no_entry_for_an_empty_term, "", 0),
     "log-taken-before-byte-0-is-free": Planted(log_taken_before_byte_0_is_free, "", 0),

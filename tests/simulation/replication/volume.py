@@ -6,6 +6,7 @@ self, never a mixture. A killed process takes nothing away.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
@@ -39,8 +40,8 @@ class Volume:
         self._files_on_disk = self.files
         self._cut_off = b""
         """What was cut, until the cut is synced."""
-        self.copied_anew = 0
-        """Times that it was emptied and copied from a master."""
+        self.on_table: Callable[[], None] | None = None
+        """Called once, right after the epoch table is written."""
 
     @property
     def end(self) -> int:
@@ -57,7 +58,11 @@ class Volume:
 
     def write(self, files: Files) -> None:
         """Replace files of ha: seen by all, not yet sure."""
+        is_new_table = files.table != self.files.table
         self.files = files
+        if is_new_table and self.on_table is not None:
+            call, self.on_table = self.on_table, None
+            call()
 
     def files_synced(self) -> None:
         """The directory is synced."""
@@ -84,7 +89,6 @@ class Volume:
             self.files.seen_version,
             self.files.initialised,
         )
-        self.copied_anew += 1
 
     def power_cut(self) -> None:
         """What was not synced is there or not."""

@@ -277,6 +277,9 @@ class World:
                 self._command("switchover", {"to": self._other(machine).name})
             case Fault.AT_SLOT:
                 machine.page.arm(random.choice(WATCHED), lambda: self._strike_at_once(machine))
+            case Fault.AT_TABLE:
+                how = self._strike_at_once if random.random() < 0.4 else self._power_cut_soon
+                machine.volume.on_table = lambda: how(machine)
             case Fault.LATE_CHANGE:
                 self.lease.late_change = self._cut_off_changed
             case Fault.WINNER | Fault.CHANGE:
@@ -286,8 +289,10 @@ class World:
                 if len(self.history.replaced | {name}) < len(self.machines):
                     self._power_cut(machine, then=lambda: self._replace_volume(machine))
             case Fault.DELETE_LEASE:
-                if self.lease.stored is not None and not self.history.deleted:
+                if random.random() < 0.3:
                     self.lease.delete()
+                else:
+                    self._armed.add(fault)
             case Fault.HASTY:
                 self._make_hasty(random.choice(list(self.machines.values())))
             case Fault.CLOCK:
@@ -304,9 +309,14 @@ class World:
             case 1 if process is not None:
                 process.strike_after(random.randint(1, 6), lambda: self._stop([process]))
             case _:
-                fault = random.choice((Fault.POWER, Fault.POWER, Fault.ISOLATE))
-                delay_us = random.randint(0, random.choice((200, 3_000, 30_000)))
-                self.timeline.after(delay_us, lambda: self._strike(fault, machine))
+                self._power_cut_soon(machine)
+
+    def _power_cut_soon(self, machine: Machine) -> None:
+        """Or, now and then, nobody reaches it any more."""
+        random = self.random
+        fault = Fault.POWER if random.random() < 0.8 else Fault.ISOLATE
+        delay_us = random.randint(0, random.choice((200, 3_000, 30_000)))
+        self.timeline.after(delay_us, lambda: self._strike(fault, machine))
 
     def _make_hasty(self, machine: Machine) -> None:
         """No clock can be so wrong; but nothing except stale reads may depend on clocks."""
@@ -390,6 +400,7 @@ class World:
         for machine in self.machines.values():
             machine.disk_us = 2_000
             machine.page.disarm()
+            machine.volume.on_table = None
             if not machine.is_on:
                 self._boot(machine)
             for service in SERVICES:
@@ -412,6 +423,9 @@ class World:
         if before is None or now is None or now.lease.holder is None or self.healed:
             return
         if now.lease.epoch != before.lease.epoch:
+            if Fault.DELETE_LEASE in self._armed:
+                self._armed.discard(Fault.DELETE_LEASE)
+                self.timeline.after(self.random.randint(1, 150_000), self.lease.delete)
             self._strike_soon(Fault.WINNER, self.machines[now.lease.holder.node])
         elif now.lease.in_sync != before.lease.in_sync:
             self._strike_soon(Fault.CHANGE, self.machines[now.lease.holder.node])
