@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from services.ha import payloads
+from services.ha.catch_up import WINDOW_SIZE, CatchUp
 from services.ha.divergence import CrcBefore, Extent, common_point, crc_size, entry_of
 from services.ha.effects import Close, Effect, Note, Send, Stream
 from services.ha.lease.value import Member
@@ -19,8 +20,6 @@ from services.ha.payloads import Ack, Append, Hello, HelloOk, Payload, ResyncRea
 from shared.cluster.time_rules import TimeRules
 from tidemark.formats.epochs import EpochStart
 
-WINDOW_SIZE: Final = 8 << 20
-"""Bytes sent and not yet appended there; bounds the memory of a link."""
 STREAM_SIZE_MAX: Final = 256 * 1024
 """Of one APPEND."""
 TELL_CONFIRM_MS: Final = 10
@@ -62,6 +61,9 @@ class MasterLink:
         self.appended: int | None = None
         """The slave's appended end by its last ACK."""
         self.closed = False
+        self.awaited = True
+        """Whether answers wait for this slave; one that is not yet waited for has time."""
+        self._catch_up = CatchUp(now_ms)
         self._epoch = epoch
         self._group = group
         self._version = version
@@ -153,7 +155,7 @@ class MasterLink:
         if self._next < own.first_offset:
             return self._close(f"retention removed what comes next, at {self._next}")
         effects: list[Effect] = []
-        window_end = min(own.end, self.appended + WINDOW_SIZE)
+        window_end = min(own.end, self.appended + self._window(own, now_ms))
         while self._next < window_end:
             index = entry_of(own.table, self._next)
             if index is None:
@@ -166,6 +168,11 @@ class MasterLink:
             self._next += size
             self._sent_ms = now_ms
         return effects or self._heartbeat(own, now_ms)
+
+    def _window(self, own: MasterLog, now_ms: int) -> int:
+        if self.awaited or self.appended is None:
+            return WINDOW_SIZE
+        return self._catch_up.window(end=own.end, appended=self.appended, now_ms=now_ms)
 
     def heard(self, now_ms: int) -> None:
         """A frame of the slave came that is none of the above."""

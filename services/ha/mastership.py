@@ -249,6 +249,7 @@ class Mastership:
             own.happen(Happening.OPENED)
         log = self.log
         for link in list(self.links.values()):
+            link.awaited = link.peer in self.in_sync.wait_set
             own.out.put(*link.stream(log, own.now_ms))
             self._judge(link)
 

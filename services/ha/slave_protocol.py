@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from services.ha import payloads
+from services.ha.catch_up import WINDOW_SIZE
 from services.ha.divergence import CrcBefore, Extent, crc_size
 from services.ha.effects import Close, Copy, Effect, PersistTable, Send
 from services.ha.lease.value import Member
-from services.ha.master_protocol import WINDOW_SIZE
 from services.ha.payloads import Ack, Append, Hello, HelloOk, Payload, ResyncRequired
 from services.ha.truncation import InOrder, Outcome, ResyncPlan, plan
 from shared.cluster.time_rules import TimeRules

@@ -5,11 +5,11 @@ import logging
 import pytest
 
 from services.ha import payloads
+from services.ha.catch_up import GENTLE_SIZE, WINDOW_SIZE
 from services.ha.effects import Close, Effect, Note, Send, Stream
 from services.ha.master_protocol import (
     STREAM_SIZE_MAX,
     TELL_CONFIRM_MS,
-    WINDOW_SIZE,
     MasterLink,
     MasterLog,
 )
@@ -233,6 +233,15 @@ def test_bytes_in_flight_never_pass_the_window() -> None:
     assert link.stream(own, 1) == []
     link.ack(Ack(1000 + 5000, 1000, 1), own, 2)  # what is appended makes room, not what is durable
     assert [one.size for one in appends(link.stream(own, 2))] == [5000]
+
+
+def test_a_slave_that_nobody_waits_for_takes_less_while_others_send() -> None:
+    own = OWN._replace(end=100 << 20)
+    link = streaming(own=own)
+    link.awaited = False
+    assert sum(one.size for one in appends(link.stream(own, 0))) == GENTLE_SIZE
+    link.awaited = True
+    assert sum(one.size for one in appends(link.stream(own, 0))) == WINDOW_SIZE - GENTLE_SIZE
 
 
 def test_an_idle_link_carries_heartbeats_that_say_what_comes_next() -> None:
