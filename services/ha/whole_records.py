@@ -89,24 +89,38 @@ class WholeRecords:
     def take(self, data: bytes | memoryview) -> Iterator[Piece]:
         """Bytes came: hand out what is whole now. Consume it before the next call.
 
-        Raises BadBytes, then nothing more may come before ``begin``.
+        data is not copied, but for what is not whole at its ends. Raises BadBytes, then nothing
+        more may come before ``begin``.
         """
-        pending = self._pending
-        pending += data
-        view = memoryview(pending)
-        done = 0
-        while done < len(view):
-            piece = self._next(view[done:], self._at + done)
+        view = memoryview(data)
+        while self._pending and len(view):
+            size = min(self._missing(), len(view))
+            self._pending += view[:size]
+            view = view[size:]
+            piece = self._next(memoryview(self._pending), self._at)
+            if piece is not None:
+                # What is left in memory of its own: the piece may still be held.
+                self._pending = self._pending[len(piece.data) :]
+                self._at += len(piece.data)
+                yield piece
+                del piece
+        while len(view):
+            piece = self._next(view, self._at)
             if piece is None:
                 break
-            done += len(piece.data)
+            view = view[len(piece.data) :]
+            self._at += len(piece.data)
             yield piece
             del piece
-        if done:
-            # A copy of what is left, usually less than a record: a piece may still be held.
-            self._pending = bytearray(view[done:])
-            self._at += done
-        view.release()
+        self._pending += view
+
+    def _missing(self) -> int:
+        """Bytes that what waits needs at least before it can be judged; at least one."""
+        held = len(self._pending)
+        if held < BLANK_SIZE:
+            return BLANK_SIZE - held
+        size = int.from_bytes(self._pending[:SIZE_OF_SIZE], "big", signed=True)
+        return max(1, size - held)
 
     def _next(self, view: memoryview, at: int) -> Piece | None:
         """The first piece of view; None if the rest of a record has to come first."""
