@@ -9,7 +9,7 @@ import logging
 import secrets
 import ssl
 import stat
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from services.ha.config import HaConfig
 from services.ha.handshake import SECRET_SIZE_MIN
@@ -23,6 +23,11 @@ log = logging.getLogger(__name__)
 
 PROCESS_SIZE: Final = 8
 SECRET_SIZE_MAX: Final = 4096
+UNKNOWN: Final = (
+    *("role", "state", "incarnation", "in_sync", "log_end", "durable_end", "confirm"),
+    *("lag_bytes", "lag_ms", "seen_ms_ago"),
+)
+"""What ``GET /v1/cluster`` says of a node, besides where it is."""
 
 
 class Proof(NamedTuple):
@@ -52,6 +57,28 @@ def setup_of(config: HaConfig) -> Setup:
         process=secrets.token_hex(PROCESS_SIZE),
         boot=boot_id(),
     )
+
+
+def status_before(setup: Setup, state: str) -> dict[str, Any]:
+    """The answer to ``GET /v1/cluster`` while this node has not recovered its log."""
+    reason = f"{setup.own.name} is {state}"
+    unknown = dict.fromkeys(UNKNOWN)
+    return {
+        "cluster": setup.cluster,
+        "group": setup.group,
+        "epoch": None,
+        "master": None,
+        "min_in_sync": setup.min_in_sync,
+        "paused": None,
+        "lease": None,
+        "nodes": [
+            {**unknown, "node": node.name, "api": node.api, "admin": node.admin, "reason": reason}
+            for node in setup.nodes
+        ],
+        "history": [],
+        "alarms": [],
+        "reason": reason,
+    }
 
 
 def read_secret(config: HaConfig) -> bytes:

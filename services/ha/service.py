@@ -23,7 +23,7 @@ from services.ha.links import Links
 from services.ha.metrics import AckDuration, HaMetrics
 from services.ha.opening import HeldStore
 from services.ha.paced_log import PacedLog
-from services.ha.parts import Proof, lease_store, proof_of, setup_of
+from services.ha.parts import Proof, lease_store, proof_of, setup_of, status_before
 from services.ha.probes import Probes
 from services.ha.replica import Replica
 from services.ha.replica_disk import ReplicaDisk
@@ -262,14 +262,7 @@ class Ha:
 
     def _status(self) -> Mapping[str, Any]:
         if self._replica is None:
-            return {
-                "cluster": self._setup.cluster,
-                "group": self._setup.group,
-                "epoch": None,
-                "master": None,
-                "nodes": [],
-                "reason": f"{self._setup.own.name} is {self._health.state}",
-            }
+            return status_before(self._setup, self._health.state)
         return self._replica.status(self._clock.boot_ms())
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.ha.config import HaConfig, LocalHaConfig
-from services.ha.parts import SECRET_SIZE_MAX, read_secret, setup_of, tls_of
+from services.ha.parts import SECRET_SIZE_MAX, read_secret, setup_of, status_before, tls_of
 from shared.cluster.config import ClusterConfig
 from shared.files.store_config import LocalStoreConfig, StoreConfig
 from shared.runtime.config import load
@@ -42,6 +42,18 @@ def test_the_replica_is_told_who_it_is(tmp_path: Path) -> None:
     assert setup.times.lease_ms == 3000
     assert len(setup.process) == 16
     assert setup.process != other.process
+
+
+def test_before_recovery_the_status_has_the_same_fields_and_a_reason(tmp_path: Path) -> None:
+    said = status_before(setup_of(config(tmp_path)), "recovering")
+    assert said["master"] is None
+    assert said["reason"] == "n1 is recovering"
+    first = said["nodes"][0]
+    assert (first["node"], first["api"], first["in_sync"]) == ("n0", "http://a:1", None)
+    assert set(first) == {
+        *("node", "role", "state", "incarnation", "in_sync", "api", "admin", "log_end"),
+        *("durable_end", "confirm", "lag_bytes", "lag_ms", "reason", "seen_ms_ago"),
+    }
 
 
 def test_a_node_alone_needs_no_ha() -> None:
