@@ -179,10 +179,11 @@ class Decoder:
         """Move what is held to the front, into memory twice as large if it is full."""
         held = self._end - self._start
         size = len(self._buffer)
+        kept = memoryview(self._buffer)[self._start : self._end]
         if 2 * held > size:
-            size = min(2 * size, 2 * (LENGTH_SIZE + self.size_max))
-        # New memory in any case: a transport may still hold a view of the old one, and a
-        # bytearray with a view cannot be resized.
-        fresh = bytearray(size)
-        fresh[:held] = memoryview(self._buffer)[self._start : self._end]
-        self._buffer, self._start, self._end = fresh, 0, held
+            # New memory: a transport may still hold a view of the old one, and a bytearray with a
+            # view cannot be resized.
+            self._buffer = bytearray(min(2 * size, 2 * (LENGTH_SIZE + self.size_max)))
+        # Within the same memory otherwise: what has been read from it was copied out.
+        memoryview(self._buffer)[:held] = kept
+        self._start, self._end = 0, held
