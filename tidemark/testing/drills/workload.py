@@ -194,7 +194,9 @@ class Workload:
             if self._stop.is_set():
                 return
             await asyncio.sleep(max(0.0, started + interval_s - time.monotonic()))
-            await self._running.wait()
+            while not self._running.is_set():
+                # Asked again when it wakes: resumed and paused at once, it has to go on waiting.
+                await self._running.wait()
             if self._stop.is_set():
                 return
 

@@ -231,6 +231,7 @@ async def fifty_failovers(stage: Stage) -> None:
     stage.check(rising, f"epochs do not rise: {epochs}")
     stage.restored_s = max(gaps)
     gaps.sort()
+    stage.notes.clear()
     stage.note(
         f"{FAILOVERS} failovers, epochs {epochs[0]} to {epochs[-1]}; without an ack for "
         f"{gaps[len(gaps) // 2]:.2f} s (median), {gaps[-1]:.2f} s (worst)"
