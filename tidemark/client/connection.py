@@ -32,6 +32,7 @@ CONNECT_TIMEOUT_GROUP_S: Final = 1.0
 CLUSTER: Final = "/v1/cluster"
 LEARN_AFTER_S: Final = 5.0
 """A group is asked for its nodes at most so often, until it has told them."""
+LEAVE_TIMEOUT_S: Final = 0.1
 
 ReadFrom = Literal["master", "any"]
 """Which nodes plain reads may be asked of."""
@@ -99,6 +100,9 @@ class Connection:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._learning is not None:
+            # It is answered at once, or not: cut off while it connects, it would leave a socket.
+            await asyncio.wait({self._learning}, timeout=LEAVE_TIMEOUT_S)
         if self._learning is not None:
             self._learning.cancel()
             await asyncio.gather(self._learning, return_exceptions=True)
