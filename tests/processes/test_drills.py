@@ -18,6 +18,8 @@ from tests.support.node import PROJECT
 
 pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(600)]
 
+PATIENCE = "5"
+"""Other tests have the machine as well: how long service is away is what ``make drill`` judges."""
 SEED = os.environ.get("TIDEMARK_DRILL_SEED", str(time.time_ns() % 1_000_000))
 
 
@@ -32,7 +34,7 @@ def drills(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_short_drills_pass(tmp_path: Path) -> None:
-    done = drills("--short", "--seed", SEED, "--out", str(tmp_path))
+    done = drills("--short", "--patience", PATIENCE, "--seed", SEED, "--out", str(tmp_path))
     print(done.stdout, done.stderr)
     report = tmp_path / "report.md"
     if report.exists():

@@ -29,6 +29,12 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="those of continuous integration")
     parser.add_argument("--seed", type=int, help="of everything that is random; default: any")
     parser.add_argument(
+        "--patience",
+        type=float,
+        default=1.0,
+        help="allow so many times the time without service: for a machine that is busy otherwise",
+    )
+    parser.add_argument(
         "--out", type=Path, default=Path("drills"), help="directory of stores, logs and report"
     )
     arguments = parser.parse_args()
@@ -51,7 +57,7 @@ def main() -> int:
         network, chosen = Loopback(), [found for found in chosen if not _privileged(found)]
         if not chosen:
             return 2
-    return _run(chosen, network, arguments.out, seed)
+    return _run(chosen, network, arguments, seed)
 
 
 def _chosen(drills: list[Drill], arguments: argparse.Namespace) -> list[Drill]:
@@ -71,11 +77,18 @@ def _privileged(found: Drill) -> bool:
     return found.needs.cuts or found.needs.disk_size is not None
 
 
-def _run(drills: list[Drill], network: Network, out: Path, seed: int) -> int:
+def _run(drills: list[Drill], network: Network, arguments: argparse.Namespace, seed: int) -> int:
+    out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     began, started = time.strftime("%Y-%m-%d %H:%M:%S"), time.monotonic()
     print(f"{len(drills)} drills, seed {seed}, below {out.resolve()}", flush=True)
-    runner = Runner(out, network, seed=seed, tell=lambda line: print(line, flush=True))
+    runner = Runner(
+        out,
+        network,
+        seed=seed,
+        tell=lambda line: print(line, flush=True),
+        patience=arguments.patience,
+    )
     try:
         asyncio.run(runner.run(drills))
     finally:
