@@ -112,7 +112,8 @@ class MasterLink:
             first_offset=own.first_offset,
             end=own.end,
             confirm=own.confirm,
-            table=own.table[since:],
+            # From the common entry on, and not the newest: without it the slave believes nothing.
+            table=own.table[since : since + payloads.TABLE_ENTRIES_MAX],
         )
         return [self._send(ok, now_ms)]
 

@@ -108,6 +108,16 @@ def test_an_empty_slave_gets_the_whole_table() -> None:
     assert ok == HelloOk(0, 0, 0, 0, END, 500, TABLE)
 
 
+def test_a_slave_more_epochs_behind_than_a_frame_holds_finds_the_common_one() -> None:
+    table = tuple(entry(number + 1, number * 100) for number in range(2500))
+    own = MasterLog(table, 0, 250_000, 500)
+    hello = HELLO._replace(end=1100, durable=1100, table=table[:12])
+    (ok,) = said(new_link().hello(hello, own, crc_before, 0))
+    assert isinstance(ok, HelloOk)
+    assert ok.table[0] == table[11]
+    assert len(ok.table) == payloads.TABLE_ENTRIES_MAX
+
+
 def test_a_slave_without_a_common_point_is_told_to_copy_everything() -> None:
     link = new_link()
     effects = link.hello(HELLO._replace(table=(entry(4, 0),)), OWN, crc_before, 0)
