@@ -237,6 +237,8 @@ class Operator:
     def _hand_over(self) -> None:
         own, term = self.own, self._leadership.term
         trouble = own.trouble
+        if not trouble:
+            own.calm("handed-over")
         if not trouble or term is None or not term.opened or term.switch is not None:
             return
         if own.now_ms < self._not_before_ms:

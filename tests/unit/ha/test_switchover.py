@@ -56,6 +56,13 @@ def test_a_master_with_a_full_disk_hands_over() -> None:
     assert new.name in ("b", "c")
     group.run(3000)
     assert group.master is new
+    replica = group["a"].replica
+    assert replica is not None
+    own = replica.own
+    assert "handed-over" in own.alarms
+    group["a"].trouble = (Trouble.NONE, Trouble.NONE)
+    group.run(200)
+    assert "handed-over" not in own.alarms
 
 
 def test_a_master_that_is_to_end_hands_over_first() -> None:
