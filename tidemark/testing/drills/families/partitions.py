@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import Counter
 from typing import Final
 
 from tidemark.testing.drills.lease_server import HOST as LEASE
+from tidemark.testing.drills.ledger import Outcome
 from tidemark.testing.drills.namespaces import cut_apart
+from tidemark.testing.drills.patient import patient_sends
 from tidemark.testing.drills.stage import Needs, Stage, drill
 
 THREE_APART: Final = Needs(nodes=3, cuts=True)
 THREE_WITH_API: Final = Needs(nodes=3, cuts=True, lease="kubernetes")
 CUT_S: Final = 6.0
+PATIENT: Final = 8
 IN_FLIGHT_S: Final = 0.2
 """What was acknowledged by everybody before a cut may be answered so long after it."""
 
@@ -77,7 +82,9 @@ async def cut_from_everything(stage: Stage) -> None:
     await stage.load.acked(50)
     cut_at = stage.mark()
     cut_apart(stage.group.network, master, (*stage.slaves(master), LEASE))
+    sending = patient_sends(stage, master, PATIENT)
     await stage.successor(master, 20)
+    sending += patient_sends(stage, master, PATIENT)
     await stage.acked_again(20)
     await stage.load.acked(50)
     await _no_ack_while_cut(stage, master, cut_at)
@@ -85,6 +92,8 @@ async def cut_from_everything(stage: Stage) -> None:
     stage.restored_by = time.monotonic()
     stage.group.network.heal()
     await stage.in_sync()
+    outcomes = Counter(await asyncio.gather(*sending))
+    stage.check(Outcome.ACKED not in outcomes, f"{master} told senders after the cut: {outcomes}")
     stage.note(f"{master} returned; tails kept in cut/: {_kept_tails(stage, master) - kept}")
 
 

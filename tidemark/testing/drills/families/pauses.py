@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections import Counter
 from typing import Final
 
-import aiohttp
-import msgpack
-
+from tidemark.formats.checkpoint import Slot
 from tidemark.testing.drills.faults import Fault
-from tidemark.testing.drills.ledger import Outcome, Place, Request, Told
+from tidemark.testing.drills.patient import patient_send, patient_sends
+from tidemark.testing.drills.positions import slot
 from tidemark.testing.drills.stage import DrillFailed, Needs, Stage, drill
-from tidemark.testing.drills.workload import MSGPACK, TOPIC
 
 TWO: Final = Needs(nodes=2)
 HOUR_MS: Final = 3_600_000
+SLOW_SYNC_MS: Final = 500
+PATIENT: Final = 16
+"""Senders who wait for their answer however long the master stands still."""
 SUSPENDED_MS: Final = 60_000
 PROBE_KEY: Final = "9.0"
 """Of the message that a drill sends by itself."""
@@ -35,8 +37,22 @@ async def pause_master(stage: Stage) -> None:
     """Whatever it answers afterwards is in its successor's log."""
     master = await stage.master()
     await stage.load.acked(100)
+    # Half of them are appended and not answered when it stops, for the slave's disk is slow; half
+    # come later, and wait in the buffers of its sockets.
+    node, slave = stage.group.nodes[master], stage.group.nodes[stage.slaves(master)[0]]
+    slave.faults.set(Fault.SYNC_DELAY_MS, SLOW_SYNC_MS)
+    stage.load.pause()
+    await stage.load.quiet()
+    end = slot(node.store_dir, Slot.WRITTEN)
+    sending = patient_sends(stage, master, PATIENT // 2)
+    await stage.finder.until(
+        lambda _: slot(node.store_dir, Slot.WRITTEN) > end, "a send to be appended", 10
+    )
     at = stage.mark()
     stage.group.pause(master)
+    slave.faults.set(Fault.SYNC_DELAY_MS, 0)
+    stage.load.resume()
+    sending += patient_sends(stage, master, PATIENT // 2)
     await stage.successor(master, 20)
     await stage.acked_again(20)
     await asyncio.sleep(max(0.0, at + 2 * stage.lease_s - time.monotonic()))
@@ -44,6 +60,9 @@ async def pause_master(stage: Stage) -> None:
     resumed = time.monotonic()
     await stage.in_sync()
     stage.note(f"{master} is back in the set {time.monotonic() - resumed:.1f} s after SIGCONT")
+    outcomes = Counter(await asyncio.gather(*sending))
+    told = ", ".join(f"{outcome} {count}" for outcome, count in outcomes.items())
+    stage.note(f"{PATIENT} senders that waited for the old master's answer: {told}")
 
 
 @drill(
@@ -60,7 +79,7 @@ async def pause_before_answer(stage: Stage) -> None:
     stage.load.pause()
     await stage.load.quiet()
     stage.group.nodes[master].faults.set(Fault.STOP_BEFORE_ANSWER, 1)
-    sending = asyncio.create_task(_patient_send(stage, master, PROBE_KEY))
+    sending = asyncio.create_task(patient_send(stage, master, PROBE_KEY))
     await _stopped(stage, master)
     stage.group.pause(master)
     stage.load.resume()
@@ -145,56 +164,6 @@ async def stalled_loop(stage: Stage) -> None:
             f"master in epoch {stage.epoch}"
         )
         await stage.in_sync()
-
-
-async def _patient_send(stage: Stage, name: str, key: str) -> Outcome:
-    """One send that waits for its answer however long that takes; into the ledger."""
-    body = msgpack.packb(
-        {
-            "messages": [{"body": f"{key} .".encode(), "unique_id": f"drill-{key}", "queue": 0}],
-            "timeout_ms": 30_000,
-        }
-    )
-    headers = {"Content-Type": MSGPACK, "Accept": MSGPACK}
-    sent_at = time.monotonic()
-    stage.ledger.sent[key] = sent_at
-    outcome, answer = Outcome.UNKNOWN, {}
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session,
-            session.post(
-                f"{stage.group.nodes[name].api}/v1/topics/{TOPIC}/messages",
-                data=body,
-                headers=headers,
-            ) as response,
-        ):
-            answer = msgpack.unpackb(await response.read())
-            if response.status == 200:
-                outcome = Outcome.ACKED
-            else:
-                stage.note(f"it was told {response.status} {answer}")
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        stage.note(f"it got no answer: {error!r}")
-    ended_at = time.monotonic()
-    stage.ledger.requests.append(
-        Request(9, sent_at, ended_at, outcome, str(answer.get("code", "")), name, 1)
-    )
-    if outcome is Outcome.ACKED:
-        (result,) = answer["results"]
-        stage.ledger.tell(
-            key,
-            Told(
-                Place(result["queue"], result["queue_offset"]),
-                result["physical_offset"],
-                answer["ack"]["level"],
-                answer["ack"]["copies"],
-                name,
-                sent_at,
-                ended_at,
-                repeated=False,
-            ),
-        )
-    return outcome
 
 
 async def _stopped(stage: Stage, name: str) -> None:
