@@ -119,6 +119,8 @@ class ConfigFiles:
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
         self._begun = False
+        self._listed: list[TopicConfig] = []
+        """What the file of topics was told last."""
         self._files = (
             _File(json_cache.TOPICS, PAUSE_S, lambda: self._topic_changes),
             _File(json_cache.GROUPS, PAUSE_S, lambda: self._group_changes),
@@ -179,6 +181,8 @@ class ConfigFiles:
         """Write all that is new, now; whether the files say what is served, or may not yet."""
         for file in self._files:
             file.due_at = 0.0
+            if file.name == json_cache.TOPICS and self._topics.list(system=True) != self._listed:
+                file.written = None  # a system topic counts from its first message on, unsaid
         await self._write_due()
         return not any(file.failing for file in self._files)
 
@@ -225,7 +229,7 @@ class ConfigFiles:
         cache = self._cache
         match name:
             case json_cache.TOPICS:
-                topics = self._topics.list(system=True)
+                topics = self._listed = self._topics.list(system=True)
                 return _Content(bool(topics), partial(cache.write_topics, topics))
             case json_cache.GROUPS:
                 groups = list(self._state.groups.values())
