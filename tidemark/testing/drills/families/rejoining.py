@@ -14,6 +14,7 @@ MIB: Final = 1 << 20
 TAIL_SIZE: Final = 100 * MIB
 QUIET_S: Final = 8.0
 REJOIN_S: Final = 60.0
+NAMED_S: Final = 20.0
 BEHIND: Final = 24 * MIB
 
 
@@ -130,6 +131,42 @@ async def lost_volume_all_off(stage: Stage) -> None:
     leader = await stage.master()
     stage.check(leader != master, f"{master} leads with an empty volume")
     stage.note(f"{master} lost its volume; {leader} leads in epoch {stage.epoch}")
+
+
+@drill(
+    "40a",
+    "foreign-cluster",
+    "a slave returns with the name of another cluster in its settings",
+    needs=Needs(nodes=3, fresh=True),
+)
+async def foreign_cluster(stage: Stage) -> None:
+    """Refused by both sides, and named by the master; with its own name it is welcome again."""
+    master = await stage.master()
+    slave, other = stage.slaves(master)
+    await stage.load.acked(50)
+    stage.group.kill(slave)
+    await stage.in_sync(master, other, timeout_s=20)
+    node = stage.group.nodes[slave]
+    node.configure({**stage.group.table, "name": "elsewhere"}, {})
+    stage.group.start(slave)
+    deadline = time.monotonic() + NAMED_S
+    while "foreign-cluster" not in (told := await _reason(stage, master, slave)):
+        stage.check(time.monotonic() < deadline, f"{master} says of {slave}: {told or 'nothing'}")
+        await asyncio.sleep(0.2)
+    stage.note(f"{master} says of {slave}: {told}")
+    stage.check(slave not in stage.finder.known.newest[master].in_sync, "it is in the set")
+    stage.group.kill(slave)
+    node.configure(stage.group.table, {})
+    stage.group.start(slave)
+    stage.note(f"with its own name {slave} was back after {await stage.in_sync():.1f} s")
+
+
+async def _reason(stage: Stage, asked: str, name: str) -> str:
+    """What one node says of why another is not in sync."""
+    for node in (await stage.group.status(asked)).get("nodes") or ():
+        if node.get("node") == name:
+            return str(node.get("reason") or "")
+    return ""
 
 
 async def _incarnation(stage: Stage, asked: str, name: str) -> str:
