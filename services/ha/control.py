@@ -36,6 +36,9 @@ COMMANDS: Final = frozenset(
 BODY_SIZE_MAX: Final = 64 << 10
 COMMANDS_MAX: Final = 16
 """Commands that wait at a time; a second operator is an accident already."""
+ADVICE: Final = "See what `tidemark cluster status` says before anything else is ordered."
+SHUTDOWN_S: Final = 1.0
+"""Answers under way when the process ends may take so long."""
 OWN_ARGUMENT: Final = "reason"
 """Of orders that this process gives itself when it is to end; after them it takes no lease."""
 TEXT_TYPE: Final = "application/json"
@@ -78,6 +81,17 @@ class Control:
             web.post("/v1/cluster/{command}", self._on_command),
         ]
 
+    def close(self) -> None:
+        """This process ends: whoever waits for a command is told that its outcome is not known."""
+        for waiter in self._waiting.values():
+            if not waiter.done():
+                waiter.set_exception(
+                    CommandTimeout(
+                        "the process that took the command up has ended. It may still take effect.",
+                        ADVICE,
+                    )
+                )
+
     def replied(self, reply: Reply) -> None:
         """The replica answers a command; nobody may wait for it any more."""
         waiter = self._waiting.get(reply.token)
@@ -108,7 +122,7 @@ class Control:
         except TimeoutError:
             raise CommandTimeout(
                 f"{name} has not ended within {self._timeout_s} s. It may end later.",
-                "See what `tidemark cluster status` says before anything else is ordered.",
+                ADVICE,
             ) from None
         finally:
             del self._waiting[token]
@@ -138,7 +152,7 @@ class ControlSocket:
         self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> ControlSocket:
-        runner = web.AppRunner(self._app, access_log=None)
+        runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=SHUTDOWN_S)
         await runner.setup()
         self._runner = runner
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -175,6 +175,7 @@ class Ha:
                 on_done=done,
             )
             closing.callback(carrier.close)
+            closing.callback(self._control.close)
             self._replica, self._carrier = replica, carrier
             own = self._setup.own
             await links.listen(config.host or own.host, own.port)

@@ -21,6 +21,8 @@ from tidemark.clock import Clock
 
 BEAT_INTERVAL_S: Final = 0.25
 LOOP_LAG_MAX_S: Final = 10.0
+SHUTDOWN_S: Final = 1.0
+"""Answers under way when the process ends may take so long; aiohttp would wait for a minute."""
 _RATE_MIN_S: Final = 0.5
 
 
@@ -151,7 +153,7 @@ class AdminServer:
 
     async def start(self) -> None:
         """Listen. Raises CannotListen if the port is taken."""
-        runner = web.AppRunner(self.app, access_log=None)
+        runner = web.AppRunner(self.app, access_log=None, shutdown_timeout=SHUTDOWN_S)
         await runner.setup()
         self._runner = runner
         with listening_on(self._host, self._port):

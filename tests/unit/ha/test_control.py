@@ -15,6 +15,7 @@ import pytest
 from services.ha.control import BODY_SIZE_MAX, COMMANDS_MAX, Control, ControlSocket
 from services.ha.effects import Reply
 from services.ha.events import Command
+from tests.unit.ha.still_clock import until
 
 
 class Operator:
@@ -107,6 +108,18 @@ async def test_a_command_that_goes_on_is_not_waited_for_for_ever() -> None:
         assert answer.status == 504
         assert (await answer.json())["code"] == "command-timeout"
     operator.control.replied(Reply(operator.commands[0].token, True, {}))  # nobody waits any more
+
+
+async def test_who_waits_is_told_when_the_process_ends() -> None:
+    operator = Operator(ok=None)
+    operator.control = Control(operator._happen, dict, timeout_s=60.0)
+    async with calling(operator.control) as session:
+        waiting = asyncio.ensure_future(session.post("/v1/cluster/switchover"))
+        await until(lambda: operator.commands)
+        operator.control.close()
+        async with asyncio.timeout(10), await waiting as answer:
+            assert answer.status == 504
+            assert "has ended" in (await answer.json())["detail"]
 
 
 async def test_commands_that_wait_are_bounded() -> None:
