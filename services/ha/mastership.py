@@ -12,48 +12,24 @@ is published before: the record of an older epoch must not be answered by it. St
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
-from typing import Final
 
+from services.ha.announcement import Announcement
+from services.ha.append_lock import AppendLock
 from services.ha.confirm import ConfirmOffset
-from services.ha.effects import (
-    Grant,
-    PersistTable,
-    Publish,
-    ReleaseAppendLock,
-    TakeAppendLock,
-)
-from services.ha.events import Done
+from services.ha.effects import Grant, PersistTable, Publish
 from services.ha.failover import Happening
 from services.ha.in_sync import InSync
 from services.ha.lease.session import Settled
 from services.ha.lease.value import Lease, Member
 from services.ha.master_protocol import MasterLink, MasterLog
 from services.ha.own import Own, with_entry, without_gone
-from services.ha.payloads import Ack, Hello, Promise, PromiseOk, PromisePurpose
+from services.ha.payloads import Ack, Hello
 from services.ha.peers import Incoming, Peers
 from services.ha.promises import Promises
 from services.ha.switchover import Switchover
 from tidemark.formats.checkpoint import NodeRole, Slot
 from tidemark.formats.epochs import EpochStart
 from tidemark.offsets import Epoch, PhysicalOffset
-
-PROMISE_AGAIN_MS: Final = 1000
-"""A node that has not answered PROMISE is asked again."""
-
-
-class _Lock(Enum):
-    """Whose the append lock is."""
-
-    OWN = "own"
-    GIVING = "giving"
-    GIVEN = "given"
-    """The broker may take it."""
-    TAKING = "taking"
-
-
-def _nothing() -> None:
-    """What follows the append lock's return when nothing does."""
 
 
 class Mastership:
@@ -81,8 +57,8 @@ class Mastership:
         self.opened = False
         self.over = False
         self.switch: Switchover | None = None
-        self._lock = _Lock.OWN
-        self._then_taken: Callable[[], None] = _nothing
+        self._lock = AppendLock(own)
+        self._announcement = Announcement(own, peers, self.epoch)
         self.granted: int | None = None
         """Nonce of the broker's start that serves the epoch."""
         self.serving = False
@@ -93,8 +69,6 @@ class Mastership:
         self._early: dict[int, tuple[Incoming, Hello]] = {}
         """HELLOs that came before, the last one of each connection."""
         self._durable: dict[Member, int] = {}
-        self._told: dict[str, int | None] = {node: None for node in own.others}
-        """When PROMISE was sent to a node that has not answered it."""
         self._published: dict[Slot, int] = {}
         promises.promise(self.epoch, self._promised)
 
@@ -191,10 +165,9 @@ class Mastership:
         if self.switch is not None:
             self.switch.turn()
 
-    def promised(self, node: str, answer: PromiseOk) -> None:
+    def promised(self, node: str) -> None:
         """A node respects the epoch."""
-        del answer  # its ends count for nothing: they may be of a tail that will be cut
-        self._told.pop(node, None)
+        self._announcement.answered(node)
 
     def down(self, number: int) -> None:
         """A connection is gone."""
@@ -266,21 +239,8 @@ class Mastership:
             self.switch.deposed(reason)
 
     def take_lock(self, then: Callable[[], None]) -> None:
-        """Have the append lock back; then is called with the log's end fixed, maybe at once.
-
-        Called again meanwhile, only the last one is.
-        """
-        self._then_taken = then
-        if self._lock is _Lock.OWN:
-            then()
-        elif self._lock is not _Lock.TAKING:
-            self._lock = _Lock.TAKING
-            self._own.out.ask(TakeAppendLock, self._taken)
-
-    def _taken(self, done: Done) -> None:
-        self._lock = _Lock.OWN
-        self._own.end, self._own.durable = done.end, done.durable
-        self._then_taken()
+        """Have the append lock back; see ``AppendLock.take``."""
+        self._lock.take(then)
 
     # Steps 4 to 7
 
@@ -309,22 +269,16 @@ class Mastership:
             return
         self._ready = True
         self.in_sync.begin(own.now_ms)
-        self._lock = _Lock.GIVING
-        own.out.ask(ReleaseAppendLock, lambda _: self._released())
+        self._lock.give(self._grant)
         early, self._early = self._early, {}
         for incoming, hello in early.values():
             if self._peers.open(incoming.link):
                 self.hello(incoming, hello)
         self._announce()
 
-    def _released(self) -> None:
-        if self._lock is _Lock.GIVING:
-            self._lock = _Lock.GIVEN
-        self._grant()
-
     def _grant(self) -> None:
         own = self._own
-        if self._lock is not _Lock.GIVEN or self.granted is not None or self.over:
+        if not self._lock.given or self.granted is not None or self.over:
             return
         if not own.broker_serves or self._deadline_ms is None:
             return
@@ -343,18 +297,8 @@ class Mastership:
         )
 
     def _announce(self) -> None:
-        """Tell those that have not answered yet that the epoch is taken."""
-        if not self._ready or self.opened:
-            return
-        own = self._own
-        for node, told_ms in self._told.items():
-            peer = self._peers.by_node[node]
-            if peer.link is None:
-                continue
-            if told_ms is None or own.now_ms - told_ms >= PROMISE_AGAIN_MS:
-                self._told[node] = own.now_ms
-                promise = Promise(PromisePurpose.NEW_TERM, own.holder)
-                self._peers.send(peer.link, self.epoch, promise)
+        if self._ready and not self.opened:
+            self._announcement.tell()
 
     # The lease and the set
 

@@ -129,7 +129,7 @@ class Reception:
             case PromiseOk():
                 peer = peers.outgoing(link)
                 if term is not None and peer is not None:
-                    term.promised(peer.node, payload)
+                    term.promised(peer.node)
             case Fenced():
                 self.own.count.fenced_frames += 1
             case CampaignNow():
