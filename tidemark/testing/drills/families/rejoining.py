@@ -150,12 +150,21 @@ async def foreign_cluster(stage: Stage) -> None:
     node.configure({**stage.group.table, "name": "elsewhere"}, {})
     stage.group.start(slave)
     deadline = time.monotonic() + NAMED_S
+    while "belongs to node" not in node.services["ha"].said():
+        stage.check(time.monotonic() < deadline, f"ha of {slave} starts on a foreign volume")
+        await asyncio.sleep(0.2)
+    stage.note(f"on its volume {slave} does not start: it belongs to another cluster")
+    stage.group.kill(slave)
+    stage.group.wipe(slave)
+    stage.group.start(slave)
+    deadline = time.monotonic() + NAMED_S
     while "foreign-cluster" not in (told := await _reason(stage, master, slave)):
         stage.check(time.monotonic() < deadline, f"{master} says of {slave}: {told or 'nothing'}")
         await asyncio.sleep(0.2)
-    stage.note(f"{master} says of {slave}: {told}")
+    stage.note(f"on an empty one {master} says of {slave}: {told}")
     stage.check(slave not in stage.finder.known.newest[master].in_sync, "it is in the set")
     stage.group.kill(slave)
+    stage.group.wipe(slave)
     node.configure(stage.group.table, {})
     stage.group.start(slave)
     stage.note(f"with its own name {slave} was back after {await stage.in_sync():.1f} s")
