@@ -61,6 +61,12 @@ class FakeBroker:
     url: str = ""
     cluster: list[str] | None = None
     """What the nodes of its group are called; None: it is alone."""
+    cluster_master: str | None = None
+    """Whom it calls the master."""
+    views: int = 0
+    """How often it was asked for its group."""
+    read_from: list[str] = field(default_factory=list)
+    """What pull requests said in the header of that name."""
 
     def __post_init__(self) -> None:
         self.hold.set()
@@ -124,6 +130,8 @@ class FakeBroker:
 
     async def pull(self, request: web.Request) -> web.StreamResponse:
         self.pulls += 1
+        if "Tidemark-Read-From" in request.headers:
+            self.read_from.append(request.headers["Tidemark-Read-From"])
         self.came.set()
         if self.faults:
             return await self.faults.pop(0)(request)
@@ -178,9 +186,12 @@ class FakeBroker:
         app.router.add_get("/v1/topics/{topic}/queues/{queue}/messages", self.pull)
 
     async def tell_cluster(self, _request: web.Request) -> web.Response:
+        self.views += 1
+        self.came.set()
         if self.cluster is None:
             return error(404, "unknown-call")
-        return answer({"nodes": [{"api": url} for url in self.cluster]})
+        nodes = [{"node": url, "api": url} for url in self.cluster]
+        return answer({"epoch": 1, "master": self.cluster_master, "nodes": nodes})
 
     @asynccontextmanager
     async def serve(self, port: int | None = None) -> AsyncIterator[Self]:

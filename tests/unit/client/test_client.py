@@ -200,6 +200,51 @@ async def test_the_master_is_followed_and_found_again_when_it_is_lost(broker: Fa
     assert (stored["body"], successor.requests[-1]["retry"]) == (b"3", True)
 
 
+async def test_what_may_be_stored_is_not_said_to_be_unsent(broker: FakeBroker) -> None:
+    async def refuses(_request: web.Request) -> web.Response:
+        return error(400, "bad-request")
+
+    # 1. The answer to a send is lost. 2. A repetition is refused, which says nothing of the first.
+    broker.faults = [_broken, refuses]
+    async with tidemark.connect(broker.url) as mq:
+        with pytest.raises(errors.Unreachable, match="outcome is unknown") as raised:
+            await mq.send("orders", b"once")
+    assert raised.value.facts["sent"] is True
+    assert "The last attempt to repeat it failed" in raised.value.__notes__[0]
+
+
+async def test_a_node_that_is_being_promoted_is_asked_again(broker: FakeBroker) -> None:
+    async def rises(_request: web.Request) -> web.Response:
+        return error(503, "not-serving", retriable=True, state="promoting")
+
+    async with FakeBroker().serve() as other:
+        broker.faults = [rises, rises]
+        async with tidemark.connect([broker.url, other.url]) as mq:
+            await mq.send("orders", b"1")
+    assert (len(broker.requests), len(other.requests)) == (3, 0)
+
+
+async def test_plain_reads_ask_a_slave_when_told_to_and_fall_back(broker: FakeBroker) -> None:
+    async with FakeBroker(queues={"orders": [[]]}).serve() as slave:
+        urls = [broker.url, slave.url]
+        broker.cluster = slave.cluster = urls
+        broker.cluster_master = slave.cluster_master = broker.url
+        async with tidemark.connect(urls, read_from="any") as mq:
+            await mq.send("orders", b"1")
+            async with asyncio.timeout(10.0):
+                while slave.pulls == 0:  # until it has heard who is the master
+                    await mq.pull("orders", 0, 0)
+            at_master = broker.pulls
+            await mq.pull("orders", 0, 0)
+            assert (slave.pulls, broker.pulls) == (2, at_master)
+            assert slave.read_from == ["any", "any"]
+            slave.faults = [_broken]
+            assert [each.body for each in (await mq.pull("orders", 0, 0)).messages] == [b"1"]
+            assert len(slave.requests) == 0
+    with pytest.raises(ValueError, match="read_from must be master or any"):
+        tidemark.connect(broker.url, read_from="nearest")  # type: ignore[arg-type]
+
+
 async def test_a_send_that_the_broker_refused_as_busy_is_repeated(broker: FakeBroker) -> None:
     async def recovering(_request: web.Request) -> web.Response:
         return error(503, "not-serving", retriable=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.client.nodes import NODES_MAX, Nodes
+from tidemark.client.nodes import NODES_MAX, Nodes, View, read_view
 
 A, B, C = "http://a:1", "http://b:1", "http://c:1"
 URLS = st.sampled_from([A, B, C])
@@ -74,3 +74,64 @@ def test_there_is_always_a_known_node_to_ask(
         assert nodes.current in {A, B, C}
         assert len(nodes.urls) <= NODES_MAX
         assert set(given_urls) <= set(nodes.urls)
+
+
+def view(master: str | None, epoch: int, *urls: str) -> View:
+    return View(urls, epoch, master, is_alone=False)
+
+
+def test_who_says_that_it_is_the_master_is_believed() -> None:
+    nodes = Nodes([A])
+    assert not nodes.heard(A, view(B, 1, A, B))
+    assert nodes.current == A
+    assert nodes.heard(B, view(B, 1, A, B))
+    assert (nodes.current, nodes.master) == (B, B)
+
+
+def test_a_master_of_before_that_was_stopped_is_not_believed_again() -> None:
+    nodes = Nodes([A, B])
+    assert nodes.heard(A, view(A, 4, A, B))
+    assert nodes.heard(B, view(B, 5, A, B))
+    assert not nodes.heard(A, view(A, 4, A, B))
+    assert nodes.current == B
+
+
+def test_a_master_that_fails_is_not_known_any_more() -> None:
+    nodes = Nodes([A, B])
+    nodes.heard(A, view(A, 1, A, B))
+    nodes.failed(A)
+    assert (nodes.master, nodes.current) == (None, B)
+    nodes.heard(A, view(A, 1, A, B))
+    nodes.sent_on(A, B)
+    assert (nodes.master, nodes.current) == (None, B)
+
+
+def test_plain_reads_go_to_a_given_node_that_is_not_the_master() -> None:
+    nodes = Nodes([A, B])
+    assert nodes.reader == A  # nobody knows better yet
+    nodes.heard(A, view(A, 1, A, B, C))
+    assert nodes.reader == B
+    nodes.reader_failed(A)
+    assert nodes.reader == B
+    nodes.reader_failed(B)
+    assert nodes.reader == C
+    nodes.reader_failed(C)
+    assert nodes.reader == A  # the master at last
+    assert nodes.current == A
+
+
+def test_one_given_node_is_read_from_whatever_it_is() -> None:
+    nodes = Nodes([A])
+    nodes.heard(A, view(A, 1, A, B))
+    assert nodes.reader == A
+    nodes.reader_failed(A)
+    assert nodes.reader == B
+
+
+def test_an_answer_about_a_group_is_read() -> None:
+    told = [{"node": "n0", "api": A + "/"}, {"node": "n1", "api": B}, {"node": "n2", "api": None}]
+    read = read_view({"epoch": 3, "master": "n1", "nodes": told})
+    assert read == View([A, B], 3, B, is_alone=False)
+    assert read_view({"epoch": None, "master": None, "nodes": []}).is_alone
+    unsure = read_view({"epoch": None, "master": None, "nodes": told[2:]})
+    assert (list(unsure.urls), unsure.is_alone) == ([], False)
