@@ -74,10 +74,13 @@ class HaMetrics(Collector):
         status: Callable[[], Mapping[str, Any]],
         counters: Callable[[], Mapping[str, float]],
         links: SentBytes,
+        kinds: Callable[[], Mapping[str, Mapping[str, float]]],
     ) -> None:
         """own: this node's name. status: as ``GET /v1/cluster``. counters: by name without
-        ``tidemark_ha_`` and ``_total``."""
+        ``tidemark_ha_`` and ``_total``. kinds: counters by name, then by the value of their one
+        label."""
         self._own, self._status, self._counters, self._links = own, status, counters, links
+        self._kinds = kinds
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
@@ -199,6 +202,12 @@ class HaMetrics(Collector):
             yield family
 
     def _counted(self) -> Iterator[Metric]:
+        for name, by_kind in self._kinds().items():
+            label, definition = KINDS[name]
+            family = CounterMetricFamily(f"tidemark_ha_{name}", definition, labels=[label])
+            for kind, count in by_kind.items():
+                family.add_metric([kind], count)
+            yield family
         counted = {
             **self._counters(),
             "accepted_connections": self._links.accepted_count,
@@ -208,6 +217,14 @@ class HaMetrics(Collector):
             yield CounterMetricFamily(f"tidemark_ha_{name}", DEFINITIONS[name], value=value)
 
 
+KINDS: Final[Mapping[str, tuple[str, str]]] = {
+    "failovers": (
+        "reason",
+        "Times that this process became master: lost_peer, manual (an order or a switch), startup.",
+    ),
+    "in_sync_changes": ("change", "Changes of the published in-sync set: join, leave."),
+}
+"""Label and definition by name."""
 DEFINITIONS: Final[Mapping[str, str]] = {
     "accepted_connections": "Connections accepted on the replication port.",
     "refused_connections": "Connections closed before their peer had proved anything, or for what "

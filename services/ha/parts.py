@@ -5,6 +5,7 @@ Step before: ``config``, whose rules between fields hold. Step after: ``service`
 
 from __future__ import annotations
 
+import importlib
 import logging
 import secrets
 import ssl
@@ -108,6 +109,13 @@ def read_secret(config: HaConfig) -> bytes:
             extra={"event": "secret-readable", "path": str(path), "mode": oct(mode & 0o777)},
         )
     return secret
+
+
+def prepare_lease(config: HaConfig) -> None:
+    """Load what the lease needs, which takes seconds of a slow machine for a client of Kubernetes:
+    while the log is recovered nobody waits for it. Blocks."""
+    if config.cluster.lease == "kubernetes":
+        importlib.import_module("services.ha.lease.kubernetes")
 
 
 def lease_store(config: HaConfig) -> LeaseStore:

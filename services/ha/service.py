@@ -17,13 +17,21 @@ from typing import Any, Final
 from services.ha.carrier import Carrier
 from services.ha.config import HaConfig
 from services.ha.control import Control, ControlSocket
+from services.ha.counts import counted, counted_by_kind
 from services.ha.events import Command, Done, Event
 from services.ha.handshake import Identity
 from services.ha.links import Links
 from services.ha.metrics import AckDuration, HaMetrics
 from services.ha.opening import HeldStore
 from services.ha.paced_log import PacedLog
-from services.ha.parts import Proof, lease_store, proof_of, setup_of, status_before
+from services.ha.parts import (
+    Proof,
+    lease_store,
+    prepare_lease,
+    proof_of,
+    setup_of,
+    status_before,
+)
 from services.ha.probes import Probes
 from services.ha.replica import Replica
 from services.ha.replica_disk import ReplicaDisk
@@ -87,6 +95,7 @@ class Ha:
                 routes=[*probes.routes(), *self._control.routes()],
             )
             await closing.enter_async_context(admin)
+            prepared = asyncio.ensure_future(asyncio.to_thread(prepare_lease, config))
             held = await asyncio.to_thread(self._open)
             closing.callback(held.close)
             doorbell = Doorbell(config.sockets_dir, SERVICE)
@@ -102,6 +111,7 @@ class Ha:
                 },
             )
             found = await self._recover(held)
+            await prepared
             if found is not None:
                 probes.positions = held.positions
                 await self._serve(held, found, doorbell, proof)
@@ -189,7 +199,12 @@ class Ha:
                 interval_ms=config.sense_interval_ms,
             )
             HaMetrics(
-                self._registry, own.name, self._status, lambda: counted(replica, watch), links
+                self._registry,
+                own.name,
+                self._status,
+                lambda: counted(replica, loop_stalls=watch.stalls),
+                links,
+                lambda: counted_by_kind(replica),
             )
             self._health.state = "serving"
             await run_parts(
@@ -265,24 +280,3 @@ class Ha:
         if self._replica is None:
             return status_before(self._setup, self._health.state)
         return self._replica.status(self._clock.boot_ms())
-
-
-def counted(replica: Replica, watch: Watch) -> dict[str, float]:
-    """Counters by the names that ``metrics`` defines."""
-    count, session = replica.own.count, replica.own.session
-    return {
-        "truncations": count.truncations,
-        "truncated_bytes": count.truncated_bytes,
-        "resyncs": count.resyncs,
-        "fenced_frames": count.fenced_frames,
-        "refused_frames": count.refused_frames,
-        "implausible_acks": count.implausible_acks,
-        "elections_won": count.elections_won,
-        "elections_lost": count.elections_lost,
-        "depositions": count.depositions,
-        "switchovers": count.switchovers,
-        "lease_conflicts": session.conflicts,
-        "lease_unknown": session.unknowns,
-        "lease_writes": session.writes,
-        "loop_stalls": watch.stalls,
-    }

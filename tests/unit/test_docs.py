@@ -17,6 +17,7 @@ import shared
 import tidemark
 from services.ha import metrics as ha_metrics
 from tidemark.errors import TidemarkError
+from tidemark.testing.drills.families import all_drills
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -176,8 +177,9 @@ def _metrics_of_ha() -> dict[str, tuple[str, str]]:
         "nodes": nodes,
     }
     counters = dict.fromkeys(ha_metrics.DEFINITIONS, 0.0)
+    kinds = {name: {"kind": 0.0} for name in ha_metrics.KINDS}
     collector = ha_metrics.HaMetrics(
-        CollectorRegistry(), "a", lambda: status, lambda: counters, Links()
+        CollectorRegistry(), "a", lambda: status, lambda: counters, Links(), lambda: kinds
     )
     found = {}
     for family in collector.collect():
@@ -208,3 +210,19 @@ def test_alert_rules_name_metrics_of_the_same_page() -> None:
     named = {name.removesuffix("_bucket") for name in re.findall(r"\btidemark_\w+", rules)}
     assert named
     assert named - set(re.findall(r"^\| `(tidemark_\w+)`", page, re.MULTILINE)) == set()
+
+
+def test_every_test_and_drill_that_the_page_on_durability_names_is_there() -> None:
+    page = (ROOT / "docs/durability.md").read_text()
+    files: dict[str, str] = {}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        files[path.name] = files.get(path.name, "") + path.read_text()
+    named = re.findall(r"(test_\w+\.py)(?:::(test_\w+))?", page)
+    assert len(named) > 10
+    for file, test in named:
+        assert file in files, f"{file} is not a file of tests"
+        assert f"def {test}" in files[file], f"{file} has no {test}"
+    drills = {drill.number for drill in all_drills()}
+    for numbers in re.findall(r"drills? ([\d, anto]+\w?)", page):
+        for number in re.findall(r"\d+a?", numbers):
+            assert number in drills, f"there is no drill {number}"

@@ -38,7 +38,8 @@ def node(name: str, **more: Any) -> dict[str, Any]:
 def scraped(status: dict[str, Any]) -> dict[str, float]:
     registry = CollectorRegistry()
     counters = dict.fromkeys(DEFINITIONS, 0.0) | {"truncations": 3.0}
-    HaMetrics(registry, "n0", lambda: status, lambda: counters, CannedLinks())
+    kinds = {"failovers": {"lost_peer": 2.0}, "in_sync_changes": {"join": 5.0}}
+    HaMetrics(registry, "n0", lambda: status, lambda: counters, CannedLinks(), lambda: kinds)
     lines = generate_latest(registry).decode().splitlines()
     return {
         name: float(value)
@@ -71,6 +72,8 @@ def test_a_master_shows_its_term_and_its_slaves() -> None:
         'tidemark_ha_replica_connected{peer="n2"}': 0,
         'tidemark_ha_transferred_bytes_total{peer="n1"}': 1000,
         "tidemark_ha_truncations_total": 3,
+        'tidemark_ha_failovers_total{reason="lost_peer"}': 2,
+        'tidemark_ha_in_sync_changes_total{change="join"}': 5,
         "tidemark_ha_refused_connections_total": 4,
     }
     assert {name: found.get(name) for name in expected} == expected
