@@ -13,6 +13,8 @@ from tidemark.testing.drills.tails import grow_tail, make_topic
 
 MIB: Final = 1 << 20
 PROMOTION_STEPS: Final = (2, 4, 5, 6, 7, 8, 9, 10)
+RESYNC_STEPS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
+GROUP: Final = "g0"
 CUT_STEPS: Final = (6, 7, 8, 9, 10)
 TAIL_SIZE: Final = 5 * MIB
 ARMED_S: Final = 15.0
@@ -75,6 +77,27 @@ async def crash_at_cut(stage: Stage) -> None:
         await stage.in_sync(timeout_s=60)
         stage.check(node.services["ha"].starts >= starts + 2, "ha did not die at its step")
     stage.note(f"killed before steps {', '.join(map(str, CUT_STEPS))} of a cut: each was completed")
+
+
+@drill(
+    "25a",
+    "crash-at-resync",
+    "a slave's process dies before each numbered step of emptying its store",
+    needs=Needs(nodes=3),
+)
+async def crash_at_resync(stage: Stage) -> None:
+    """The next start goes on emptying, or copying; never a store half old and half new."""
+    master = await stage.master()
+    slave = stage.slaves(master)[0]
+    node = stage.group.nodes[slave]
+    for step in RESYNC_STEPS:
+        await stage.load.acked(30)
+        node.faults.arm(f"resync-{step}", "kill")
+        # The answer may never come: the process that would give it dies.
+        await stage.group.command(slave, "resync", group=GROUP)
+        await _disarmed_one(stage, [slave], f"resync-{step}")
+        await stage.in_sync(timeout_s=60)
+    stage.note(f"killed before steps {', '.join(map(str, RESYNC_STEPS))}: each was completed")
 
 
 @drill(
