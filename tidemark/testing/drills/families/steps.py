@@ -13,6 +13,7 @@ from tidemark.testing.drills.tails import grow_tail, make_topic
 
 MIB: Final = 1 << 20
 PROMOTION_STEPS: Final = (2, 4, 5, 6, 7, 8, 9, 10)
+ORDER_S: Final = 30.0
 RESYNC_STEPS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
 GROUP: Final = "g0"
 CUT_STEPS: Final = (6, 7, 8, 9, 10)
@@ -93,9 +94,16 @@ async def crash_at_resync(stage: Stage) -> None:
     for step in RESYNC_STEPS:
         await stage.load.acked(30)
         node.faults.arm(f"resync-{step}", "kill")
-        # The answer may never come: the process that would give it dies.
-        await stage.group.command(slave, "resync", group=GROUP)
-        await _disarmed_one(stage, [slave], f"resync-{step}")
+        starts, deadline = node.services["ha"].starts, time.monotonic() + ORDER_S
+        # The answer never comes: the process that would give it dies. It may just be starting, too.
+        while node.faults.armed is not None:
+            late = time.monotonic() > deadline
+            stage.check(not late, f"{slave} did not come to step {step} of a resync")
+            await stage.group.command(slave, "resync", group=GROUP)
+            await asyncio.sleep(0.2)
+        while node.services["ha"].starts == starts:
+            await asyncio.sleep(0.05)
+        await stage.state(slave, "catchup", "in-sync", timeout_s=60)
         await stage.in_sync(timeout_s=60)
     stage.note(f"killed before steps {', '.join(map(str, RESYNC_STEPS))}: each was completed")
 
