@@ -48,6 +48,9 @@ class Fault(Enum):
     LATE_CHANGE = "a change of the in-sync set reaches the lease late, and its member is cut off"
     WINNER = "something happens to the next one that takes the lease, while it becomes master"
     CHANGE = "something happens to the master as soon as the in-sync set changes"
+    END = "ha is ended in order, and started again"
+    PAUSE = "an operator pauses automatic failover, until all is healed"
+    REMOVE = "an operator removes a member of the in-sync set"
     NEW_VOLUME = "a node gets an empty disk"
     DELETE_LEASE = "somebody deletes the lease object, now or when it is taken next"
     CLOCK = "a boot-time clock leaps ahead"
@@ -66,6 +69,7 @@ USUAL: Final = (
     Fault.RESET_LINKS,
     Fault.SLOW_DISK,
     Fault.SWITCH,
+    Fault.END,
     Fault.WINNER,
     Fault.CHANGE,
     Fault.AT_SLOT,
@@ -102,6 +106,8 @@ WATCHED: Final = (
 RARE: Final = (
     Fault.POWER_ALL,
     Fault.LEASE_TOUCHED,
+    Fault.PAUSE,
+    Fault.REMOVE,
     Fault.NEW_VOLUME,
     Fault.DELETE_LEASE,
     Fault.CLOCK,

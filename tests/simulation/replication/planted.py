@@ -187,12 +187,12 @@ def shrunk_without_compare_and_set() -> Planting:
 def shrunk_before_it_is_confirmed() -> Planting:
     """A member is dropped from the wait set when its removal is sent, not when it is known."""
 
-    def know(self: Mastership) -> None:
-        session = self._own.session
-        assert session.stored is not None
-        self.in_sync.known(session.unsettled or session.stored.lease, None)
+    know = InSync.known
 
-    with patch.object(Mastership, "_know_set", know):
+    def hasty(self: InSync, lease: Lease, unsettled: Lease | None) -> None:
+        know(self, unsettled or lease, None)
+
+    with patch.object(InSync, "known", hasty):
         yield
 
 

@@ -53,7 +53,7 @@ class World:
         self._nodes = tuple(
             Node(name, name, 9000, f"http://{name}:8080", f"http://{name}:8090") for name in names
         )
-        self._commands = 0
+        self._orders = 0
         self._armed: set[Fault] = set()
 
     # -- the run ------------------------------------------------------------------------------
@@ -82,22 +82,17 @@ class World:
         self.history.check_equal_histories()
         self.timeline.after(250_000, self._check_now_and_then)
 
+    def _members(self) -> list[Member]:
+        """All nodes, with the disks that they have now."""
+        return [Member(name, node.volume.incarnation) for name, node in self.machines.items()]
+
     def _is_whole(self) -> bool:
-        wanted = {
-            Member(name, machine.volume.incarnation) for name, machine in self.machines.items()
-        }
-        return set(self.history.published) == wanted
+        return set(self.history.published) == set(self._members())
 
     def _must_recover(self) -> bool:
-        """Whether what is left is enough: the lease, and the disk of a member of the set."""
-        members = {
-            Member(name, machine.volume.incarnation) for name, machine in self.machines.items()
-        }
-        if self.lease.stored is None:
-            # Never made is never to be excused: all nodes are there and none is initialised.
-            return not self.history.deleted
-        # An object that went back is believed by nobody, until an operator says what is true.
-        return bool(members & set(self.history.published)) and not self.history.went_back
+        """Whether what is left is enough: the disk of a member of the set."""
+        published = set(self.history.published)
+        return bool(published & set(self._members())) or not self.history.epoch
 
     def _why_not_whole(self, acked: int) -> str:
         now = {name: self._state_of(name) for name in self.machines}
@@ -274,7 +269,13 @@ class World:
             case Fault.SLOW_DISK:
                 self._slow_disk(machine)
             case Fault.SWITCH:
-                self._command("switchover", {"to": self._other(machine).name})
+                self._order("switchover", {"to": self._other(machine).name})
+            case Fault.END:
+                self._end_in_order(machine)
+            case Fault.PAUSE:
+                self._order("pause", {}, machine)
+            case Fault.REMOVE:
+                self._order("remove-member", {"node": self._other(machine).name})
             case Fault.AT_SLOT:
                 machine.page.arm(random.choice(WATCHED), lambda: self._strike_at_once(machine))
             case Fault.AT_TABLE:
@@ -380,17 +381,53 @@ class World:
         usual, machine.disk_us = machine.disk_us, self.random.choice((50_000, 400_000))
         self._later(self._while_ms(), lambda: setattr(machine, "disk_us", usual))
 
-    def _command(self, name: str, arguments: dict[str, str]) -> None:
+    def _order(
+        self, name: str, arguments: dict[str, str], machine: Machine | None = None
+    ) -> int | None:
+        """Give an order to the ha of a node, by default of the master; the order's number."""
         holder = self.history.holder
-        service = self.services.get((holder.node, "ha")) if holder is not None else None
-        if isinstance(service, Ha) and service.process.alive:
-            self._commands += 1
-            service.take(Command(self._commands, name, arguments))
+        node = machine.name if machine is not None else holder.node if holder is not None else ""
+        service = self.services.get((node, "ha"))
+        if not isinstance(service, Ha) or not service.process.alive:
+            return None
+        self._orders += 1
+        service.take(Command(self._orders, name, arguments))
+        return self._orders
+
+    def _end_in_order(self, machine: Machine) -> None:
+        """SIGTERM for ha: it hands over if it can, and ends within a second."""
+        service = self.services.get((machine.name, "ha"))
+        token = self._order("switchover", {"reason": "stopping"}, machine)
+        if token is None or not isinstance(service, Ha):
+            return
+        ending, until_us = service, self.timeline.now_us + 1_000_000
+
+        def look() -> None:
+            if token in ending.replies or self.timeline.now_us >= until_us:
+                ending.process.end()
+            elif ending.process.alive:
+                self.timeline.after(20_000, look)
+
+        look()
+
+    def _operate(self) -> None:
+        """What an operator does behind it all: failover is automatic again, the lease is there."""
+        stored = self.lease.stored
+        machine = self.random.choice(list(self.machines.values()))
+        if stored is None or self.history.went_back:
+            # Nodes that started since have not seen the set: the operator's own list counts then.
+            members = [m.node for m in self._members() if m in self.history.published]
+            named = {"in_sync": ",".join(members)} if self.random.random() < 0.5 else {}
+            self._order("recreate-lease", named, machine)
+        elif stored.lease.paused:
+            self._order("resume", {}, machine)
+        self.timeline.after(700_000, self._operate)
 
     def _heal(self) -> None:
         """Everything works again, and nothing new happens."""
         self._tell("world", "heal")
         self.healed = True
+        self.timeline.after(1_500_000, self._operate)
         self.lease.weather = Weather()
         self.lease.unreachable.clear()
         self.lease.deaf.clear()
