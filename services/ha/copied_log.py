@@ -21,6 +21,7 @@ from shared.files.copied_log_writer import CopiedLogWriter
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from tidemark.errors import NotServing, StoreError
+from tidemark.formats.checkpoint import Slot
 from tidemark.offsets import PhysicalOffset
 
 FILES_AHEAD: Final = 1
@@ -105,6 +106,8 @@ class CopiedLog:
         records = self._records
         if effect.first:
             records.begin(effect.offset)
+            get = self._positions.get
+            records.unjudged = get(Slot.FOREIGN_FROM), get(Slot.FOREIGN_UNTIL)
             self._taken = self._told = effect.offset
         if effect.offset != records.received:
             raise BadBytes(effect.offset, f"bytes up to {records.received} came before")

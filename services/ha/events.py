@@ -37,6 +37,8 @@ class Sensed(NamedTuple):
     reput_trouble: Trouble = Trouble.NONE
     first_offset: int = 0
     """The page's MIN: retention removed what lies below."""
+    foreign: tuple[int, int] = (0, 0)
+    """[from, until) in which RocketMQ wrote: record CRCs are not judged there."""
 
 
 class LeaseOutcome(Enum):

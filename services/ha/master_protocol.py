@@ -37,6 +37,8 @@ class MasterLog(NamedTuple):
     end: int
     """Of what is appended; streamed before it is on disk here."""
     confirm: int
+    foreign: tuple[int, int] = (0, 0)
+    """Where RocketMQ wrote, see ``Sensed``: the slave needs it to judge what it copies."""
 
 
 class MasterLink:
@@ -114,6 +116,7 @@ class MasterLink:
             confirm=own.confirm,
             # From the common entry on, and not the newest: without it the slave believes nothing.
             table=own.table[since : since + payloads.TABLE_ENTRIES_MAX],
+            foreign=own.foreign,
         )
         return [self._send(ok, now_ms)]
 

@@ -81,7 +81,8 @@ class Mastership:
     def log(self) -> MasterLog:
         """The log as it is now."""
         own = self._own
-        return MasterLog(own.table, own.first_offset, own.end, self.confirm.value)
+        foreign = own.sensed.foreign
+        return MasterLog(own.table, own.first_offset, own.end, self.confirm.value, foreign)
 
     def fit_targets(self, peers: Peers) -> list[Member]:
         """Slaves that could take over now, the one with most of the log first."""

@@ -67,6 +67,9 @@ class HelloOk(NamedTuple):
     confirm: int
     table: tuple[EpochStart, ...]
     """The master's, from the common entry on; the whole one if there is none (an empty slave)."""
+    foreign: tuple[int, int] = (0, 0)
+    """[from, until) of the master's log in which RocketMQ wrote: record CRCs there may be copies of
+    other records', and judge nothing."""
 
 
 class ResyncReason(IntEnum):
@@ -359,7 +362,7 @@ def _put_hello_ok(ok: HelloOk) -> bytes:
             _put_numbers(ok.point),
             _U32.pack(ok.crc),
             _U32.pack(ok.crc_size),
-            _put_numbers(ok.first_offset, ok.end, ok.confirm),
+            _put_numbers(ok.first_offset, ok.end, ok.confirm, *ok.foreign),
             _put_table(ok.table),
         )
     )
@@ -367,10 +370,13 @@ def _put_hello_ok(ok: HelloOk) -> bytes:
 
 def _take_hello_ok(reader: Reader) -> HelloOk:
     point, crc, crc_size = reader.offset(), reader.number(_U32), reader.number(_U32)
-    first, end, confirm = reader.offsets(3)
+    first, end, confirm, foreign_from, foreign_until = reader.offsets(5)
+    if foreign_from > foreign_until:
+        reader.refuse(f"a foreign range from {foreign_from} to {foreign_until}")
     if not first <= point <= end or crc_size > point - first:
         reader.refuse(f"point {point} with {crc_size} bytes before it in a log {first} to {end}")
-    return HelloOk(point, crc, crc_size, first, end, confirm, reader.table())
+    foreign = foreign_from, foreign_until
+    return HelloOk(point, crc, crc_size, first, end, confirm, reader.table(), foreign)
 
 
 def _put_resync(required: ResyncRequired) -> bytes:

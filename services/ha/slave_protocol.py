@@ -17,11 +17,12 @@ from typing import Final, NamedTuple
 from services.ha import payloads
 from services.ha.catch_up import WINDOW_SIZE
 from services.ha.divergence import CrcBefore, Extent, crc_size
-from services.ha.effects import Close, Copy, Effect, PersistTable, Send
+from services.ha.effects import Close, Copy, Effect, PersistTable, Publish, Send
 from services.ha.lease.value import Member
 from services.ha.payloads import Ack, Append, Hello, HelloOk, Payload, ResyncRequired
 from services.ha.truncation import InOrder, Outcome, ResyncPlan, plan
 from shared.cluster.time_rules import TimeRules
+from tidemark.formats.checkpoint import Slot
 from tidemark.formats.epochs import EpochStart
 from tidemark.offsets import Epoch, PhysicalOffset
 
@@ -140,7 +141,7 @@ class SlaveLink:
             return outcome, self._close(type(outcome).__name__)
         self.in_order = True
         self._confirm_heard = ok.confirm
-        return outcome, [self._ack()]
+        return outcome, [*self._foreign(ok.foreign), self._ack()]
 
     def resync_required(
         self, required: ResyncRequired, now_ms: int
@@ -244,6 +245,14 @@ class SlaveLink:
         if ok.point > limit or (entry is None and ok.point != said.first_offset):
             return f"point {ok.point} beyond {limit}, the end of {entry}"
         return None
+
+    def _foreign(self, told: tuple[int, int]) -> list[Effect]:
+        """Keep where RocketMQ wrote, for copying and for whoever reads here. A master whose page
+        was lost may not know any more what this node still does."""
+        begin, until = told
+        if not until:
+            return []
+        return [Publish(((Slot.FOREIGN_FROM, begin), (Slot.FOREIGN_UNTIL, until)))]
 
     def _ask_for_earlier(
         self, ok: HelloOk, entry: EpochStart | None

@@ -63,6 +63,7 @@ class Senses:
             trouble(get(Slot.BROKER_TROUBLE)),
             trouble(get(Slot.REPUT_TROUBLE)),
             get(Slot.MIN),
+            (get(Slot.FOREIGN_FROM), get(Slot.FOREIGN_UNTIL)),
         )
 
 

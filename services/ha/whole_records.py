@@ -2,7 +2,8 @@
 
 A master's log comes as it is, in pieces that know no borders: what is not a whole record yet waits
 here until the rest comes. Each record is judged by its shape, its place, its body's CRC and its
-record CRC before it is handed out; the first bytes that are none end the stretch. A filler ends
+record CRC before it is handed out (where RocketMQ wrote, the last one may be a copy of another
+record's and is not); the first bytes that are none end the stretch. A filler ends
 its file: what stands behind its head means nothing and is handed out apart.
 
 Step before: ``slave_protocol`` says that the bytes come next. Step after: ``copied_log`` writes.
@@ -23,6 +24,7 @@ from tidemark.offsets import PhysicalOffset
 RECORDS_AT_ONCE: Final = 65_536
 SIZE_OF_SIZE: Final = 4
 CHECKS: Final = Checks()
+FOREIGN_CHECKS: Final = Checks(record_crc=False)
 
 
 class Part(Enum):
@@ -64,6 +66,8 @@ class WholeRecords:
         self._pending = bytearray()
         self._at = 0
         self._filler_at = self._filler_until = 0
+        self.unjudged = (0, 0)
+        """[from, until) in which record CRCs are not judged."""
 
     @property
     def received(self) -> int:
@@ -132,7 +136,7 @@ class WholeRecords:
             self._filler_at, self._filler_until = at, at + room
             return Piece(Part.FILLER, at, view[:room])
         window = view[:room]
-        end, stop, reason, timestamp_ms = self._judge(window, at)
+        end, stop, reason, timestamp_ms = self._judge_by(window, at)
         if end:
             return Piece(Part.RECORDS, at, window[:end], timestamp_ms)
         if stop is Stop.BLANK:
@@ -148,13 +152,25 @@ class WholeRecords:
             raise BadBytes(at, reason or "the file ends inside a record")
         return None
 
-    def _judge(self, window: memoryview, at: int) -> tuple[int, Stop, str, int]:
+    def _judge_by(self, window: memoryview, at: int) -> tuple[int, Stop, str, int]:
+        """``_judge``, by the checks that count at ``at``: at most to where others begin to."""
+        begin, until = self.unjudged
+        checks, border = CHECKS, begin
+        if begin <= at < until:
+            checks, border = FOREIGN_CHECKS, until
+        if at < border < at + len(window) and until:
+            judged = self._judge(window[: border - at], at, checks)
+            if judged[0]:
+                return judged
+        return self._judge(window, at, checks)
+
+    def _judge(self, window: memoryview, at: int, checks: Checks) -> tuple[int, Stop, str, int]:
         """Size of the leading whole records, why they end, and the last one's store time."""
         try:
             planned = twins.plan_range(
                 window,
                 at=PhysicalOffset(at),
-                checks=CHECKS,
+                checks=checks,
                 records_max=RECORDS_AT_ONCE,
                 delay_levels_ms=(),
                 index=False,
@@ -164,7 +180,7 @@ class WholeRecords:
             walked = twins.walk(
                 window,
                 at=PhysicalOffset(at),
-                checks=CHECKS,
+                checks=checks,
                 records_max=RECORDS_AT_ONCE,
                 delay_levels_ms=(),
             )

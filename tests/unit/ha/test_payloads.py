@@ -82,6 +82,7 @@ def test_the_handshakes_frames_mean_nothing_behind_it(kind: FrameType) -> None:
         HELLO._replace(table=(entry(2, 0), entry(1, 5))),
         HelloOk(point=901, crc=0, crc_size=0, first_offset=0, end=900, confirm=0, table=()),
         HelloOk(point=5, crc=0, crc_size=0, first_offset=6, end=900, confirm=0, table=()),
+        HelloOk(0, 0, 0, 0, 900, 0, (), foreign=(20, 10)),
         HelloOk(point=5, crc=0, crc_size=6, first_offset=0, end=900, confirm=0, table=()),
         Append(1, 0, -1, 0, 1, 0),
         Append(1, 5, 4, 0, 1, 3, b"abc"),  # the epoch begins behind its first byte

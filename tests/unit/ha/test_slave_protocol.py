@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from services.ha import payloads
-from services.ha.effects import Close, Copy, Effect, PersistTable, Send
+from services.ha.effects import Close, Copy, Effect, PersistTable, Publish, Send
 from services.ha.payloads import (
     Ack,
     Append,
@@ -19,6 +19,7 @@ from services.ha.slave_protocol import HELD_FRAMES_MAX, NO_COMMON_BYTES, SlaveLi
 from services.ha.truncation import CutPlan, Halt, InOrder, ResyncPlan
 from shared.cluster.time_rules import LOCAL
 from tests.support.ha_links import FILE_SIZE, SLAVE, entry
+from tidemark.formats.checkpoint import Slot
 
 EPOCH = 7
 TABLE = (entry(3, 0), entry(5, 400))
@@ -70,6 +71,12 @@ def test_in_order_is_acknowledged_at_once_data_or_not() -> None:
     assert outcome == InOrder(1000)
     assert said(effects) == [Ack(1000, 900, 0)]
     assert link.in_order
+
+
+def test_where_rocketmq_wrote_is_kept_before_the_first_byte_comes() -> None:
+    _, effects = new_link().hello_ok(OK._replace(foreign=(100, 900)), crc_before, 0)
+    assert effects[0] == Publish(((Slot.FOREIGN_FROM, 100), (Slot.FOREIGN_UNTIL, 900)))
+    assert said(effects[1:]) == [Ack(1000, 1000, 0)]
 
 
 def test_a_point_before_the_end_is_cut_behind_a_closed_link() -> None:

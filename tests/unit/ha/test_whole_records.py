@@ -138,3 +138,30 @@ def test_a_name_that_dispatch_refuses_is_copied_all_the_same() -> None:
     path = Path("/master/commitlog") / offset_name(0)
     data = small.store.disk.open(path, writable=False).pread(small.end, 0)
     assert [part for part, _, _ in taken(from_start(), data)] == [Part.RECORDS]
+
+
+def test_record_crcs_are_not_judged_where_rocketmq_wrote() -> None:
+    # Records 3 to 6 carry a record CRC that is another record's.
+    ends = LOG.borders[2::2]
+    begin, until = ends[2], ends[6]
+    data = bytearray(LOG.data)
+    for end in ends[3:7]:
+        data[end - 3] ^= 1
+    judging = from_start()
+    with pytest.raises(BadBytes) as caught:
+        taken(judging, bytes(data))
+    assert caught.value.at == begin
+    records = from_start()
+    records.unjudged = begin, until
+    pieces = [
+        *taken(records, bytes(data[: until - 5])),
+        *taken(records, bytes(data[until - 5 :])),
+    ]
+    assert b"".join(found for _, _, found in pieces) == data
+    for wrong in (begin - 3, ends[8] - 3):
+        also = bytearray(data)
+        also[wrong] ^= 1
+        records = from_start()
+        records.unjudged = begin, until
+        with pytest.raises(BadBytes):
+            taken(records, bytes(also))

@@ -1,0 +1,82 @@
+"""A store that was used before becomes a group's first node: the others copy all of it.
+
+What RocketMQ wrote in between may carry record CRC properties of other records: the master does
+not judge them there, and its slaves must not either.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from tests.processes.test_rocketmq_in_between import rocketmq_uses
+from tests.processes.test_state_in_log import STORE, start, stop, use
+from tests.support.cluster import Cluster
+from tests.support.golden import queued_messages, unpack
+from tests.support.node import Node
+
+TOPIC_SIZE_MAX: Final = 127
+
+
+def all_bodies(cluster: Cluster, name: str, topic: str, queue: int) -> list[str]:
+    """What a node shows of a queue, as far as it is confirmed."""
+    node, offset = cluster.nodes[name], 0
+    found: list[str] = []
+    while True:
+        path = f"/v1/topics/{topic}/queues/{queue}/messages?offset={offset}&max=1024"
+        status, answer = node.request_json("GET", path, headers={"Tidemark-Read-From": "any"})
+        assert status == 200, answer
+        if not answer["messages"]:
+            return found
+        found += [each.get("body_text", each.get("body")) for each in answer["messages"]]
+        offset = answer["next_offset"]
+
+
+def test_a_slave_copies_what_rocketmq_wrote_in_between(tmp_path: Path) -> None:
+    with Node(tmp_path / "alone", store=STORE) as node:
+        start(node)
+        use(node)
+        stop(node)
+        messages, _ = rocketmq_uses(node.store_dir)
+        start(node)
+        stop(node)
+        with Cluster(tmp_path / "group", store=STORE) as cluster:
+            shutil.copytree(node.store_dir, cluster.nodes["n1"].store_dir)
+            cluster.start()
+            assert cluster.wait_master() == "n1", "the one that holds records"
+            cluster.wait_in_sync()
+            cluster.kill("n1")
+            assert cluster.wait_master() == "n0"
+            found = all_bodies(cluster, "n0", "orders", 0)
+            wanted = [each.body.decode() for each in messages if each.topic == "orders"]
+            assert found[-len(wanted) :] == wanted
+            cluster.start("n1")
+            cluster.wait_in_sync()
+            cluster.compare_logs()
+
+
+def test_a_store_that_rocketmq_wrote_becomes_a_groups_first_node(tmp_path: Path) -> None:
+    (tmp_path / "unpacked").mkdir()
+    store = unpack("basic", tmp_path / "unpacked")
+    with Cluster(
+        tmp_path / "group", broker={"deliver_delayed": False, "retention_age_ms": 1 << 50}
+    ) as cluster:
+        cluster.nodes["n1"].directory.mkdir(parents=True, exist_ok=True)
+        shutil.move(store, cluster.nodes["n1"].store_dir)
+        cluster.start()
+        assert cluster.wait_master() == "n1", "the one that holds records"
+        cluster.wait_in_sync()
+        assert cluster.compare_logs() > 4_212_777
+        cluster.kill("n1")
+        assert cluster.wait_master() == "n0"
+        queues = {(each["topic"], each["queueId"]) for each in queued_messages("basic")}
+        for topic, queue in sorted(queues):
+            if len(topic) > TOPIC_SIZE_MAX:
+                continue  # more than a call may name
+            wanted = [
+                each
+                for each in queued_messages("basic")
+                if (each["topic"], each["queueId"]) == (topic, queue)
+            ]
+            assert len(all_bodies(cluster, "n0", topic, queue)) == len(wanted), (topic, queue)
