@@ -163,7 +163,7 @@ class Links:
         self._happen(Received(link.number, frame))
 
     def _time_ack(self, link: Link, frame: Frame) -> None:
-        """For a metric only: what an ACK is worth the replica judges."""
+        """For a metric only, once for each ACK: what it is worth the replica judges."""
         waiting = link.unacknowledged
         if not waiting or link.peer is None:
             return
@@ -171,9 +171,12 @@ class Links:
             ack = payloads.parse(frame)
         except BadFrame:
             return
-        now = asyncio.get_running_loop().time()
+        longest = None
         while waiting and isinstance(ack, Ack) and waiting[0][0] <= ack.durable:
-            self._acknowledged(link.peer.member.node, now - waiting.popleft()[1])
+            _, sent_at = waiting.popleft()
+            longest = sent_at if longest is None else longest
+        if longest is not None:
+            self._acknowledged(link.peer.member.node, asyncio.get_running_loop().time() - longest)
 
     def lost(self, link: Link, reason: str) -> None:
         """A link is over, whatever it was."""

@@ -53,15 +53,20 @@ class AckDuration:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._histogram = Histogram(
             "tidemark_ha_ack_duration_seconds",
-            "From sending bytes to the peer until it said that they are on its disk.",
+            "From sending bytes to the peer until it said that they are on its disk; once per ACK, of its oldest bytes.",
             ["peer"],
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )
 
+        self._of: dict[str, Histogram] = {}
+
     def observe(self, node: str, seconds: float) -> None:
-        """It took a node so long."""
-        self._histogram.labels(node).observe(seconds)
+        """It took a node so long; called for each of its ACKs."""
+        histogram = self._of.get(node)
+        if histogram is None:
+            histogram = self._of[node] = self._histogram.labels(node)
+        histogram.observe(seconds)
 
 
 class HaMetrics(Collector):

@@ -114,6 +114,9 @@ async def test_the_time_until_bytes_are_on_the_peers_disk_is_told() -> None:
         other.links.send(back, payloads.frame(3, Ack(300, 200, 2)))
         other.links.send(back, Frame(FrameType.ACK, 3, b"short"))
         await one.until(lambda: len(one.frames()) == 2, "the ACKs")
+        assert len(one.took) == 1, "once per ACK, however many frames it is for"
+        other.links.send(back, payloads.frame(3, Ack(300, 300, 3)))
+        await one.until(lambda: len(one.frames()) == 3, "the third ACK")
         assert [node for node, _ in one.took] == ["n1", "n1"]
         assert all(0 <= seconds < 10 for _, seconds in one.took)
 
