@@ -53,7 +53,8 @@ class AckDuration:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._histogram = Histogram(
             "tidemark_ha_ack_duration_seconds",
-            "From sending bytes to the peer until it said that they are on its disk; once per ACK, of its oldest bytes.",
+            "From sending bytes to the peer until it said that they are on its disk; once per ACK, "
+            "of its oldest bytes.",
             ["peer"],
             buckets=SECONDS_BUCKETS,
             registry=registry,
