@@ -101,8 +101,12 @@ async def crash_at_resync(stage: Stage) -> None:
             stage.check(not late, f"{slave} did not come to step {step} of a resync")
             await stage.group.command(slave, "resync", group=GROUP)
             await asyncio.sleep(0.2)
-        while node.services["ha"].starts == starts:
-            await asyncio.sleep(0.05)
+        again = node.services["ha"]
+        await stage.finder.until(
+            lambda _, again=again, starts=starts: again.starts > starts,  # type: ignore[misc]
+            f"ha of {slave} to be started again",
+            10,
+        )
         await stage.state(slave, "catchup", "in-sync", timeout_s=60)
         await stage.in_sync(timeout_s=60)
     stage.note(f"killed before steps {', '.join(map(str, RESYNC_STEPS))}: each was completed")
