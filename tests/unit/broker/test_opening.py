@@ -22,6 +22,7 @@ from shared.state import records
 from shared.state.json_cache import JsonCache
 from shared.state.records import (
     DelayRecord,
+    EpochRecord,
     ForeignRange,
     GroupConfig,
     GroupRecord,
@@ -49,6 +50,9 @@ class Log:
             raise DiskFull("no room. Nothing was stored.")
         self.bodies.append(body)
         return PhysicalOffset(len(self.bodies))
+
+    async def append_soon(self, body: bytes) -> PhysicalOffset:
+        return await self.append_state(body)
 
     async def append_snapshot(self, state: BrokerState | None = None) -> PhysicalOffset:
         assert state is not None
@@ -294,3 +298,27 @@ async def test_a_file_that_cannot_be_written_is_named_once_and_tried_again(
     (start.store.config_dir / "consumerOffset.json" / "stray").unlink()
     (start.store.config_dir / "consumerOffset.json").rmdir()
     assert await start.files.write_all()
+
+
+async def test_the_record_of_a_masters_start_names_its_epoch_and_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    log = Log()
+    recorded: list[PhysicalOffset] = []
+    start = Start(tmp_path, log)
+    opening = Opening(
+        start.state,
+        log,
+        start.files,
+        start.topics,
+        start.offsets,
+        flushed=lambda: 7,
+        foreign=None,
+        epoch=5,
+        on_recorded=recorded.append,
+    )
+    assert await opening.run(start.stop)
+    assert recorded == [len(log.bodies)], "its end, in the step in which it was appended"
+    told = records.decode(log.bodies[-1])
+    assert isinstance(told, EpochRecord)
+    assert (told.epoch, told.start_count) == (5, 1)
