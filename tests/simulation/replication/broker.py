@@ -23,7 +23,7 @@ from tests.simulation.replication.page import step_by_step
 from tests.simulation.replication.process import Actor, Process, Steps
 from tests.simulation.replication.records import Record
 from tidemark.errors import NotEnoughReplicas
-from tidemark.formats.checkpoint import NodeRole, Slot
+from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
 
 T = TypeVar("T")
 POLL_US: Final = 50_000
@@ -108,8 +108,13 @@ class Broker:
                 yield POLL_US
 
     def _beat(self) -> Steps:
+        machine, page = self.machine, self.machine.page
         while True:
-            self.machine.page.publish(Slot.BROKER_HEARTBEAT_MS, self.machine.clock.now_ms())
+            page.publish(Slot.BROKER_HEARTBEAT_MS, machine.clock.now_ms())
+            yield 0
+            page.publish(
+                Slot.BROKER_TROUBLE, Trouble.DISK_FULL if machine.is_full else Trouble.NONE
+            )
             yield -HEARTBEAT_US
 
     def _granted(self) -> Generator[int, None, int | None]:
@@ -185,7 +190,7 @@ class Broker:
     def _take_send(self, epoch: int) -> Steps:
         """A request for one record: refused before anything is stored, or appended and parked."""
         machine, page = self.machine, self.machine.page
-        if len(self._parked) >= PARKED_MAX or page.get(Slot.SENDS_HELD):
+        if len(self._parked) >= PARKED_MAX or machine.is_full or page.get(Slot.SENDS_HELD):
             return
         yield 0
         if not (yield from self._ask(epoch, lambda term: term.may_answer)):

@@ -140,6 +140,10 @@ class Ha:
         machine, volume, page = self.machine, self.machine.volume, self.machine.page
         same_boot = (page.get(Slot.HA_BOOT_ID_HIGH), page.get(Slot.HA_BOOT_ID_LOW)) == machine.boot
         yield from self.disk.take_byte_0()
+        if machine.is_full:
+            self.ended_by = "disk-full"
+            self.process.end()
+            yield 0
         if volume.files.intent is not None:
             yield from finish_cut(machine, self._history, volume.files.intent)
             yield from self.disk.take_byte_0()

@@ -1,5 +1,5 @@
-"""ha's threads for its disk: one for ``ha/`` and the epoch table, one for the log and byte 0, and
-one that syncs what is copied.
+"""ha's threads for its disk: one for promise and confirm offset, one for log, byte 0 and epoch
+table, one that syncs what is copied.
 
 Each carries out what the replica gave it in order, step by step, and reports as events. A kill
 between two steps leaves what the steps before did. Follows ``services.ha.replica_disk`` and
@@ -22,7 +22,7 @@ from services.ha.effects import (
     Settle,
     TakeAppendLock,
 )
-from services.ha.events import Copied, CopyFault, Done, Event
+from services.ha.events import Copied, CopyFault, Done, Event, Failed
 from tests.simulation.replication import records
 from tests.simulation.replication.history import History, Violation
 from tests.simulation.replication.machine import Machine
@@ -40,8 +40,9 @@ DiskEffect = (
     | Cut
     | Resync
 )
-FileEffect = PersistPromise | PersistTable | PersistConfirm
-LogEffect = Copy | Settle | TakeAppendLock | ReleaseAppendLock | Cut | Resync
+FileEffect = PersistPromise | PersistConfirm
+LogEffect = Copy | Settle | PersistTable | TakeAppendLock | ReleaseAppendLock | Cut | Resync
+NO_ROOM = "disk-full"
 
 
 class HaDisk:
@@ -73,7 +74,7 @@ class HaDisk:
 
     def carry_out(self, effect: DiskEffect) -> None:
         """Have it carried out behind all that its thread was given before."""
-        if isinstance(effect, PersistPromise | PersistTable | PersistConfirm):
+        if isinstance(effect, PersistPromise | PersistConfirm):
             self._files.append(effect)
             thread = self._files_thread
         else:
@@ -87,14 +88,19 @@ class HaDisk:
     def _run_files(self) -> Steps:
         while True:
             while self._files:
-                yield from self._write(self._files.popleft())
+                yield from self._write(self._files[0])
+                self._files.popleft()
             yield 1_000_000
 
     def _write(self, effect: FileEffect) -> Steps:
         machine, volume = self._machine, self._machine.volume
         yield -machine.disk_delay_us()
+        if machine.is_full:
+            if isinstance(effect, PersistPromise):
+                self._report(Failed(effect.token, NO_ROOM, "the promise was not written"))
+            return
         match effect:
-            case PersistPromise(token, promised, seen_epoch, seen_version):
+            case PersistPromise(_, promised, seen_epoch, seen_version):
                 self._history.promised(machine, promised)
                 if promised < volume.files.promised:
                     raise Violation(
@@ -109,16 +115,14 @@ class HaDisk:
                         initialised=True,
                     )
                 )
-            case PersistTable(token, entries):
-                volume.write(volume.files._replace(table=entries))
             case PersistConfirm(confirm):
                 volume.write(volume.files._replace(confirm=confirm))
                 self._history.check_own_confirm(machine)
         yield 0
         volume.files_synced()
         yield 0
-        if not isinstance(effect, PersistConfirm):
-            self._report(Done(token))
+        if isinstance(effect, PersistPromise):
+            self._report(Done(effect.token))
 
     # -- log -------------------------------------------------------------------------------
 
@@ -126,34 +130,58 @@ class HaDisk:
         while True:
             while self._log:
                 effect = self._log.popleft()
-                match effect:
-                    case Copy():
-                        yield from self._copy(effect)
-                    case Settle(token):
-                        yield from self._settle()
-                        self._done(token)
-                    case TakeAppendLock(token):
-                        yield from self.take_byte_0()
-                        self._is_copying = True
-                        self._done(token)
-                    case ReleaseAppendLock(token):
-                        yield from self._settle()
-                        self._is_copying = False
-                        self._machine.release_lock(0, self._process)
-                        yield 0
-                        self._done(token)
-                    case Cut(token):
-                        yield from self._settle()
-                        yield from cut(self._machine, self._history, effect)
-                        yield from self._publish_end()
-                        self._done(token)
-                    case Resync():
-                        yield from self._resync(effect)
+                if isinstance(effect, Copy):
+                    yield from self._copy(effect)
+                elif self._machine.is_full and isinstance(effect, PersistTable | Cut | Resync):
+                    yield -self._machine.disk_delay_us()
+                    self._report(Failed(effect.token, NO_ROOM, "nothing was written"))
+                else:
+                    yield from self._answer(effect)
             yield 1_000_000
 
-    def _done(self, token: int) -> None:
+    def _answer(
+        self, effect: Settle | PersistTable | TakeAppendLock | ReleaseAppendLock | Cut | Resync
+    ) -> Steps:
         volume = self._machine.volume
-        self._report(Done(token, volume.end, volume.durable))
+        match effect:
+            case Settle():
+                if self._is_copying:
+                    yield from self._settle()
+            case PersistTable(_, entries):
+                yield -self._machine.disk_delay_us()
+                volume.write(volume.files._replace(table=entries))
+                yield 0
+                volume.files_synced()
+                yield 0
+            case TakeAppendLock():
+                if self._is_copying:
+                    yield from self._settle()
+                else:
+                    yield from self.take_byte_0()
+                    self._is_copying = True
+            case ReleaseAppendLock():
+                yield from self._settle()
+                self._is_copying = False
+                self._machine.release_lock(0, self._process)
+                yield 0
+            case Cut():
+                yield from self._wait_for_files()
+                yield from self._settle()
+                yield from cut(self._machine, self._history, effect)
+                yield from self._publish_end()
+            case Resync():
+                yield from self._wait_for_files()
+                yield from self._resync()
+        self._done(effect.token, self._machine.volume.incarnation)
+
+    def _wait_for_files(self) -> Steps:
+        """A cut and a resync come behind what the other thread was given before."""
+        while self._files:
+            yield -500
+
+    def _done(self, token: int, incarnation: str) -> None:
+        volume = self._machine.volume
+        self._report(Done(token, volume.end, volume.durable, incarnation))
 
     def take_byte_0(self) -> Steps:
         """Wait for the append lock, recover, say so."""
@@ -174,6 +202,11 @@ class HaDisk:
             self._half.clear()
             self._broken = False
         if self._broken:
+            return
+        if self._machine.is_full or not self._is_copying:
+            self._broken = True
+            code = NO_ROOM if self._is_copying else "not-serving"
+            self._report(CopyFault(code, "nothing was written", volume.end))
             return
         if effect.offset != volume.end + len(self._half):
             self._broken = True
@@ -225,7 +258,7 @@ class HaDisk:
             machine.page.publish(slot, machine.volume.end)
             yield 0
 
-    def _resync(self, effect: Resync) -> Steps:
+    def _resync(self) -> Steps:
         """In place: broker and reput end first, then the store is emptied."""
         machine = self._machine
         yield from self._settle()
@@ -240,8 +273,6 @@ class HaDisk:
         machine.release_lock(1, self._process)
         machine.release_lock(2, self._process)
         yield 0
-        volume = machine.volume
-        self._report(Done(effect.token, volume.end, volume.durable, volume.incarnation))
 
 
 def must_have_the_log(machine: Machine, what: str) -> None:

@@ -21,6 +21,8 @@ class Machine:
         self.clock = Clock(timeline, timeline.random, drift=drift)
         self.disk_us = disk_us
         self.is_on = True
+        self.is_full = False
+        """The disk takes nothing more; what was reserved for the broker's own records is there."""
         self.processes: dict[str, Process] = {}
         """The present start of each service."""
         self.boot = self._new_boot()

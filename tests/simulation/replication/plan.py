@@ -41,6 +41,7 @@ class Fault(Enum):
     LEASE_DEAF = "a node gets no answers of the lease"
     LEASE_TOUCHED = "a third party changes the lease object"
     RESET_LINKS = "reset the connections of two nodes"
+    FULL_DISK = "a disk is full for a while"
     SLOW_DISK = "a disk becomes slow for a while"
     SWITCH = "an operator switches the master"
     AT_SLOT = "something happens to a node right when a slot of its page is stored"
@@ -106,6 +107,7 @@ WATCHED: Final = (
 RARE: Final = (
     Fault.POWER_ALL,
     Fault.LEASE_TOUCHED,
+    Fault.FULL_DISK,
     Fault.PAUSE,
     Fault.REMOVE,
     Fault.NEW_VOLUME,

@@ -266,6 +266,9 @@ class World:
                 self.lease.touch()
             case Fault.RESET_LINKS:
                 self.network.break_links(name, self._other(machine).name)
+            case Fault.FULL_DISK:
+                machine.is_full = True
+                self._later(self._while_ms(), lambda: setattr(machine, "is_full", False))
             case Fault.SLOW_DISK:
                 self._slow_disk(machine)
             case Fault.SWITCH:
@@ -436,6 +439,7 @@ class World:
         self.network.spike = 0.0
         for machine in self.machines.values():
             machine.disk_us = 2_000
+            machine.is_full = False
             machine.page.disarm()
             machine.volume.on_table = None
             if not machine.is_on:
