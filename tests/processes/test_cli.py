@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import re
@@ -22,6 +21,7 @@ import pytest
 import tidemark as sdk
 from tests.support import golden
 from tests.support.command import PROJECT, run, tidemark
+from tests.support.dev import Dev, is_gone
 from tests.support.node import wait_until
 from tidemark.errors import UnknownMessage
 from tidemark.testing import LocalNode
@@ -33,62 +33,6 @@ pytest_plugins = ["tidemark.testing.fixtures"]
 TERMINAL: Final = ("env", "--default-signal=INT")
 """As a terminal starts a command. Who runs the tests in the background of a script has them ignore
 SIGINT, and a child inherits that: two tests then waited for a Ctrl-C that nobody heard."""
-
-
-class Dev:
-    """A `tidemark dev` in the background."""
-
-    def __init__(self, store: Path, port: int, **environment: str) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        self.said = ""
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tidemark.cli.main", "dev"),
-                *("--store", str(store), "--port", str(port)),
-            ],
-            cwd=PROJECT,
-            env={**os.environ, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as output:
-            for line in output:
-                self.said += line
-
-    def wait_for(self, text: str, count: int = 1) -> None:
-        def was_said() -> bool:
-            assert self.process.poll() is None or self.said.count(text) >= count, self.said
-            return self.said.count(text) >= count
-
-        wait_until(was_said, f"dev to say {text!r} (it said: {self.said})")
-
-    def child(self, service: str) -> int | None:
-        """Process id of a service; None while it does not run."""
-        pid = self.process.pid
-        with contextlib.suppress(OSError):
-            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-                command = Path(f"/proc/{child}/cmdline").read_bytes()
-                if f"services.{service}".encode() in command:
-                    return int(child)
-        return None
-
-    def stop(self, signum: signal.Signals = signal.SIGINT) -> int:
-        self.process.send_signal(signum)
-        status = self.process.wait(60)
-        self._reader.join(10)
-        return status
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.stop(signal.SIGTERM)
-        self._reader.join(10)
 
 
 @pytest.fixture
@@ -116,14 +60,6 @@ def free_port_of_three() -> int:
 
 def objects(output: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in output.splitlines()]
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 # -- dev ------------------------------------------------------------------------------------------

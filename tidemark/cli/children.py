@@ -24,6 +24,7 @@ RESTART_DELAY_S: Final = 0.5
 DEATHS_MAX: Final = 5
 DEATHS_WINDOW_S: Final = 60.0
 LINE_SIZE_MAX: Final = 1 << 20
+NAME_SIZE: Final = len("n0 broker")
 QUIET_LEVELS: Final = frozenset({"debug", "info"})
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG: Final = 1
@@ -110,7 +111,7 @@ class Child:
                 return
             text = readable(line, verbose=self._verbose)
             if text is not None:
-                say(f"{self.name:<6} | {text}")
+                say(f"{self.name:<{NAME_SIZE}} | {text}")
 
     async def stop(self) -> None:
         """SIGTERM, then wait for the end; SIGKILL (safe at any instant) if it does not come."""

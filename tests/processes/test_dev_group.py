@@ -1,0 +1,62 @@
+"""A group of nodes in one terminal: services killed, all of it killed, Ctrl-C, started again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import tidemark as sdk
+from tests.support.command import tidemark
+from tests.support.dev import Dev, is_gone
+from tests.support.node import wait_until
+from tidemark.testing.node import free_ports
+
+SERVICES: Final = ("broker", "reput", "ha")
+STOP_S: Final = 10.0
+"""Ctrl-C ends everything within seconds."""
+
+
+@contextlib.contextmanager
+def running(store: Path, port: int) -> Iterator[Dev]:
+    dev = Dev(store, port, nodes=2)
+    try:
+        dev.wait_for("Stop with Ctrl-C")
+        yield dev
+    except AssertionError:
+        print(dev.said)
+        raise
+    finally:
+        dev.close()
+
+
+def test_a_group_in_a_terminal_survives_kills_and_is_found_again(tmp_path: Path) -> None:
+    store, port = tmp_path / "group", free_ports(15)[0]
+    url = f"http://127.0.0.1:{port},http://127.0.0.1:{port + 10}"
+    with running(store, port) as dev, sdk.connect_sync(url.split(",")) as mq:
+        assert (mq.send("orders", b"1").level, len(dev.children)) == ("replicated", 6)
+        for service in SERVICES:
+            killed = dev.child(service, "n0")
+            assert killed is not None
+            os.kill(killed, signal.SIGKILL)
+            assert mq.send("orders", service.encode()).queue_offset >= 0
+            dev.wait_for(f"n0 {service} ended with status -9; it is started again")
+        wait_until(lambda: len(dev.children) == 6, "all services to run again")
+
+        # However the parent ends, nothing of it is left, and the next one finds the group.
+        pids = list(dev.children)
+        dev.stop(signal.SIGKILL)
+        wait_until(lambda: all(map(is_gone, pids)), "the services to end")
+    with running(store, port) as dev:
+        lines = tidemark("consume", "orders", "--url", url).splitlines()
+        assert sorted(lines) == sorted([b"1", *(service.encode() for service in SERVICES)])
+        shown = tidemark("cluster", "status", "--url", url).decode()
+        assert "has all that was acknowledged as replicated" in shown
+        asked_at = time.monotonic()
+        assert dev.stop() == 0
+        assert time.monotonic() - asked_at < STOP_S
+        assert "Traceback" not in dev.said
