@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -142,3 +143,43 @@ def test_pause_needs_no_master(url: str) -> None:
     Group.view |= {"master": None}
     assert _run("pause", url=url).exit_code == 0
     assert Group.orders == [("/n0/v1/cluster/pause", {})]
+
+
+def test_of_several_addresses_one_that_answers_is_enough(url: str) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        gone = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        assert "tidemark / g0" in _run("status", url=f"{gone}, {url}").output
+        refused = _run("status", url=gone)
+    assert refused.exit_code == 1
+    assert "--url takes the addresses of several nodes" in refused.output
+
+
+def test_a_node_whose_ha_is_gone_says_what_little_it_knows(url: str) -> None:
+    # Status ended with a traceback: such a node names no lease, no set and no ends.
+    own = {"node": "n0", "role": "slave", "api": None, "admin": None}
+    Group.view = {"cluster": "tidemark", "group": "g0", "epoch": 7, "master": None,
+                  "reason": "ha of node n0 does not answer", "nodes": [own]}  # fmt: skip
+    result = _run("status", url=url)
+    assert result.exit_code == 0, result.output
+    assert "none: ha of node n0 does not answer" in result.output
+    assert _run("history", url=url).exit_code == 0
+
+
+def test_a_node_alone_is_no_group(url: str) -> None:
+    Group.view = {"cluster": None, "group": None, "epoch": None, "master": None, "nodes": [],
+                  "reason": "this node is alone, in no group"}  # fmt: skip
+    result = _run("status", url=url)
+    assert result.exit_code == 1
+    assert "this node is alone, in no group" in result.output
+
+
+def test_status_says_what_losing_the_master_would_cost_and_that_failover_is_paused(
+    url: str,
+) -> None:
+    assert "n1 takes over" in _run("status", url=url).output
+    Group.view |= {"paused": True}
+    Group.view["nodes"][1]["in_sync"] = False
+    shown = _run("status", url=url).output
+    assert "no other node is in sync" in shown
+    assert "paused: nobody takes over" in shown
