@@ -57,7 +57,25 @@ chaos: setup ## Three minutes of consumers that come, go and are killed, at 20,0
 	$(BIN)/python -m tests.support.group_chaos --seconds 180 --rate 20000
 	$(BIN)/python -m tests.support.group_chaos --seconds 180 --rate 2000 --ordered
 
-delay-drill: setup ## All fault drills on real groups of nodes, as root in network namespaces; report in build/drills
+delay-drill: setup ## A million delayed messages, the node killed five times; prints the lateness and the memory
+	$(BIN)/python -m tests.processes.delay_drill --messages 1000000
+
+retention: setup ## Three minutes of load on a small disk; as root: it mounts a small file system
+	TIDEMARK_RETENTION_SECONDS=$${TIDEMARK_RETENTION_SECONDS:-180} $(BIN)/pytest -s -n0 --timeout 900 tests/processes/test_retention_full_disk.py
+
+crash: setup ## 200 cycles of SIGKILL under load; prints the seed and the counts
+	TIDEMARK_CRASH_CYCLES=$${TIDEMARK_CRASH_CYCLES:-200} $(BIN)/pytest -s --timeout 7200 tests/processes/test_crash.py tests/processes/test_index_kills.py
+
+simulation: setup ## Thousands of seeded power cuts on a simulated disk
+	TIDEMARK_SIM_SEEDS=$${TIDEMARK_SIM_SEEDS:-5000} $(BIN)/pytest -s -n 2 --timeout 7200 tests/simulation
+
+sim: setup ## Play one seed of a simulated group again: `make sim SEED=n`, with FAULT=name a planted fault, with TRACE=1 every step
+	$(BIN)/python -m tests.simulation.replication $(SEED) $(if $(FAULT),--fault $(FAULT)) $(if $(TRACE),--trace)
+
+simulation-group: setup ## Ten thousand simulated histories of a group, and the planted faults
+	TIDEMARK_GROUP_SEEDS=$${TIDEMARK_GROUP_SEEDS:-10000} $(BIN)/pytest -s -n 2 --timeout 7200 tests/simulation/test_replication.py tests/simulation/test_replication_planted.py
+
+drill: setup ## All fault drills on real groups of nodes, as root in network namespaces; report in build/drills
 	$(BIN)/tidemark drill --all --out build/drills
 
 drill-%: setup ## One fault drill, for example `make drill-28`; `tidemark drill --list` names them
