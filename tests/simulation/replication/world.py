@@ -334,7 +334,7 @@ class World:
     def _cut_off_changed(self, before: Lease, wanted: Lease) -> None:
         """The members that a change adds or removes lose their links to the master."""
         holder = wanted.holder
-        for node in {member.node for member in {*before.in_sync} ^ {*wanted.in_sync}}:
+        for node in sorted({member.node for member in {*before.in_sync} ^ {*wanted.in_sync}}):
             if holder is not None and node != holder.node:
                 self.network.break_links(holder.node, node)
                 self._cut(self.machines[holder.node], self.machines[node], both=True)
