@@ -27,6 +27,7 @@ SERVICES: Final = ("ha", "broker", "reput")
 PORTS: Final = ("api", "ha", "broker", "reput", "replication")
 LOOK_S: Final = 0.05
 COMMAND_TIMEOUT_S: Final = 40.0
+STATUS_TIMEOUT_S: Final = 3.0
 STORE: Final[Mapping[str, object]] = {
     "commit_log_file_size": 4 << 20,
     "consume_queue_file_size": 60_000,
@@ -224,13 +225,19 @@ class Group:
 
     async def status(self, name: str) -> dict[str, Any]:
         """What a node's ha says of the group; empty: nothing."""
-        return (await self.ask(f"{self.nodes[name].admin('ha')}/v1/cluster"))[1]
+        url = f"{self.nodes[name].admin('ha')}/v1/cluster"
+        return (await self.ask(url, timeout_s=STATUS_TIMEOUT_S))[1]
 
     async def ask(
-        self, url: str, method: str = "GET", body: object = None
+        self,
+        url: str,
+        method: str = "GET",
+        body: object = None,
+        *,
+        timeout_s: float = COMMAND_TIMEOUT_S,
     ) -> tuple[int, dict[str, Any]]:
         """Status and JSON of a call; status 0: no answer."""
-        timeout = aiohttp.ClientTimeout(total=COMMAND_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout) as session,

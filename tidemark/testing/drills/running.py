@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import shutil
 import time
 import traceback
@@ -147,7 +148,7 @@ class Runner:
                     stage = Stage(group, finder, load, ledger, Random(self._seed), lease)
                     await stage.in_sync(timeout_s=READY_S)
                 except (TimeoutError, DrillFailed) as error:
-                    self._no_group(drills[0], group, error)
+                    await self._no_group(drills[0], group, error)
                     return
                 for drill in drills:
                     if not await self._one(drill, stage, session):
@@ -157,9 +158,9 @@ class Runner:
             session.acks = [(ack.ended_at, ack.messages) for ack in ledger.acks()]
             session.turns = [] if finder is None else finder.known.turns
 
-    def _no_group(self, drill: Drill, group: Group, error: Exception) -> None:
+    async def _no_group(self, drill: Drill, group: Group, error: Exception) -> None:
         result = Result(drill, self._seed, failure=f"the group does not come up: {error}")
-        self._keep_logs(result, group)
+        await self._keep_logs(result, group)
         self.results.append(result)
         self._tell(f"{drill.number:>3} {drill.name}: FAILED, {result.failure}")
 
@@ -196,7 +197,7 @@ class Runner:
         if stage.fault_at:
             session.faults.append((stage.fault_at, drill.number))
         if result.failure:
-            self._keep_logs(result, stage.group)
+            await self._keep_logs(result, stage.group)
         restored = "" if result.restored_s is None else f", restored in {result.restored_s:.1f} s"
         self._tell(
             f"{drill.number:>3} {drill.name}: "
@@ -246,9 +247,15 @@ class Runner:
             verdict.violations = violations
             result.failure = verdict.shown()
 
-    def _keep_logs(self, result: Result, group: Group) -> None:
+    async def _keep_logs(self, result: Result, group: Group) -> None:
+        """Everything that helps to see why a drill failed, in one file."""
         path = self._directory / f"failed-{result.drill.name}.log"
-        path.write_text(f"{result.failure}\n\n{group.said()}\n", encoding="utf-8")
+        known = await asyncio.gather(*(group.status(name) for name in group.names))
+        told = "\n".join(
+            f"--- what {name} knows\n{json.dumps(status, indent=1)}"
+            for name, status in zip(group.names, known, strict=True)
+        )
+        path.write_text(f"{result.failure}\n\n{told}\n{group.said()}\n", encoding="utf-8")
 
 
 def judge_counts(stage: Stage) -> Verdict:
