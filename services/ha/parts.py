@@ -1,11 +1,10 @@
-"""What ``service`` builds from the settings: the replica's setup, the secret, lease, TLS.
+"""What ``service`` builds from the settings: the replica's setup, the secret, TLS.
 
 Step before: ``config``, whose rules between fields hold. Step after: ``service`` runs the parts.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
 import secrets
 import ssl
@@ -14,8 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from services.ha.config import HaConfig
 from services.ha.handshake import SECRET_SIZE_MIN
-from services.ha.lease.directory import DirectoryLease
-from services.ha.lease.interface import LeaseStore
 from services.ha.setup import Setup
 from shared.runtime.clock import boot_id
 from tidemark.errors import BadConfig
@@ -109,34 +106,6 @@ def read_secret(config: HaConfig) -> bytes:
             extra={"event": "secret-readable", "path": str(path), "mode": oct(mode & 0o777)},
         )
     return secret
-
-
-def prepare_lease(config: HaConfig) -> None:
-    """Load what the lease needs, which takes seconds of a slow machine for a client of Kubernetes:
-    while the log is recovered nobody waits for it. Blocks."""
-    if config.cluster.lease == "kubernetes":
-        importlib.import_module("services.ha.lease.kubernetes")
-
-
-def lease_store(config: HaConfig) -> LeaseStore:
-    """Where the group's lease is kept. On the loop."""
-    cluster = config.cluster
-    name = f"{cluster.name}-{cluster.group}"
-    if cluster.lease == "directory":
-        assert cluster.lease_dir is not None
-        return DirectoryLease(cluster.lease_dir, name)
-    # Only here: a group on one machine needs no client of Kubernetes installed.
-    from services.ha.lease.kubernetes import KubernetesLease
-
-    times = cluster.time_rules
-    return KubernetesLease(
-        name,
-        namespace=cluster.kubernetes_namespace,
-        url=cluster.kubernetes_url,
-        pod=cluster.node,
-        lease_ms=times.lease_ms,
-        timeout_ms=times.request_timeout_ms,
-    )
 
 
 def tls_of(config: HaConfig) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:

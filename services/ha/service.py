@@ -20,14 +20,13 @@ from services.ha.control import Control, ControlSocket
 from services.ha.counts import counted, counted_by_kind
 from services.ha.events import Command, Done, Event
 from services.ha.handshake import Identity
+from services.ha.lease import stores
 from services.ha.links import Links
 from services.ha.metrics import AckDuration, HaMetrics
 from services.ha.opening import HeldStore
 from services.ha.paced_log import PacedLog
 from services.ha.parts import (
     Proof,
-    lease_store,
-    prepare_lease,
     proof_of,
     setup_of,
     status_before,
@@ -95,7 +94,7 @@ class Ha:
                 routes=[*probes.routes(), *self._control.routes()],
             )
             await closing.enter_async_context(admin)
-            prepared = asyncio.ensure_future(asyncio.to_thread(prepare_lease, config))
+            prepared = asyncio.ensure_future(asyncio.to_thread(stores.prepare, config.cluster))
             held = await asyncio.to_thread(self._open)
             closing.callback(held.close)
             doorbell = Doorbell(config.sockets_dir, SERVICE)
@@ -157,7 +156,7 @@ class Ha:
             closing.callback(views.close)
             probe = LockProbe(held.directory.lock_path)
             closing.callback(probe.close)
-            lease = lease_store(config)
+            lease = stores.open_store(config.cluster)
             closing.push_async_callback(lease.close)
             links = self._links(found.incarnation, proof, views)
             closing.push_async_callback(links.close)
