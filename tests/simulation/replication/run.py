@@ -44,8 +44,8 @@ def run_seed(seed: int, fault: str = "") -> Outcome:
         acked=len(history.acked),
         read=history.reads_count,
         confirmed=len(history.confirmed),
-        faults=world.faults_count,
-        frames=world.network.frames_count,
+        faults=world.strikes.count,
+        frames=world.group.network.frames_count,
         actions=world.timeline.actions_count,
         end_ms=world.timeline.now_us // 1000,
     )

@@ -1,0 +1,180 @@
+"""The nodes of one simulated group, their services, and what connects them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from services.ha.events import Command
+from services.ha.lease.value import Lease, Member, Stored
+from services.ha.setup import Setup
+from shared.cluster.nodes import Node
+from tests.simulation.replication.broker import Broker
+from tests.simulation.replication.ha import Ha
+from tests.simulation.replication.history import History
+from tests.simulation.replication.lease_object import LeaseObject
+from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.network import Network
+from tests.simulation.replication.plan import TIMES, Plan
+from tests.simulation.replication.process import Process
+from tests.simulation.replication.reput import Reput
+from tests.simulation.replication.timeline import Timeline
+
+SERVICES: Final = ("ha", "broker", "reput")
+FILE_SIZE: Final = 64 << 20
+
+
+class Group:
+    """What is there, and how it starts; a service that ends is started again."""
+
+    def __init__(
+        self, timeline: Timeline, plan: Plan, *, say: Callable[[str], None] | None = None
+    ) -> None:
+        """say: takes the lines of a trace."""
+        self.timeline, self.plan = timeline, plan
+        self.random = timeline.random
+        self.healed = False
+        """Nothing bad happens any more."""
+        self.on_lease: list[Callable[[Lease, Lease], None]] = []
+        """Called with what the lease said and says, when it is changed."""
+        self._print = say
+        self.history = History(lambda: list(self.machines.values()))
+        self.lease = LeaseObject(timeline, self._lease_changed)
+        self.lease.weather = plan.weather
+        self.network = Network(timeline, delay_max_us=plan.delay_max_us, spike=plan.spike)
+        names = [f"n{number}" for number in range(plan.nodes)]
+        self.machines = {
+            name: Machine(timeline, name, drift=plan.drift, disk_us=disk_us)
+            for name, disk_us in zip(names, plan.disk_us, strict=True)
+        }
+        self.services: dict[tuple[str, str], Ha | Broker | Reput] = {}
+        """The present start of each service of each node."""
+        self._nodes = tuple(
+            Node(name, name, 9000, f"http://{name}:8080", f"http://{name}:8090") for name in names
+        )
+        self._orders = 0
+
+    @property
+    def members(self) -> list[Member]:
+        """All nodes, with the disks that they have now."""
+        return [Member(name, node.volume.incarnation) for name, node in self.machines.items()]
+
+    def ha_of(self, node: str) -> Ha | None:
+        """The present start of ha of a node; None if none runs."""
+        service = self.services.get((node, "ha"))
+        return service if isinstance(service, Ha) and service.process.alive else None
+
+    def tell(self, who: str, line: str) -> None:
+        """Put a line into the trace."""
+        if self._print is not None:
+            self._print(f"{self.timeline.now_us / 1000:10.3f} {who}: {line}")
+
+    def boot(self, machine: Machine) -> None:
+        """Power is there again: another boot of the machine, and its services."""
+        machine.power_on()
+        self.network.off.discard(machine.name)
+        for service in SERVICES:
+            self.start_later(machine, service, self.random.choice((5, 50, 50, 500)))
+
+    def start_later(self, machine: Machine, service: str, delay_ms: int) -> None:
+        """Start a service of this boot, unless it runs by then."""
+        boot = machine.boot
+
+        def start() -> None:
+            running = machine.processes.get(service)
+            if machine.is_on and machine.boot == boot and (running is None or not running.alive):
+                self._start(machine, service)
+
+        self.timeline.after(delay_ms * 1000, start)
+
+    def _start(self, machine: Machine, service: str) -> None:
+        process = Process(self.timeline, service, preemption=self.plan.preemption)
+        machine.processes[service] = process
+        process.on_end.append(lambda: self._ended(machine, service))
+        say = None if self._print is None else self.tell
+        started: Ha | Broker | Reput
+        match service:
+            case "ha":
+                setup = Setup(
+                    cluster="simulated",
+                    group="g0",
+                    own=next(node for node in self._nodes if node.name == machine.name),
+                    nodes=self._nodes,
+                    min_in_sync=self.plan.min_in_sync,
+                    times=TIMES,
+                    file_size=FILE_SIZE,
+                    process=f"{self.random.getrandbits(64):016x}",
+                    boot=machine.boot,
+                )
+                started = Ha(
+                    machine,
+                    process,
+                    setup,
+                    history=self.history,
+                    network=self.network,
+                    lease=self.lease,
+                    say=say,
+                    ring=lambda name: self._ring(machine, name),
+                    random=self.random,
+                )
+            case "broker":
+                started = Broker(
+                    machine,
+                    process,
+                    history=self.history,
+                    ack_limit_ms=TIMES.ack_limit_ms,
+                    sends_per_s=self.plan.sends_per_s,
+                    ring=lambda name: self._ring(machine, name),
+                    say=say,
+                )
+            case _:
+                started = Reput(
+                    machine,
+                    process,
+                    history=self.history,
+                    ring=lambda name: self._ring(machine, name),
+                )
+        self.tell(f"{machine.name} {service}", "starts")
+        self.services[machine.name, service] = started
+        started.start()
+
+    def _ended(self, machine: Machine, service: str) -> None:
+        self.tell(f"{machine.name} {service}", "ended")
+        if machine.is_on:
+            self.start_later(machine, service, self._restart_ms())
+
+    def _restart_ms(self) -> int:
+        if self.healed:
+            return 50
+        return self.random.choice((20, 100, 300, 300, 1_000, 3_000))
+
+    def _ring(self, machine: Machine, service: str) -> None:
+        """A doorbell: carries nothing, and may be lost."""
+        running = self.services.get((machine.name, service))
+        if running is not None and running.process.alive and self.random.random() < 0.95:
+            running.rung()
+
+    def order(
+        self, name: str, arguments: dict[str, str], machine: Machine | None = None
+    ) -> int | None:
+        """Give an order to the ha of a node, by default of the master; the order's number."""
+        holder = self.history.holder
+        node = machine.name if machine is not None else holder.node if holder is not None else ""
+        service = self.ha_of(node)
+        if service is None:
+            return None
+        self._orders += 1
+        service.take(Command(self._orders, name, arguments))
+        return self._orders
+
+    def _lease_changed(self, before: Stored | None, now: Stored | None) -> None:
+        if (
+            now is None
+            or before is None
+            or before.lease._replace(renewed=0) != now.lease._replace(renewed=0)
+        ):
+            self.tell("lease", f"{now and now.lease} version {now and now.version}")
+        self.history.lease_changed(before, now)
+        if before is not None and now is not None:
+            for call in self.on_lease:
+                call(before.lease, now.lease)

@@ -1,0 +1,249 @@
+"""What happens to a simulated group: faults drawn by the seed, each undone after a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from services.ha.lease.value import Lease
+from tests.simulation.replication.group import SERVICES, Group
+from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.plan import SUDDEN, TIMES, WATCHED, Fault
+from tests.simulation.replication.process import Process
+
+
+class Strikes:
+    """The faults of one seed; they end when the group is healed."""
+
+    def __init__(self, group: Group) -> None:
+        self.count = 0
+        self._group, self._plan = group, group.plan
+        self._timeline, self._random = group.timeline, group.random
+        self._history, self._network, self._lease = group.history, group.network, group.lease
+        self._machines = group.machines
+        self._armed: set[Fault] = set()
+        group.on_lease.append(self._lease_changed)
+
+    def begin(self) -> None:
+        """Plan the first one; each plans the next."""
+        if self._plan.faults:
+            self._plan_next_fault()
+
+    def _plan_next_fault(self) -> None:
+        gap_us = int(self._random.expovariate(1 / self._plan.gap_ms) * 1000) + 1000
+        self._timeline.after(gap_us, self._next_fault)
+
+    def _next_fault(self) -> None:
+        if not self._group.healed:
+            fault = self._random.choice(self._plan.faults)
+            self.count += 1
+            self._strike(fault)
+            self._plan_next_fault()
+
+    def _aim(self) -> Machine:
+        holder = self._history.holder
+        if holder is not None and self._random.random() < self._plan.at_master:
+            return self._machines[holder.node]
+        return self._random.choice(list(self._machines.values()))
+
+    def _other(self, machine: Machine) -> Machine:
+        return self._random.choice([m for m in self._machines.values() if m is not machine])
+
+    def _while_ms(self) -> int:
+        lease_ms = TIMES.lease_ms
+        return self._random.choice((20, 200, lease_ms // 2, 3 * lease_ms // 2, 3 * lease_ms))
+
+    def _later(self, delay_ms: int, undo: Callable[[], None]) -> None:
+        def run() -> None:
+            if not self._group.healed:
+                undo()
+
+        self._timeline.after(delay_ms * 1000, run)
+
+    def _strike(self, fault: Fault, machine: Machine | None = None) -> None:
+        if self._group.healed:
+            return
+        machine, random = machine or self._aim(), self._random
+        name = machine.name
+        self._group.tell("world", f"{fault.value}: {name}")
+        match fault:
+            case Fault.KILL:
+                process = machine.processes.get(random.choice(SERVICES))
+                if process is not None:
+                    process.strike_after(random.randint(1, 60), process.end)
+            case Fault.STOP:
+                process = machine.processes.get(random.choice(("ha", "ha", "broker", "reput")))
+                if process is not None:
+                    process.strike_after(random.randint(1, 60), lambda: self._stop([process]))
+            case Fault.STOP_NODE:
+                self._stop(list(machine.processes.values()))
+            case Fault.POWER:
+                self._power_cut(machine)
+            case Fault.POWER_ALL:
+                for each in self._machines.values():
+                    self._power_cut(each)
+            case Fault.CUT:
+                self._cut(machine, self._other(machine), both=random.random() < 0.6)
+            case Fault.ISOLATE:
+                for each in self._machines.values():
+                    if each is not machine:
+                        self._cut(machine, each, both=True)
+                self._out_of(self._lease.unreachable, name)
+            case Fault.LEASE_UNREACHABLE:
+                for whose in random.choice(([name], list(self._machines))):
+                    self._out_of(self._lease.unreachable, whose)
+            case Fault.LEASE_DEAF:
+                self._out_of(self._lease.deaf, name)
+            case Fault.LEASE_TOUCHED:
+                self._lease.touch()
+            case Fault.RESET_LINKS:
+                self._network.break_links(name, self._other(machine).name)
+            case Fault.FULL_DISK:
+                machine.is_full = True
+                self._later(self._while_ms(), lambda: setattr(machine, "is_full", False))
+            case Fault.SLOW_DISK:
+                self._slow_disk(machine)
+            case Fault.SWITCH:
+                self._group.order("switchover", {"to": self._other(machine).name})
+            case Fault.END:
+                self._end_in_order(machine)
+            case Fault.PAUSE:
+                self._group.order("pause", {}, machine)
+            case Fault.REMOVE:
+                self._group.order("remove-member", {"node": self._other(machine).name})
+            case Fault.AT_SLOT:
+                machine.page.arm(random.choice(WATCHED), lambda: self._strike_at_once(machine))
+            case Fault.AT_TABLE:
+                how = self._strike_at_once if random.random() < 0.4 else self._power_cut_soon
+                machine.volume.on_table = lambda: how(machine)
+            case Fault.LATE_CHANGE:
+                self._lease.late_change = self._cut_off_changed
+            case Fault.WINNER | Fault.CHANGE:
+                self._armed.add(fault)
+            case Fault.NEW_VOLUME:
+                # One node keeps its disk: a group of empty disks alone is another group.
+                if len(self._history.replaced | {name}) < len(self._machines):
+                    self._power_cut(machine, then=lambda: self._replace_volume(machine))
+            case Fault.DELETE_LEASE:
+                if random.random() < 0.3:
+                    self._lease.delete()
+                else:
+                    self._armed.add(fault)
+            case Fault.HASTY:
+                self._make_hasty(random.choice(list(self._machines.values())))
+            case Fault.CLOCK:
+                self._history.clocks_lie = True
+                machine.clock.jump(random.choice((300, 2_000, 100_000)))
+
+    def _strike_at_once(self, machine: Machine) -> None:
+        """Between two accesses to the page, or soon after."""
+        random = self._random
+        process = machine.processes.get(random.choice(("ha", "broker")))
+        match random.randrange(3):
+            case 0 if process is not None:
+                process.strike_after(random.randint(1, 6), process.end)
+            case 1 if process is not None:
+                process.strike_after(random.randint(1, 6), lambda: self._stop([process]))
+            case _:
+                self._power_cut_soon(machine)
+
+    def _power_cut_soon(self, machine: Machine) -> None:
+        """Or, now and then, nobody reaches it any more."""
+        random = self._random
+        fault = Fault.POWER if random.random() < 0.8 else Fault.ISOLATE
+        delay_us = random.randint(0, random.choice((200, 3_000, 30_000)))
+        self._timeline.after(delay_us, lambda: self._strike(fault, machine))
+
+    def _make_hasty(self, machine: Machine) -> None:
+        """No clock can be so wrong; but nothing except stale reads may depend on clocks."""
+        service = self._group.ha_of(machine.name)
+        if service is not None and service.replica is not None:
+            self._history.clocks_lie = True
+            session = service.replica.session
+            session.__dict__["unchanged_ms"] = lambda now_ms: 10 * TIMES.lease_ms
+            self._timeline.after(500_000, lambda: session.__dict__.pop("unchanged_ms", None))
+
+    def _cut_off_changed(self, before: Lease, wanted: Lease) -> None:
+        """The members that a change adds or removes lose their links to the master."""
+        holder = wanted.holder
+        for node in sorted({member.node for member in {*before.in_sync} ^ {*wanted.in_sync}}):
+            if holder is not None and node != holder.node:
+                self._network.break_links(holder.node, node)
+                self._cut(self._machines[holder.node], self._machines[node], both=True)
+
+    def _stop(self, processes: list[Process]) -> None:
+        for process in processes:
+            process.pause()
+
+        def go_on() -> None:
+            for process in processes:
+                process.resume()
+
+        self._later(self._while_ms(), go_on)
+
+    def _power_cut(self, machine: Machine, *, then: Callable[[], None] | None = None) -> None:
+        if not machine.is_on:
+            return
+        self._network.off.add(machine.name)
+        machine.power_off()
+        self._history.check_members(f"when the power of {machine.name} was cut")
+        if then is not None:
+            then()
+        self._later(self._while_ms(), lambda: None if machine.is_on else self._group.boot(machine))
+
+    def _replace_volume(self, machine: Machine) -> None:
+        self._history.replaced.add(machine.name)
+        machine.replace_volume()
+
+    def _cut(self, one: Machine, other: Machine, *, both: bool) -> None:
+        pairs = [(one.name, other.name)] + ([(other.name, one.name)] if both else [])
+        if self._random.random() < 0.5:
+            pairs = [(receiver, sender) for sender, receiver in pairs]
+        for pair in pairs:
+            self._network.cut(*pair)
+
+        def join() -> None:
+            for sender, receiver in pairs:
+                self._network.heal(sender, receiver)
+
+        self._later(self._while_ms(), join)
+
+    def _out_of(self, group: set[str], name: str) -> None:
+        group.add(name)
+        self._later(self._while_ms(), lambda: group.discard(name))
+
+    def _slow_disk(self, machine: Machine) -> None:
+        usual, machine.disk_us = machine.disk_us, self._random.choice((50_000, 400_000))
+        self._later(self._while_ms(), lambda: setattr(machine, "disk_us", usual))
+
+    def _end_in_order(self, machine: Machine) -> None:
+        """SIGTERM for ha: it hands over if it can, and ends within a second."""
+        ending, until_us = self._group.ha_of(machine.name), self._timeline.now_us + 1_000_000
+        token = self._group.order("switchover", {"reason": "stopping"}, machine)
+        if ending is None or token is None:
+            return
+
+        def look() -> None:
+            if token in ending.replies or self._timeline.now_us >= until_us:
+                ending.process.end()
+            elif ending.process.alive:
+                self._timeline.after(20_000, look)
+
+        look()
+
+    def _lease_changed(self, before: Lease, now: Lease) -> None:
+        if now.holder is None or self._group.healed:
+            return
+        if now.epoch != before.epoch:
+            if Fault.DELETE_LEASE in self._armed:
+                self._armed.discard(Fault.DELETE_LEASE)
+                self._timeline.after(self._random.randint(1, 150_000), self._lease.delete)
+            self._strike_soon(Fault.WINNER, self._machines[now.holder.node])
+        elif now.in_sync != before.in_sync:
+            self._strike_soon(Fault.CHANGE, self._machines[now.holder.node])
+
+    def _strike_soon(self, armed: Fault, machine: Machine) -> None:
+        if armed in self._armed:
+            self._armed.discard(armed)
+            fault = self._random.choice(SUDDEN)
+            delay_us = self._random.randint(0, self._random.choice((2_000, 20_000, 150_000)))
+            self._timeline.after(delay_us, lambda: self._strike(fault, machine))
