@@ -317,3 +317,5 @@ def _settings(config: StoreConfig, run_dir: str) -> Iterator[str]:
     yield f"run_dir = {json.dumps(run_dir)}\n[store]\n"
     for name, value in config.sizes.items():
         yield f"{name} = {json.dumps(value)}\n"
+    if config.visible_after == "confirmed":
+        yield f"visible_after = {json.dumps(config.visible_after)}\n"
