@@ -67,6 +67,8 @@ class Link(asyncio.BufferedProtocol):
         self.unacknowledged: deque[tuple[int, float]] = deque(maxlen=UNACKNOWLEDGED_MAX)
         """Ends of what was streamed, and when; the oldest first."""
         self.closing = False
+        self.forsaken = False
+        """Its owner has given it up, and is told nothing of it any more."""
         self._owner = owner
         self._proof: Accepting | Connecting | None = proof
         self._buffer_max = buffer_max
@@ -85,6 +87,9 @@ class Link(asyncio.BufferedProtocol):
         """Begin the proof."""
         # Not asked with isinstance: uvloop's are of no class of asyncio.
         self._transport = cast(asyncio.Transport, transport)
+        if self.forsaken:
+            self._transport.abort()
+            return
         name = transport.get_extra_info("peername")
         self.address = str(name[0]) if isinstance(name, (tuple, list)) and name else "unknown"
         self._owner.made(self)
@@ -177,6 +182,11 @@ class Link(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
             asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self._transport.abort)
+
+    def forsake(self) -> None:
+        """Connecting took too long: whatever becomes of it is not told."""
+        self.forsaken = True
+        self.abort("not reached in time")
 
     def abort(self, reason: str) -> None:
         """Close and drop what is buffered."""

@@ -180,6 +180,8 @@ class Links:
 
     def lost(self, link: Link, reason: str) -> None:
         """A link is over, whatever it was."""
+        if link.forsaken:
+            return  # told already, and the node may be connected to again
         self._settle(link)
         proved = self._proved.pop(link.number, None) is not None
         peer = link.node if link.peer is None else link.peer.member.node
@@ -259,9 +261,12 @@ class Links:
                     ssl=None if self._tls is None else self._tls[1],
                 )
         except (OSError, TimeoutError) as error:
-            if link.number not in self._unproved:
-                reason = str(error) or f"no answer within {self._connect_timeout_s} s"
-                self._failed(name, f"not reached: {reason}")
+            # The connection may have been made in the very moment in which the time ran out; the
+            # loop then drops it and tells nobody, now or later.
+            link.forsake()
+            self._settle(link)
+            reason = str(error) or f"no answer within {self._connect_timeout_s} s"
+            self._failed(name, f"not reached: {reason}")
 
     def _failed(self, name: str, reason: str) -> None:
         """A connection to name could not be made, or did not prove itself."""

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import os
 import random
+from collections.abc import Callable
 
 import pytest
 
 from services.ha import frames, payloads
 from services.ha.frames import Frame, FrameType, encode
 from services.ha.lease.value import Member
+from services.ha.link import Link
 from services.ha.payloads import Ack
 from tests.unit.ha.link_pair import End, OneLog, two_nodes
 
@@ -72,6 +74,38 @@ async def test_whoever_does_not_fit_is_refused_by_name(
         assert reason in down.reason
         assert not other.told
         assert not one.ups()
+
+
+class SilentTransport(asyncio.Transport):
+    """Dropped, and nobody is told."""
+
+    def abort(self) -> None:
+        return
+
+
+async def test_a_connection_made_as_the_time_ran_out_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A loop may drop such a transport without a word: 1. a cut network comes back; 2. the answer to
+    # a SYN of before comes in the moment in which the attempt is given up; 3. nobody ever hears of
+    # that connection, and the node would be taken for one that is being connected to, for ever.
+    nodes = two_nodes()
+    async with End("n0", nodes) as one, End("n1", nodes) as other:
+        loop = asyncio.get_running_loop()
+        connect = loop.create_connection
+
+        async def made_too_late(factory: Callable[[], Link], *_: object, **__: object) -> None:
+            factory().connection_made(SilentTransport())
+            raise TimeoutError
+
+        monkeypatch.setattr(loop, "create_connection", made_too_late)
+        one.links.connect("n1")
+        await one.until(one.downs, "the failure")
+        assert (one.downs()[0].link, one.links.count) == (0, 0)
+        monkeypatch.setattr(loop, "create_connection", connect)
+        one.links.connect("n1")
+        await one.until(one.ups, "the second attempt")
+        await other.until(other.ups, "it to be accepted")
 
 
 async def test_a_node_that_is_not_there_is_told_once_and_may_be_tried_again() -> None:
