@@ -58,6 +58,8 @@ class Leadership:
         """The lease that was found gone, to be made again, and the old term's deadline."""
         self._outcome: Outcome | None = None
         self._backwards_answers = 0
+        self._absent_since_ms: int | None = None
+        """Since when there is no lease, as far as this start knows."""
         self._unanswered = 0
         self._why = "startup"
 
@@ -169,6 +171,7 @@ class Leadership:
                 "`tidemark cluster recreate-lease`.",
             )
         elif session.stored is not None and not session.backwards:
+            self._absent_since_ms = None
             own.calm("lease-went-backwards")
             own.calm("lease-missing")
             own.known_in_sync = session.stored.lease.in_sync
@@ -245,7 +248,13 @@ class Leadership:
         own, session = self.own, self.own.session
         reason = founding.hindrance(own, self.peers)
         if reason is not None:
-            own.alarm("lease-missing", reason)
+            own.state_reason = reason
+            since_ms = self._absent_since_ms
+            if since_ms is None:
+                self._absent_since_ms = own.now_ms
+            elif own.now_ms - since_ms > own.times.link_dead_ms + own.times.request_timeout_ms:
+                # Not before: nodes that start together wait for each other for a moment.
+                own.alarm("lease-missing", reason)
             return
         if not session.free:
             return
