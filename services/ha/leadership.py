@@ -174,7 +174,9 @@ class Leadership:
             self._absent_since_ms = None
             own.calm("lease-went-backwards")
             own.calm("lease-missing")
-            own.known_in_sync = session.stored.lease.in_sync
+            lease = session.stored.lease
+            own.known_in_sync = lease.in_sync
+            own.known_in_sync_at = lease.epoch, lease.in_sync_version
         if own.initialised or not own.holds_records:
             self.promises.see(session.seen)
         elif (

@@ -123,7 +123,13 @@ class Operator:
             own.out.put(Reply(order.token, ok=True, body={**body, "to": lease.handover_to}))
             return
         try:
-            self._leadership.edits.begin(order.token, lambda _: lease, creates=True)
+            # Looked at again when it is written: meanwhile somebody else may have made the lease,
+            # and it may have a master and another set.
+            self._leadership.edits.begin(
+                order.token,
+                lambda _: orders.recreated(own, self.peers, self.promises.highest, order),
+                creates=True,
+            )
         except orders.Refused as refused:
             self._refuse(order.token, refused)
 

@@ -18,6 +18,7 @@ from services.ha.failover import State, copies
 from services.ha.lease.session import Settled
 from services.ha.lease.value import Lease, Member
 from services.ha.own import Own
+from services.ha.payloads import StatusOk
 from services.ha.peers import Peers
 from services.ha.switchover import released
 from tidemark.offsets import Epoch
@@ -266,14 +267,11 @@ def recreated(own: Own, peers: Peers, promised: int, order: Command) -> Lease:
         )
     told = [status for status in answers.values() if status is not None]
     epoch = max([promised, own.data_epoch, session.seen[0]])
-    version, in_sync = session.seen[1], own.known_in_sync
-    newest = (*session.seen, own.data_epoch)
+    version = session.seen[1]
     for status in told:
         epoch = max(epoch, status.promised, status.data_epoch, status.seen_epoch)
         version = max(version, status.in_sync_version)
-        said = (status.seen_epoch, status.in_sync_version, status.data_epoch)
-        if status.in_sync and (said > newest or not in_sync):
-            newest, in_sync = said, status.in_sync
+    in_sync = _last_set(own, told, all_answer=not missing)
     incarnations = {own.name: own.incarnation}
     incarnations |= {status.node: status.incarnation for status in told}
     if named := _names(order, "in_sync"):
@@ -298,6 +296,34 @@ def recreated(own: Own, peers: Peers, promised: int, order: Command) -> Lease:
         replicas=own.setup.names,
         handover_to=first.node,
     )
+
+
+def _last_set(own: Own, told: list[StatusOk], *, all_answer: bool) -> tuple[Member, ...]:
+    """The in-sync set as the lease said it last; empty: nobody who answers knows it.
+
+    1. a is cut off; b takes the lease and removes a from the set, and confirms without it.
+    2. The lease is deleted, and b starts again: it has seen the newest set, and does not know it.
+    3. The set that a remembers has a in it: made again with that, a could take it, and what was
+       confirmed in step 1 is lost. So a set counts only if nobody has seen a later one.
+    """
+    said = [(own.known_in_sync_at, own.known_in_sync)]
+    said += [(_said_at(status), status.in_sync) for status in told]
+    heard = [own.session.seen, *((status.seen_epoch, status.in_sync_version) for status in told)]
+    # Version 0: the epoch was heard of, and no lease of it was seen. Whoever took it has seen it.
+    seen = [(epoch, version) for epoch, version in (*heard, *(at for at, _ in said)) if version]
+    newest = max(seen, default=(0, 0))
+    if not all_answer and max(heard) > newest:
+        return ()
+    return next((members for at, members in said if at == newest), ())
+
+
+def _said_at(status: StatusOk) -> tuple[int, int]:
+    """Of which lease (epoch, version) a node's set is; a peer's word, so it may be anything."""
+    match status.facts.get("in_sync_at"):
+        case [int(epoch), int(version)]:
+            return epoch, version
+        case _:
+            return 0, 0
 
 
 def _names(order: Command, argument: str) -> list[str]:

@@ -152,6 +152,8 @@ class Own:
         self.alarms: dict[str, str] = {}
         self.known_in_sync: tuple[Member, ...] = ()
         """The published set as last seen, also of a lease that is gone."""
+        self.known_in_sync_at = (0, 0)
+        """(epoch, version of the set) of the lease that said so; (0, 0): none was seen."""
 
     @property
     def name(self) -> str:

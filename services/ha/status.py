@@ -19,7 +19,11 @@ from shared.cluster.nodes import Node
 def own_status(own: Own, term: Mastership | None, promised: int) -> StatusOk:
     """What this node answers to STATUS."""
     session = own.session
-    facts: dict[str, Any] = {"reason": reason_of(own), "trouble": own.trouble}
+    facts: dict[str, Any] = {
+        "reason": reason_of(own),
+        "trouble": own.trouble,
+        "in_sync_at": own.known_in_sync_at,
+    }
     if term is not None:
         facts["lag_ms"] = {
             member.node: peer.lag_ms(own.end, own.now_ms)

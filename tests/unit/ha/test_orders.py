@@ -99,7 +99,7 @@ def lost() -> tuple[Own, Peers]:
     own, peers = serving()
     own.session.read(own.now_ms)
     own.session.answered(LeaseAnswered(2, LeaseOutcome.ABSENT), own.now_ms)
-    own.known_in_sync = (A, B)
+    own.known_in_sync, own.known_in_sync_at = (A, B), (5, 12)
     tell(
         peers,
         told("a")._replace(promised=9, data_epoch=4, end=900, incarnation=A.incarnation),
@@ -122,9 +122,31 @@ def test_a_lost_lease_is_made_above_all_that_anybody_knows() -> None:
 
 def test_a_set_that_was_seen_later_counts_more() -> None:
     own, peers = lost()
-    newer = told("c")._replace(seen_epoch=6, in_sync_version=13, in_sync=(B, C), data_epoch=5)
+    newer = told("c")._replace(in_sync=(B, C), data_epoch=5, facts={"in_sync_at": [6, 13]})
     tell(peers, told("a"), newer._replace(incarnation=C.incarnation))
     assert made(own, peers).in_sync == (B, C)
+
+
+def test_an_older_set_does_not_stand_in_for_one_that_nobody_remembers() -> None:
+    # 1. a was cut off; b took the lease, removed a and confirmed without it. 2. The lease was
+    # deleted and b started again: it had seen the new set, and did not know it. 3. The order took
+    # the set that a remembered, and a, which lacked what was confirmed, could become master.
+    own, peers = lost()
+    restarted = told("c")._replace(seen_epoch=6, in_sync_version=13, incarnation=C.incarnation)
+    tell(peers, told("a"), restarted)
+    with pytest.raises(Refused, match="no node knows who was in the in-sync set"):
+        made(own, peers)
+
+
+def test_an_epoch_that_was_only_heard_of_hides_no_set_while_all_answer() -> None:
+    own, peers = lost()
+    heard = told("a")._replace(promised=7, seen_epoch=7, in_sync_version=0)
+    tell(peers, heard._replace(incarnation=A.incarnation))
+    assert made(own, peers).in_sync == (A, B)
+    # The one that is silent may have taken that epoch, and changed the set in it.
+    peers.close(2, "cut")
+    with pytest.raises(Refused, match="no node knows who was in the in-sync set"):
+        made(own, peers, stopped="c")
 
 
 def test_a_silent_node_must_be_declared_and_costs_a_thousand_epochs() -> None:
