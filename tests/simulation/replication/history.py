@@ -163,7 +163,9 @@ class History:
         self.went_back = shown < self._newest
         if self.went_back and not self.deleted:
             raise Violation(f"the lease goes back from {self._newest} to {shown}")
-        self._newest = max(self._newest, shown)
+        if self.went_back:
+            return  # believed by nobody: whoever acts on it never acquired anything
+        self._newest = shown
         nodes = [member.node for member in lease.in_sync]
         if len(set(nodes)) != len(nodes):
             raise Violation(f"two incarnations of one node are in the in-sync set: {nodes}")
