@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 import services
 import shared
 import tidemark
+from services.ha import following
 from services.ha import metrics as ha_metrics
 from tidemark.errors import TidemarkError
 from tidemark.testing.drills.families import all_drills
@@ -48,6 +49,33 @@ def test_every_error_code_heads_an_entry_of_the_runbook() -> None:
     codes = {error.code for error in _all_errors()}
     assert codes - headings == set(), "codes without a heading in docs/runbook.md"
     assert headings - codes == set(), "headings without a code"
+
+
+def test_every_alarm_of_a_group_heads_an_entry_of_the_runbook() -> None:
+    raised = set(following.RETRIED_FAULTS)
+    for path in (ROOT / "services/ha").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        named = {
+            node.target.id: node.value.value
+            for node in tree.body
+            if isinstance(node, ast.AnnAssign)
+            and isinstance(node.target, ast.Name)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        }
+        for call in ast.walk(tree):
+            match call:
+                case ast.Call(func=ast.Attribute(attr="alarm" | "halt"), args=[first, *_]):
+                    match first:
+                        case ast.Constant(value=str(code)):
+                            raised.add(code)
+                        case ast.Name(id=name) if name in named:
+                            raised.add(named[name])
+    headings = set(
+        re.findall(r"^##+ `([a-z-]+)`$", (ROOT / "docs/runbook.md").read_text(), re.MULTILINE)
+    )
+    assert {"lease-missing", "unadopted-store", "bad-stream"} <= raised, "codes are found"
+    assert raised - headings == set(), "alarms without a heading in docs/runbook.md"
 
 
 def test_every_error_has_a_title_and_a_fitting_status() -> None:
