@@ -7,36 +7,31 @@ one meets. A drill that fails gets its group taken down, and the next one a new 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import shutil
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from tidemark.formats.checkpoint import Slot
-from tidemark.testing.drills.checker import Verdict, judge
-from tidemark.testing.drills.finding import Finder, Known, Turn
+from tidemark.testing.drills.checker import Verdict
+from tidemark.testing.drills.comparing import compare
+from tidemark.testing.drills.finding import Finder, Turn
 from tidemark.testing.drills.group import Group
 from tidemark.testing.drills.lease_server import LeaseServer
 from tidemark.testing.drills.ledger import Ledger, Outcome
-from tidemark.testing.drills.log_reading import first_difference, queue_table, read_log
 from tidemark.testing.drills.namespaces import Network
-from tidemark.testing.drills.positions import slot
 from tidemark.testing.drills.small_disks import SmallDisks
 from tidemark.testing.drills.stage import Drill, DrillFailed, Needs, Stage
-from tidemark.testing.drills.workload import TOPIC, Plan, Workload
+from tidemark.testing.drills.workload import Plan, Workload
 
 READY_S: Final = 60.0
 DRILL_S: Final = 600.0
-LEVEL_S: Final = 20.0
-POLL_S: Final = 0.05
 GROUP_NAME: Final = "drills-g0"
 
 
@@ -171,7 +166,7 @@ class Runner:
         )
         result = Result(drill, self._seed)
         self.results.append(result)
-        before = judge_counts(stage)
+        acked_before = len(stage.ledger.told)
         began = time.monotonic()
         self._tell(f"{drill.number:>3} {drill.name} ...")
         verdict = Verdict()
@@ -190,7 +185,7 @@ class Runner:
         ended = time.monotonic()
         result.errors = stage.ledger.codes(began, ended)
         result.unknown = stage.ledger.outcomes(began, ended)[Outcome.UNKNOWN]
-        result.acked = len(stage.ledger.told) - before.acked
+        result.acked = len(stage.ledger.told) - acked_before
         result.duplicates = verdict.duplicates
         result.out_of_order = verdict.out_of_order
         result.passed = not result.failure
@@ -256,76 +251,3 @@ class Runner:
             for name, status in zip(group.names, known, strict=True)
         )
         path.write_text(f"{result.failure}\n\n{told}\n{group.said()}\n", encoding="utf-8")
-
-
-def judge_counts(stage: Stage) -> Verdict:
-    """Counts of before a drill, to be taken from those of after it."""
-    return Verdict(acked=len(stage.ledger.told))
-
-
-async def compare(stage: Stage, *, whole: bool) -> Verdict:
-    """With the load stopped: the master's log against the ledger, all logs against each other.
-
-    whole: every node has to have everything; else those that run and are in sync.
-    """
-    master = await stage.master()
-    names = stage.group.names if whole else (master,)
-    await _level(stage, names, master)
-    await stage.load.caught_up()
-    stores = {name: stage.group.nodes[name].store_dir for name in names}
-    end = slot(stores[master], Slot.CONFIRM)
-    log = await asyncio.to_thread(read_log, stores[master], TOPIC, end)
-    verdict = judge(stage.ledger, log, stage.finder.known.masters)
-    for name in names:
-        if name == master:
-            continue
-        differs = await asyncio.to_thread(first_difference, stores[master], stores[name], end)
-        if differs is not None:
-            verdict.violations.append(
-                f"E: the logs of {master} and {name} differ at physical offset {differs}, "
-                f"below the confirm offset {end}"
-            )
-    return verdict
-
-
-async def compare_queues(stage: Stage) -> list[str]:
-    """Whether the consume queues of all nodes are the same; what differs, as sentences."""
-    master = await stage.master()
-    tables = {
-        name: await asyncio.to_thread(queue_table, stage.group.nodes[name].store_dir)
-        for name in stage.group.names
-    }
-    return [
-        f"the queues of {master} and {name} differ: {_first_unequal(tables[master], table)}"
-        for name, table in tables.items()
-        if table != tables[master]
-    ]
-
-
-def _first_unequal(left: Iterable[str], right: Iterable[str]) -> str:
-    for one, other in zip(left, right, strict=False):
-        if one != other:
-            return f"{one[:200]} … {other[:200]}"
-    return "one has more queues"
-
-
-async def _level(stage: Stage, names: Sequence[str], master: str) -> None:
-    """Wait until nothing moves: everywhere all is on disk, confirmed and dispatched."""
-    deadline = time.monotonic() + LEVEL_S
-    while True:
-        stores = [stage.group.nodes[name].store_dir for name in names]
-        end = slot(stage.group.nodes[master].store_dir, Slot.WRITTEN)
-        ends = {
-            (name, which.name): slot(store, which)
-            for name, store in zip(names, stores, strict=True)
-            for which in (Slot.WRITTEN, Slot.FLUSHED, Slot.CONFIRM, Slot.DISPATCHED)
-        }
-        if all(value == end for value in ends.values()):
-            return
-        if time.monotonic() > deadline:
-            raise DrillFailed(f"without load the nodes do not come to one end: {ends}")
-        with contextlib.suppress(TimeoutError):
-            await asyncio.sleep(POLL_S)
-
-
-__all__ = ["Known", "Result", "Runner", "Session", "compare", "compare_queues"]

@@ -6,8 +6,8 @@ import asyncio
 from itertools import pairwise
 from typing import Final
 
+from tidemark.testing.drills.comparing import compare_queues
 from tidemark.testing.drills.namespaces import CLIENTS, cut_apart
-from tidemark.testing.drills.running import compare_queues
 from tidemark.testing.drills.stage import Needs, Stage, drill
 
 BACK_IN_PLACE_S: Final = 3.0
