@@ -312,9 +312,15 @@ def _last_set(own: Own, told: list[StatusOk], *, all_answer: bool) -> tuple[Memb
     # Version 0: the epoch was heard of, and no lease of it was seen. Whoever took it has seen it.
     seen = [(epoch, version) for epoch, version in (*heard, *(at for at, _ in said)) if version]
     newest = max(seen, default=(0, 0))
-    if not all_answer and max(heard) > newest:
-        return ()
-    return next((members for at, members in said if at == newest), ())
+    members = next((members for at, members in said if at == newest), ())
+    if max(heard) <= newest:
+        return members
+    # Somebody asked for a later epoch. Whether it was taken, and the set changed in it, is known to
+    # its master, which may be silent or have another volume now, and to those that have its bytes.
+    volumes = {own.name: own.incarnation, **{status.node: status.incarnation for status in told}}
+    forgotten = any(volumes.get(node, volume) != volume for node, volume in members)
+    data_epoch = max(own.data_epoch, *(status.data_epoch for status in told), 0)
+    return members if all_answer and not forgotten and data_epoch <= newest[0] else ()
 
 
 def _said_at(status: StatusOk) -> tuple[int, int]:

@@ -140,10 +140,16 @@ def test_an_older_set_does_not_stand_in_for_one_that_nobody_remembers() -> None:
 
 def test_an_epoch_that_was_only_heard_of_hides_no_set_while_all_answer() -> None:
     own, peers = lost()
-    heard = told("a")._replace(promised=7, seen_epoch=7, in_sync_version=0)
-    tell(peers, heard._replace(incarnation=A.incarnation))
+    heard = told("a")._replace(promised=7, seen_epoch=7, incarnation=A.incarnation)
+    tell(peers, heard)
     assert made(own, peers).in_sync == (A, B)
-    # The one that is silent may have taken that epoch, and changed the set in it.
+    # Who took that epoch may have changed the set in it: one whose volume was replaced since,
+    for knew in (heard._replace(incarnation="7" * 32), heard._replace(data_epoch=7)):
+        tell(peers, knew)
+        with pytest.raises(Refused, match="no node knows who was in the in-sync set"):
+            made(own, peers)
+    # or one that is silent.
+    tell(peers, heard)
     peers.close(2, "cut")
     with pytest.raises(Refused, match="no node knows who was in the in-sync set"):
         made(own, peers, stopped="c")
