@@ -13,9 +13,10 @@ from typing import Any, Final
 import aiohttp
 import msgpack
 
+from tidemark.testing.drills.calls import HEADERS
 from tidemark.testing.drills.ledger import Outcome, Place, Request, Told
 from tidemark.testing.drills.stage import Stage
-from tidemark.testing.drills.workload import HEADERS, TOPIC
+from tidemark.testing.drills.workload import TOPIC
 
 ANSWER_TIMEOUT_S: Final = 60.0
 SEND_TIMEOUT_MS: Final = 30_000

@@ -68,6 +68,12 @@ class Stage:
         return PROFILES[str(self.group.table["profile"])]
 
     @property
+    def lease_server(self) -> LeaseServer:
+        """The API server of a drill that needs one."""
+        assert self.lease is not None, 'this drill needs lease="kubernetes"'
+        return self.lease
+
+    @property
     def lease_s(self) -> float:
         """How long a lease lasts that nobody renews."""
         return self.times.lease_ms / MS

@@ -3,8 +3,7 @@
 Each producer sends numbered messages, one request at a time, to the queue that is its own, so that
 order can be judged. Half of them repeat a request whose outcome is unknown, with the same unique
 ids and marked as a repetition, as the client does; the others go on and leave it unknown. Consumers
-read every queue from its beginning and keep their place over failovers. Raw HTTP on purpose: what
-the client hides is what a drill wants to see.
+read every queue from its beginning and keep their place over failovers.
 """
 
 from __future__ import annotations
@@ -15,20 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-import aiohttp
-import msgpack
-
+from tidemark.testing.drills.calls import NOT_MASTER, PAUSE_S, MasterCalls
 from tidemark.testing.drills.finding import Finder
 from tidemark.testing.drills.ledger import Ledger, Outcome, Place, Request, Told
 from tidemark.testing.drills.log_reading import key_of
 
 TOPIC: Final = "drill"
-MSGPACK: Final = "application/msgpack"
-HEADERS: Final = {"Content-Type": MSGPACK, "Accept": MSGPACK}
-PAUSE_S: Final = 0.05
 GIVE_UP_S: Final = 10.0
 """A repetition that is not answered so long after the end stays unknown."""
-NOT_MASTER: Final = 421
 PULL_WAIT_MS: Final = 500
 UNKNOWN_CODES: Final = frozenset({"ack-timeout", "unreachable", "broken-answer"})
 """Errors that do not say whether anything was stored."""
@@ -67,13 +60,12 @@ class Workload:
 
     def __init__(self, finder: Finder, plan: Plan, ledger: Ledger) -> None:
         self.ledger = ledger
-        self._finder = finder
         self._plan = plan
         self._running = asyncio.Event()
         self._running.set()
         self._give_up_at: float | None = None
         self._stop = asyncio.Event()
-        self._session: aiohttp.ClientSession | None = None
+        self._calls = MasterCalls(finder, plan.answer_timeout_s)
         self._producers: list[asyncio.Task[None]] = []
         self._consumers: list[asyncio.Task[None]] = []
         self._next_offsets: dict[tuple[int, int], int] = {}
@@ -83,13 +75,11 @@ class Workload:
         self.repeats = 0
 
     async def __aenter__(self) -> Workload:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), headers=HEADERS
-        )
+        await self._calls.__aenter__()
         try:
             await self._make_topic()
         except BaseException:
-            await self._session.close()
+            await self._calls.__aexit__()
             raise
         plan = self._plan
         self._producers = [
@@ -108,8 +98,7 @@ class Workload:
         for task in self._consumers:
             task.cancel()
         await asyncio.gather(*self._consumers, return_exceptions=True)
-        assert self._session is not None
-        await self._session.close()
+        await self._calls.__aexit__()
 
     def rewind(self) -> None:
         """Consumers forget what they saw and begin anew: somebody gave up what they had read."""
@@ -174,7 +163,7 @@ class Workload:
 
     async def _make_topic(self) -> None:
         while True:
-            status, answer, _ = await self._call(
+            status, answer, _ = await self._calls.call(
                 "PUT", f"/v1/topics/{TOPIC}", {"queues": self._plan.producers}
             )
             if status in (200, 201):
@@ -228,7 +217,9 @@ class Workload:
             sent_at = time.monotonic()
             for key in batch.keys:
                 self.ledger.sent.setdefault(key, sent_at)
-            status, answer, node = await self._call("POST", f"/v1/topics/{TOPIC}/messages", body)
+            status, answer, node = await self._calls.call(
+                "POST", f"/v1/topics/{TOPIC}/messages", body
+            )
             outcome, code = _outcome_of(status, answer)
             ended_at = time.monotonic()
             self.ledger.requests.append(
@@ -287,7 +278,7 @@ class Workload:
                 f"/v1/topics/{TOPIC}/queues/{queue}/messages"
                 f"?offset={offset}&max=256&wait_ms={PULL_WAIT_MS}"
             )
-            status, answer, node = await self._call("GET", path, None)
+            status, answer, node = await self._calls.call("GET", path, None)
             if status != 200 or rewinds != self._rewinds:
                 await asyncio.sleep(PAUSE_S)
                 continue
@@ -311,42 +302,6 @@ class Workload:
                     )
             offset = max(offset, answer["next_offset"])
             self._next_offsets[consumer, queue] = offset
-
-    # -- both -----------------------------------------------------------------------------------
-
-    async def _call(
-        self, method: str, path: str, body: dict[str, Any] | None
-    ) -> tuple[int, dict[str, Any], str]:
-        """Status, answer and node of one call to the master; status 0: no answer.
-
-        Nobody known as master: waits a moment, and says 0 of node "".
-        """
-        assert self._session is not None
-        node = self._finder.master()
-        if node is None or node not in self._finder.apis:
-            await asyncio.sleep(PAUSE_S)
-            return NOT_MASTER, {"code": "no-master", "retriable": True}, ""
-        data = None if body is None else msgpack.packb(body)
-        timeout = aiohttp.ClientTimeout(total=self._plan.answer_timeout_s, sock_connect=0.5)
-        try:
-            async with self._session.request(
-                method, self._finder.apis[node] + path, data=data, timeout=timeout
-            ) as response:
-                raw = await response.read()
-                status = response.status
-            answer = msgpack.unpackb(raw, strict_map_key=False) if raw else {}
-        except aiohttp.ClientConnectorError:
-            self._finder.hint(None)
-            return 0, {"code": "not-connected", "retriable": True}, node
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            self._finder.hint(None)
-            return 0, {"code": "unreachable", "retriable": True}, node
-        except (ValueError, msgpack.UnpackException):
-            return 0, {"code": "broken-answer", "retriable": True}, node
-        if status == NOT_MASTER:
-            named = (answer.get("facts") or answer).get("master")
-            self._finder.hint(named if isinstance(named, str) and named != node else None)
-        return status, answer, node
 
 
 def _outcome_of(status: int, answer: dict[str, Any]) -> tuple[Outcome, str]:

@@ -121,7 +121,6 @@ async def crash_at_resync(stage: Stage) -> None:
 )
 async def failover_in_set_change(stage: Stage) -> None:
     """What was acknowledged is there; a member is in the set only if it is complete."""
-    assert stage.lease is not None
     for number in range(CHANGES):
         applied = number % 2 == 1
         master = await stage.master()
@@ -140,13 +139,15 @@ async def failover_in_set_change(stage: Stage) -> None:
         stage.group.nodes[gone].faults.set(Fault.SYNC_DELAY_MS, 400)
         stage.group.start(gone)
         await stage.state(gone, "catchup", timeout_s=40)
-        await stage.lease.faults(**{wrong: 1, "only_from": [address], "only_methods": ["PUT"]})
+        await stage.lease_server.faults(
+            **{wrong: 1, "only_from": [address], "only_methods": ["PUT"]}
+        )
         stage.group.nodes[gone].faults.set(Fault.SYNC_DELAY_MS, 0)
         # Renewals are lost as well: the master has half its lease to come to the addition.
         await asyncio.sleep(stage.fenced_s / 2)
         stage.mark()
         stage.group.kill(master)
-        await stage.lease.faults()
+        await stage.lease_server.faults()
         await stage.successor(master, 30)
         await stage.acked_again(30)
         stage.group.start(master)
