@@ -67,7 +67,6 @@ class _Write:
         "looks_first",
         "sent_ms",
         "wanted",
-        "without",
     )
 
     def __init__(self, base: Stored | None, wanted: Lease, first: int, now_ms: int) -> None:
@@ -79,8 +78,6 @@ class _Write:
         self.first_sent_ms = now_ms
         self.sent_ms: dict[int, int] = {}
         """By ``renewed``, the newest only."""
-        self.without: int | None = None
-        """From this ``renewed`` on the attempts only renew."""
         self.looks_first = False
         """The last attempt was a conflict, or was not answered: read before the next one."""
 
@@ -90,25 +87,14 @@ class _Write:
         self.sent_ms[self.last] = now_ms
         if len(self.sent_ms) > ATTEMPTS_KEPT:
             del self.sent_ms[next(iter(self.sent_ms))]
-        return self.content(self.last)
-
-    def content(self, renewed: int) -> Lease:
-        """What the attempt with that ``renewed`` wrote."""
-        if self.without is not None and renewed >= self.without and self.base is not None:
-            return self.base.lease._replace(renewed=renewed)
-        return self.wanted._replace(renewed=renewed)
-
-    def changes(self, renewed: int) -> bool:
-        """Whether that attempt carried what was wanted."""
-        return self.without is None or renewed < self.without
+        return self.wanted._replace(renewed=self.last)
 
     def wrote(self, lease: Lease) -> bool:
         """Whether an object that says this was last written by one of the attempts."""
         if not self.first <= lease.renewed <= self.last:
             return False
-        content = self.content(lease.renewed)
         # Somebody's hand may have changed the holder and left `renewed` as it was.
-        return (lease.holder, lease.epoch) == (content.holder, content.epoch)
+        return (lease.holder, lease.epoch) == (self.wanted.holder, self.wanted.epoch)
 
 
 class LeaseSession:
@@ -236,16 +222,6 @@ class LeaseSession:
         self._write = _Write(None, wanted, self._counter_next(), now_ms)
         return [self._attempt(now_ms)]
 
-    def withdraw(self) -> None:
-        """Of a change by the holder: further attempts, on the same version, only renew.
-
-        The change is not undone by that: it may be applied until the write is settled.
-        """
-        write = self._write
-        if write is not None and write.base is not None and write.without is None:
-            assert write.base.lease.holder == self.own
-            write.without = write.last + 1
-
     def abandon(self) -> None:
         """Stop repeating the unsettled write of a term that is over.
 
@@ -322,12 +298,11 @@ class LeaseSession:
             return self._settle(applied=False)
         renewed = found.lease.renewed
         self._note_renewal(found.lease, write.sent_ms.get(renewed, write.first_sent_ms))
-        return self._settle(applied=write.changes(renewed))
+        return self._settle(applied=True)
 
     def _settle_as_applied(self, stored: Stored, sent_ms: int) -> Settled | None:
         self._note_renewal(stored.lease, sent_ms)
-        write = self._write
-        return None if write is None else self._settle(applied=write.changes(stored.lease.renewed))
+        return self._settle(applied=True)
 
     def _settle(self, *, applied: bool) -> Settled | None:
         write = self._write

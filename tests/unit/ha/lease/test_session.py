@@ -216,34 +216,6 @@ def test_a_holder_changed_by_hand_is_not_taken_for_the_own_write() -> None:
     assert subject.deadline_ms(4) is None
 
 
-def test_a_withdrawn_change_may_still_turn_out_as_applied() -> None:
-    subject = session()
-    read(subject, stored(MINE))
-    grown = MINE._replace(in_sync_version=8)
-    first = put(subject.propose(grown, 0))
-    unknown(subject, first, 500)
-    subject.withdraw()
-    assert subject.unsettled == grown
-    second = repeated(subject, stored(MINE), 500)
-    assert second.lease == MINE._replace(renewed=second.lease.renewed)
-    assert second.base == first.base
-    look = get(answered(subject, second, LeaseOutcome.CONFLICT, now_ms=510).effects)
-    answer = answered(subject, look, LeaseOutcome.FOUND, stored(first.lease, "11"), now_ms=520)
-    assert answer.settled == Settled(grown, applied=True)
-
-
-def test_a_withdrawn_change_is_known_as_not_applied_when_the_renewal_was_first() -> None:
-    subject = session()
-    read(subject, stored(MINE))
-    grown = MINE._replace(in_sync_version=8)
-    unknown(subject, put(subject.propose(grown, 0)), 500)
-    subject.withdraw()
-    second = repeated(subject, stored(MINE), 500)
-    answer = answered(subject, second, LeaseOutcome.APPLIED, stored(second.lease, "11"), now_ms=510)
-    assert answer.settled == Settled(grown, applied=False)
-    assert subject.deadline_ms(4) == 500 + UNTIL
-
-
 def test_patience_begins_again_with_every_new_version_and_holder() -> None:
     subject = session()
     read(subject, stored(THEIRS), 100)
