@@ -55,8 +55,10 @@ class World:
 
     def _must_recover(self) -> bool:
         """Whether what is left is enough: the disk of a member of the set."""
-        published = set(self.history.published)
-        return bool(published & set(self.group.members)) or not self.history.epoch
+        history, published = self.history, set(self.history.published)
+        if history.went_back and history.replaced:
+            return False  # the only one that knew the object to be old may be the lost disk
+        return bool(published & set(self.group.members)) or not history.epoch
 
     def _why_not_whole(self, acked: int) -> str:
         now = {name: self._state_of(name) for name in self.group.machines}
