@@ -76,7 +76,8 @@ class ClusterView:
         """Keep ``master`` known until stop."""
         try:
             while not stop.is_set():
-                await self.now()
+                if self._slots.get(Slot.ROLE) != NodeRole.MASTER:  # it sends nobody elsewhere
+                    await self.now()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(WATCH_S):
                         await stop.wait()
