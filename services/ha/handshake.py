@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from services.ha.frames import BadFrame, Frame, FrameType
 from services.ha.lease.value import Member
-from services.ha.payloads import INCARNATION_SIZE, Reader, put_hex, put_text
+from services.ha.payload_fields import INCARNATION_SIZE, Reader, put_hex, put_text
 
 VERSION: Final = 1
 """Of the protocol: the highest that this code speaks."""

@@ -16,6 +16,7 @@ from services.ha.catch_up import WINDOW_SIZE, CatchUp
 from services.ha.divergence import CrcBefore, Extent, common_point, crc_size, entry_of
 from services.ha.effects import Close, Effect, Note, Send, Stream
 from services.ha.lease.value import Member
+from services.ha.payload_fields import TABLE_ENTRIES_MAX
 from services.ha.payloads import Ack, Append, Hello, HelloOk, Payload, ResyncReason, ResyncRequired
 from shared.cluster.time_rules import TimeRules
 from tidemark.formats.epochs import EpochStart
@@ -115,7 +116,7 @@ class MasterLink:
             end=own.end,
             confirm=own.confirm,
             # From the common entry on, and not the newest: without it the slave believes nothing.
-            table=own.table[since : since + payloads.TABLE_ENTRIES_MAX],
+            table=own.table[since : since + TABLE_ENTRIES_MAX],
             foreign=own.foreign,
         )
         return [self._send(ok, now_ms)]

@@ -1,38 +1,38 @@
 """What frames say: a typed value per frame type (docs/replication.md, frames). Pure.
 
-``frame(epoch, payload)`` makes a frame, ``parse(frame)`` takes one apart or raises BadFrame. Text
-is u8 length and UTF-8, an incarnation 16 bytes, an offset or epoch i64 ≥ 0, a table u32 n and n ×
-(epoch, start), both rising, the newest 1000. Ends that HELLO, PROMISE_OK and STATUS_OK report never
-count as acknowledgements; only ACK's do.
+``frame(epoch, payload)`` makes a frame, ``parse(frame)`` takes one apart or raises BadFrame. Ends
+that HELLO, PROMISE_OK and STATUS_OK report never count as acknowledgements; only ACK's do. The
+values in them: ``payload_fields``.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple
 
 from services.ha.frames import BadFrame, Frame, FrameType
 from services.ha.lease.value import Holder, Member
+from services.ha.payload_fields import (
+    INCARNATION_SIZE,
+    U8,
+    U16,
+    U32,
+    U64,
+    Reader,
+    put_hex,
+    put_numbers,
+    put_table,
+    put_text,
+)
 from tidemark.formats.epochs import EpochStart
-from tidemark.offsets import Epoch, PhysicalOffset
 
-TABLE_ENTRIES_MAX: Final = 1000
-TEXT_SIZE_MAX: Final = 255
 FACTS_SIZE_MAX: Final = 64 * 1024
 MEMBERS_MAX: Final = 255
-INCARNATION_SIZE: Final = 16
 PROCESS_SIZE: Final = 8
 
-_Kind = TypeVar("_Kind", bound=IntEnum)
-_U8: Final = struct.Struct(">B")
-_U16: Final = struct.Struct(">H")
-_U32: Final = struct.Struct(">I")
-_U64: Final = struct.Struct(">Q")
-_I64: Final = struct.Struct(">q")
-_ENTRY: Final = struct.Struct(">qq")
 _APPEND: Final = struct.Struct(">qqqqQI")
 
 
@@ -218,127 +218,16 @@ def parse(frame: Frame) -> Payload:
     return payload
 
 
-class Reader:
-    """Takes a payload apart, checking every length before it is used."""
-
-    def __init__(self, data: bytes | memoryview, what: str) -> None:
-        self._view = memoryview(data)
-        self._what = what
-        self._at = 0
-
-    def refuse(self, reason: str) -> NoReturn:
-        """Raise BadFrame with what is wrong and where."""
-        raise BadFrame(f"{self._what}, byte {self._at} of the payload: {reason}")
-
-    def take(self, size: int) -> memoryview:
-        """The next size bytes."""
-        if size > len(self._view) - self._at:
-            self.refuse(f"ends {size - len(self._view) + self._at} bytes early")
-        self._at += size
-        return self._view[self._at - size : self._at]
-
-    def number(self, form: struct.Struct) -> int:
-        """One unsigned integer."""
-        return int(form.unpack(self.take(form.size))[0])
-
-    def offset(self) -> int:
-        """An offset or an epoch: i64, not negative."""
-        value = self.number(_I64)
-        if value < 0:
-            self.refuse(f"{value} is neither an offset nor an epoch")
-        return value
-
-    def offsets(self, count: int) -> list[int]:
-        """So many of them."""
-        return [self.offset() for _ in range(count)]
-
-    def flag(self) -> bool:
-        """One byte, 0 or 1."""
-        value = self.number(_U8)
-        if value > 1:
-            self.refuse(f"{value} is no truth value")
-        return value == 1
-
-    def one_of(self, kind: type[_Kind]) -> _Kind:
-        """One byte that names a member of an enumeration."""
-        value = self.number(_U8)
-        try:
-            return kind(value)
-        except ValueError:
-            self.refuse(f"{value} is no {kind.__name__}")
-
-    def text(self) -> str:
-        """At most 255 bytes of UTF-8."""
-        raw = self.take(self.number(_U8))
-        try:
-            return str(raw, "utf-8")
-        except UnicodeDecodeError:
-            self.refuse("text that is not UTF-8")
-
-    def hex(self, size: int) -> str:
-        """size bytes as hexadecimal digits."""
-        return self.take(size).hex()
-
-    def table(self) -> tuple[EpochStart, ...]:
-        """An epoch table: epochs and starts rise."""
-        count = self.number(_U32)
-        if count > TABLE_ENTRIES_MAX:
-            self.refuse(f"a table of {count} entries; the most is {TABLE_ENTRIES_MAX}")
-        raw = self.take(count * _ENTRY.size)
-        entries = [EpochStart(Epoch(e), PhysicalOffset(s)) for e, s in _ENTRY.iter_unpack(raw)]
-        epoch = start = -1
-        for entry in entries:
-            if entry.epoch <= epoch or entry.start <= start:
-                self.refuse(f"table entry {entry.epoch}-{entry.start} behind {epoch}-{start}")
-            epoch, start = entry
-        return tuple(entries)
-
-    def rest(self) -> memoryview:
-        """All that is left."""
-        return self.take(len(self._view) - self._at)
-
-    def done(self) -> None:
-        """There must be nothing left."""
-        if self._at != len(self._view):
-            self.refuse(f"{len(self._view) - self._at} bytes too many")
-
-
-def put_text(text: str) -> bytes:
-    """Length and UTF-8. Raises ValueError for more than 255 bytes."""
-    raw = text.encode()
-    if len(raw) > TEXT_SIZE_MAX:
-        raise ValueError(f"a text of {len(raw)} bytes; the most is {TEXT_SIZE_MAX}")
-    return _U8.pack(len(raw)) + raw
-
-
-def put_hex(digits: str, size: int) -> bytes:
-    """Hexadecimal digits as size bytes. Raises ValueError for anything else."""
-    raw = bytes.fromhex(digits)
-    if len(raw) != size:
-        raise ValueError(f"{digits!r} is not {2 * size} hexadecimal digits")
-    return raw
-
-
-def _put_numbers(*values: int) -> bytes:
-    return struct.pack(f">{len(values)}q", *values)
-
-
-def _put_table(entries: Sequence[EpochStart]) -> bytes:
-    newest = entries[-TABLE_ENTRIES_MAX:]
-    flat = [number for entry in newest for number in entry]
-    return _U32.pack(len(newest)) + _put_numbers(*flat)
-
-
 def _put_hello(hello: Hello) -> bytes:
     return b"".join(
         (
             put_text(hello.group),
             put_text(hello.node),
             put_hex(hello.incarnation, INCARNATION_SIZE),
-            _U16.pack(hello.version),
-            _put_numbers(hello.file_size, hello.promised, hello.first_offset),
-            _put_numbers(hello.end, hello.durable, hello.confirm),
-            _put_table(hello.table),
+            U16.pack(hello.version),
+            put_numbers(hello.file_size, hello.promised, hello.first_offset),
+            put_numbers(hello.end, hello.durable, hello.confirm),
+            put_table(hello.table),
         )
     )
 
@@ -346,7 +235,7 @@ def _put_hello(hello: Hello) -> bytes:
 def _take_hello(reader: Reader) -> Hello:
     group, node = reader.text(), reader.text()
     incarnation = reader.hex(INCARNATION_SIZE)
-    version = reader.number(_U16)
+    version = reader.number(U16)
     file_size, promised, first, end, durable, confirm = reader.offsets(6)
     if not first <= end or not durable <= end:
         reader.refuse(f"a log from {first} to {end}, durable to {durable}")
@@ -359,17 +248,17 @@ def _take_hello(reader: Reader) -> Hello:
 def _put_hello_ok(ok: HelloOk) -> bytes:
     return b"".join(
         (
-            _put_numbers(ok.point),
-            _U32.pack(ok.crc),
-            _U32.pack(ok.crc_size),
-            _put_numbers(ok.first_offset, ok.end, ok.confirm, *ok.foreign),
-            _put_table(ok.table),
+            put_numbers(ok.point),
+            U32.pack(ok.crc),
+            U32.pack(ok.crc_size),
+            put_numbers(ok.first_offset, ok.end, ok.confirm, *ok.foreign),
+            put_table(ok.table),
         )
     )
 
 
 def _take_hello_ok(reader: Reader) -> HelloOk:
-    point, crc, crc_size = reader.offset(), reader.number(_U32), reader.number(_U32)
+    point, crc, crc_size = reader.offset(), reader.number(U32), reader.number(U32)
     first, end, confirm, foreign_from, foreign_until = reader.offsets(5)
     if foreign_from > foreign_until:
         reader.refuse(f"a foreign range from {foreign_from} to {foreign_until}")
@@ -380,7 +269,7 @@ def _take_hello_ok(reader: Reader) -> HelloOk:
 
 
 def _put_resync(required: ResyncRequired) -> bytes:
-    return _U8.pack(required.reason) + _put_numbers(required.first_offset, required.end)
+    return U8.pack(required.reason) + put_numbers(required.first_offset, required.end)
 
 
 def _take_resync(reader: Reader) -> ResyncRequired:
@@ -400,19 +289,19 @@ def _take_append(reader: Reader) -> Append:
 
 
 def _put_ack(ack: Ack) -> bytes:
-    return _put_numbers(ack.appended, ack.durable) + _U64.pack(ack.nonce)
+    return put_numbers(ack.appended, ack.durable) + U64.pack(ack.nonce)
 
 
 def _take_ack(reader: Reader) -> Ack:
     # appended ≥ durable is for ``MasterLink`` to judge: breaking it is a lie, not damage.
-    return Ack(reader.offset(), reader.offset(), reader.number(_U64))
+    return Ack(reader.offset(), reader.offset(), reader.number(U64))
 
 
 def _put_promise(promise: Promise) -> bytes:
     candidate = promise.candidate
     return b"".join(
         (
-            _U8.pack(promise.purpose),
+            U8.pack(promise.purpose),
             put_text(candidate.node),
             put_hex(candidate.incarnation, INCARNATION_SIZE),
             put_hex(candidate.process, PROCESS_SIZE),
@@ -444,12 +333,12 @@ def _put_status_ok(status: StatusOk) -> bytes:
             put_text(status.node),
             put_hex(status.incarnation, INCARNATION_SIZE),
             put_text(status.state),
-            _U8.pack(status.initialised),
-            _U8.pack(status.holds_records),
-            _put_numbers(status.promised, status.data_epoch, status.first_offset),
-            _put_numbers(status.end, status.durable, status.confirm),
-            _put_numbers(status.seen_epoch, status.in_sync_version),
-            _U8.pack(len(members)),
+            U8.pack(status.initialised),
+            U8.pack(status.holds_records),
+            put_numbers(status.promised, status.data_epoch, status.first_offset),
+            put_numbers(status.end, status.durable, status.confirm),
+            put_numbers(status.seen_epoch, status.in_sync_version),
+            U8.pack(len(members)),
             *members,
             facts,
         )
@@ -460,7 +349,7 @@ def _take_status_ok(reader: Reader) -> StatusOk:
     node, incarnation, state = reader.text(), reader.hex(INCARNATION_SIZE), reader.text()
     initialised, holds_records = reader.flag(), reader.flag()
     promised, data_epoch, first, end, durable, confirm, seen_epoch, version = reader.offsets(8)
-    count = reader.number(_U8)
+    count = reader.number(U8)
     members = tuple(Member(reader.text(), reader.hex(INCARNATION_SIZE)) for _ in range(count))
     return StatusOk(
         node=node,
@@ -514,11 +403,11 @@ _ENCODERS: Final[dict[FrameType, Callable[[Any], bytes]]] = {
     FrameType.APPEND: _put_append,
     FrameType.ACK: _put_ack,
     FrameType.PROMISE: _put_promise,
-    FrameType.PROMISE_OK: lambda ok: _put_numbers(*ok),
+    FrameType.PROMISE_OK: lambda ok: put_numbers(*ok),
     FrameType.STATUS: lambda _: b"",
     FrameType.STATUS_OK: _put_status_ok,
-    FrameType.FENCED: lambda fenced: _put_numbers(fenced.promised),
-    FrameType.CAMPAIGN_NOW: lambda now: _put_numbers(now.end),
+    FrameType.FENCED: lambda fenced: put_numbers(fenced.promised),
+    FrameType.CAMPAIGN_NOW: lambda now: put_numbers(now.end),
 }
 _DECODERS: Final[dict[FrameType, Callable[[Reader], Payload]]] = {
     FrameType.HELLO: _take_hello,

@@ -13,6 +13,7 @@ from services.ha.master_protocol import (
     MasterLink,
     MasterLog,
 )
+from services.ha.payload_fields import TABLE_ENTRIES_MAX
 from services.ha.payloads import (
     Ack,
     Append,
@@ -115,7 +116,7 @@ def test_a_slave_more_epochs_behind_than_a_frame_holds_finds_the_common_one() ->
     (ok,) = said(new_link().hello(hello, own, crc_before, 0))
     assert isinstance(ok, HelloOk)
     assert ok.table[0] == table[11]
-    assert len(ok.table) == payloads.TABLE_ENTRIES_MAX
+    assert len(ok.table) == TABLE_ENTRIES_MAX
 
 
 def test_a_slave_without_a_common_point_is_told_to_copy_everything() -> None:

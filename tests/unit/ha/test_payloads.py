@@ -8,7 +8,8 @@ import pytest
 
 from services.ha import payloads
 from services.ha.frames import BadFrame, Frame, FrameType
-from services.ha.payloads import Append, Fenced, Hello, HelloOk, Reader, StatusOk
+from services.ha.payload_fields import Reader
+from services.ha.payloads import Append, Fenced, Hello, HelloOk, StatusOk
 from tests.support import ha_fuzz
 from tests.support.fuzz_cases import damaged
 from tidemark.formats.epochs import EpochStart
