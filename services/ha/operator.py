@@ -295,6 +295,11 @@ class Operator:
                 "Type the name of the group, to show that you mean this one.",
             )
         master, reason = master_of(own, self.peers)
+        if master == own.name:
+            raise orders.Refused(
+                f"{own.name} is the master: it is what the others copy. Nothing was done.",
+                "Make another node the master first: `tidemark cluster switchover`.",
+            )
         told = None if master is None else self.peers.fresh(master)
         if master is None or told is None:
             raise orders.Refused(

@@ -204,7 +204,7 @@ master. Stores: {nodes[0].store.resolve().parent}
 
 {_examples(_api(master))}
 
-See who is master, and make another node it:
+See who is master, and make another node it (in a checkout it is .venv/bin/tidemark):
 
   tidemark cluster status --url {urls[0]}
   tidemark cluster switchover --url {urls[0]}

@@ -199,7 +199,8 @@ def _pairs(values: dict[str, str]) -> str:
 def _other_kind(store: Path, what: str, option: str) -> GroupStore:
     return GroupStore(
         f"{what} in {store}. Nothing was started.",
-        f"Start it with `{option}`, or choose another directory with --store.",
+        f"Start it with `{option}` (`make run {option.upper()[2:].replace(' ', '=')}`), or choose "
+        "another directory with --store (`STORE=`).",
         path=store,
     )
 

@@ -266,6 +266,14 @@ def test_an_ordered_resync_empties_the_store_and_copies_it_anew() -> None:
     assert same_logs(group, group.send_confirmed())
 
 
+def test_the_master_is_not_emptied_by_an_order() -> None:
+    group = grown()
+    reply = order(group["a"], "resync", group="g0")
+    assert not reply.ok
+    assert "switchover" in reply.body["advice"]
+    assert group.master.name == "a"
+
+
 def test_confirmed_bytes_are_never_cut_without_an_order() -> None:
     group = grown()
     group["b"].kill()
