@@ -148,7 +148,7 @@ def build_with(
             ground.reader,
             clock,
             dispatched=ground.dispatched,
-            written=lambda: PhysicalOffset(ground.positions.get(Slot.WRITTEN)),
+            written=ground.readable_end,
         ),
     )
     consuming = Consuming(

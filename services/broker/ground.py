@@ -195,6 +195,13 @@ class Ground:
             return PhysicalOffset(self.positions.get(Slot.WRITTEN))
         return self.appender.appended
 
+    def readable_end(self) -> PhysicalOffset:
+        """End of the log, all of it in its files: what waits in the pool is put there now.
+
+        Raises WriteFailed, FlushFailed.
+        """
+        return self.appender.commit() if self.appends else self.end()
+
     # -- the life --------------------------------------------------------------------------------
 
     def start_appender(self) -> None:

@@ -122,7 +122,8 @@ class SentBefore:
         dispatched: Callable[[], PhysicalOffset],
         written: Callable[[], PhysicalOffset],
     ) -> None:
-        """index: None if the store keeps none. written: end of what can be read of the log."""
+        """index: None if the store keeps none. written: end of what can be read of the log, which
+        is all that was appended: the first try may be no older than a moment."""
         self._index = index
         self._reader = reader
         self._clock = clock

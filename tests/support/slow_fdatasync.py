@@ -1,0 +1,29 @@
+"""A broker on a slow disk: each fdatasync takes a second.
+
+``python -m tests.support.slow_fdatasync`` takes the arguments of ``python -m services.broker``.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import time
+from typing import Final
+
+SLOW_S: Final = 1.0
+
+
+def main() -> None:
+    """Run the broker's own entry point with the one call slowed down."""
+    fdatasync = os.fdatasync
+
+    def slow(fd: int) -> None:
+        time.sleep(SLOW_S)
+        fdatasync(fd)
+
+    os.fdatasync = slow
+    runpy.run_module("services.broker", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
