@@ -17,11 +17,10 @@ from typing import Any, Final, Protocol
 
 from services.ha import effects as wanted
 from services.ha import hooks
-from services.ha.effects import Effect
+from services.ha.effects import DiskEffect, Effect
 from services.ha.events import Done, Event, LeaseAnswered, LeaseOutcome
 from services.ha.frames import Frame
 from services.ha.lease.interface import LeaseStore, carry_out
-from services.ha.replica_disk import DiskEffect
 from shared.cluster import grant
 from shared.files.positions import Positions
 from shared.runtime.health import Health

@@ -189,6 +189,12 @@ class Ended(NamedTuple):
     detail: str
 
 
+FileEffect = PersistPromise | PersistConfirm
+"""Files that the replica alone writes: in an order of their own."""
+LogEffect = Copy | Settle | PersistTable | TakeAppendLock | ReleaseAppendLock | Cut | Resync
+"""What belongs to the log: one after the other."""
+DiskEffect = FileEffect | LogEffect
+
 Effect = (
     LeaseGet
     | LeasePut
@@ -197,18 +203,10 @@ Effect = (
     | Send
     | Stream
     | Close
-    | Copy
-    | Settle
-    | PersistPromise
-    | PersistTable
-    | PersistConfirm
-    | TakeAppendLock
-    | ReleaseAppendLock
+    | DiskEffect
     | Publish
     | Fence
     | Grant
-    | Cut
-    | Resync
     | Reply
     | Note
     | Ended

@@ -19,6 +19,7 @@ from services.ha.copied_log import CopiedLog
 from services.ha.effects import (
     Copy,
     Cut,
+    DiskEffect,
     PersistConfirm,
     PersistPromise,
     PersistTable,
@@ -40,17 +41,6 @@ from tidemark.formats.epochs import EpochStart
 
 log = logging.getLogger(__name__)
 
-DiskEffect = (
-    Copy
-    | Settle
-    | PersistPromise
-    | PersistTable
-    | PersistConfirm
-    | TakeAppendLock
-    | ReleaseAppendLock
-    | Cut
-    | Resync
-)
 CHECK_INTERVAL_S: Final = 1 / 16
 """Between two MiB of log that are checked: 16 MiB a second, two hundredths of a core at most."""
 CHECK_PASS_INTERVAL_S: Final = 86_400.0

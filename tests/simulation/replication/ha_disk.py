@@ -14,6 +14,9 @@ from collections.abc import Callable
 from services.ha.effects import (
     Copy,
     Cut,
+    DiskEffect,
+    FileEffect,
+    LogEffect,
     PersistConfirm,
     PersistPromise,
     PersistTable,
@@ -29,19 +32,6 @@ from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.process import Actor, Process, Steps
 from tidemark.formats.checkpoint import Slot
 
-DiskEffect = (
-    Copy
-    | Settle
-    | PersistPromise
-    | PersistTable
-    | PersistConfirm
-    | TakeAppendLock
-    | ReleaseAppendLock
-    | Cut
-    | Resync
-)
-FileEffect = PersistPromise | PersistConfirm
-LogEffect = Copy | Settle | PersistTable | TakeAppendLock | ReleaseAppendLock | Cut | Resync
 NO_ROOM = "disk-full"
 
 

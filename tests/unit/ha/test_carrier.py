@@ -12,11 +12,10 @@ import pytest
 from services.ha import effects as wanted
 from services.ha import hooks
 from services.ha.carrier import Carrier, EndedByReplica
-from services.ha.effects import Effect
+from services.ha.effects import DiskEffect, Effect
 from services.ha.events import Done, Event, LeaseAnswered, LeaseOutcome, LinkDown, Tick
 from services.ha.frames import Frame, FrameType
 from services.ha.lease.interface import LeaseStore, Outcome
-from services.ha.replica_disk import DiskEffect
 from shared.files.positions import Positions
 from shared.runtime.health import Health
 from tests.unit.ha.still_clock import StillClock, until
