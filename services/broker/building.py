@@ -31,7 +31,7 @@ from shared.state.state import BrokerState
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.delay import TIMER_TOPIC
 from tidemark.formats.hashing import SCHEDULE_TOPIC
-from tidemark.offsets import PhysicalOffset, QueueOffset
+from tidemark.offsets import QueueOffset
 
 
 class Built(NamedTuple):

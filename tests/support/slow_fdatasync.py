@@ -8,16 +8,24 @@ from __future__ import annotations
 import os
 import runpy
 import time
-from typing import Final
+from typing import Final, Protocol
 
 SLOW_S: Final = 1.0
+
+
+class HasFileno(Protocol):
+    """A file, as the call takes one."""
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+        ...
 
 
 def main() -> None:
     """Run the broker's own entry point with the one call slowed down."""
     fdatasync = os.fdatasync
 
-    def slow(fd: int) -> None:
+    def slow(fd: int | HasFileno) -> None:
         time.sleep(SLOW_S)
         fdatasync(fd)
 
