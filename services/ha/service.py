@@ -216,8 +216,18 @@ class Ha:
             )
 
     async def _leave(self) -> None:
-        """Once this process is to end: give the lease to another node first, if one can take it."""
-        await self._asked.wait()
+        """Once this process is to end: give the lease to another node first, if one can take it.
+
+        Not if another part has ended by an error: there is nobody left to hand anything over.
+        """
+        waits = [asyncio.create_task(each.wait()) for each in (self._asked, self._stop)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if self._stop.is_set():
+            return
         try:
             async with asyncio.timeout(LEAVE_S):
                 await self._control.command("switchover", {"reason": "stopping"})
