@@ -137,7 +137,7 @@ class Grant(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Cut the log at ``point`` (5.10, steps 6 to 10), crash-safe, the tail kept; then Done."""
+    """Cut the log at ``point``, crash-safe, the tail kept (``cutting``); then Done."""
 
     token: int
     point: int
