@@ -202,15 +202,23 @@ class OfflineStore:
             flushed=self.slot(Slot.FLUSHED),
             written_same_boot=self.written_same_boot,
             queue_end=self._queue_end() if self._queues_bind else 0,
-            state_flushed=(
-                0 if last_byte is None else state_flushed_behind(self.files, at, enough=at)
-            ),
+            state_flushed=self._state_flushed_behind(at) if last_byte is not None else 0,
+            confirm=self.slot(Slot.CONFIRM) if self._is_replica else 0,
         )
         decision = decide(at, marks, bytes_behind=last_byte is not None)
         if self.is_foreign and at < (proven := self._proven_by_rocketmq()):
             text = f"RocketMQ's checkpoint and queues say that everything before {proven} was kept"
             decision = Decision(Verdict.CORRUPTION, text)
         return LogEnd(at, decision, reason, last_byte)
+
+    @property
+    def _is_replica(self) -> bool:
+        return self.config.visible_after == "confirmed"
+
+    def _state_flushed_behind(self, at: int) -> int:
+        """What state records behind ``at`` say to be on disk: in a group, on that of the master
+        that wrote them, as recovery has it."""
+        return 0 if self._is_replica else state_flushed_behind(self.files, at, enough=at)
 
     def _proven_by_rocketmq(self) -> int:
         """Where RocketMQ's own recovery would begin: it trusts what lies before (8.2, 8.3)."""
