@@ -13,7 +13,7 @@ import pytest
 
 from tests.simulation.replication.run import Outcome, run_seed
 
-SEEDS = int(os.environ.get("TIDEMARK_GROUP_SEEDS", "500"))
+SEEDS = int(os.environ.get("TIDEMARK_GROUP_SEEDS", "1000"))
 FIRST_SEED = int(os.environ.get("TIDEMARK_GROUP_FIRST_SEED", "0"))
 CHUNK = max(25, SEEDS // 40)
 

@@ -221,7 +221,8 @@ class HaDisk:
             end = volume.end
             if self._is_copying and volume.durable < end:
                 self._syncing = True
-                yield -machine.disk_delay_us()
+                # More bytes than a file of ha/ has, so now and then later than one that came after.
+                yield -machine.disk_delay_us() * machine.timeline.random.choice((1, 1, 4))
                 volume.synced(end)
                 yield 0
                 machine.page.publish(Slot.FLUSHED, end)
