@@ -380,6 +380,12 @@ class NotEnoughReplicas(NotServing):
     code, title = "not-enough-replicas", "Not enough replicas"
 
 
+class NodeAlone(NotEnoughReplicas):
+    """The node is in no group: it will never have a second copy."""
+
+    retriable = False
+
+
 class AckTimeout(TidemarkError):
     """Stored, but the asked level was not reached in time: the outcome is unknown."""
 

@@ -29,7 +29,7 @@ from tidemark.clock import Clock
 from tidemark.errors import (
     AckTimeout,
     FileNotReady,
-    NotEnoughReplicas,
+    NodeAlone,
     NotServing,
 )
 from tidemark.formats import twins
@@ -235,9 +235,9 @@ class Sends:
             answered.level, answered.copies = said
 
     def _alone(self, asked: AckLevel | None) -> AckLevel:
-        """The level that a send waits for on a node alone. Raises NotEnoughReplicas."""
+        """The level that a send waits for on a node alone. Raises NodeAlone."""
         if asked is AckLevel.REPLICATED:
-            raise NotEnoughReplicas(
+            raise NodeAlone(
                 "ack=replicated needs a second copy, and this node is alone. Nothing was stored.",
                 "Ask for ack=disk, or run a group with slaves.",
             )

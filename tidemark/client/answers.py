@@ -59,8 +59,11 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> errors.Tid
         broken.facts["http_status"] = status
         return broken
     facts = {name: value for name, value in wire.items() if name not in _ERROR_FIELDS}
-    kind = _kinds().get(code) or _unknown_kind(
-        code, str(wire.get("title", "")), status, wire.get("retriable") is True
+    retriable = wire.get("retriable") is True
+    kind = (
+        _kinds().get((code, retriable))
+        or _kinds().get((code, not retriable))
+        or _unknown_kind(code, str(wire.get("title", "")), status, retriable)
     )
     # Not kind(...): some errors take the store's own facts instead of a ready sentence.
     error = kind.__new__(kind)
@@ -74,14 +77,14 @@ _ERROR_FIELDS: Final = frozenset({"code", "title", "detail", "advice", "retriabl
 
 
 @functools.cache
-def _kinds() -> dict[str, type[errors.TidemarkError]]:
-    """Every error class of ``tidemark.errors`` by its code."""
-    found: dict[str, type[errors.TidemarkError]] = {}
+def _kinds() -> dict[tuple[str, bool], type[errors.TidemarkError]]:
+    """Every error class of ``tidemark.errors`` by its code, and whether a repetition may help."""
+    found: dict[tuple[str, bool], type[errors.TidemarkError]] = {}
     pending: list[type[errors.TidemarkError]] = [errors.TidemarkError]
     while pending:
         kind = pending.pop()
         if kind.__module__ == errors.__name__:
-            found.setdefault(kind.code, kind)
+            found.setdefault((kind.code, kind.retriable), kind)
             pending.extend(kind.__subclasses__())
     return found
 
