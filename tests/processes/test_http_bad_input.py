@@ -281,7 +281,7 @@ def test_a_higher_level_than_this_node_has_is_refused_before_anything_is_stored(
 ) -> None:
     value = {"messages": [{"body_text": "x"}], "ack": "replicated"}
     fields = refused(send(node, value), 503, "not-enough-replicas")
-    assert fields["retriable"] is True
+    assert fields["retriable"] is False  # it is in no group, and never will have a second copy
 
 
 # -- names, queues, offsets ------------------------------------------------------------------------
