@@ -140,7 +140,9 @@ class Reception:
         if incoming is None:
             self.peers.close(link, "HELLO on a connection of the other direction")
         elif self._leadership.term is None:
-            self.peers.close(link, "not the master")
+            # Said instead of a closed connection: over this one, made again and again, the other
+            # node would never hear what this one is. Whoever leads next has another epoch.
+            self._status(link, Status())
         else:
             self._leadership.term.hello(incoming, hello)
 

@@ -7,6 +7,7 @@ import pytest
 from services.ha.effects import Copy, Effect
 from services.ha.events import Copied, CopyFault
 from services.ha.following import FAULT_PAUSE_MS, RETRIED_FAULTS
+from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.group import Group, grown
 from tests.unit.ha.node_in_memory import Node
 
@@ -80,3 +81,26 @@ def test_a_fault_is_not_tried_again_at_once() -> None:
     group.until(lambda: "disk-full" in slave.own.alarms)
     heals(slave)
     assert group.until(lambda: slave.own.state.value == "catchup") > FAULT_PAUSE_MS // 2
+
+
+def test_a_node_that_follows_who_does_not_lead_any_more_still_hears_what_that_is() -> None:
+    # 1. The lease cannot be reached: the master steps down. 2. The lease still names it, as far as
+    # the others know: they ask it to lead them on. 3. What an operator sees of it must be so.
+    group = grown(1, ("a", "b"))
+    master = group.master
+    (slave,) = [node for node in group.nodes.values() if node is not master]
+    group.lease_down = {"a", "b"}
+    group.until(lambda: master.state == "follower")
+    group.run(3 * LOCAL.link_dead_ms)
+    heard = 0
+    assert slave.replica is not None
+    for _ in range(100):
+        group.run(50)
+        (told,) = [
+            node for node in slave.replica.status(group.now)["nodes"] if node["node"] == master.name
+        ]
+        heard += told["state"] == "follower"
+    assert heard >= 80
+    group.lease_down = set()
+    group.wait_master()
+    group.send_confirmed()
