@@ -36,7 +36,14 @@ async def unclean_failover(stage: Stage) -> None:
     await stage.load.quiet()
     status, answer = await stage.group.command(master, "pause")
     stage.check(status == 200, f"pause was answered {status} {answer}")
-    confirmed = slot(stage.group.nodes[master].store_dir, Slot.CONFIRM)
+    stores = {name: stage.group.nodes[name].store_dir for name in (master, other)}
+    # What nobody else has heard to be confirmed, nobody else can count.
+    await stage.finder.until(
+        lambda _: slot(stores[other], Slot.CONFIRM) == slot(stores[master], Slot.WRITTEN),
+        f"{other} to hear the last confirm offset",
+        10,
+    )
+    confirmed = slot(stores[master], Slot.CONFIRM)
     stage.group.kill(master)
     stage.group.start(behind)
     await stage.pass_time(stage.lease_s + 3.0)
