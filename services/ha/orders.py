@@ -250,7 +250,11 @@ def recreated(own: Own, peers: Peers, promised: int, order: Command) -> Lease:
     """
     session = own.session
     if session.stored is not None and not session.backwards:
-        raise Refused("there is a lease, and it did not go back. Nothing was done.")
+        raise Refused(
+            "there is a lease, and it did not go back. Nothing was done.",
+            "If nobody who is left is in its set, `tidemark cluster failover` makes one the master "
+            "and says first what that costs.",
+        )
     if session.stored is None and not session.absent:
         reason = session.reason or "it was not read yet"
         raise NotYet(f"it is not known whether there is a lease: {reason}. Nothing was done.")
