@@ -3,8 +3,8 @@
 A slave that is far behind, and that nobody waits for, takes what it can get: 8 MiB under way, each
 sync of its disk as large as they. Senders who wait for their own small syncs meanwhile feel that,
 above all where both logs are on one disk: a file system makes their bytes durable together with all
-that was written before. So while little is sent, little is under way at a time; the copy takes half
-as long again then. When nothing is sent, or so much that the slave must hurry, all may be.
+that was written before. So while little is sent, little is under way at a time; the copy then takes
+several times as long. When nothing is sent, or so much that the slave must hurry, all may be.
 
 Step before: an ACK, or the log grew. Step after: ``master_protocol`` streams that far.
 """
@@ -15,7 +15,7 @@ from typing import Final
 
 WINDOW_SIZE: Final = 8 << 20
 """Bytes sent and not yet appended there; bounds the memory of a link."""
-GENTLE_SIZE: Final = 1 << 20
+GENTLE_SIZE: Final = 64 << 10
 """The same while others send lightly."""
 PERIOD_MS: Final = 500
 """What is sent is judged by how much the log grew in so long."""
