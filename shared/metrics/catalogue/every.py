@@ -1,0 +1,58 @@
+"""Every process. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shared.metrics.family import Family, Kind
+
+EVERY: Final = (
+    Family(
+        "tidemark_node_info",
+        Kind.GAUGE,
+        ("version", "python", "wire_version", "store_format"),
+        "–",
+        "Always 1; the labels say what runs here",
+        alert="two versions on one node for longer than a roll-out",
+    ),
+    Family(
+        "tidemark_process_anonymous_memory_bytes",
+        Kind.GAUGE,
+        (),
+        "bytes",
+        "Anonymous resident memory. The process keeps this; mapped files, which the kernel takes "
+        "back, are not in it",
+        alert="steady growth over days",
+    ),
+    Family(
+        "tidemark_process_mappings",
+        Kind.GAUGE,
+        (),
+        "mappings",
+        "Memory mappings, bounded by `mapped_files_max` and `queue_files_mapped_max`",
+        alert="more than half of `vm.max_map_count`",
+    ),
+    Family(
+        "tidemark_up_since_timestamp_seconds",
+        Kind.GAUGE,
+        (),
+        "s",
+        "When the process started: a change marks that counters begin anew",
+    ),
+    Family(
+        "tidemark_ready",
+        Kind.GAUGE,
+        (),
+        "–",
+        "1 while `/ready` says 200; why not is told there",
+        alert="0 for longer than a start takes",
+    ),
+    Family(
+        "tidemark_telemetry_series_dropped_total",
+        Kind.COUNTER,
+        ("family",),
+        "series",
+        "Label sets that were folded into `_other` at a bound",
+        alert="any: look at the bound, or at who makes names",
+    ),
+)
