@@ -21,7 +21,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from services.reput.cleaning import Cleaning, Removed
 from services.reput.index_writer import IndexIncomplete, IndexWriter
@@ -61,14 +61,29 @@ WIDE_SIZE_MAX: Final = 64 << 20
 """Nor larger than this [bytes of log]: what is planned is in memory until it is written."""
 
 
+class Took(NamedTuple):
+    """What one step took, for metrics."""
+
+    queues_s: float
+    """Storing its units."""
+    index_s: float
+    """Putting its keys into the index; 0.0: it had none."""
+    oldest_ms: int | None
+    """Store time of its first record; None: it has shown nothing that was not visible before."""
+
+
 @dataclass(slots=True)
 class _Batch:
     """A step that is planned and may be partly written."""
 
     end: PhysicalOffset
     plan: Plan
+    oldest_ms: int | None
+    """Store time of its first record; None: it passes a filler."""
     runs_done: int = 0
     rows_done: int = 0
+    queues_s: float = 0.0
+    index_s: float = 0.0
 
 
 class Dispatcher:
@@ -110,7 +125,9 @@ class Dispatcher:
         # Before the first write: it tells of every failed one from now on.
         self._whole_sync = store.disk.whole_sync(store.root)
         self._queues = QueueWriter(store)
-        self._index = IndexWriter(store, clock or SystemClock(), utc_offset_s)
+        clock = clock or SystemClock()
+        self._monotonic = clock.monotonic
+        self._index = IndexWriter(store, clock, utc_offset_s)
         self._cleaning = Cleaning(
             positions,
             log,
@@ -130,6 +147,8 @@ class Dispatcher:
         self.decision: Decision | None = None
         self.bytes_count = self.records_count = self.units_count = 0
         """Since the start of the process."""
+        self.took: Took | None = None
+        """Of the last step that was done."""
         self._batch: _Batch | None = None
         self._wider = 1
         """So many times as much log makes runs of UNITS_PER_RUN, by the last step."""
@@ -338,16 +357,24 @@ class Dispatcher:
             return done
 
     def _write(self, batch: _Batch) -> None:
+        """All that is left of it; the clock is read a few times per step, never per record."""
         runs, rows = batch.plan.runs, batch.plan.rows
-        append = self._queues.append
+        append, began = self._queues.append, self._monotonic()
         while batch.runs_done < len(runs):
             append(runs[batch.runs_done])
             batch.runs_done += 1
+        queues_done = self._monotonic()
+        batch.queues_s += queues_done - began
+        if not rows:
+            return
         rows_count = len(rows) // ROW.size
         while batch.rows_done < rows_count:
             batch.rows_done = self._index.put(rows, batch.rows_done)
+        batch.index_s += self._monotonic() - queues_done
 
     def _advance(self, batch: _Batch) -> None:
+        is_new = batch.end > self.dispatched
+        self.took = Took(batch.queues_s, batch.index_s, batch.oldest_ms if is_new else None)
         self.bytes_count += batch.end - self.position
         self.position = batch.end
         self.records_count += batch.plan.records
@@ -391,7 +418,7 @@ class Dispatcher:
             planned = found.plan
             needed = self._wider * UNITS_PER_RUN * len(planned.runs) // max(1, planned.units)
             self._wider = max(1, min(WIDER_MAX, needed))
-        return _Batch(found.end, found.plan)
+        return _Batch(found.end, found.plan, found.oldest_ms)
 
     # -- passes -------------------------------------------------------------------------------
 

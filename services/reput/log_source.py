@@ -37,6 +37,8 @@ class Read(NamedTuple):
 
     plan: Plan
     end: PhysicalOffset
+    oldest_ms: int | None
+    """Store time of the first of them."""
 
 
 class LogSource:
@@ -65,29 +67,30 @@ class LogSource:
 
         None if there is nothing to read there now. Raises CorruptRecord.
         """
-        planned, size = self._planned(at, end, bytes_max)
+        planned, view = self._planned(at, end, bytes_max)
+        size = len(view)
         if not size:
             return None  # deleted between two looks: the next one finds the new start
         if planned.plan.records:
-            return Read(planned.plan, PhysicalOffset(at + planned.end))
+            oldest_ms = peek_store_timestamp(view, 0)
+            return Read(planned.plan, PhysicalOffset(at + planned.end), oldest_ms)
         next_file = self._log.next_file(at)
         rest = next_file - at
         if planned.stop is not Stop.BLANK and not size == rest < BLANK_SIZE:
             raise CorruptRecord(at, planned.reason or "the record is not whole")
-        return Read(planned.plan, next_file) if next_file <= end else None
+        return Read(planned.plan, next_file, None) if next_file <= end else None
 
     def _planned(
         self, at: PhysicalOffset, end: PhysicalOffset, bytes_max: int
-    ) -> tuple[PlannedRange, int]:
-        """A plan of the records at at, and how many bytes there are to be looked at."""
+    ) -> tuple[PlannedRange, memoryview]:
+        """A plan of the records at at, and the bytes that there are to be looked at."""
         view = self._window(at, end)
-        size = len(view)
         room = self._same_checks_for(at)
         planned = self._plan_view(view[: min(bytes_max, room)], at, RECORDS_MAX)
         if planned.plan.records or planned.stop is Stop.BLANK:
-            return planned, size
+            return planned, view
         # The second look; and one record may be larger than a step.
-        return self._plan_view(self._window(at, end), at, 1), size
+        return self._plan_view(self._window(at, end), at, 1), view
 
     def _window(self, at: PhysicalOffset, end: PhysicalOffset) -> memoryview:
         try:

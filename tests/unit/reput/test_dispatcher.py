@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from services.reput.dispatcher import Dispatcher
+from services.reput.dispatcher import Dispatcher, Took
 from services.reput.resume import IndexMode, QueueMode
 from shared.files.commit_log import CommitLogReader
 from shared.files.index import IndexReader
 from tests.support.sim_disk import LOSE_ALL, SimDisk
-from tests.support.small_store import BOOT, CONFIG, SmallStore
+from tests.support.small_store import BOOT, CONFIG, FIRST_MS, SmallStore
 from tidemark.errors import CorruptRecord, FlushFailed, QueueGap, StrayFile
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.queue_unit import Unit, encode
@@ -623,3 +623,63 @@ def test_a_sync_under_way_does_not_say_again_what_a_rebuild_has_withdrawn(
     assert again.decision.queue_mode is QueueMode.REBUILD
     again.close()
     dispatcher.close()
+
+
+class TickingClock:
+    """Every look at ``monotonic`` is a second after the one before."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def wall_ms(self) -> int:
+        return FIRST_MS
+
+    def monotonic(self) -> float:
+        self.looks += 1
+        return float(self.looks)
+
+    def boot_ms(self) -> int:
+        return 0
+
+
+def ticking(small: SmallStore) -> tuple[Dispatcher, TickingClock]:
+    clock = TickingClock()
+    log = CommitLogReader(small.store, small.positions)
+    dispatcher = Dispatcher(small.store, small.positions, log, clock=clock, boot_id=BOOT)
+    dispatcher.resume()
+    return dispatcher, clock
+
+
+def test_a_step_says_what_queues_and_index_took_and_how_old_its_first_record_is(
+    small: SmallStore,
+) -> None:
+    for number in range(20):
+        small.put("orders", keys=f"k{number}")
+    small.flush()
+    dispatcher, clock = ticking(small)
+    assert dispatcher.took is None
+    looks = clock.looks
+    dispatcher.step()
+    assert dispatcher.took == Took(queues_s=1.0, index_s=1.0, oldest_ms=FIRST_MS + 1)
+    assert clock.looks == looks + 3  # of a step, not of each of its records
+
+
+def test_a_step_without_keys_takes_no_time_for_the_index(small: SmallStore) -> None:
+    small.put("orders")
+    small.flush()
+    dispatcher, _ = ticking(small)
+    dispatcher.step()
+    assert dispatcher.took == Took(queues_s=1.0, index_s=0.0, oldest_ms=FIRST_MS + 1)
+
+
+def test_what_was_visible_before_has_no_delay(small: SmallStore) -> None:
+    fill(small, 20)
+    dispatcher = dispatcher_of(small)
+    dispatch_all(dispatcher)
+    for path in small.store.index_dir.iterdir():
+        path.unlink()
+    dispatcher, _ = ticking(small)
+    assert dispatcher.is_catching_up
+    dispatcher.step()
+    assert dispatcher.took is not None
+    assert dispatcher.took.oldest_ms is None
