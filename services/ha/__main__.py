@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from services.ha.config import ENV_PREFIX, HaConfig, LocalHaConfig
 from services.ha.service import SERVICE, run
-from shared.runtime import logs
-from shared.runtime.config import load
-from shared.runtime.lifecycle import EXIT_USAGE, run_process
-from tidemark.errors import BadConfig
+from shared.runtime.command import run_service
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -36,24 +32,19 @@ def main(
     profile: str,
 ) -> None:
     """Run ha: it replicates the commit log and decides who is master."""
-    kind: type[HaConfig] = LocalHaConfig if profile == "local" else HaConfig
-    try:
-        settings = load(
-            kind,
-            config,
-            ENV_PREFIX,
-            {
-                "store_dir": store,
-                "admin_host": host,
-                "admin_port": admin_port,
-                "run_dir": run_dir,
-            },
-        )
-    except BadConfig as error:
-        print(f"tidemark: {error}", file=sys.stderr)
-        sys.exit(EXIT_USAGE)
-    logs.configure(SERVICE, settings.log_level)
-    sys.exit(run_process(lambda: run(settings)))
+    run_service(
+        SERVICE,
+        LocalHaConfig if profile == "local" else HaConfig,
+        config,
+        ENV_PREFIX,
+        {
+            "store_dir": store,
+            "admin_host": host,
+            "admin_port": admin_port,
+            "run_dir": run_dir,
+        },
+        run,
+    )
 
 
 if __name__ == "__main__":

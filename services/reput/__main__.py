@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -10,10 +9,7 @@ import click
 from services.reput.config import ENV_PREFIX, LocalReputConfig, ReputConfig
 from services.reput.once import run_once
 from services.reput.service import SERVICE, run
-from shared.runtime import logs
-from shared.runtime.config import load
-from shared.runtime.lifecycle import EXIT_USAGE, run_process, run_work
-from tidemark.errors import BadConfig
+from shared.runtime.command import run_service
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -39,26 +35,20 @@ def main(
     once: bool,
 ) -> None:
     """Run reput: it dispatches the commit log into consume queues and index."""
-    kind: type[ReputConfig] = LocalReputConfig if profile == "local" else ReputConfig
-    try:
-        settings = load(
-            kind,
-            config,
-            ENV_PREFIX,
-            {
-                "store_dir": store,
-                "admin_host": host,
-                "admin_port": admin_port,
-                "run_dir": run_dir,
-            },
-        )
-    except BadConfig as error:
-        print(f"tidemark: {error}", file=sys.stderr)
-        sys.exit(EXIT_USAGE)
-    logs.configure(SERVICE, settings.log_level)
-    if once:
-        sys.exit(run_work(lambda: run_once(settings)))
-    sys.exit(run_process(lambda: run(settings)))
+    run_service(
+        SERVICE,
+        LocalReputConfig if profile == "local" else ReputConfig,
+        config,
+        ENV_PREFIX,
+        {
+            "store_dir": store,
+            "admin_host": host,
+            "admin_port": admin_port,
+            "run_dir": run_dir,
+        },
+        run,
+        work=run_once if once else None,
+    )
 
 
 if __name__ == "__main__":
