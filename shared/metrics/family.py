@@ -7,6 +7,7 @@ set. Identity (cluster, broker, replica, service) is added by the scrape configu
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 NAMESPACE: Final = "tidemark_"
@@ -35,6 +36,16 @@ class Kind(enum.Enum):
     HISTOGRAM = "histogram"
 
 
+class Fold(enum.Enum):
+    """What several label sets' numbers become when they are shown as one, ``_other``."""
+
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+    NONE = "none"
+    """Together they mean nothing: left out."""
+
+
 class Family(NamedTuple):
     """A name and everything that is known about it before anything is counted."""
 
@@ -50,3 +61,13 @@ class Family(NamedTuple):
     """What is worth attention, in words; empty if nothing is."""
     buckets: tuple[float, ...] = ()
     """Ascending upper bounds, without infinity; of a histogram only."""
+    fold: Fold = Fold.SUM
+    """Of a gauge; counters and histograms are always added up."""
+
+
+def declared(module: Mapping[str, object]) -> tuple[Family, ...]:
+    """Every family of a catalogue's module, as written from top to bottom.
+
+    module: its ``globals()``. So none can be written down and then forgotten.
+    """
+    return tuple(each for each in module.values() if isinstance(each, Family))

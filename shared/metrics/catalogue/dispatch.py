@@ -4,117 +4,117 @@ from __future__ import annotations
 
 from typing import Final
 
-from shared.metrics.family import DELAY_BUCKETS, SECONDS_BUCKETS, Family, Kind
+from shared.metrics.family import DELAY_BUCKETS, SECONDS_BUCKETS, Family, Kind, declared
 
-DISPATCH: Final = (
-    Family(
-        "tidemark_dispatch_offset_bytes",
-        Kind.GAUGE,
-        (),
-        "physical offset, bytes",
-        "Consume queues and index cover what is below: consumers see it",
-    ),
-    Family(
-        "tidemark_dispatch_durable_offset_bytes",
-        Kind.GAUGE,
-        (),
-        "physical offset, bytes",
-        "The same, and on disk: a restart after a power cut resumes here",
-        alert="the dispatched offset minus this above 1 GiB: a restart will take long",
-    ),
-    Family(
-        "tidemark_dispatch_lag_bytes",
-        Kind.GAUGE,
-        (),
-        "bytes",
-        "Confirm offset minus dispatched offset: confirmed bytes no consume queue points to yet",
-        alert="above 64 MiB for a minute; at `dispatch_lag_max` sends get `dispatch-behind`",
-    ),
-    Family(
-        "tidemark_dispatch_lag_seconds",
-        Kind.GAUGE,
-        (),
-        "s",
-        "Now minus the store time of the oldest record not yet dispatched; 0 if there is none",
-        alert="above 5 s for a minute: consumers see messages that late",
-    ),
-    Family(
-        "tidemark_dispatch_bytes_total",
-        Kind.COUNTER,
-        (),
-        "bytes",
-        "Bytes of log dispatched, fillers included",
-    ),
-    Family(
-        "tidemark_dispatch_records_total",
-        Kind.COUNTER,
-        (),
-        "records",
-        "Records dispatched",
-    ),
-    Family(
-        "tidemark_dispatch_messages_total",
-        Kind.COUNTER,
-        (),
-        "records",
-        "Those of them that got a consume queue unit; PREPARED and ROLLBACK records get none",
-    ),
-    Family(
-        "tidemark_dispatch_index_entries_total",
-        Kind.COUNTER,
-        (),
-        "keys",
-        "Keys put into the index",
-    ),
-    Family(
-        "tidemark_dispatch_repaired_units_total",
-        Kind.COUNTER,
-        (),
-        "units",
-        "Units that said something else than the log and were replaced",
-        alert="any without a crash before it: something else writes to the store, or the disk lies",
-    ),
-    Family(
-        "tidemark_dispatch_errors_total",
-        Kind.COUNTER,
-        ("reason",),
-        "errors",
-        "Times dispatch could not go on, by the error's [runbook](runbook.md) code; a full disk "
-        "counts at every try",
-        alert="any",
-    ),
-    Family(
-        "tidemark_dispatch_step_duration_seconds",
-        Kind.HISTOGRAM,
-        (),
-        "s",
-        "Reading, planning and storing one step of the log",
-        buckets=SECONDS_BUCKETS,
-    ),
-    Family(
-        "tidemark_dispatch_sync_duration_seconds",
-        Kind.HISTOGRAM,
-        (),
-        "s",
-        "Syncing all queue and index files that were touched",
-        alert="99th percentile above 5 s: a failing or throttled disk",
-        buckets=SECONDS_BUCKETS,
-    ),
-    Family(
-        "tidemark_dispatch_duration_seconds",
-        Kind.HISTOGRAM,
-        ("target",),
-        "s",
-        "Time of one step per target: `queue`, `index`, `notify`",
-        buckets=SECONDS_BUCKETS,
-    ),
-    Family(
-        "tidemark_dispatch_visible_delay_seconds",
-        Kind.HISTOGRAM,
-        (),
-        "s",
-        "Store time to visible in the queue, of the oldest record of each step",
-        alert="99th percentile above 1 s",
-        buckets=DELAY_BUCKETS,
-    ),
+DISPATCH_OFFSET_BYTES: Final = Family(
+    "tidemark_dispatch_offset_bytes",
+    Kind.GAUGE,
+    (),
+    "physical offset, bytes",
+    "Consume queues and index cover what is below: consumers see it",
 )
+DISPATCH_DURABLE_OFFSET_BYTES: Final = Family(
+    "tidemark_dispatch_durable_offset_bytes",
+    Kind.GAUGE,
+    (),
+    "physical offset, bytes",
+    "The same, and on disk: a restart after a power cut resumes here",
+    alert="the dispatched offset minus this above 1 GiB: a restart will take long",
+)
+DISPATCH_LAG_BYTES: Final = Family(
+    "tidemark_dispatch_lag_bytes",
+    Kind.GAUGE,
+    (),
+    "bytes",
+    "Confirm offset minus dispatched offset: confirmed bytes no consume queue points to yet",
+    alert="above 64 MiB for a minute; at `dispatch_lag_max` sends get `dispatch-behind`",
+)
+DISPATCH_LAG_SECONDS: Final = Family(
+    "tidemark_dispatch_lag_seconds",
+    Kind.GAUGE,
+    (),
+    "s",
+    "Now minus the store time of the oldest record not yet dispatched; 0 if there is none",
+    alert="above 5 s for a minute: consumers see messages that late",
+)
+DISPATCH_BYTES_TOTAL: Final = Family(
+    "tidemark_dispatch_bytes_total",
+    Kind.COUNTER,
+    (),
+    "bytes",
+    "Bytes of log dispatched, fillers included",
+)
+DISPATCH_RECORDS_TOTAL: Final = Family(
+    "tidemark_dispatch_records_total",
+    Kind.COUNTER,
+    (),
+    "records",
+    "Records dispatched",
+)
+DISPATCH_MESSAGES_TOTAL: Final = Family(
+    "tidemark_dispatch_messages_total",
+    Kind.COUNTER,
+    (),
+    "records",
+    "Those of them that got a consume queue unit; PREPARED and ROLLBACK records get none",
+)
+DISPATCH_INDEX_ENTRIES_TOTAL: Final = Family(
+    "tidemark_dispatch_index_entries_total",
+    Kind.COUNTER,
+    (),
+    "keys",
+    "Keys put into the index",
+)
+DISPATCH_REPAIRED_UNITS_TOTAL: Final = Family(
+    "tidemark_dispatch_repaired_units_total",
+    Kind.COUNTER,
+    (),
+    "units",
+    "Units that said something else than the log and were replaced",
+    alert="any without a crash before it: something else writes to the store, or the disk lies",
+)
+DISPATCH_ERRORS_TOTAL: Final = Family(
+    "tidemark_dispatch_errors_total",
+    Kind.COUNTER,
+    ("reason",),
+    "errors",
+    "Times dispatch could not go on, by the error's [runbook](runbook.md) code; a full disk "
+    "counts at every try",
+    alert="any",
+)
+DISPATCH_STEP_DURATION_SECONDS: Final = Family(
+    "tidemark_dispatch_step_duration_seconds",
+    Kind.HISTOGRAM,
+    (),
+    "s",
+    "Reading, planning and storing one step of the log",
+    buckets=SECONDS_BUCKETS,
+)
+DISPATCH_SYNC_DURATION_SECONDS: Final = Family(
+    "tidemark_dispatch_sync_duration_seconds",
+    Kind.HISTOGRAM,
+    (),
+    "s",
+    "Syncing all queue and index files that were touched",
+    alert="99th percentile above 5 s: a failing or throttled disk",
+    buckets=SECONDS_BUCKETS,
+)
+DISPATCH_DURATION_SECONDS: Final = Family(
+    "tidemark_dispatch_duration_seconds",
+    Kind.HISTOGRAM,
+    ("target",),
+    "s",
+    "Time of one step per target: `queue`, `index`, `notify`",
+    buckets=SECONDS_BUCKETS,
+)
+DISPATCH_VISIBLE_DELAY_SECONDS: Final = Family(
+    "tidemark_dispatch_visible_delay_seconds",
+    Kind.HISTOGRAM,
+    (),
+    "s",
+    "Store time to visible in the queue, of the oldest record of each step",
+    alert="99th percentile above 1 s",
+    buckets=DELAY_BUCKETS,
+)
+
+DISPATCH: Final = declared(globals())

@@ -4,55 +4,55 @@ from __future__ import annotations
 
 from typing import Final
 
-from shared.metrics.family import Family, Kind
+from shared.metrics.family import Family, Kind, declared
 
-EVERY: Final = (
-    Family(
-        "tidemark_node_info",
-        Kind.GAUGE,
-        ("version", "python", "wire_version", "store_format"),
-        "–",
-        "Always 1; the labels say what runs here",
-        alert="two versions on one node for longer than a roll-out",
-    ),
-    Family(
-        "tidemark_process_anonymous_memory_bytes",
-        Kind.GAUGE,
-        (),
-        "bytes",
-        "Anonymous resident memory. The process keeps this; mapped files, which the kernel takes "
-        "back, are not in it",
-        alert="steady growth over days",
-    ),
-    Family(
-        "tidemark_process_mappings",
-        Kind.GAUGE,
-        (),
-        "mappings",
-        "Memory mappings, bounded by `mapped_files_max` and `queue_files_mapped_max`",
-        alert="more than half of `vm.max_map_count`",
-    ),
-    Family(
-        "tidemark_up_since_timestamp_seconds",
-        Kind.GAUGE,
-        (),
-        "s",
-        "When the process started: a change marks that counters begin anew",
-    ),
-    Family(
-        "tidemark_ready",
-        Kind.GAUGE,
-        (),
-        "–",
-        "1 while `/ready` says 200; why not is told there",
-        alert="0 for longer than a start takes",
-    ),
-    Family(
-        "tidemark_telemetry_series_dropped_total",
-        Kind.COUNTER,
-        ("family",),
-        "series",
-        "Label sets that were folded into `_other` at a bound",
-        alert="any: look at the bound, or at who makes names",
-    ),
+NODE_INFO: Final = Family(
+    "tidemark_node_info",
+    Kind.GAUGE,
+    ("version", "python", "wire_version", "store_format"),
+    "–",
+    "Always 1; the labels say what runs here",
+    alert="two versions on one node for longer than a roll-out",
 )
+PROCESS_ANONYMOUS_MEMORY_BYTES: Final = Family(
+    "tidemark_process_anonymous_memory_bytes",
+    Kind.GAUGE,
+    (),
+    "bytes",
+    "Anonymous resident memory. The process keeps this; mapped files, which the kernel takes "
+    "back, are not in it",
+    alert="steady growth over days",
+)
+PROCESS_MAPPINGS: Final = Family(
+    "tidemark_process_mappings",
+    Kind.GAUGE,
+    (),
+    "mappings",
+    "Memory mappings, bounded by `mapped_files_max` and `queue_files_mapped_max`",
+    alert="more than half of `vm.max_map_count`",
+)
+UP_SINCE_TIMESTAMP_SECONDS: Final = Family(
+    "tidemark_up_since_timestamp_seconds",
+    Kind.GAUGE,
+    (),
+    "s",
+    "When the process started: a change marks that counters begin anew",
+)
+READY: Final = Family(
+    "tidemark_ready",
+    Kind.GAUGE,
+    (),
+    "–",
+    "1 while `/ready` says 200; why not is told there",
+    alert="0 for longer than a start takes",
+)
+TELEMETRY_SERIES_DROPPED_TOTAL: Final = Family(
+    "tidemark_telemetry_series_dropped_total",
+    Kind.COUNTER,
+    ("family",),
+    "series",
+    "Label sets that were folded into `_other` at a bound",
+    alert="any: look at the bound, or at who makes names",
+)
+
+EVERY: Final = declared(globals())

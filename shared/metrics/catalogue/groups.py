@@ -4,191 +4,200 @@ from __future__ import annotations
 
 from typing import Final
 
-from shared.metrics.family import DELAY_BUCKETS, Family, Kind
+from shared.metrics.family import DELAY_BUCKETS, Family, Fold, Kind, declared
 
-GROUPS: Final = (
-    Family(
-        "tidemark_group_lag_messages",
-        Kind.GAUGE,
-        ("group", "topic", "kind"),
-        "messages",
-        "Max offset minus the later of commit and min offset, summed over queues",
-        alert="nothing: a count has no natural threshold",
-    ),
-    Family(
-        "tidemark_group_lag_seconds",
-        Kind.GAUGE,
-        ("group", "topic", "kind"),
-        "s",
-        "Now minus the store time of the oldest unread message, largest over queues; 0 without one",
-        alert="above the group's `tidemark_group_lag_objective_seconds` for 2 minutes",
-    ),
-    Family(
-        "tidemark_group_lag_queue_max_messages",
-        Kind.GAUGE,
-        ("group", "topic"),
-        "messages",
-        "Largest lag of a single queue: beside the sum it shows skew",
-    ),
-    Family(
-        "tidemark_group_inflight_messages",
-        Kind.GAUGE,
-        ("group", "topic"),
-        "messages",
-        "Handed to members and not committed",
-    ),
-    Family(
-        "tidemark_group_commit_age_seconds",
-        Kind.GAUGE,
-        ("group", "topic"),
-        "s",
-        "Longest time since the commit was seen to move, of queues that have lag; 0 if none has. "
-        "As fine as scrapes are frequent",
-    ),
-    Family(
-        "tidemark_group_lagging_queues",
-        Kind.GAUGE,
-        ("group", "topic"),
-        "queues",
-        "Queues whose oldest unread message is older than the objective",
-    ),
-    Family(
-        "tidemark_group_stuck_queues",
-        Kind.GAUGE,
-        ("group", "topic"),
-        "queues",
-        "Queues with lag whose commit has not moved for four times its longest recent gap (a "
-        "minute at least, half an hour at most) while the group has members",
-        alert="above 0 for 2 minutes",
-    ),
-    Family(
-        "tidemark_group_ahead_queues",
-        Kind.GAUGE,
-        ("group", "topic"),
-        "queues",
-        "Queues whose commit lies beyond the max offset",
-        alert="any",
-    ),
-    Family(
-        "tidemark_group_unknown_queues",
-        Kind.GAUGE,
-        ("group", "topic"),
-        "queues",
-        "Queues whose lag is not known; in no sum",
-    ),
-    Family(
-        "tidemark_group_subscribed",
-        Kind.GAUGE,
-        ("group", "topic"),
-        "–",
-        "1 while a member subscribes to the topic",
-    ),
-    Family(
-        "tidemark_group_members",
-        Kind.GAUGE,
-        ("group",),
-        "members",
-        "Members that have sent a heartbeat within their session",
-        alert="0 where there should be some",
-    ),
-    Family(
-        "tidemark_group_lag_objective_seconds",
-        Kind.GAUGE,
-        ("group",),
-        "s",
-        "`lag_objective_ms` of the group; 60 s unless it was set",
-    ),
-    Family(
-        "tidemark_group_consumed_messages_total",
-        Kind.COUNTER,
-        ("group", "topic"),
-        "messages",
-        "Sum of forward commit moves",
-    ),
-    Family(
-        "tidemark_group_skipped_messages_total",
-        Kind.COUNTER,
-        ("group", "topic", "reason"),
-        "messages",
-        "Messages the group will never read: `expired`, `reset_forward`",
-        alert="`expired`: any",
-    ),
-    Family(
-        "tidemark_group_filtered_messages_total",
-        Kind.COUNTER,
-        ("group", "topic"),
-        "messages",
-        "Messages withheld by a subscription's tags",
-    ),
-    Family(
-        "tidemark_group_offset_resets_total",
-        Kind.COUNTER,
-        ("group", "topic", "direction"),
-        "resets",
-        "Resets that moved a queue's commit, `backward` or `forward`",
-    ),
-    Family(
-        "tidemark_group_redelivered_messages_total",
-        Kind.COUNTER,
-        ("group", "topic"),
-        "messages",
-        "Deliveries beyond the first from the same queue",
-        alert="a steady rate: members die, or sessions are too short",
-    ),
-    Family(
-        "tidemark_group_dead_messages_total",
-        Kind.COUNTER,
-        ("group", "topic"),
-        "messages",
-        "Messages moved to the dead-letter topic, by the topic they came from",
-        alert="any",
-    ),
-    Family(
-        "tidemark_group_delivery_delay_seconds",
-        Kind.HISTOGRAM,
-        ("group",),
-        "s",
-        "Store time to delivery of the oldest message of each queue's share of a fetch",
-        buckets=DELAY_BUCKETS,
-    ),
-    Family(
-        "tidemark_group_consume_delay_seconds",
-        Kind.HISTOGRAM,
-        ("group",),
-        "s",
-        "Store time to commit of the oldest message that each commit of a queue covers",
-        buckets=DELAY_BUCKETS,
-    ),
-    Family(
-        "tidemark_group_queue_offset_messages",
-        Kind.GAUGE,
-        ("group", "topic", "queue"),
-        "messages",
-        "Committed offset of the group on one queue, read in one pass with the queue's max "
-        "offset; absent where it never committed",
-    ),
-    Family(
-        "tidemark_group_queue_oldest_timestamp_seconds",
-        Kind.GAUGE,
-        ("group", "topic", "queue"),
-        "s",
-        "Store time of the oldest message of the queue that the group has not committed; absent "
-        "when there is none",
-    ),
-    Family(
-        "tidemark_group_oldest_undelivered_timestamp_seconds",
-        Kind.GAUGE,
-        ("group", "topic"),
-        "s",
-        "Store time of the oldest message not yet handed to a member, over queues; that of "
-        "`tidemark_log_dispatched_message_timestamp_seconds` when all are",
-    ),
-    Family(
-        "tidemark_group_oldest_uncommitted_timestamp_seconds",
-        Kind.GAUGE,
-        ("group", "topic"),
-        "s",
-        "Store time of the oldest message not yet committed, over queues; that of the oldest "
-        "undelivered one when nothing is in flight",
-    ),
+GROUP_LAG_MESSAGES: Final = Family(
+    "tidemark_group_lag_messages",
+    Kind.GAUGE,
+    ("group", "topic", "kind"),
+    "messages",
+    "Max offset minus the later of commit and min offset, summed over queues",
+    alert="nothing: a count has no natural threshold",
 )
+GROUP_LAG_SECONDS: Final = Family(
+    "tidemark_group_lag_seconds",
+    Kind.GAUGE,
+    ("group", "topic", "kind"),
+    "s",
+    "Now minus the store time of the oldest unread message, largest over queues; 0 without one",
+    alert="above the group's `tidemark_group_lag_objective_seconds` for 2 minutes",
+    fold=Fold.MAX,
+)
+GROUP_LAG_QUEUE_MAX_MESSAGES: Final = Family(
+    "tidemark_group_lag_queue_max_messages",
+    Kind.GAUGE,
+    ("group", "topic"),
+    "messages",
+    "Largest lag of a single queue: beside the sum it shows skew",
+    fold=Fold.MAX,
+)
+GROUP_INFLIGHT_MESSAGES: Final = Family(
+    "tidemark_group_inflight_messages",
+    Kind.GAUGE,
+    ("group", "topic"),
+    "messages",
+    "Handed to members and not committed",
+)
+GROUP_COMMIT_AGE_SECONDS: Final = Family(
+    "tidemark_group_commit_age_seconds",
+    Kind.GAUGE,
+    ("group", "topic"),
+    "s",
+    "Longest time since the commit was seen to move, of queues that have lag; 0 if none has. "
+    "As fine as scrapes are frequent",
+    fold=Fold.MAX,
+)
+GROUP_LAGGING_QUEUES: Final = Family(
+    "tidemark_group_lagging_queues",
+    Kind.GAUGE,
+    ("group", "topic"),
+    "queues",
+    "Queues whose oldest unread message is older than the objective",
+)
+GROUP_STUCK_QUEUES: Final = Family(
+    "tidemark_group_stuck_queues",
+    Kind.GAUGE,
+    ("group", "topic"),
+    "queues",
+    "Queues with lag whose commit has not moved for four times its longest recent gap (a "
+    "minute at least, half an hour at most) while the group has members",
+    alert="above 0 for 2 minutes",
+)
+GROUP_AHEAD_QUEUES: Final = Family(
+    "tidemark_group_ahead_queues",
+    Kind.GAUGE,
+    ("group", "topic"),
+    "queues",
+    "Queues whose commit lies beyond the max offset",
+    alert="any",
+)
+GROUP_UNKNOWN_QUEUES: Final = Family(
+    "tidemark_group_unknown_queues",
+    Kind.GAUGE,
+    ("group", "topic"),
+    "queues",
+    "Queues whose lag is not known; in no sum",
+)
+GROUP_SUBSCRIBED: Final = Family(
+    "tidemark_group_subscribed",
+    Kind.GAUGE,
+    ("group", "topic"),
+    "–",
+    "1 while a member subscribes to the topic",
+    fold=Fold.MAX,
+)
+GROUP_MEMBERS: Final = Family(
+    "tidemark_group_members",
+    Kind.GAUGE,
+    ("group",),
+    "members",
+    "Members that have sent a heartbeat within their session",
+    alert="0 where there should be some",
+)
+GROUP_LAG_OBJECTIVE_SECONDS: Final = Family(
+    "tidemark_group_lag_objective_seconds",
+    Kind.GAUGE,
+    ("group",),
+    "s",
+    "`lag_objective_ms` of the group; 60 s unless it was set",
+    fold=Fold.NONE,
+)
+GROUP_CONSUMED_MESSAGES_TOTAL: Final = Family(
+    "tidemark_group_consumed_messages_total",
+    Kind.COUNTER,
+    ("group", "topic"),
+    "messages",
+    "Sum of forward commit moves",
+)
+GROUP_SKIPPED_MESSAGES_TOTAL: Final = Family(
+    "tidemark_group_skipped_messages_total",
+    Kind.COUNTER,
+    ("group", "topic", "reason"),
+    "messages",
+    "Messages the group will never read: `expired`, `reset_forward`",
+    alert="`expired`: any",
+)
+GROUP_FILTERED_MESSAGES_TOTAL: Final = Family(
+    "tidemark_group_filtered_messages_total",
+    Kind.COUNTER,
+    ("group", "topic"),
+    "messages",
+    "Messages withheld by a subscription's tags",
+)
+GROUP_OFFSET_RESETS_TOTAL: Final = Family(
+    "tidemark_group_offset_resets_total",
+    Kind.COUNTER,
+    ("group", "topic", "direction"),
+    "resets",
+    "Resets that moved a queue's commit, `backward` or `forward`",
+)
+GROUP_REDELIVERED_MESSAGES_TOTAL: Final = Family(
+    "tidemark_group_redelivered_messages_total",
+    Kind.COUNTER,
+    ("group", "topic"),
+    "messages",
+    "Deliveries beyond the first from the same queue",
+    alert="a steady rate: members die, or sessions are too short",
+)
+GROUP_DEAD_MESSAGES_TOTAL: Final = Family(
+    "tidemark_group_dead_messages_total",
+    Kind.COUNTER,
+    ("group", "topic"),
+    "messages",
+    "Messages moved to the dead-letter topic, by the topic they came from",
+    alert="any",
+)
+GROUP_DELIVERY_DELAY_SECONDS: Final = Family(
+    "tidemark_group_delivery_delay_seconds",
+    Kind.HISTOGRAM,
+    ("group",),
+    "s",
+    "Store time to delivery of the oldest message of each queue's share of a fetch",
+    buckets=DELAY_BUCKETS,
+)
+GROUP_CONSUME_DELAY_SECONDS: Final = Family(
+    "tidemark_group_consume_delay_seconds",
+    Kind.HISTOGRAM,
+    ("group",),
+    "s",
+    "Store time to commit of the oldest message that each commit of a queue covers",
+    buckets=DELAY_BUCKETS,
+)
+GROUP_QUEUE_OFFSET_MESSAGES: Final = Family(
+    "tidemark_group_queue_offset_messages",
+    Kind.GAUGE,
+    ("group", "topic", "queue"),
+    "messages",
+    "Committed offset of the group on one queue, read in one pass with the queue's max "
+    "offset; absent where it never committed",
+    fold=Fold.NONE,
+)
+GROUP_QUEUE_OLDEST_TIMESTAMP_SECONDS: Final = Family(
+    "tidemark_group_queue_oldest_timestamp_seconds",
+    Kind.GAUGE,
+    ("group", "topic", "queue"),
+    "s",
+    "Store time of the oldest message of the queue that the group has not committed; absent "
+    "when there is none",
+    fold=Fold.NONE,
+)
+GROUP_OLDEST_UNDELIVERED_TIMESTAMP_SECONDS: Final = Family(
+    "tidemark_group_oldest_undelivered_timestamp_seconds",
+    Kind.GAUGE,
+    ("group", "topic"),
+    "s",
+    "Store time of the oldest message not yet handed to a member, over queues; that of "
+    "`tidemark_log_dispatched_message_timestamp_seconds` when all are",
+    fold=Fold.MIN,
+)
+GROUP_OLDEST_UNCOMMITTED_TIMESTAMP_SECONDS: Final = Family(
+    "tidemark_group_oldest_uncommitted_timestamp_seconds",
+    Kind.GAUGE,
+    ("group", "topic"),
+    "s",
+    "Store time of the oldest message not yet committed, over queues; that of the oldest "
+    "undelivered one when nothing is in flight",
+    fold=Fold.MIN,
+)
+
+GROUPS: Final = declared(globals())

@@ -4,302 +4,300 @@ from __future__ import annotations
 
 from typing import Final
 
-from shared.metrics.family import SECONDS_BUCKETS, Family, Kind
+from shared.metrics.family import SECONDS_BUCKETS, Family, Kind, declared
 
-HA: Final = (
-    Family(
-        "tidemark_ha_role",
-        Kind.GAUGE,
-        ("role",),
-        "–",
-        "1 for what this node is: `master`, `slave`, `candidate` (on the way to master), "
-        "`fenced`, `halted`",
-        alert="not exactly one master per group for longer than a failover; any `halted`",
-    ),
-    Family(
-        "tidemark_ha_epoch",
-        Kind.GAUGE,
-        (),
-        "–",
-        "Epoch of the group's master known here",
-        alert="several steps within minutes",
-    ),
-    Family(
-        "tidemark_ha_configured_replicas",
-        Kind.GAUGE,
-        (),
-        "nodes",
-        "Nodes in the configuration, the master included",
-    ),
-    Family(
-        "tidemark_ha_in_sync_replicas",
-        Kind.GAUGE,
-        (),
-        "nodes",
-        "Members of the published in-sync set, the master included",
-        alert="below the configured ones for longer than a restart",
-    ),
-    Family(
-        "tidemark_ha_min_in_sync_replicas",
-        Kind.GAUGE,
-        (),
-        "nodes",
-        "Fewer members than this may not acknowledge",
-    ),
-    Family(
-        "tidemark_ha_lease_left_seconds",
-        Kind.GAUGE,
-        (),
-        "s",
-        "Until this node must stop to answer as master; negative once it is over",
-        alert="below the margin of the profile",
-    ),
-    Family(
-        "tidemark_ha_lease_age_seconds",
-        Kind.GAUGE,
-        (),
-        "s",
-        "Since the lease was last seen to change",
-        alert="more than the lease time: nobody renews it",
-    ),
-    Family(
-        "tidemark_ha_log_end_offset_bytes",
-        Kind.GAUGE,
-        (),
-        "bytes",
-        "Physical offset behind the own log's last byte",
-    ),
-    Family(
-        "tidemark_ha_confirm_offset_bytes",
-        Kind.GAUGE,
-        (),
-        "bytes",
-        "Physical offset up to which every member of the set has everything on disk, as known here",
-    ),
-    Family(
-        "tidemark_ha_unconfirmed_bytes",
-        Kind.GAUGE,
-        (),
-        "bytes",
-        "Own log's end minus the confirm offset",
-        alert="growing while sends come in",
-    ),
-    Family(
-        "tidemark_ha_paused",
-        Kind.GAUGE,
-        (),
-        "–",
-        "1 while nobody takes over by itself (`tidemark cluster pause`)",
-        alert="1 for longer than the work it was for",
-    ),
-    Family(
-        "tidemark_ha_connections",
-        Kind.GAUGE,
-        (),
-        "connections",
-        "Connections on the replication port",
-        alert="near `connections_max`",
-    ),
-    Family(
-        "tidemark_ha_replica_connected",
-        Kind.GAUGE,
-        ("peer",),
-        "–",
-        "1 while a link to the peer is there",
-        alert="0",
-    ),
-    Family(
-        "tidemark_ha_replica_in_sync",
-        Kind.GAUGE,
-        ("peer",),
-        "–",
-        "1 while the peer is a member of the published in-sync set",
-        alert="0",
-    ),
-    Family(
-        "tidemark_ha_replica_lag_bytes",
-        Kind.GAUGE,
-        ("peer",),
-        "bytes",
-        "Own log's end minus what the peer acknowledged as on disk",
-    ),
-    Family(
-        "tidemark_ha_replica_lag_seconds",
-        Kind.GAUGE,
-        ("peer",),
-        "s",
-        "Since the peer last had on disk all that the master had then; 0 when it has all",
-        alert="above the profile's lag limit",
-    ),
-    Family(
-        "tidemark_ha_replica_acked_bytes",
-        Kind.GAUGE,
-        ("peer",),
-        "bytes",
-        "Physical offset up to which the peer has the log on disk, as far as known here",
-    ),
-    Family(
-        "tidemark_ha_ack_duration_seconds",
-        Kind.HISTOGRAM,
-        ("peer",),
-        "s",
-        "From sending bytes to the peer until it said that they are on its disk; once per ACK, "
-        "of its oldest bytes",
-        alert="99th percentile above half of the ack limit: a slow disk or network holds up "
-        "every send",
-        buckets=SECONDS_BUCKETS,
-    ),
-    Family(
-        "tidemark_ha_transferred_bytes_total",
-        Kind.COUNTER,
-        ("peer",),
-        "bytes",
-        "Bytes sent to the peer",
-    ),
-    Family(
-        "tidemark_ha_accepted_connections_total",
-        Kind.COUNTER,
-        (),
-        "connections",
-        "Connections accepted on the replication port",
-    ),
-    Family(
-        "tidemark_ha_refused_connections_total",
-        Kind.COUNTER,
-        (),
-        "connections",
-        "Connections closed before their peer had proved anything, or for what it sent",
-        alert="any steady rate: who is it?",
-    ),
-    Family(
-        "tidemark_ha_truncations_total",
-        Kind.COUNTER,
-        (),
-        "cuts",
-        "Cuts of the own log at the point where it parts from the master's",
-    ),
-    Family(
-        "tidemark_ha_truncated_bytes_total",
-        Kind.COUNTER,
-        (),
-        "bytes",
-        "Bytes cut from a log that had diverged; they are kept in `cut/`",
-    ),
-    Family(
-        "tidemark_ha_resyncs_total",
-        Kind.COUNTER,
-        (),
-        "resyncs",
-        "Times that the own log was emptied and copied anew",
-        alert="any that nobody ordered",
-    ),
-    Family(
-        "tidemark_ha_fenced_frames_total",
-        Kind.COUNTER,
-        (),
-        "frames",
-        "Answers that a higher epoch has been promised",
-    ),
-    Family(
-        "tidemark_ha_refused_frames_total",
-        Kind.COUNTER,
-        (),
-        "frames",
-        "Frames of an epoch below the promised one",
-    ),
-    Family(
-        "tidemark_ha_implausible_acks_total",
-        Kind.COUNTER,
-        (),
-        "frames",
-        "Acknowledgements that could not be true; each closed a link",
-        alert="any",
-    ),
-    Family(
-        "tidemark_ha_failovers_total",
-        Kind.COUNTER,
-        ("reason",),
-        "terms",
-        "Times that this process became master: `lost_peer`, `manual` (an order or a planned "
-        "switch), `startup`",
-        alert="`lost_peer` several times within minutes",
-    ),
-    Family(
-        "tidemark_ha_in_sync_changes_total",
-        Kind.COUNTER,
-        ("change",),
-        "changes",
-        "Changes of the published in-sync set by this process as master: `join`, `leave`",
-        alert="several `leave` within minutes: a slow disk or network",
-    ),
-    Family(
-        "tidemark_ha_elections_won_total",
-        Kind.COUNTER,
-        (),
-        "elections",
-        "Times that this process took the lease",
-        alert="several within minutes",
-    ),
-    Family(
-        "tidemark_ha_elections_lost_total",
-        Kind.COUNTER,
-        (),
-        "elections",
-        "Times that another was first",
-    ),
-    Family(
-        "tidemark_ha_depositions_total",
-        Kind.COUNTER,
-        (),
-        "terms",
-        "Terms of this process that ended before it wanted",
-        alert="any",
-    ),
-    Family(
-        "tidemark_ha_switchovers_total",
-        Kind.COUNTER,
-        (),
-        "switches",
-        "Planned switches away from this process",
-    ),
-    Family(
-        "tidemark_ha_lease_conflicts_total",
-        Kind.COUNTER,
-        (),
-        "writes",
-        "Writes to the lease that another write had overtaken",
-        alert="a steady rate: somebody else edits it",
-    ),
-    Family(
-        "tidemark_ha_lease_unknown_total",
-        Kind.COUNTER,
-        (),
-        "requests",
-        "Requests to the lease without an outcome: time-outs and errors",
-        alert="a steady rate: the API is slow or away",
-    ),
-    Family(
-        "tidemark_ha_lease_writes_total",
-        Kind.COUNTER,
-        (),
-        "writes",
-        "Writes to the lease that were applied",
-    ),
-    Family(
-        "tidemark_ha_loop_stalls_total",
-        Kind.COUNTER,
-        (),
-        "stalls",
-        "Times that the process stood still for longer than two seconds",
-        alert="any",
-    ),
-    Family(
-        "tidemark_ha_clock_skew_seconds",
-        Kind.GAUGE,
-        ("peer",),
-        "s",
-        "Estimated difference of the peer's clock to the own one, positive where the peer's is "
-        "ahead",
-        alert="above 1 s either way: lag in seconds across nodes is not reliable",
-    ),
+HA_ROLE: Final = Family(
+    "tidemark_ha_role",
+    Kind.GAUGE,
+    ("role",),
+    "–",
+    "1 for what this node is: `master`, `slave`, `candidate` (on the way to master), "
+    "`fenced`, `halted`",
+    alert="not exactly one master per group for longer than a failover; any `halted`",
 )
+HA_EPOCH: Final = Family(
+    "tidemark_ha_epoch",
+    Kind.GAUGE,
+    (),
+    "–",
+    "Epoch of the group's master known here",
+    alert="several steps within minutes",
+)
+HA_CONFIGURED_REPLICAS: Final = Family(
+    "tidemark_ha_configured_replicas",
+    Kind.GAUGE,
+    (),
+    "nodes",
+    "Nodes in the configuration, the master included",
+)
+HA_IN_SYNC_REPLICAS: Final = Family(
+    "tidemark_ha_in_sync_replicas",
+    Kind.GAUGE,
+    (),
+    "nodes",
+    "Members of the published in-sync set, the master included",
+    alert="below the configured ones for longer than a restart",
+)
+HA_MIN_IN_SYNC_REPLICAS: Final = Family(
+    "tidemark_ha_min_in_sync_replicas",
+    Kind.GAUGE,
+    (),
+    "nodes",
+    "Fewer members than this may not acknowledge",
+)
+HA_LEASE_LEFT_SECONDS: Final = Family(
+    "tidemark_ha_lease_left_seconds",
+    Kind.GAUGE,
+    (),
+    "s",
+    "Until this node must stop to answer as master; negative once it is over",
+    alert="below the margin of the profile",
+)
+HA_LEASE_AGE_SECONDS: Final = Family(
+    "tidemark_ha_lease_age_seconds",
+    Kind.GAUGE,
+    (),
+    "s",
+    "Since the lease was last seen to change",
+    alert="more than the lease time: nobody renews it",
+)
+HA_LOG_END_OFFSET_BYTES: Final = Family(
+    "tidemark_ha_log_end_offset_bytes",
+    Kind.GAUGE,
+    (),
+    "bytes",
+    "Physical offset behind the own log's last byte",
+)
+HA_CONFIRM_OFFSET_BYTES: Final = Family(
+    "tidemark_ha_confirm_offset_bytes",
+    Kind.GAUGE,
+    (),
+    "bytes",
+    "Physical offset up to which every member of the set has everything on disk, as known here",
+)
+HA_UNCONFIRMED_BYTES: Final = Family(
+    "tidemark_ha_unconfirmed_bytes",
+    Kind.GAUGE,
+    (),
+    "bytes",
+    "Own log's end minus the confirm offset",
+    alert="growing while sends come in",
+)
+HA_PAUSED: Final = Family(
+    "tidemark_ha_paused",
+    Kind.GAUGE,
+    (),
+    "–",
+    "1 while nobody takes over by itself (`tidemark cluster pause`)",
+    alert="1 for longer than the work it was for",
+)
+HA_CONNECTIONS: Final = Family(
+    "tidemark_ha_connections",
+    Kind.GAUGE,
+    (),
+    "connections",
+    "Connections on the replication port",
+    alert="near `connections_max`",
+)
+HA_REPLICA_CONNECTED: Final = Family(
+    "tidemark_ha_replica_connected",
+    Kind.GAUGE,
+    ("peer",),
+    "–",
+    "1 while a link to the peer is there",
+    alert="0",
+)
+HA_REPLICA_IN_SYNC: Final = Family(
+    "tidemark_ha_replica_in_sync",
+    Kind.GAUGE,
+    ("peer",),
+    "–",
+    "1 while the peer is a member of the published in-sync set",
+    alert="0",
+)
+HA_REPLICA_LAG_BYTES: Final = Family(
+    "tidemark_ha_replica_lag_bytes",
+    Kind.GAUGE,
+    ("peer",),
+    "bytes",
+    "Own log's end minus what the peer acknowledged as on disk",
+)
+HA_REPLICA_LAG_SECONDS: Final = Family(
+    "tidemark_ha_replica_lag_seconds",
+    Kind.GAUGE,
+    ("peer",),
+    "s",
+    "Since the peer last had on disk all that the master had then; 0 when it has all",
+    alert="above the profile's lag limit",
+)
+HA_REPLICA_ACKED_BYTES: Final = Family(
+    "tidemark_ha_replica_acked_bytes",
+    Kind.GAUGE,
+    ("peer",),
+    "bytes",
+    "Physical offset up to which the peer has the log on disk, as far as known here",
+)
+HA_ACK_DURATION_SECONDS: Final = Family(
+    "tidemark_ha_ack_duration_seconds",
+    Kind.HISTOGRAM,
+    ("peer",),
+    "s",
+    "From sending bytes to the peer until it said that they are on its disk; once per ACK, "
+    "of its oldest bytes",
+    alert="99th percentile above half of the ack limit: a slow disk or network holds up every send",
+    buckets=SECONDS_BUCKETS,
+)
+HA_TRANSFERRED_BYTES_TOTAL: Final = Family(
+    "tidemark_ha_transferred_bytes_total",
+    Kind.COUNTER,
+    ("peer",),
+    "bytes",
+    "Bytes sent to the peer",
+)
+HA_ACCEPTED_CONNECTIONS_TOTAL: Final = Family(
+    "tidemark_ha_accepted_connections_total",
+    Kind.COUNTER,
+    (),
+    "connections",
+    "Connections accepted on the replication port",
+)
+HA_REFUSED_CONNECTIONS_TOTAL: Final = Family(
+    "tidemark_ha_refused_connections_total",
+    Kind.COUNTER,
+    (),
+    "connections",
+    "Connections closed before their peer had proved anything, or for what it sent",
+    alert="any steady rate: who is it?",
+)
+HA_TRUNCATIONS_TOTAL: Final = Family(
+    "tidemark_ha_truncations_total",
+    Kind.COUNTER,
+    (),
+    "cuts",
+    "Cuts of the own log at the point where it parts from the master's",
+)
+HA_TRUNCATED_BYTES_TOTAL: Final = Family(
+    "tidemark_ha_truncated_bytes_total",
+    Kind.COUNTER,
+    (),
+    "bytes",
+    "Bytes cut from a log that had diverged; they are kept in `cut/`",
+)
+HA_RESYNCS_TOTAL: Final = Family(
+    "tidemark_ha_resyncs_total",
+    Kind.COUNTER,
+    (),
+    "resyncs",
+    "Times that the own log was emptied and copied anew",
+    alert="any that nobody ordered",
+)
+HA_FENCED_FRAMES_TOTAL: Final = Family(
+    "tidemark_ha_fenced_frames_total",
+    Kind.COUNTER,
+    (),
+    "frames",
+    "Answers that a higher epoch has been promised",
+)
+HA_REFUSED_FRAMES_TOTAL: Final = Family(
+    "tidemark_ha_refused_frames_total",
+    Kind.COUNTER,
+    (),
+    "frames",
+    "Frames of an epoch below the promised one",
+)
+HA_IMPLAUSIBLE_ACKS_TOTAL: Final = Family(
+    "tidemark_ha_implausible_acks_total",
+    Kind.COUNTER,
+    (),
+    "frames",
+    "Acknowledgements that could not be true; each closed a link",
+    alert="any",
+)
+HA_FAILOVERS_TOTAL: Final = Family(
+    "tidemark_ha_failovers_total",
+    Kind.COUNTER,
+    ("reason",),
+    "terms",
+    "Times that this process became master: `lost_peer`, `manual` (an order or a planned "
+    "switch), `startup`",
+    alert="`lost_peer` several times within minutes",
+)
+HA_IN_SYNC_CHANGES_TOTAL: Final = Family(
+    "tidemark_ha_in_sync_changes_total",
+    Kind.COUNTER,
+    ("change",),
+    "changes",
+    "Changes of the published in-sync set by this process as master: `join`, `leave`",
+    alert="several `leave` within minutes: a slow disk or network",
+)
+HA_ELECTIONS_WON_TOTAL: Final = Family(
+    "tidemark_ha_elections_won_total",
+    Kind.COUNTER,
+    (),
+    "elections",
+    "Times that this process took the lease",
+    alert="several within minutes",
+)
+HA_ELECTIONS_LOST_TOTAL: Final = Family(
+    "tidemark_ha_elections_lost_total",
+    Kind.COUNTER,
+    (),
+    "elections",
+    "Times that another was first",
+)
+HA_DEPOSITIONS_TOTAL: Final = Family(
+    "tidemark_ha_depositions_total",
+    Kind.COUNTER,
+    (),
+    "terms",
+    "Terms of this process that ended before it wanted",
+    alert="any",
+)
+HA_SWITCHOVERS_TOTAL: Final = Family(
+    "tidemark_ha_switchovers_total",
+    Kind.COUNTER,
+    (),
+    "switches",
+    "Planned switches away from this process",
+)
+HA_LEASE_CONFLICTS_TOTAL: Final = Family(
+    "tidemark_ha_lease_conflicts_total",
+    Kind.COUNTER,
+    (),
+    "writes",
+    "Writes to the lease that another write had overtaken",
+    alert="a steady rate: somebody else edits it",
+)
+HA_LEASE_UNKNOWN_TOTAL: Final = Family(
+    "tidemark_ha_lease_unknown_total",
+    Kind.COUNTER,
+    (),
+    "requests",
+    "Requests to the lease without an outcome: time-outs and errors",
+    alert="a steady rate: the API is slow or away",
+)
+HA_LEASE_WRITES_TOTAL: Final = Family(
+    "tidemark_ha_lease_writes_total",
+    Kind.COUNTER,
+    (),
+    "writes",
+    "Writes to the lease that were applied",
+)
+HA_LOOP_STALLS_TOTAL: Final = Family(
+    "tidemark_ha_loop_stalls_total",
+    Kind.COUNTER,
+    (),
+    "stalls",
+    "Times that the process stood still for longer than two seconds",
+    alert="any",
+)
+HA_CLOCK_SKEW_SECONDS: Final = Family(
+    "tidemark_ha_clock_skew_seconds",
+    Kind.GAUGE,
+    ("peer",),
+    "s",
+    "Estimated difference of the peer's clock to the own one, positive where the peer's is ahead",
+    alert="above 1 s either way: lag in seconds across nodes is not reliable",
+)
+
+HA: Final = declared(globals())

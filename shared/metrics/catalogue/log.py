@@ -4,186 +4,185 @@ from __future__ import annotations
 
 from typing import Final
 
-from shared.metrics.family import REQUESTS_BUCKETS, SECONDS_BUCKETS, Family, Kind
+from shared.metrics.family import REQUESTS_BUCKETS, SECONDS_BUCKETS, Family, Kind, declared
 
-LOG: Final = (
-    Family(
-        "tidemark_log_min_offset_bytes",
-        Kind.GAUGE,
-        (),
-        "physical offset, bytes",
-        "Start of the oldest commit log file",
-    ),
-    Family(
-        "tidemark_log_max_offset_bytes",
-        Kind.GAUGE,
-        (),
-        "physical offset, bytes",
-        "End of the last appended record. Minus the minimum: what is retained",
-    ),
-    Family(
-        "tidemark_log_flushed_offset_bytes",
-        Kind.GAUGE,
-        (),
-        "physical offset, bytes",
-        "Everything below is on disk",
-        alert="the maximum minus this above 64 MiB for 30 s: flushing does not keep up",
-    ),
-    Family(
-        "tidemark_log_confirm_offset_bytes",
-        Kind.GAUGE,
-        (),
-        "physical offset, bytes",
-        "Consumers may see what is below: the flushed offset, or the maximum with `visible_after "
-        '= "written"`',
-    ),
-    Family(
-        "tidemark_log_dispatched_offset_bytes",
-        Kind.GAUGE,
-        (),
-        "physical offset, bytes",
-        "Consume queues and index cover what is below; as the broker reads it",
-        alert="see the alert rules",
-    ),
-    Family(
-        "tidemark_log_flush_duration_seconds",
-        Kind.HISTOGRAM,
-        (),
-        "s",
-        "One flush of the log to disk; every `ack=disk` waits for one",
-        alert="99th percentile above 100 ms; any above 2.5 s: a failing or throttled disk",
-        buckets=SECONDS_BUCKETS,
-    ),
-    Family(
-        "tidemark_log_group_commit_requests",
-        Kind.HISTOGRAM,
-        (),
-        "requests",
-        "Send requests released by one flush; flushes nobody waited for are not counted",
-        buckets=REQUESTS_BUCKETS,
-    ),
-    Family(
-        "tidemark_store_capacity_bytes",
-        Kind.GAUGE,
-        ("volume",),
-        "bytes",
-        "What an ordinary user can use of the file system that holds `log`, `queue` or `index` "
-        "files; absent if unknown",
-    ),
-    Family(
-        "tidemark_store_used_ratio",
-        Kind.GAUGE,
-        (),
-        "ratio",
-        "Used share of it in whole percent rounded up, as retention judges it; NaN if unknown",
-        alert="above 0.85: files go whatever their age",
-    ),
-    Family(
-        "tidemark_store_full_seconds",
-        Kind.GAUGE,
-        (),
-        "s",
-        "Time until sends are refused at the present pace; NaN if that is not to be foreseen",
-        alert="below 6 h",
-    ),
-    Family(
-        "tidemark_log_segments_deleted_total",
-        Kind.COUNTER,
-        ("reason",),
-        "files",
-        "Commit log files that retention removed, by what took them: `age`, `size`, "
-        "`disk_pressure`",
-        alert="`disk_pressure`: any",
-    ),
-    Family(
-        "tidemark_log_oldest_message_timestamp_seconds",
-        Kind.GAUGE,
-        (),
-        "s",
-        "Store time of the oldest record in the log; NaN while there is none",
-    ),
-    Family(
-        "tidemark_retention_sends_refused",
-        Kind.GAUGE,
-        (),
-        "–",
-        "1 while sends are refused because the disk is used beyond `disk_warning_percent`",
-        alert="1",
-    ),
-    Family(
-        "tidemark_retention_expiring_groups",
-        Kind.GAUGE,
-        (),
-        "groups",
-        "Groups with unread messages in the files that go next",
-        alert="above 0",
-    ),
-    Family(
-        "tidemark_timer_pending_messages",
-        Kind.GAUGE,
-        (),
-        "messages",
-        "Delayed messages not yet due; NaN while unknown",
-    ),
-    Family(
-        "tidemark_timer_overdue_seconds",
-        Kind.GAUGE,
-        (),
-        "s",
-        "Age of the most overdue delayed message, 0 when none is; NaN while unknown",
-        alert="above 5 for a minute",
-    ),
-    Family(
-        "tidemark_store_free_bytes",
-        Kind.GAUGE,
-        ("volume",),
-        "bytes",
-        "Free space of that file system for an ordinary user; absent if unknown",
-        alert="less than 10 %, or less than a day at the present rate; at 0 sends get `disk- "
-        "full` and reads go on",
-    ),
-    Family(
-        "tidemark_recovery_done_bytes",
-        Kind.GAUGE,
-        (),
-        "bytes",
-        "How much of the log recovery, then dispatch, has passed since the start",
-    ),
-    Family(
-        "tidemark_recovery_total_bytes",
-        Kind.GAUGE,
-        (),
-        "bytes",
-        "How much it has to pass",
-    ),
-    Family(
-        "tidemark_recovery_eta_seconds",
-        Kind.GAUGE,
-        (),
-        "s",
-        "Estimated time left; NaN while unknown",
-    ),
-    Family(
-        "tidemark_log_newest_message_timestamp_seconds",
-        Kind.GAUGE,
-        (),
-        "s",
-        "Store time of the newest record; with the next two and the oldest undelivered and "
-        "uncommitted of groups taken in one pass: their differences are the delays of "
-        "replication, dispatch, delivery and processing",
-    ),
-    Family(
-        "tidemark_log_confirm_message_timestamp_seconds",
-        Kind.GAUGE,
-        (),
-        "s",
-        "Store time of the first record not yet confirmed; that of the newest when all are",
-    ),
-    Family(
-        "tidemark_log_dispatched_message_timestamp_seconds",
-        Kind.GAUGE,
-        (),
-        "s",
-        "Store time of the first confirmed record not yet dispatched; as confirmed when all are",
-    ),
+LOG_MIN_OFFSET_BYTES: Final = Family(
+    "tidemark_log_min_offset_bytes",
+    Kind.GAUGE,
+    (),
+    "physical offset, bytes",
+    "Start of the oldest commit log file",
 )
+LOG_MAX_OFFSET_BYTES: Final = Family(
+    "tidemark_log_max_offset_bytes",
+    Kind.GAUGE,
+    (),
+    "physical offset, bytes",
+    "End of the last appended record. Minus the minimum: what is retained",
+)
+LOG_FLUSHED_OFFSET_BYTES: Final = Family(
+    "tidemark_log_flushed_offset_bytes",
+    Kind.GAUGE,
+    (),
+    "physical offset, bytes",
+    "Everything below is on disk",
+    alert="the maximum minus this above 64 MiB for 30 s: flushing does not keep up",
+)
+LOG_CONFIRM_OFFSET_BYTES: Final = Family(
+    "tidemark_log_confirm_offset_bytes",
+    Kind.GAUGE,
+    (),
+    "physical offset, bytes",
+    "Consumers may see what is below: the flushed offset, or the maximum with `visible_after "
+    '= "written"`',
+)
+LOG_DISPATCHED_OFFSET_BYTES: Final = Family(
+    "tidemark_log_dispatched_offset_bytes",
+    Kind.GAUGE,
+    (),
+    "physical offset, bytes",
+    "Consume queues and index cover what is below; as the broker reads it",
+    alert="see the alert rules",
+)
+LOG_FLUSH_DURATION_SECONDS: Final = Family(
+    "tidemark_log_flush_duration_seconds",
+    Kind.HISTOGRAM,
+    (),
+    "s",
+    "One flush of the log to disk; every `ack=disk` waits for one",
+    alert="99th percentile above 100 ms; any above 2.5 s: a failing or throttled disk",
+    buckets=SECONDS_BUCKETS,
+)
+LOG_GROUP_COMMIT_REQUESTS: Final = Family(
+    "tidemark_log_group_commit_requests",
+    Kind.HISTOGRAM,
+    (),
+    "requests",
+    "Send requests released by one flush; flushes nobody waited for are not counted",
+    buckets=REQUESTS_BUCKETS,
+)
+STORE_CAPACITY_BYTES: Final = Family(
+    "tidemark_store_capacity_bytes",
+    Kind.GAUGE,
+    ("volume",),
+    "bytes",
+    "What an ordinary user can use of the file system that holds `log`, `queue` or `index` "
+    "files; absent if unknown",
+)
+STORE_USED_RATIO: Final = Family(
+    "tidemark_store_used_ratio",
+    Kind.GAUGE,
+    (),
+    "ratio",
+    "Used share of it in whole percent rounded up, as retention judges it; NaN if unknown",
+    alert="above 0.85: files go whatever their age",
+)
+STORE_FULL_SECONDS: Final = Family(
+    "tidemark_store_full_seconds",
+    Kind.GAUGE,
+    (),
+    "s",
+    "Time until sends are refused at the present pace; NaN if that is not to be foreseen",
+    alert="below 6 h",
+)
+LOG_SEGMENTS_DELETED_TOTAL: Final = Family(
+    "tidemark_log_segments_deleted_total",
+    Kind.COUNTER,
+    ("reason",),
+    "files",
+    "Commit log files that retention removed, by what took them: `age`, `size`, `disk_pressure`",
+    alert="`disk_pressure`: any",
+)
+LOG_OLDEST_MESSAGE_TIMESTAMP_SECONDS: Final = Family(
+    "tidemark_log_oldest_message_timestamp_seconds",
+    Kind.GAUGE,
+    (),
+    "s",
+    "Store time of the oldest record in the log; NaN while there is none",
+)
+RETENTION_SENDS_REFUSED: Final = Family(
+    "tidemark_retention_sends_refused",
+    Kind.GAUGE,
+    (),
+    "–",
+    "1 while sends are refused because the disk is used beyond `disk_warning_percent`",
+    alert="1",
+)
+RETENTION_EXPIRING_GROUPS: Final = Family(
+    "tidemark_retention_expiring_groups",
+    Kind.GAUGE,
+    (),
+    "groups",
+    "Groups with unread messages in the files that go next",
+    alert="above 0",
+)
+TIMER_PENDING_MESSAGES: Final = Family(
+    "tidemark_timer_pending_messages",
+    Kind.GAUGE,
+    (),
+    "messages",
+    "Delayed messages not yet due; NaN while unknown",
+)
+TIMER_OVERDUE_SECONDS: Final = Family(
+    "tidemark_timer_overdue_seconds",
+    Kind.GAUGE,
+    (),
+    "s",
+    "Age of the most overdue delayed message, 0 when none is; NaN while unknown",
+    alert="above 5 for a minute",
+)
+STORE_FREE_BYTES: Final = Family(
+    "tidemark_store_free_bytes",
+    Kind.GAUGE,
+    ("volume",),
+    "bytes",
+    "Free space of that file system for an ordinary user; absent if unknown",
+    alert="less than 10 %, or less than a day at the present rate; at 0 sends get `disk- "
+    "full` and reads go on",
+)
+RECOVERY_DONE_BYTES: Final = Family(
+    "tidemark_recovery_done_bytes",
+    Kind.GAUGE,
+    (),
+    "bytes",
+    "How much of the log recovery, then dispatch, has passed since the start",
+)
+RECOVERY_TOTAL_BYTES: Final = Family(
+    "tidemark_recovery_total_bytes",
+    Kind.GAUGE,
+    (),
+    "bytes",
+    "How much it has to pass",
+)
+RECOVERY_ETA_SECONDS: Final = Family(
+    "tidemark_recovery_eta_seconds",
+    Kind.GAUGE,
+    (),
+    "s",
+    "Estimated time left; NaN while unknown",
+)
+LOG_NEWEST_MESSAGE_TIMESTAMP_SECONDS: Final = Family(
+    "tidemark_log_newest_message_timestamp_seconds",
+    Kind.GAUGE,
+    (),
+    "s",
+    "Store time of the newest record; with the next two and the oldest undelivered and "
+    "uncommitted of groups taken in one pass: their differences are the delays of "
+    "replication, dispatch, delivery and processing",
+)
+LOG_CONFIRM_MESSAGE_TIMESTAMP_SECONDS: Final = Family(
+    "tidemark_log_confirm_message_timestamp_seconds",
+    Kind.GAUGE,
+    (),
+    "s",
+    "Store time of the first record not yet confirmed; that of the newest when all are",
+)
+LOG_DISPATCHED_MESSAGE_TIMESTAMP_SECONDS: Final = Family(
+    "tidemark_log_dispatched_message_timestamp_seconds",
+    Kind.GAUGE,
+    (),
+    "s",
+    "Store time of the first confirmed record not yet dispatched; as confirmed when all are",
+)
+
+LOG: Final = declared(globals())

@@ -4,177 +4,178 @@ from __future__ import annotations
 
 from typing import Final
 
-from shared.metrics.family import SECONDS_BUCKETS, SIZE_BUCKETS, Family, Kind
+from shared.metrics.family import SECONDS_BUCKETS, SIZE_BUCKETS, Family, Fold, Kind, declared
 
-REQUESTS: Final = (
-    Family(
-        "tidemark_broker_messages_in_total",
-        Kind.COUNTER,
-        ("topic", "kind"),
-        "messages",
-        "Messages accepted and appended; acknowledged or not. `kind` is `normal`, `fifo` (with a "
-        "sharding key), `delay` or `retry` (sent back by a group)",
-        alert="a rate that falls to 0 where there is always traffic",
-    ),
-    Family(
-        "tidemark_broker_received_bytes_total",
-        Kind.COUNTER,
-        ("topic",),
-        "bytes",
-        "Bytes of their records in the log, framing included",
-    ),
-    Family(
-        "tidemark_broker_messages_out_total",
-        Kind.COUNTER,
-        ("topic", "group"),
-        "messages",
-        "Messages handed to consumers, each time they are. `group` is empty for a plain pull",
-    ),
-    Family(
-        "tidemark_broker_sent_bytes_total",
-        Kind.COUNTER,
-        ("topic", "group"),
-        "bytes",
-        "Record bytes of these",
-    ),
-    Family(
-        "tidemark_broker_message_size_bytes",
-        Kind.HISTOGRAM,
-        (),
-        "bytes",
-        "Body size of accepted messages",
-        buckets=SIZE_BUCKETS,
-    ),
-    Family(
-        "tidemark_broker_put_results_total",
-        Kind.COUNTER,
-        ("result",),
-        "requests",
-        "Outcome of every send request: `ok`, `flush_timeout` (stored, outcome unknown to the "
-        "sender), `replica_unavailable`, `disk_full`, `busy` (not serving, overloaded, dispatch "
-        "behind), `invalid` (the request's fault), `failed`",
-        alert="any `disk_full` or `failed`; `flush_timeout` above 0.1 %",
-    ),
-    Family(
-        "tidemark_broker_put_duration_seconds",
-        Kind.HISTOGRAM,
-        ("ack",),
-        "s",
-        "Send request until its answer, by the level reached; refused ones are not counted",
-        alert="99th percentile above your time-out's half",
-        buckets=SECONDS_BUCKETS,
-    ),
-    Family(
-        "tidemark_broker_append_duration_seconds",
-        Kind.HISTOGRAM,
-        (),
-        "s",
-        "From numbering a request's messages to their bytes in the page cache",
-        alert="99th percentile above 50 ms: the disk cannot take the writeback",
-        buckets=SECONDS_BUCKETS,
-    ),
-    Family(
-        "tidemark_broker_request_duration_seconds",
-        Kind.HISTOGRAM,
-        ("request",),
-        "s",
-        "Service time per kind of call; held pulls include the time they were held",
-        buckets=SECONDS_BUCKETS,
-    ),
-    Family(
-        "tidemark_broker_requests_rejected_total",
-        Kind.COUNTER,
-        ("pool", "code"),
-        "requests",
-        "Requests answered with an error, by its [runbook](runbook.md) code. `pool` as of "
-        "`tidemark_broker_requests_queued`",
-        alert="`internal`, `corrupt-record`, `damaged-file`: any; `overloaded`: a steady rate",
-    ),
-    Family(
-        "tidemark_broker_connections",
-        Kind.GAUGE,
-        ("role",),
-        "connections",
-        "Open client connections, by what they last asked: `producer`, `consumer`, `admin`, or "
-        "`new`",
-        alert="above 80 % of `connections_max`",
-    ),
-    Family(
-        "tidemark_broker_connections_refused_total",
-        Kind.COUNTER,
-        ("reason",),
-        "connections",
-        "Connections closed by the broker: `limit` (too many), `no-request` (said nothing in "
-        "time), `answer-not-taken`",
-        alert="`limit`: any",
-    ),
-    Family(
-        "tidemark_broker_long_polls",
-        Kind.GAUGE,
-        (),
-        "pulls",
-        "Pulls held until a message arrives",
-        alert="above 80 % of `held_pulls_max`: further ones are answered at once, and clients poll",
-    ),
-    Family(
-        "tidemark_broker_long_poll_wakeups_total",
-        Kind.COUNTER,
-        ("reason",),
-        "pulls",
-        "Held pulls that ended: `message`, `timeout` (also: the client has gone), or `close` "
-        "(the node stops)",
-    ),
-    Family(
-        "tidemark_broker_clock_steps_total",
-        Kind.COUNTER,
-        (),
-        "steps",
-        "Times the wall clock stepped back further than store times are held",
-        alert="any: fix the node's time service; look-ups by time are inexact around it",
-    ),
-    Family(
-        "tidemark_broker_requests_queued",
-        Kind.GAUGE,
-        ("pool",),
-        "requests",
-        "Requests taken in and not yet answered, by kind of work: `put`, `pull` (held ones not "
-        "counted), `query`, `admin`, `heartbeat`",
-    ),
-    Family(
-        "tidemark_broker_oldest_queued_request_seconds",
-        Kind.GAUGE,
-        ("pool",),
-        "s",
-        "Age of the oldest of them; 0 when there is none",
-        alert="above half of the time-out that senders use",
-    ),
-    Family(
-        "tidemark_topic_max_offset_messages",
-        Kind.GAUGE,
-        ("topic",),
-        "messages",
-        "Sum of the max offsets of the topic's queues held here",
-    ),
-    Family(
-        "tidemark_topic_min_offset_messages",
-        Kind.GAUGE,
-        ("topic",),
-        "messages",
-        "Sum of the min offsets: max minus min is what is retained",
-    ),
-    Family(
-        "tidemark_queue_max_offset_messages",
-        Kind.GAUGE,
-        ("topic", "queue"),
-        "messages",
-        "Next queue offset to be read by consumers: max offset of one queue. Up to "
-        "`queue_series_max` series of all families by queue",
-    ),
-    Family(
-        "tidemark_queue_min_offset_messages",
-        Kind.GAUGE,
-        ("topic", "queue"),
-        "messages",
-        "Smallest queue offset still stored",
-    ),
+BROKER_MESSAGES_IN_TOTAL: Final = Family(
+    "tidemark_broker_messages_in_total",
+    Kind.COUNTER,
+    ("topic", "kind"),
+    "messages",
+    "Messages accepted and appended; acknowledged or not. `kind` is `normal`, `fifo` (with a "
+    "sharding key), `delay` or `retry` (sent back by a group)",
+    alert="a rate that falls to 0 where there is always traffic",
 )
+BROKER_RECEIVED_BYTES_TOTAL: Final = Family(
+    "tidemark_broker_received_bytes_total",
+    Kind.COUNTER,
+    ("topic",),
+    "bytes",
+    "Bytes of their records in the log, framing included",
+)
+BROKER_MESSAGES_OUT_TOTAL: Final = Family(
+    "tidemark_broker_messages_out_total",
+    Kind.COUNTER,
+    ("topic", "group"),
+    "messages",
+    "Messages handed to consumers, each time they are. `group` is empty for a plain pull",
+)
+BROKER_SENT_BYTES_TOTAL: Final = Family(
+    "tidemark_broker_sent_bytes_total",
+    Kind.COUNTER,
+    ("topic", "group"),
+    "bytes",
+    "Record bytes of these",
+)
+BROKER_MESSAGE_SIZE_BYTES: Final = Family(
+    "tidemark_broker_message_size_bytes",
+    Kind.HISTOGRAM,
+    (),
+    "bytes",
+    "Body size of accepted messages",
+    buckets=SIZE_BUCKETS,
+)
+BROKER_PUT_RESULTS_TOTAL: Final = Family(
+    "tidemark_broker_put_results_total",
+    Kind.COUNTER,
+    ("result",),
+    "requests",
+    "Outcome of every send request: `ok`, `flush_timeout` (stored, outcome unknown to the "
+    "sender), `replica_unavailable`, `disk_full`, `busy` (not serving, overloaded, dispatch "
+    "behind), `invalid` (the request's fault), `failed`",
+    alert="any `disk_full` or `failed`; `flush_timeout` above 0.1 %",
+)
+BROKER_PUT_DURATION_SECONDS: Final = Family(
+    "tidemark_broker_put_duration_seconds",
+    Kind.HISTOGRAM,
+    ("ack",),
+    "s",
+    "Send request until its answer, by the level reached; refused ones are not counted",
+    alert="99th percentile above your time-out's half",
+    buckets=SECONDS_BUCKETS,
+)
+BROKER_APPEND_DURATION_SECONDS: Final = Family(
+    "tidemark_broker_append_duration_seconds",
+    Kind.HISTOGRAM,
+    (),
+    "s",
+    "From numbering a request's messages to their bytes in the page cache",
+    alert="99th percentile above 50 ms: the disk cannot take the writeback",
+    buckets=SECONDS_BUCKETS,
+)
+BROKER_REQUEST_DURATION_SECONDS: Final = Family(
+    "tidemark_broker_request_duration_seconds",
+    Kind.HISTOGRAM,
+    ("request",),
+    "s",
+    "Service time per kind of call; held pulls include the time they were held",
+    buckets=SECONDS_BUCKETS,
+)
+BROKER_REQUESTS_REJECTED_TOTAL: Final = Family(
+    "tidemark_broker_requests_rejected_total",
+    Kind.COUNTER,
+    ("pool", "code"),
+    "requests",
+    "Requests answered with an error, by its [runbook](runbook.md) code. `pool` as of "
+    "`tidemark_broker_requests_queued`",
+    alert="`internal`, `corrupt-record`, `damaged-file`: any; `overloaded`: a steady rate",
+)
+BROKER_CONNECTIONS: Final = Family(
+    "tidemark_broker_connections",
+    Kind.GAUGE,
+    ("role",),
+    "connections",
+    "Open client connections, by what they last asked: `producer`, `consumer`, `admin`, or `new`",
+    alert="above 80 % of `connections_max`",
+)
+BROKER_CONNECTIONS_REFUSED_TOTAL: Final = Family(
+    "tidemark_broker_connections_refused_total",
+    Kind.COUNTER,
+    ("reason",),
+    "connections",
+    "Connections closed by the broker: `limit` (too many), `no-request` (said nothing in "
+    "time), `answer-not-taken`",
+    alert="`limit`: any",
+)
+BROKER_LONG_POLLS: Final = Family(
+    "tidemark_broker_long_polls",
+    Kind.GAUGE,
+    (),
+    "pulls",
+    "Pulls held until a message arrives",
+    alert="above 80 % of `held_pulls_max`: further ones are answered at once, and clients poll",
+)
+BROKER_LONG_POLL_WAKEUPS_TOTAL: Final = Family(
+    "tidemark_broker_long_poll_wakeups_total",
+    Kind.COUNTER,
+    ("reason",),
+    "pulls",
+    "Held pulls that ended: `message`, `timeout` (also: the client has gone), or `close` "
+    "(the node stops)",
+)
+BROKER_CLOCK_STEPS_TOTAL: Final = Family(
+    "tidemark_broker_clock_steps_total",
+    Kind.COUNTER,
+    (),
+    "steps",
+    "Times the wall clock stepped back further than store times are held",
+    alert="any: fix the node's time service; look-ups by time are inexact around it",
+)
+BROKER_REQUESTS_QUEUED: Final = Family(
+    "tidemark_broker_requests_queued",
+    Kind.GAUGE,
+    ("pool",),
+    "requests",
+    "Requests taken in and not yet answered, by kind of work: `put`, `pull` (held ones not "
+    "counted), `query`, `admin`, `heartbeat`",
+)
+BROKER_OLDEST_QUEUED_REQUEST_SECONDS: Final = Family(
+    "tidemark_broker_oldest_queued_request_seconds",
+    Kind.GAUGE,
+    ("pool",),
+    "s",
+    "Age of the oldest of them; 0 when there is none",
+    alert="above half of the time-out that senders use",
+)
+TOPIC_MAX_OFFSET_MESSAGES: Final = Family(
+    "tidemark_topic_max_offset_messages",
+    Kind.GAUGE,
+    ("topic",),
+    "messages",
+    "Sum of the max offsets of the topic's queues held here",
+)
+TOPIC_MIN_OFFSET_MESSAGES: Final = Family(
+    "tidemark_topic_min_offset_messages",
+    Kind.GAUGE,
+    ("topic",),
+    "messages",
+    "Sum of the min offsets: max minus min is what is retained",
+)
+QUEUE_MAX_OFFSET_MESSAGES: Final = Family(
+    "tidemark_queue_max_offset_messages",
+    Kind.GAUGE,
+    ("topic", "queue"),
+    "messages",
+    "Next queue offset to be read by consumers: max offset of one queue. Up to "
+    "`queue_series_max` series of all families by queue",
+    fold=Fold.NONE,
+)
+QUEUE_MIN_OFFSET_MESSAGES: Final = Family(
+    "tidemark_queue_min_offset_messages",
+    Kind.GAUGE,
+    ("topic", "queue"),
+    "messages",
+    "Smallest queue offset still stored",
+    fold=Fold.NONE,
+)
+
+REQUESTS: Final = declared(globals())
