@@ -13,7 +13,7 @@ SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help setup run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench lock clean
+.PHONY: help setup run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image lock clean
 
 help: ## Print this list
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -95,6 +95,13 @@ bench: setup ## Measure all figures; `make bench-NAME` one of them (bench/README
 
 bench-%: setup ## Measure one figure, for example `make bench-encode`
 	$(BIN)/python -m bench $*
+
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+IMAGE ?= tidemark:$(VERSION)
+
+image: ## Build the image tidemark:VERSION; BASE= another Debian bookworm, IMAGE= another name
+	docker build --file deploy/docker/Dockerfile --tag $(IMAGE) $(if $(BASE),--build-arg BASE=$(BASE)) \
+	  --build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) .
 
 lock: ## Resolve requirements.lock again from pyproject.toml (hashes, no registry address)
 	$(PYTHON) -m venv build/lock

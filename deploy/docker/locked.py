@@ -1,0 +1,104 @@
+"""The part of requirements.lock that the image needs: pinned, with its hashes, on standard output.
+
+``python3 deploy/docker/locked.py run k8s`` prints what the project and its extra ``k8s`` need, and
+``… build`` what compiles it. One lock file then says every version, that of the tests and that of
+the image. Which package needs which stands in the lock's own ``# via`` comments. Runs before
+anything is installed, in the image's first stage: the standard library alone.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+
+class Pin(NamedTuple):
+    """One package of the lock."""
+
+    lines: list[str]
+    """As they stand there: version, hashes, why."""
+    needed_by: frozenset[str]
+    """Names of packages, from its ``# via`` comment."""
+
+
+def canonical(name: str) -> str:
+    """A package's name as the lock writes it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins_of(lock: str) -> dict[str, Pin]:
+    """Every package of a lock file, by name. Raises ValueError at a line that belongs to none."""
+    pins: dict[str, Pin] = {}
+    lines: list[str] = []
+    for line in lock.splitlines():
+        if not line.strip():
+            continue
+        if not line.startswith(" "):
+            lines = [line]
+            name = _NAME.match(line)
+            if name is None or "==" not in line:
+                raise ValueError(f"requirements.lock: {line!r} pins no package")
+            pins[canonical(name[0])] = Pin(lines, frozenset())
+            latest = canonical(name[0])
+        elif not lines:
+            raise ValueError(f"requirements.lock: {line!r} belongs to no package")
+        else:
+            lines.append(line)
+            if (via := line.strip()).startswith("# via "):
+                needers = via.removeprefix("# via ").split(", ")
+                pins[latest] = Pin(lines, frozenset(canonical(each) for each in needers))
+    return pins
+
+
+def wanted(project: dict[str, object], what: list[str]) -> set[str]:
+    """Names that pyproject.toml asks for directly: ``run``, ``build``, or an extra's name."""
+    asked: list[str] = []
+    for each in what:
+        match each:
+            case "run":
+                asked += _texts(_table(project, "project")["dependencies"])
+            case "build":
+                asked += _texts(_table(project, "build-system")["requires"])
+            case extra:
+                extras = _table(_table(project, "project"), "optional-dependencies")
+                asked += _texts(extras[extra])
+    return {canonical(name[0]) for each in asked if (name := _NAME.match(each))}
+
+
+def needed(pins: dict[str, Pin], names: set[str]) -> list[str]:
+    """Those names and all that they need, in turn; sorted. Raises ValueError if one has no pin."""
+    if missing := names - pins.keys():
+        raise ValueError(f"requirements.lock has no {', '.join(sorted(missing))}: run `make lock`")
+    found = set(names)
+    while more := {name for name, pin in pins.items() if pin.needed_by & found} - found:
+        found |= more
+    return sorted(found)
+
+
+def _table(values: dict[str, object], name: str) -> dict[str, object]:
+    table = values[name]
+    assert isinstance(table, dict)
+    return table
+
+
+def _texts(value: object) -> list[str]:
+    assert isinstance(value, list)
+    return [str(each) for each in value]
+
+
+def main(what: list[str]) -> None:
+    """Print the pins."""
+    pins = pins_of((ROOT / "requirements.lock").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    for name in needed(pins, wanted(project, what)):
+        print("\n".join(pins[name].lines))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
