@@ -19,6 +19,7 @@ from services.broker.config import BrokerConfig
 from services.broker.files_ahead import FilesAhead
 from services.broker.flusher import Flusher, Pace
 from services.broker.lasting import Lasting
+from services.broker.log_look import LogLook, newest_on_disk
 from services.broker.metrics import BrokerMetrics
 from services.broker.open_store import OpenStore
 from services.broker.paced_bell import PacedBell
@@ -29,6 +30,7 @@ from services.broker.replication.term import Term
 from shared.files.commit_log import CommitLogReader
 from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.consume_queue import ConsumeQueues
+from shared.files.log_writer import Mark
 from shared.files.write_pool import CommitPace
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
@@ -194,6 +196,27 @@ class Ground:
         if not self.appends:
             return PhysicalOffset(self.positions.get(Slot.WRITTEN))
         return self.appender.appended
+
+    def newest(self) -> Mark:
+        """End of the log and the store time of its last record; of a slave's, of what is on disk.
+
+        What waits in the pool is not counted: it is in no file yet. Store time 0: not known.
+        """
+        if not self.appends:
+            return newest_on_disk(self.positions)
+        mark = self.appender.newest
+        if mark.store_timestamp_ms > 0:
+            return mark
+        return Mark(mark.end, self.store.last_store_timestamp_ms)
+
+    def log_look(self) -> LogLook:
+        """What looks at how old the log's stages are."""
+        return LogLook(
+            self.reader,
+            newest=self.newest,
+            confirmed=self.confirmed,
+            dispatched=self.dispatched,
+        )
 
     def readable_end(self) -> PhysicalOffset:
         """End of the log, all of it in its files: what waits in the pool is put there now.

@@ -93,6 +93,12 @@ class LogWriter:
         return PhysicalOffset(self._written.end)
 
     @property
+    def newest(self) -> Mark:
+        """End of what is in the file, with the store time of the record before it; 0 while nothing
+        was appended since ``start_at``."""
+        return self._written
+
+    @property
     def flushed(self) -> PhysicalOffset:
         """End of what is on disk."""
         return PhysicalOffset(self._flushed)

@@ -1,0 +1,88 @@
+"""The oldest message that a group was not handed, and the oldest that it has not committed. Pure.
+
+Together with the times of the log (``log_times``) they split how far a group is behind the newest
+record (docs/lag.md): replication, dispatch, delivery and processing. Where nothing is outstanding
+at a stage its time is that of the stage before it, so that each stage takes 0 seconds at least and
+the four add up to the whole. A group is looked at a moment after the log was: what the log has got
+since then is not outstanding, for it was not there.
+Before: ``look`` found the messages of each queue. After: ``metrics`` shows the times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from services.broker.log_times import LogTimes
+
+
+class Oldest(NamedTuple):
+    """Of one pair of a group and a topic, over its queues; store times [wall clock ms]."""
+
+    undelivered_ms: int | None = None
+    """None: everything is handed out."""
+    uncommitted_ms: int | None = None
+    """None: everything is committed."""
+
+    def with_(self, other: Oldest) -> Oldest:
+        """Of both together."""
+        return Oldest(
+            earlier(self.undelivered_ms, other.undelivered_ms),
+            earlier(self.uncommitted_ms, other.uncommitted_ms),
+        )
+
+
+NOTHING_OUTSTANDING = Oldest()
+
+
+class Stages(NamedTuple):
+    """Milliseconds that each stage takes of how far a group is behind; none is negative."""
+
+    replication: int
+    dispatch: int
+    delivery: int
+    processing: int
+
+
+class Shown(NamedTuple):
+    """What the series of one pair say; store times [wall clock ms]."""
+
+    undelivered_ms: int
+    uncommitted_ms: int
+
+
+def shown(times: LogTimes, oldest: Oldest) -> Shown:
+    """A pair's two times as of the look at the log; each at most that of the stage before."""
+    undelivered_ms = times.dispatched_ms
+    if oldest.undelivered_ms is not None:
+        undelivered_ms = min(undelivered_ms, oldest.undelivered_ms)
+    uncommitted_ms = undelivered_ms
+    if oldest.uncommitted_ms is not None:
+        uncommitted_ms = min(uncommitted_ms, oldest.uncommitted_ms)
+    return Shown(undelivered_ms, uncommitted_ms)
+
+
+def stages(times: LogTimes, oldest: Oldest) -> Stages:
+    """Where the distance from the newest record to the oldest uncommitted message is spent."""
+    undelivered_ms, uncommitted_ms = shown(times, oldest)
+    return Stages(
+        times.newest_ms - times.confirmed_ms,
+        times.confirmed_ms - times.dispatched_ms,
+        times.dispatched_ms - undelivered_ms,
+        undelivered_ms - uncommitted_ms,
+    )
+
+
+def over(queues: Iterable[Oldest]) -> Oldest:
+    """Of several queues together."""
+    found = NOTHING_OUTSTANDING
+    for each in queues:
+        found = found.with_(each)
+    return found
+
+
+def earlier(one: int | None, other: int | None) -> int | None:
+    """The earlier of what there is."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
