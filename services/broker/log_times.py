@@ -1,4 +1,4 @@
-"""Store times at the stages of the log: newest record, first not confirmed, first not dispatched. Pure.
+"""Store times at the stages of the log: newest record, first unconfirmed, first undispatched. Pure.
 
 With the oldest message that a group was not handed and the oldest that it has not committed
 (``groups.oldest``) they split how far the group is behind the newest record into replication,
