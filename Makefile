@@ -103,6 +103,13 @@ image: ## Build the image tidemark:VERSION; BASE= another Debian bookworm, IMAGE
 	docker build --file deploy/docker/Dockerfile --tag $(IMAGE) $(if $(BASE),--build-arg BASE=$(BASE)) \
 	  --build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) .
 
+SECRET := deploy/k8s/overlays/ha/secret.key
+
+k8s-secret: $(SECRET) ## Make the secret that the nodes of overlays/ha prove themselves with, once; git ignores it
+
+$(SECRET):
+	umask 077 && $(PYTHON) -c 'import secrets; print(secrets.token_hex(32))' > $@
+
 lock: ## Resolve requirements.lock again from pyproject.toml (hashes, no registry address)
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/pip install --quiet uv
