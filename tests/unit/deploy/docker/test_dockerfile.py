@@ -1,0 +1,147 @@
+"""The Dockerfile and the code name the same user, paths, ports, programs and versions."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import tomllib
+from typing import Final
+
+from services.broker.config import BrokerConfig
+from services.ha.config import HaConfig
+from services.reput.config import ReputConfig
+from shared.runtime.config import load
+from tests.support.dockerfile import DOCKERFILE, ROOT, Stage, instructions, pairs, stages
+
+TEXT: Final = DOCKERFILE.read_text()
+STAGES: Final = stages(TEXT)
+PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+UID: Final = "10001"
+
+
+def of_run(name: str) -> list[str]:
+    return STAGES["run"].texts(name)
+
+
+def test_the_last_stage_is_the_one_that_runs_and_has_no_compiler() -> None:
+    assert list(STAGES) == ["python", "build", "run"]
+    assert {stage.base for stage in (STAGES["build"], STAGES["run"])} == {"python"}
+    installed = " ".join(STAGES["python"].texts("RUN") + of_run("RUN"))
+    assert not re.search(r"gcc|-dev|pip|setuptools|cython", installed, re.IGNORECASE)
+    assert of_run("COPY") == ["--from=build /opt/tidemark /opt/tidemark"]
+
+
+def test_any_base_will_do_and_the_default_is_the_debian_of_our_python() -> None:
+    defaults = [step.text for step in instructions(TEXT) if step.name == "ARG"]
+    assert defaults[0] == "BASE=debian:bookworm-slim"
+    assert STAGES["python"].base == "${BASE}"
+    assert PROJECT["requires-python"] == ">=3.11"
+
+
+def test_the_user_is_a_number_and_owns_what_volumes_take_their_owner_from() -> None:
+    assert of_run("USER") == [f"{UID}:{UID}"]
+    made = " ".join(of_run("RUN"))
+    assert f"--gid {UID}" in made
+    assert f"--uid {UID}" in made
+    owned = re.search(rf"install -d -o {UID} -g {UID} -m 0750 ([^&]*)", made)
+    assert owned is not None
+    assert owned[1].split() == ["/var/lib/tidemark", "/var/lib/tidemark-group", "/run/tidemark"]
+    # Before the user is chosen everything is root's: what runs cannot change what it runs.
+    order = [step.name for step in STAGES["run"].steps]
+    assert order.index("USER") > max(index for index, name in enumerate(order) if name == "COPY")
+
+
+def test_the_programs_that_a_container_names_are_those_of_the_package_and_on_the_path() -> None:
+    programs = {"tidemark", "tidemark-broker", "tidemark-reput", "tidemark-ha"}
+    assert set(PROJECT["scripts"]) == programs
+    assert pairs(of_run("ENV")[0])["PATH"].split(":")[0] == "/opt/tidemark/bin"
+    assert of_run("CMD") == ['["tidemark", "--help"]']
+    assert not of_run("ENTRYPOINT")
+
+
+def test_nothing_in_the_image_wins_over_a_configuration_file_that_is_mounted() -> None:
+    assert not [name for text in of_run("ENV") for name in pairs(text) if "TIDEMARK" in name]
+
+
+def test_a_read_only_root_needs_no_writing_of_bytecode() -> None:
+    assert pairs(of_run("ENV")[0])["PYTHONDONTWRITEBYTECODE"] == "1"
+    assert "--invalidation-mode unchecked-hash" in " ".join(STAGES["build"].texts("RUN"))
+
+
+def test_the_ports_are_those_of_the_services() -> None:
+    cluster = {
+        "node": "n0",
+        "nodes": ["n0=a:8084", "n1=b:8084"],
+        "api": ["n0=http://a", "n1=http://b"],
+        "admin": ["n0=http://a", "n1=http://b"],
+        "secret_file": "/secret",
+        "lease_dir": "/lease",
+    }
+    grouped = {"cluster": cluster, "store": {"visible_after": "confirmed"}}
+    ha = load(HaConfig, None, "", grouped)
+    broker, reput = BrokerConfig(), ReputConfig()
+    assert of_run("EXPOSE") == [
+        f"{broker.port} {broker.admin_port} {reput.admin_port} {ha.admin_port} 8084"
+    ]
+
+
+def test_the_labels_say_the_version_of_the_package() -> None:
+    labels = pairs(of_run("LABEL")[0])
+    prefix = "org.opencontainers.image."
+    assert labels[prefix + "title"] == PROJECT["name"]
+    assert labels[prefix + "description"] == PROJECT["description"]
+    assert labels[prefix + "version"] == "${VERSION}"
+    assert labels[prefix + "revision"] == "${REVISION}"
+    assert f"VERSION={PROJECT['version']}" in of_run("ARG")
+
+
+def test_it_ends_by_the_signal_that_the_services_handle_and_judges_no_health() -> None:
+    assert of_run("STOPSIGNAL") == ["SIGTERM"]
+    assert of_run("HEALTHCHECK") == ["NONE"]
+
+
+def test_every_package_is_installed_by_its_hash_and_none_is_built() -> None:
+    installs = [
+        step
+        for stage in STAGES.values()
+        for text in stage.texts("RUN")
+        for step in text.split("&&")
+        if " install " in step and "pip" in step
+    ]
+    assert len(installs) == 3
+    for step in installs:
+        locked = "--require-hashes" in step and "--only-binary :all:" in step
+        assert locked or step.split()[-1] == "wheels/*.whl", step  # our own, just made
+
+
+def test_a_build_without_compiled_twins_fails() -> None:
+    assert "raise SystemExit(twins.WHY_PURE or 0)" in " ".join(STAGES["build"].texts("RUN"))
+
+
+def copied(stage: Stage) -> list[str]:
+    return [
+        word.rstrip("/")
+        for text in stage.texts("COPY")
+        if not text.startswith("--from")
+        for word in text.split()[:-1]
+    ]
+
+
+def test_what_is_copied_from_the_repository_exists_and_is_sent_to_the_builder() -> None:
+    rules = [
+        line
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
+    assert rules[0] == "*", "what nobody names is left out"
+    kept = {rule[1:] for rule in rules if rule.startswith("!")}
+    sources = {path for stage in STAGES.values() for path in copied(stage)}
+    assert sources == kept
+    for path in sources:
+        assert (ROOT / path).exists(), path
+
+
+def test_no_compiled_file_of_this_machine_reaches_the_image() -> None:
+    rules = (ROOT / ".dockerignore").read_text().splitlines()
+    for name in ("checksum.cpython-311-x86_64-linux-gnu.so", "__pycache__", "tidemark.egg-info"):
+        assert any(fnmatch.fnmatch(f"x/{name}", rule) for rule in rules if rule.startswith("**"))
