@@ -220,7 +220,7 @@ class Append:
             finally:
                 if count:
                     self._first = ((), ())
-            self._queue_offsets.commit(numbered)
+            self._queue_offsets.commit(numbered, self._appender.appended)
             if count and self.on_snapshot is not None:
                 size = self._appender.size_of(first)
                 self.on_snapshot(PhysicalOffset(placed.start - size), size)

@@ -3,8 +3,11 @@
 A queue offset is assigned when a message is appended, long before its queue unit exists, and the
 table moves only after the bytes are in the log: a refused append leaves no gap. Rebuilt at start
 from the log, the queues and the newest snapshot, whichever knows the largest (design 4). Offsets of
-a queue are dense, ascending and never used twice (promise P5). Before: ``messages``. After:
-``append`` encodes with these numbers (walk step 3).
+a queue are dense, ascending and never used twice (promise P5).
+
+It also knows which queues got messages of late, and where in the log those end: once that is
+dispatched the queue's max offset is its next queue offset, and nobody has to look at its files.
+Before: ``messages``. After: ``append`` encodes with these numbers (walk step 3).
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tidemark.formats.runs import Run
-from tidemark.offsets import QueueOffset
+from tidemark.offsets import PhysicalOffset, QueueOffset
 
 Queue = tuple[str, int]
 """(topic, queue)."""
@@ -38,10 +41,13 @@ class Numbered(NamedTuple):
 class QueueOffsets:
     """(topic, queue) → next queue offset; a queue that never had a message starts at 0."""
 
-    __slots__ = ("_next",)
+    __slots__ = ("_next", "ends")
 
     def __init__(self, known: Mapping[Queue, QueueOffset]) -> None:
         self._next: dict[Queue, QueueOffset] = dict(known)
+        self.ends: dict[Queue, PhysicalOffset] = {}
+        """Queues that got messages since somebody took them out of here, with the end of the log
+        when the last of these was appended."""
 
     def __len__(self) -> int:
         return len(self._next)
@@ -63,12 +69,14 @@ class QueueOffsets:
             after[queue] = QueueOffset(first + run.message_count)
         return Numbered(firsts, after)
 
-    def commit(self, numbered: Numbered) -> None:
-        """The append succeeded: these numbers are given out."""
+    def commit(self, numbered: Numbered, end: PhysicalOffset) -> None:
+        """The append succeeded: these numbers are given out, and the log ends at end now."""
+        ends = self.ends
         for queue, offset in numbered.after.items():
             known = self._next.get(queue, FIRST)
             if offset <= known:
                 raise QueueBehind(f"{queue}: next is {known}, the append would make it {offset}")
+            ends[queue] = end
         self._next.update(numbered.after)
 
     def raise_to(self, queue: Queue, offset: QueueOffset) -> None:

@@ -162,7 +162,7 @@ class SmallBroker:
         self.appender.prepare_next()
         numbered = self.queue_offsets.number(runs)
         placed = self.appender.append(runs, numbered.firsts, self.now_ms)
-        self.queue_offsets.commit(numbered)
+        self.queue_offsets.commit(numbered, self.appender.appended)
         self.appender.flush()
         return Appended(numbered.firsts, *placed, self.now_ms, self.appender.appended)
 

@@ -70,8 +70,8 @@ class Log:
             store_timestamp_ms=5,
             record_crc=True,
         )
-        self._offsets.commit(numbered)
         self.end = PhysicalOffset(start + size)
+        self._offsets.commit(numbered, self.end)
         return Appended(numbered.firsts, start, sizes, 5, self.end)
 
     async def append(self, made: Sequence[Run], *, own: bool = False) -> Appended:

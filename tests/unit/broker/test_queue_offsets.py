@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from services.broker.queue_offsets import QueueBehind, QueueOffsets
 from tidemark.formats.hosts import Host
 from tidemark.formats.runs import Run
-from tidemark.offsets import QueueOffset
+from tidemark.offsets import PhysicalOffset, QueueOffset
 
 HOST = Host(b"\x7f\x00\x00\x01", 10911)
 
@@ -24,7 +24,7 @@ def test_runs_of_one_queue_get_adjacent_numbers_in_a_mixed_request() -> None:
     numbered = offsets.number([run("a", 0, 3), run("b", 3, 2), run("a", 0), run("b", 3)])
     assert numbered.firsts == [7, 0, 10, 2]
     assert offsets.next_of(("a", 0)) == 7, "nothing moves before the append has succeeded"
-    offsets.commit(numbered)
+    offsets.commit(numbered, PhysicalOffset(900))
     assert (offsets.next_of(("a", 0)), offsets.next_of(("b", 3))) == (11, 3)
 
 
@@ -38,9 +38,17 @@ def test_the_same_numbers_cannot_be_given_out_twice() -> None:
     offsets = QueueOffsets({})
     first = offsets.number([run("a", 0)])
     second = offsets.number([run("a", 0)])
-    offsets.commit(first)
+    offsets.commit(first, PhysicalOffset(900))
     with pytest.raises(QueueBehind):
-        offsets.commit(second)
+        offsets.commit(second, PhysicalOffset(950))
+
+
+def test_queues_that_got_messages_are_known_with_the_end_of_the_log_behind_them() -> None:
+    offsets = QueueOffsets({("a", 0): QueueOffset(7), ("c", 0): QueueOffset(1)})
+    assert offsets.ends == {}
+    offsets.commit(offsets.number([run("a", 0), run("b", 3)]), PhysicalOffset(900))
+    offsets.commit(offsets.number([run("b", 3)]), PhysicalOffset(950))
+    assert offsets.ends == {("a", 0): 900, ("b", 3): 950}
 
 
 def test_what_others_know_raises_and_never_lowers() -> None:
@@ -70,7 +78,7 @@ def test_over_any_history_each_queue_is_numbered_without_gap_or_repetition(
     for succeeds, shares in requests:
         numbered = offsets.number([run("t", queue, count) for queue, count in shares])
         if succeeds:
-            offsets.commit(numbered)
+            offsets.commit(numbered, PhysicalOffset(900))
             for (queue, count), first in zip(shares, numbered.firsts, strict=True):
                 given_out.setdefault(queue, []).extend(range(first, first + count))
     for queue, numbers in given_out.items():
