@@ -1,15 +1,18 @@
 """``/primary`` and ``/replica``: which role this node has, judged from the page alone.
 
 The same page that the broker obeys: a node whose lease has run out is no primary, whatever this
-process last decided.
+process last decided. ``/in-sync`` is for whoever takes nodes away one by one: 200 if this node is
+the master or could become it, so that the next one may go.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 from aiohttp import web
 
+from services.ha.failover import State
 from shared.files.positions import Positions
 from tidemark.clock import Clock
 from tidemark.formats.checkpoint import NodeRole, Slot
@@ -18,14 +21,19 @@ from tidemark.formats.checkpoint import NodeRole, Slot
 class Probes:
     """Answers 200 or 503, with what the page says."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, state: Callable[[], State]) -> None:
+        """state: what the replica is now."""
+        self._clock, self._state = clock, state
         self.positions: Positions | None = None
         """None until the store is open and recovered."""
 
     def routes(self) -> list[web.RouteDef]:
-        """Both probes."""
-        return [web.get("/primary", self._primary), web.get("/replica", self._replica)]
+        """All of them."""
+        return [
+            web.get("/primary", self._primary),
+            web.get("/replica", self._replica),
+            web.get("/in-sync", self._in_sync),
+        ]
 
     @property
     def is_primary(self) -> bool:
@@ -50,12 +58,16 @@ class Probes:
     async def _replica(self, _: web.Request) -> web.Response:
         return self._answer(self.is_replica)
 
+    async def _in_sync(self, _: web.Request) -> web.Response:
+        return self._answer(self.is_primary or self._state() is State.IN_SYNC)
+
     def _answer(self, yes: bool) -> web.Response:
         positions = self.positions
         role = None if positions is None else role_name(positions.get(Slot.ROLE))
         epoch = None if positions is None else positions.get(Slot.EPOCH) or None
+        body = {"role": role, "state": self._state().value, "epoch": epoch}
         return web.Response(
-            text=json.dumps({"role": role, "epoch": epoch}) + "\n",
+            text=json.dumps(body) + "\n",
             status=200 if yes else 503,
             content_type="application/json",
         )

@@ -19,6 +19,7 @@ from services.ha.config import HaConfig
 from services.ha.control import Control, ControlSocket
 from services.ha.counts import counted, counted_by_kind
 from services.ha.events import Command, Done, Event
+from services.ha.failover import State
 from services.ha.handshake import Identity
 from services.ha.lease import stores
 from services.ha.links import Links
@@ -85,7 +86,7 @@ class Ha:
         asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
         proof = await asyncio.to_thread(proof_of, config)
         async with AsyncExitStack() as closing:
-            probes = Probes(self._clock)
+            probes = Probes(self._clock, self._state)
             admin = AdminServer(
                 self._health,
                 self._registry,
@@ -284,6 +285,9 @@ class Ha:
         if self._carrier is None:
             raise NotServing("the node recovers its log. Nothing was done.", "Try again later.")
         self._carrier.happen(command)
+
+    def _state(self) -> State:
+        return State.RECOVERING if self._replica is None else self._replica.own.state
 
     def _status(self) -> Mapping[str, Any]:
         if self._replica is None:

@@ -2,7 +2,8 @@
 
 ``GET /live`` says only that the event loop turns: a process that is unready on purpose (a damaged
 log, a full disk) must not be restarted for it. ``GET /ready`` says whether work is welcome, with
-every reason why not and how far recovery is. ``GET /metrics`` is Prometheus text.
+every reason why not and how far recovery is, ``GET /startup`` whether the start goes on
+(``startup``). ``GET /metrics`` is Prometheus text.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from shared.runtime.listening import listening_on
+from shared.runtime.startup import StartupProbe
 from tidemark.clock import Clock
 
 BEAT_INTERVAL_S: Final = 0.25
@@ -129,6 +131,7 @@ class AdminServer:
     ) -> None:
         """before_scrape: awaited before metrics are read, to take those that cost something."""
         self._health, self._registry = health, registry
+        self._startup = StartupProbe(health)
         self._before_scrape = before_scrape
         self._host, self._port = host, port
         self._runner: web.AppRunner | None = None
@@ -139,6 +142,7 @@ class AdminServer:
             [
                 web.get("/live", self._live),
                 web.get("/ready", self._ready),
+                web.get("/startup", self._on_startup),
                 web.get("/metrics", self._metrics),
                 *routes,
             ]
@@ -190,6 +194,10 @@ class AdminServer:
 
     async def _ready(self, _: web.Request) -> web.Response:
         return _json(self._health.as_dict(), 200 if self._health.ready else 503)
+
+    async def _on_startup(self, _: web.Request) -> web.Response:
+        startup = self._startup.look()
+        return _json(startup.body, 200 if startup.ok else 503)
 
     async def _metrics(self, _: web.Request) -> web.Response:
         if self._before_scrape is not None:

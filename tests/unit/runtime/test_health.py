@@ -108,3 +108,13 @@ async def test_metrics_are_prometheus_text_with_process_facts(server: AdminServe
     assert 'tidemark_build_info{service="reput",store_format="1",version="1.2.3"} 1.0' in text
     assert "tidemark_process_anonymous_memory_bytes" in text
     assert "process_open_fds" in text
+
+
+async def test_the_start_is_judged_on_the_admin_port(server: AdminServer, health: Health) -> None:
+    assert (await get(server, "/startup"))[0] == 503
+    health.state = "recovering"
+    health.recovery.progress(10, 100)
+    status, body = await get(server, "/startup")
+    assert (status, body["startup"], body["recovery"]["done_bytes"]) == (200, "advancing", 10)
+    health.state = "serving"
+    assert (await get(server, "/startup"))[1]["startup"] == "over"

@@ -1,0 +1,97 @@
+"""A start may take as long as it moves; only one that stands still is given up."""
+
+from __future__ import annotations
+
+import pytest
+
+from shared.runtime.health import Health
+from shared.runtime.startup import STILL_MAX_S, StartupProbe
+
+
+class MovedClock:
+    now = 1000.0
+
+    def wall_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def boot_ms(self) -> int:
+        return int(self.now * 1000)
+
+
+@pytest.fixture
+def clock() -> MovedClock:
+    return MovedClock()
+
+
+@pytest.fixture
+def health(clock: MovedClock) -> Health:
+    return Health(clock)
+
+
+def test_a_start_that_has_done_nothing_yet_is_not_over(health: Health) -> None:
+    startup = StartupProbe(health).look()
+    assert (startup.ok, startup.body["startup"]) == (False, "not-begun")
+
+
+def test_recovery_may_take_for_ever_while_it_advances(health: Health, clock: MovedClock) -> None:
+    probe = StartupProbe(health)
+    health.state = "recovering"
+    for done in range(1000):
+        health.recovery.progress(done, 1_000_000)
+        clock.now += STILL_MAX_S - 1
+        startup = probe.look()
+        assert (startup.ok, startup.body["startup"]) == (True, "advancing")
+    recovery = startup.body["recovery"]
+    assert isinstance(recovery, dict)
+    assert (recovery["done_bytes"], recovery["total_bytes"]) == (999, 1_000_000)
+    assert recovery["eta_seconds"] > 3600
+
+
+def test_recovery_that_stands_still_for_a_minute_is_stuck_until_it_moves(
+    health: Health, clock: MovedClock
+) -> None:
+    probe = StartupProbe(health)
+    health.state = "recovering"
+    health.recovery.progress(5, 10)
+    assert probe.look().ok
+    clock.now += STILL_MAX_S - 0.1
+    assert probe.look().ok
+    clock.now += 0.1
+    startup = probe.look()
+    assert (startup.ok, startup.body["startup"]) == (False, "stuck")
+    assert startup.body["still_seconds"] == STILL_MAX_S
+    health.recovery.progress(6, 10)
+    assert probe.look().ok
+
+
+def test_who_waits_for_another_process_of_the_node_waits_as_long_as_it_takes(
+    health: Health, clock: MovedClock
+) -> None:
+    # ha empties a store and copies it anew from the master: hours, in which the broker has nothing
+    # to do. Started again it would wait just so.
+    probe = StartupProbe(health)
+    health.add_reason("waiting-for-store", "there is no store yet: does ha run?")
+    assert probe.look().ok
+    clock.now += 100 * STILL_MAX_S
+    startup = probe.look()
+    assert (startup.ok, startup.body["startup"]) == (True, "waiting")
+    assert startup.body["waits_for"] == [
+        {"code": "waiting-for-store", "detail": "there is no store yet: does ha run?"}
+    ]
+
+
+@pytest.mark.parametrize("state", ["serving", "unready", "stopping"])
+def test_what_comes_after_recovery_is_no_business_of_the_start(
+    health: Health, clock: MovedClock, state: str
+) -> None:
+    # Damage or a full disk: the process must stay, to say what it is and to serve what can be read.
+    probe = StartupProbe(health)
+    health.state = state
+    health.add_reason("corrupt-record", "byte 5")
+    probe.look()
+    clock.now += 10 * STILL_MAX_S
+    startup = probe.look()
+    assert (startup.ok, startup.body["startup"]) == (True, "over")
