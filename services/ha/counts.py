@@ -5,6 +5,7 @@ Step before: ``own``, the lease's session and the watch count. Step after: a scr
 
 from __future__ import annotations
 
+from services.ha.peer_clock import Skew
 from services.ha.replica import Replica
 
 
@@ -36,3 +37,14 @@ def counted_by_kind(replica: Replica) -> dict[str, dict[str, float]]:
         "failovers": dict(count.won_by),
         "in_sync_changes": {"join": count.in_sync_joins, "leave": count.in_sync_leaves},
     }
+
+
+def skews(replica: Replica) -> dict[str, Skew]:
+    """How far the wall clocks of other nodes are ahead, of those that are in touch and say it."""
+    own_ahead_ms, peers = replica.own.sensed.wall_ahead_ms, replica.peers
+    found = {
+        node: peer.clock.skew(own_ahead_ms)
+        for node, peer in peers.by_node.items()
+        if peers.fresh(node) is not None
+    }
+    return {node: skew for node, skew in found.items() if skew is not None}

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from services.ha.frames import Frame
 from services.ha.lease.value import Member, Stored
+from services.ha.versions import SPOKEN
 from tidemark.formats.checkpoint import Trouble
 
 
@@ -39,6 +40,8 @@ class Sensed(NamedTuple):
     """The page's MIN: retention removed what lies below."""
     foreign: tuple[int, int] = (0, 0)
     """[from, until) in which RocketMQ wrote: record CRCs are not judged there."""
+    wall_ahead_ms: int | None = None
+    """Wall clock minus boot clock; for metrics, no rule asks it. None: not known."""
 
 
 class LeaseOutcome(Enum):
@@ -72,8 +75,8 @@ class LinkUp(NamedTuple):
     peer: Member
     outbound: bool
     """This node connected."""
-    version: int = 1
-    """Of the protocol, as negotiated in the handshake."""
+    version: int = SPOKEN.highest
+    """Of the protocol, as agreed in the handshake."""
 
 
 class LinkDown(NamedTuple):

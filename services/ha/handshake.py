@@ -6,6 +6,11 @@
 3. Whoever listens compares, and sends WELCOME: who it is, and an HMAC over CHALLENGE, ANSWER and
    that; or, to a peer that knows the secret and does not fit, REFUSED with the reason.
 
+CHALLENGE names the versions that the listening side speaks, ANSWER the highest of the other side
+and the one to be spoken. Where there is none, ANSWER names its highest all the same and is refused:
+so both sides know it, and know it of a peer that has the secret. Who speaks a later version may say
+more behind what is known here; that is under the proof, and passed over.
+
 Both nonces are new for every connection, so nothing recorded can be played again, and the three
 HMACs begin differently, so none can be sent back as another. A peer that does not know the secret
 learns nothing and gets no second frame. The proof is of the connection's beginning: whoever can
@@ -25,10 +30,8 @@ from typing import Final, NamedTuple
 from services.ha.frames import BadFrame, Frame, FrameType
 from services.ha.lease.value import Member
 from services.ha.payload_fields import INCARNATION_SIZE, Reader, put_hex, put_text
+from services.ha.versions import SPOKEN, Versions, common
 
-VERSION: Final = 1
-"""Of the protocol: the highest that this code speaks."""
-VERSION_MIN: Final = 1
 NONCE_SIZE: Final = 32
 SECRET_SIZE_MIN: Final = 16
 FRAME_SIZE_MAX: Final = 2048
@@ -49,7 +52,8 @@ class Reason(IntEnum):
     OUT_OF_ORDER = 1
     """Not the frame that comes next, or not one at all."""
     WRONG_SECRET = 2
-    VERSION = 3
+    PROTOCOL_VERSION = 3
+    """One is too old for the other."""
     FOREIGN_CLUSTER = 4
     FOREIGN_GROUP = 5
     SAME_NAME = 6
@@ -106,12 +110,19 @@ class Accepting:
     """The side that listens."""
 
     def __init__(
-        self, own: Identity, *, secret: bytes, nonce: bytes, nodes: Collection[str]
+        self,
+        own: Identity,
+        *,
+        secret: bytes,
+        nonce: bytes,
+        nodes: Collection[str],
+        versions: Versions = SPOKEN,
     ) -> None:
         self._own = own
         self._secret = _fit(secret, nonce)
         self._nodes = nodes
-        self._challenge = _CHALLENGE.pack(_MAGIC, VERSION, VERSION_MIN, nonce)
+        self._versions = versions
+        self._challenge = _CHALLENGE.pack(_MAGIC, versions.highest, versions.lowest, nonce)
         self._over = False
 
     def begin(self) -> Frame:
@@ -127,20 +138,24 @@ class Accepting:
         reader = Reader(body, "ANSWER")
         try:
             version, highest = _VERSIONS.unpack(reader.take(_VERSIONS.size))
+            # Before anything whose layout a version may have changed.
+            if version != min(self._versions.highest, highest) or version < self._versions.lowest:
+                detail = f"version {version} of {highest} asked for; {self._speaks()}"
+                raise self._refusal(frame, Reason.PROTOCOL_VERSION, detail)
             reader.take(NONCE_SIZE)
             peer, wanted = _take_identity(reader), reader.text()
-            reader.done()
+            _end(reader, of=highest, own=self._versions)
         except BadFrame as error:
             raise Refused(Reason.OUT_OF_ORDER, str(error)) from error
-        if version != min(VERSION, highest) or version < VERSION_MIN:
-            detail = f"version {version} of {highest}; spoken here: {VERSION_MIN} to {VERSION}"
-            raise self._refusal(frame, Reason.VERSION, detail)
         if misfit := _misfit(self._own, peer, self._nodes, wanted):
             raise self._refusal(frame, *misfit)
         welcome = _put_identity(self._own)
         proof = _proof(self._secret, b"welcome", self._challenge, bytes(frame.payload), welcome)
         send = Frame(FrameType.WELCOME, 0, welcome + proof)
         return Step(send, Peer(Member(peer.node, peer.incarnation), version))
+
+    def _speaks(self) -> str:
+        return f"{self._own.node} speaks {self._versions}"
 
     def _proved(self, frame: Frame) -> bytes:
         """ANSWER without its proof, which is right."""
@@ -170,8 +185,11 @@ class Connecting:
         nonce: bytes,
         nodes: Collection[str],
         wanted: str,
+        versions: Versions = SPOKEN,
     ) -> None:
         self._own = own
+        self._versions = versions
+        self._theirs = versions
         self._secret = _fit(secret, nonce)
         self._nonce = nonce
         self._nodes = nodes
@@ -195,18 +213,19 @@ class Connecting:
 
     def _take_challenge(self, frame: Frame) -> Step:
         self._challenge = bytes(frame.payload)
-        if len(self._challenge) != _CHALLENGE.size or not self._challenge.startswith(_MAGIC):
+        own, size = self._versions, len(self._challenge)
+        if size < _CHALLENGE.size or not self._challenge.startswith(_MAGIC):
             raise Refused(Reason.OUT_OF_ORDER, "a CHALLENGE of another protocol")
-        _, highest, lowest, nonce = _CHALLENGE.unpack(self._challenge)
-        self._version = min(VERSION, highest)
-        if self._version < max(VERSION_MIN, lowest):
-            detail = f"versions {lowest} to {highest}; spoken here: {VERSION_MIN} to {VERSION}"
-            raise Refused(Reason.VERSION, detail)
+        _, highest, lowest, nonce = _CHALLENGE.unpack_from(self._challenge)
+        if size > _CHALLENGE.size and highest <= own.highest:
+            raise Refused(Reason.OUT_OF_ORDER, "a CHALLENGE that is too long for its version")
+        self._theirs = Versions(lowest, highest)
+        self._version = common(own, self._theirs) or own.highest
         if nonce == self._nonce:
             raise Refused(Reason.OUT_OF_ORDER, "a CHALLENGE with this side's own nonce")
         body = b"".join(
             (
-                _VERSIONS.pack(self._version, VERSION),
+                _VERSIONS.pack(self._version, own.highest),
                 self._nonce,
                 _put_identity(self._own),
                 put_text(self._wanted),
@@ -227,17 +246,36 @@ class Connecting:
         reader = Reader(body, frame.type.name)
         try:
             if refused:
-                raise Refused(reader.one_of(Reason), f"{self._wanted} says: {reader.text()}")
+                raise self._told(reader.one_of(Reason), reader.text())
             peer = _take_identity(reader)
-            reader.done()
+            _end(reader, of=self._theirs.highest, own=self._versions)
         except BadFrame as error:
             raise Refused(Reason.OUT_OF_ORDER, str(error)) from error
+        if common(self._versions, self._theirs) is None:
+            raise self._told(Reason.PROTOCOL_VERSION, "welcome, in a version it does not speak")
         if peer.node != self._wanted:
             detail = f"{peer.node} where {self._wanted} was to be"
             raise Refused(Reason.WRONG_NODE, detail)
         if misfit := _misfit(self._own, peer, self._nodes, self._own.node):
             raise Refused(*misfit)
         return Step(None, Peer(Member(peer.node, peer.incarnation), self._version))
+
+    def _told(self, reason: Reason, words: str) -> Refused:
+        """The other side refused."""
+        detail = f"{self._wanted} says: {words}"
+        if reason is Reason.PROTOCOL_VERSION:
+            detail = (
+                f"{self._wanted} speaks versions {self._theirs} of the replication protocol, "
+                f"{self._own.node} speaks {self._versions}; {detail}"
+            )
+        return Refused(reason, detail)
+
+
+def _end(reader: Reader, *, of: int, own: Versions) -> None:
+    """Nothing may follow, unless the peer speaks a later version: its additions are passed over."""
+    if of > own.highest:
+        reader.rest()
+    reader.done()
 
 
 def _misfit(

@@ -20,9 +20,11 @@ from services.ha.events import Event, LinkDown, LinkUp, Received
 from services.ha.frames import BadFrame, Frame, FrameType
 from services.ha.handshake import NONCE_SIZE, Accepting, Connecting, Identity, Peer
 from services.ha.link import Link
+from services.ha.link_log import LinkLog
 from services.ha.paced_log import PacedLog
 from services.ha.payloads import Ack
 from services.ha.streaming import LogViews
+from services.ha.versions import SPOKEN, Versions
 from shared.cluster.nodes import Node
 from shared.runtime.listening import listening_on
 
@@ -47,6 +49,7 @@ class Links:
         buffer_max: int,
         acknowledged: Callable[[str, float], None] = lambda node, seconds: None,
         tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
+        versions: Versions = SPOKEN,
     ) -> None:
         """own: who this node is. nodes: all by name. views: the log's bytes, to be streamed.
         happen: hands an event to the replica. acknowledged: is told how long it took from sending
@@ -54,10 +57,10 @@ class Links:
         connect with.
         """
         self._own, self._secret, self._nodes, self._views = own, secret, nodes, views
-        self._happen, self._paced = happen, paced
+        self._happen, self._log = happen, LinkLog(paced)
         self._connect_timeout_s, self._proof_timeout_s = connect_timeout_s, proof_timeout_s
         self._connections_max, self._buffer_max, self._tls = connections_max, buffer_max, tls
-        self._acknowledged = acknowledged
+        self._acknowledged, self._versions = acknowledged, versions
         self._next_number = 1
         self._unproved: dict[int, Link] = {}
         """Oldest first: accepted or connected, and nothing is proved yet."""
@@ -168,7 +171,7 @@ class Links:
         if not waiting or link.peer is None:
             return
         try:
-            ack = payloads.parse(frame)
+            ack = payloads.parse(frame, link.peer.version)
         except BadFrame:
             return
         longest = None
@@ -221,7 +224,13 @@ class Links:
 
     def _accept(self) -> Link:
         nonce = secrets.token_bytes(NONCE_SIZE)
-        proof = Accepting(self._own, secret=self._secret, nonce=nonce, nodes=self._nodes)
+        proof = Accepting(
+            self._own,
+            secret=self._secret,
+            nonce=nonce,
+            nodes=self._nodes,
+            versions=self._versions,
+        )
         return self._link(proof, None)
 
     def _make_room(self, link: Link) -> None:
@@ -235,13 +244,7 @@ class Links:
 
     def _refused(self, link: Link, peer: str, reason: str) -> None:
         self.refused_count += 1
-        self._paced.say(
-            peer,
-            "link-refused",
-            "a connection to the replication port was closed",
-            reason=reason,
-            address=link.address,
-        )
+        self._log.refused(peer, link.address, reason)
 
     # -- connecting -----------------------------------------------------------------------------
 
@@ -249,7 +252,12 @@ class Links:
         node = self._nodes[name]
         nonce = secrets.token_bytes(NONCE_SIZE)
         proof = Connecting(
-            self._own, secret=self._secret, nonce=nonce, nodes=self._nodes, wanted=name
+            self._own,
+            secret=self._secret,
+            nonce=nonce,
+            nodes=self._nodes,
+            wanted=name,
+            versions=self._versions,
         )
         link = self._link(proof, name)
         try:
@@ -272,13 +280,7 @@ class Links:
         """A connection to name could not be made, or did not prove itself."""
         if self._attempts.pop(name, None) is None:
             return
-        self._paced.say(
-            f"to {name}",
-            "connect-failed",
-            "a node of the group cannot be reached",
-            reason=reason,
-            node=name,
-        )
+        self._log.unreached(name, self._nodes[name].host, reason)
         self._happen(LinkDown(0, name, reason))
 
     def _link(self, proof: Accepting | Connecting, node: str | None) -> Link:

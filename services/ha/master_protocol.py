@@ -168,7 +168,7 @@ class MasterLink:
             last = index + 1 == len(own.table)
             end = window_end if last else min(window_end, own.table[index + 1].start)
             size = min(end - self._next, STREAM_SIZE_MAX)
-            frame = payloads.frame(self._epoch, self._append(own, index, size))
+            frame = payloads.frame(self._epoch, self._append(own, index, size), self._version)
             effects.append(Stream(self.link, frame, self._next, size))
             self._next += size
             self._sent_ms = now_ms
@@ -241,7 +241,7 @@ class MasterLink:
 
     def _send(self, payload: Payload, now_ms: int) -> Effect:
         self._sent_ms = now_ms
-        return Send(self.link, payloads.frame(self._epoch, payload))
+        return Send(self.link, payloads.frame(self._epoch, payload, self._version))
 
     def _close(self, reason: str) -> list[Effect]:
         self.closed, self.counts = True, None

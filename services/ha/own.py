@@ -181,6 +181,12 @@ class Own:
         return self.table[-1].epoch if self.table else 0
 
     @property
+    def wall_ms(self) -> int:
+        """What the wall clock shows; 0: not known. For people: no rule asks it."""
+        ahead_ms = self.sensed.wall_ahead_ms
+        return 0 if ahead_ms is None else max(0, self.now_ms + ahead_ms)
+
+    @property
     def others(self) -> tuple[str, ...]:
         """The other configured nodes."""
         return tuple(name for name in self.setup.names if name != self.name)

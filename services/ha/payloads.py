@@ -1,8 +1,8 @@
 """What frames say: a typed value per frame type (docs/replication.md, frames). Pure.
 
-``frame(epoch, payload)`` makes a frame, ``parse(frame)`` takes one apart or raises BadFrame. Ends
-that HELLO, PROMISE_OK and STATUS_OK report never count as acknowledgements; only ACK's do. The
-values in them: ``payload_fields``.
+``frame`` makes a frame, ``parse`` takes one apart or raises BadFrame; both go by the version that
+was agreed on for the link. Ends that HELLO, PROMISE_OK and STATUS_OK report never count as
+acknowledgements; only ACK's do. The values in them: ``payload_fields``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from services.ha.payload_fields import (
     put_table,
     put_text,
 )
+from services.ha.versions import SPOKEN, WITH_CLOCKS
 from tidemark.formats.epochs import EpochStart
 
 FACTS_SIZE_MAX: Final = 64 * 1024
@@ -43,7 +44,7 @@ class Hello(NamedTuple):
     node: str
     incarnation: str
     version: int
-    """Of the protocol, as negotiated in the handshake."""
+    """Of the protocol, as agreed in the handshake."""
     file_size: int
     """Of a commit log file, bytes."""
     promised: int
@@ -142,6 +143,9 @@ class PromiseOk(NamedTuple):
 class Status(NamedTuple):
     """What are you? Answered at any epoch, and promises nothing."""
 
+    asked_ms: int = 0
+    """When, by the asker's boot clock; 0: not said, or not known in this version."""
+
 
 class StatusOk(NamedTuple):
     """What a node says of itself."""
@@ -167,6 +171,10 @@ class StatusOk(NamedTuple):
     """As it knows them."""
     facts: dict[str, Any]
     """For people: a JSON object, at most 64 KiB."""
+    asked_ms: int = 0
+    """Of the question that this answers; 0: of none, or not known in this version."""
+    wall_ms: int = 0
+    """The wall clock of the node, for ``peer_clock``; 0: not said, or not known."""
 
 
 class Fenced(NamedTuple):
@@ -197,23 +205,26 @@ Payload = (
 )
 
 
-def frame(epoch: int, payload: Payload) -> Frame:
-    """The frame that says it. Raises ValueError for what no frame can say."""
+def frame(epoch: int, payload: Payload, version: int = SPOKEN.highest) -> Frame:
+    """The frame that says it, as far as version can. Raises ValueError for what no frame can say.
+
+    version: agreed on with whom it is for.
+    """
     kind = _TYPE_OF[type(payload)]
-    return Frame(kind, epoch, _ENCODERS[kind](payload))
+    return Frame(kind, epoch, _ENCODERS[kind](payload, version))
 
 
-def parse(frame: Frame) -> Payload:
+def parse(frame: Frame, version: int = SPOKEN.highest) -> Payload:
     """What a frame says; APPEND's bytes borrow from its payload.
 
-    Raises BadFrame if the payload is cut, too long, or says what cannot be, and for the
-    handshake's frames.
+    version: agreed on with whom it comes from. Raises BadFrame if the payload is cut, too long, or
+    says what cannot be, and for the handshake's frames.
     """
     decode = _DECODERS.get(frame.type)
     if decode is None:
         raise BadFrame(f"a {frame.type.name} frame behind the handshake")
     reader = Reader(frame.payload, frame.type.name)
-    payload = decode(reader)
+    payload = decode(reader, version)
     reader.done()
     return payload
 
@@ -320,7 +331,15 @@ def _take_promise_ok(reader: Reader) -> PromiseOk:
     return PromiseOk(*reader.offsets(5))
 
 
-def _put_status_ok(status: StatusOk) -> bytes:
+def _put_status(status: Status, version: int) -> bytes:
+    return put_numbers(status.asked_ms) if version >= WITH_CLOCKS else b""
+
+
+def _take_status(reader: Reader, version: int) -> Status:
+    return Status(reader.offset()) if version >= WITH_CLOCKS else Status()
+
+
+def _put_status_ok(status: StatusOk, version: int) -> bytes:
     facts = json.dumps(status.facts, separators=(",", ":"), allow_nan=False).encode()
     if len(facts) > FACTS_SIZE_MAX or len(status.in_sync) > MEMBERS_MAX:
         raise ValueError(f"{len(facts)} bytes of facts and {len(status.in_sync)} members")
@@ -340,17 +359,19 @@ def _put_status_ok(status: StatusOk) -> bytes:
             put_numbers(status.seen_epoch, status.in_sync_version),
             U8.pack(len(members)),
             *members,
+            put_numbers(status.asked_ms, status.wall_ms) if version >= WITH_CLOCKS else b"",
             facts,
         )
     )
 
 
-def _take_status_ok(reader: Reader) -> StatusOk:
+def _take_status_ok(reader: Reader, version: int) -> StatusOk:
     node, incarnation, state = reader.text(), reader.hex(INCARNATION_SIZE), reader.text()
     initialised, holds_records = reader.flag(), reader.flag()
-    promised, data_epoch, first, end, durable, confirm, seen_epoch, version = reader.offsets(8)
+    promised, data_epoch, first, end, durable, confirm, seen_epoch, seen_set = reader.offsets(8)
     count = reader.number(U8)
     members = tuple(Member(reader.text(), reader.hex(INCARNATION_SIZE)) for _ in range(count))
+    asked_ms, wall_ms = reader.offsets(2) if version >= WITH_CLOCKS else (0, 0)
     return StatusOk(
         node=node,
         incarnation=incarnation,
@@ -364,9 +385,11 @@ def _take_status_ok(reader: Reader) -> StatusOk:
         durable=durable,
         confirm=confirm,
         seen_epoch=seen_epoch,
-        in_sync_version=version,
+        in_sync_version=seen_set,
         in_sync=members,
         facts=_facts(reader),
+        asked_ms=asked_ms,
+        wall_ms=wall_ms,
     )
 
 
@@ -396,29 +419,30 @@ _TYPE_OF: Final[dict[type, FrameType]] = {
     Fenced: FrameType.FENCED,
     CampaignNow: FrameType.CAMPAIGN_NOW,
 }
-_ENCODERS: Final[dict[FrameType, Callable[[Any], bytes]]] = {
-    FrameType.HELLO: _put_hello,
-    FrameType.HELLO_OK: _put_hello_ok,
-    FrameType.RESYNC_REQUIRED: _put_resync,
-    FrameType.APPEND: _put_append,
-    FrameType.ACK: _put_ack,
-    FrameType.PROMISE: _put_promise,
-    FrameType.PROMISE_OK: lambda ok: put_numbers(*ok),
-    FrameType.STATUS: lambda _: b"",
+# With the version of the link, which only what has changed since version 1 looks at.
+_ENCODERS: Final[dict[FrameType, Callable[[Any, int], bytes]]] = {
+    FrameType.HELLO: lambda hello, _: _put_hello(hello),
+    FrameType.HELLO_OK: lambda ok, _: _put_hello_ok(ok),
+    FrameType.RESYNC_REQUIRED: lambda required, _: _put_resync(required),
+    FrameType.APPEND: lambda append, _: _put_append(append),
+    FrameType.ACK: lambda ack, _: _put_ack(ack),
+    FrameType.PROMISE: lambda promise, _: _put_promise(promise),
+    FrameType.PROMISE_OK: lambda ok, _: put_numbers(*ok),
+    FrameType.STATUS: _put_status,
     FrameType.STATUS_OK: _put_status_ok,
-    FrameType.FENCED: lambda fenced: put_numbers(fenced.promised),
-    FrameType.CAMPAIGN_NOW: lambda now: put_numbers(now.end),
+    FrameType.FENCED: lambda fenced, _: put_numbers(fenced.promised),
+    FrameType.CAMPAIGN_NOW: lambda now, _: put_numbers(now.end),
 }
-_DECODERS: Final[dict[FrameType, Callable[[Reader], Payload]]] = {
-    FrameType.HELLO: _take_hello,
-    FrameType.HELLO_OK: _take_hello_ok,
-    FrameType.RESYNC_REQUIRED: _take_resync,
-    FrameType.APPEND: _take_append,
-    FrameType.ACK: _take_ack,
-    FrameType.PROMISE: _take_promise,
-    FrameType.PROMISE_OK: _take_promise_ok,
-    FrameType.STATUS: lambda _: Status(),
+_DECODERS: Final[dict[FrameType, Callable[[Reader, int], Payload]]] = {
+    FrameType.HELLO: lambda reader, _: _take_hello(reader),
+    FrameType.HELLO_OK: lambda reader, _: _take_hello_ok(reader),
+    FrameType.RESYNC_REQUIRED: lambda reader, _: _take_resync(reader),
+    FrameType.APPEND: lambda reader, _: _take_append(reader),
+    FrameType.ACK: lambda reader, _: _take_ack(reader),
+    FrameType.PROMISE: lambda reader, _: _take_promise(reader),
+    FrameType.PROMISE_OK: lambda reader, _: _take_promise_ok(reader),
+    FrameType.STATUS: _take_status,
     FrameType.STATUS_OK: _take_status_ok,
-    FrameType.FENCED: lambda reader: Fenced(reader.offset()),
-    FrameType.CAMPAIGN_NOW: lambda reader: CampaignNow(reader.offset()),
+    FrameType.FENCED: lambda reader, _: Fenced(reader.offset()),
+    FrameType.CAMPAIGN_NOW: lambda reader, _: CampaignNow(reader.offset()),
 }

@@ -14,6 +14,8 @@ from services.ha.effects import Close, Connect, Send
 from services.ha.lease.value import Member
 from services.ha.own import Own
 from services.ha.payloads import Payload, Status, StatusOk
+from services.ha.peer_clock import PeerClock
+from services.ha.versions import SPOKEN
 
 RECONNECT_MS: Final = 100
 RECONNECT_MS_MAX: Final = 1000
@@ -35,6 +37,7 @@ class Peer:
 
     __slots__ = (
         "asked_ms",
+        "clock",
         "closing",
         "connecting_ms",
         "heard_ms",
@@ -55,7 +58,7 @@ class Peer:
         self.link: int | None = None
         self.member: Member | None = None
         """Who answered there last."""
-        self.version = 1
+        self.version = SPOKEN.lowest
         self.connecting_ms: int | None = None
         """Since when a connection is being made."""
         self.closing: int | None = None
@@ -66,6 +69,7 @@ class Peer:
         self.asked_ms: int | None = None
         self.status: StatusOk | None = None
         self.status_ms: int | None = None
+        self.clock = PeerClock()
         self.tried = False
         """A connection to it was refused or lost."""
         self.reason = "not asked yet"
@@ -96,6 +100,7 @@ class Peers:
         known.link, known.connecting_ms, known.member = link, None, peer
         known.version, known.pause_ms, known.reason = version, RECONNECT_MS, ""
         known.heard_ms, known.asked_ms = self._own.now_ms, None
+        known.clock.forget()
         self._outgoing[link] = known
         return known
 
@@ -150,7 +155,12 @@ class Peers:
 
     def send(self, link: int, epoch: int, payload: Payload) -> None:
         """Say something over a connection."""
-        self._own.out.put(Send(link, payloads.frame(epoch, payload)))
+        self._own.out.put(Send(link, payloads.frame(epoch, payload, self.version(link))))
+
+    def version(self, link: int) -> int:
+        """Of the protocol, as agreed on for a connection."""
+        ends = self.incoming.get(link) or self._outgoing.get(link)
+        return SPOKEN.lowest if ends is None else ends.version
 
     # What they say of themselves
 
@@ -171,7 +181,7 @@ class Peers:
                 or now - peer.asked_ms >= times.heartbeat_ms
             ):
                 peer.asked_ms = now
-                self.send(peer.link, epoch, Status())
+                self.send(peer.link, epoch, Status(now))
 
     def _connect(self, peer: Peer) -> None:
         now, since = self._own.now_ms, peer.connecting_ms
@@ -192,7 +202,9 @@ class Peers:
         peer = self._outgoing.get(link)
         if peer is None or status.node != peer.node:
             return
-        peer.status, peer.status_ms = status, self._own.now_ms
+        now = peer.status_ms = self._own.now_ms
+        peer.status = status
+        peer.clock.answered(asked_ms=status.asked_ms, answered_ms=now, wall_ms=status.wall_ms)
         # A lease that shows less than another node has seen of it went back, whoever saw it.
         session = self._own.session
         session.seen = max(session.seen, (status.seen_epoch, status.in_sync_version))

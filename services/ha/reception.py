@@ -80,7 +80,7 @@ class Reception:
     def _take(self, event: Received) -> None:
         link, frame = event
         try:
-            payload = payloads.parse(frame)
+            payload = payloads.parse(frame, self.peers.version(link))
         except BadFrame as error:
             self.peers.close(link, f"bad-frame: {error}")
             return
@@ -187,4 +187,6 @@ class Reception:
             self.peers.told(link, payload)
             return
         promised = self.promises.promised
-        self.peers.send(link, promised, own_status(self.own, self._leadership.term, promised))
+        status = own_status(self.own, self._leadership.term, promised)
+        asked = status._replace(asked_ms=payload.asked_ms, wall_ms=self.own.wall_ms)
+        self.peers.send(link, promised, asked)

@@ -191,7 +191,7 @@ class Ha:
             await links.listen(config.host or own.host, own.port)
             disk.start()
             watch = Watch(
-                Senses(positions, probe, self._clock),
+                Senses(positions, probe, self._clock, self._clock.wall_ms),
                 positions,
                 doorbell,
                 self._clock,

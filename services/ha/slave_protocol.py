@@ -38,7 +38,7 @@ class SlaveLog(NamedTuple):
     group: str
     member: Member
     version: int
-    """Of the protocol, as negotiated in the handshake."""
+    """Of the protocol, as agreed in the handshake."""
     file_size: int
     promised: int
     first_offset: int
@@ -268,7 +268,7 @@ class SlaveLink:
         return self._send(Ack(self.appended, self.durable, self._nonce))
 
     def _send(self, payload: Payload) -> Effect:
-        return Send(self.link, payloads.frame(self._epoch, payload))
+        return Send(self.link, payloads.frame(self._epoch, payload, self._own.version))
 
     def _close(self, reason: str) -> list[Effect]:
         if self.closed:

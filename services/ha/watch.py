@@ -42,8 +42,17 @@ class Probe(Protocol):
 class Senses:
     """Reads page and locks, each slot once."""
 
-    def __init__(self, positions: Positions, locks: Probe, clock: Clock) -> None:
+    def __init__(
+        self,
+        positions: Positions,
+        locks: Probe,
+        clock: Clock,
+        wall_ms: Callable[[], int] | None = None,
+    ) -> None:
+        """wall_ms: the wall clock, to tell peers what it shows; None: they are not told. Apart from
+        clock: nothing that decides is to ask it."""
         self._positions, self._locks, self._clock = positions, locks, clock
+        self._wall_ms = wall_ms
 
     def look(self) -> Sensed:
         """What they say now. The order of the loads is part of the promise: see ``Sensed``."""
@@ -64,6 +73,7 @@ class Senses:
             trouble(get(Slot.REPUT_TROUBLE)),
             get(Slot.MIN),
             (get(Slot.FOREIGN_FROM), get(Slot.FOREIGN_UNTIL)),
+            None if self._wall_ms is None else self._wall_ms() - self._clock.boot_ms(),
         )
 
 

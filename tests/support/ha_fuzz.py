@@ -68,7 +68,7 @@ def payload(rng: Random) -> Payload:
             Ack(end, durable, rng.getrandbits(64)),
             Promise(rng.choice(list(PromisePurpose)), Holder(node, incarnation, "0f" * 8)),
             PromiseOk(5, 6, end, durable, confirm),
-            Status(),
+            Status(durable),
             StatusOk(
                 node=node,
                 incarnation=incarnation,
@@ -85,6 +85,8 @@ def payload(rng: Random) -> Payload:
                 in_sync_version=2,
                 in_sync=(member,) * rng.randrange(3),
                 facts={"reason": None, "lag_bytes": 12, "größe": [1, "x"]},
+                asked_ms=durable,
+                wall_ms=end,
             ),
             Fenced(9),
             CampaignNow(end),

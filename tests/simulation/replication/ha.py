@@ -6,6 +6,7 @@ border behind every access to the page. Follows ``services.ha.opening``, ``watch
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections import deque
 from collections.abc import Callable, Generator
@@ -15,11 +16,12 @@ from typing import Final, cast
 from services.ha import effects as do
 from services.ha import recovered_table
 from services.ha.events import Event, Received, Sensed, Tick
-from services.ha.frames import Frame
+from services.ha.frames import BadFrame, Frame
 from services.ha.lease.value import Holder, Member
 from services.ha.payloads import Append, parse
 from services.ha.replica import Replica
 from services.ha.setup import Found, Setup
+from services.ha.versions import SPOKEN, Versions
 from services.ha.watch import Senses
 from shared.cluster import grant
 from shared.files.positions import Positions
@@ -48,6 +50,10 @@ class _FrozenLock:
     def is_held(self, byte: int) -> bool:
         """What F_OFD_GETLK said before the first slot was loaded."""
         return self._held
+
+
+WALL_AHEAD_MS: Final = 1_700_000_000_000
+_SPOKEN: Final = range(SPOKEN.lowest, SPOKEN.highest + 1)
 
 
 class Ha:
@@ -83,6 +89,15 @@ class Ha:
         self._main: Actor | None = None
 
     # -- what others do with it ------------------------------------------------------------
+
+    @property
+    def versions(self) -> Versions:
+        """Of the protocol: every start is of another release than the one before, or the same.
+
+        Not drawn: what the seeds mean stays as it was.
+        """
+        highest = SPOKEN.lowest + zlib.crc32(self.setup.process.encode()) % len(_SPOKEN)
+        return Versions(SPOKEN.lowest, highest)
 
     @property
     def member(self) -> Member:
@@ -186,11 +201,15 @@ class Ha:
     def _look(self) -> Generator[int, None, Sensed]:
         locked = _FrozenLock(self.machine.is_locked(1))
         clock = FrozenClock(self.machine.clock.now_ms)
+
+        def wall_ms() -> int:  # told to peers, and apart from clock: no rule may ask it
+            return WALL_AHEAD_MS + self.machine.clock.now_ms()
+
         return (
             yield from step_by_step(
                 self.process,
                 self.machine.page,
-                lambda slots: Senses(cast(Positions, slots), locked, clock).look(),
+                lambda slots: Senses(cast(Positions, slots), locked, clock, wall_ms).look(),
             )
         )
 
@@ -322,10 +341,13 @@ class Ha:
 
 
 def _told(frame: Frame) -> str:
-    told = parse(frame)
-    if isinstance(told, Append):
-        told = told._replace(data=f"{len(told.data)} bytes".encode())
-    return f"{told}"
+    for version in _SPOKEN:
+        with contextlib.suppress(BadFrame):
+            told = parse(frame, version)
+            if isinstance(told, Append):
+                told = told._replace(data=f"{len(told.data)} bytes".encode())
+            return f"{told}"
+    return f"{frame}"
 
 
 def _short(effect: do.Effect) -> str:

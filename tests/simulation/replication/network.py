@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from services.ha.events import Event, LinkDown, LinkUp, Received
 from services.ha.frames import Frame
 from services.ha.lease.value import Member
+from services.ha.versions import Versions, common
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.timeline import Timeline
 
@@ -31,6 +32,11 @@ class Listener(Protocol):
     @property
     def member(self) -> Member:
         """Who it proves to be."""
+        ...
+
+    @property
+    def versions(self) -> Versions:
+        """Of the protocol, that it speaks."""
         ...
 
     def take(self, event: Event) -> None:
@@ -173,7 +179,10 @@ class Network:
         def announce() -> None:
             if end.open and end.owner.process.alive:
                 end.announced = True
-                end.owner.take(LinkUp(end.number, end.other.owner.member, outbound))
+                other = end.other.owner
+                version = common(end.owner.versions, other.versions)
+                assert version is not None, "neighbouring releases speak with each other"
+                end.owner.take(LinkUp(end.number, other.member, outbound, version))
                 self._deliver_to(end)()
 
         return announce

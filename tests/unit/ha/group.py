@@ -17,6 +17,7 @@ from services.ha import events as ev
 from services.ha.frames import Frame
 from services.ha.lease.value import Lease, Member, Stored
 from services.ha.replica import Replica, Setup
+from services.ha.versions import common
 from shared.cluster.nodes import Node as Configured
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.node_in_memory import BOOT, Node
@@ -153,10 +154,14 @@ class Group:
         link = Link(self.number(), source, target)
         self.links[link.number] = link
         members = {n: Member(n, self.nodes[n].volume.incarnation) for n in link.ends}
-        up = ev.LinkUp(link.number, members[target], True)
+        version = common(node.versions, other.versions)
+        if version is None:
+            self.later(3, lambda: node.tell(node.replica, ev.LinkDown(0, target, "versions")))
+            return
+        up = ev.LinkUp(link.number, members[target], True, version)
         replicas = node.replica, other.replica
         self.later(1, lambda: node.tell(replicas[0], up))
-        accepted = ev.LinkUp(link.number, members[source], False)
+        accepted = ev.LinkUp(link.number, members[source], False, version)
         self.later(1, lambda: other.tell(replicas[1], accepted))
 
     def send(self, source: str, number: int, frame: Frame) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from services.ha import effects as do
 from services.ha import events as ev
 from services.ha.replica import Found, Replica
+from services.ha.versions import SPOKEN
 from shared.cluster import grant
 from tidemark.formats.checkpoint import Slot, Trouble
 from tidemark.formats.epochs import EpochStart
@@ -101,6 +102,8 @@ class Node:
         self.replies: dict[int, do.Reply] = {}
         self.starts = 0
         self.disk_full = False
+        self.versions = SPOKEN
+        self.wall_ahead_ms: int | None = None
         self.trouble = (Trouble.NONE, Trouble.NONE)
 
     @property
@@ -186,6 +189,7 @@ class Node:
             page.get(Slot.WRITTEN),
             *self.trouble,
             self.volume.first,
+            wall_ahead_ms=self.wall_ahead_ms,
         )
 
     def done(self, token: int, **facts: Any) -> None:

@@ -8,6 +8,7 @@ from services.ha import handshake
 from services.ha.frames import Decoder, Frame, FrameType, encode
 from services.ha.handshake import Accepting, Connecting, Identity, Peer, Reason, Refused
 from services.ha.lease.value import Member
+from services.ha.versions import SPOKEN, Versions
 from tests.support import ha_fuzz
 from tests.support.fuzz_cases import damaged
 
@@ -17,15 +18,33 @@ LISTENS = Identity("tidemark", "g0", "n0", "00" * 16, 1 << 30)
 CONNECTS = Identity("tidemark", "g0", "n1", "11" * 16, 1 << 30)
 
 
-def accepting(own: Identity = LISTENS, *, secret: bytes = SECRET, nonce: int = 1) -> Accepting:
-    return Accepting(own, secret=secret, nonce=bytes([nonce]) * 32, nodes=NODES)
+def accepting(
+    own: Identity = LISTENS,
+    *,
+    secret: bytes = SECRET,
+    nonce: int = 1,
+    versions: Versions = SPOKEN,
+) -> Accepting:
+    nonce_bytes = bytes([nonce]) * 32
+    return Accepting(own, secret=secret, nonce=nonce_bytes, nodes=NODES, versions=versions)
 
 
 def connecting(
-    own: Identity = CONNECTS, *, secret: bytes = SECRET, nonce: int = 2, wanted: str = "n0"
+    own: Identity = CONNECTS,
+    *,
+    secret: bytes = SECRET,
+    nonce: int = 2,
+    wanted: str = "n0",
+    versions: Versions = SPOKEN,
 ) -> Connecting:
-    nonce_bytes = bytes([nonce]) * 32
-    return Connecting(own, secret=secret, nonce=nonce_bytes, nodes=NODES, wanted=wanted)
+    return Connecting(
+        own,
+        secret=secret,
+        nonce=bytes([nonce]) * 32,
+        nodes=NODES,
+        wanted=wanted,
+        versions=versions,
+    )
 
 
 def sent(step: handshake.Step) -> Frame:
@@ -41,8 +60,8 @@ def shake(listens: Accepting, connects: Connecting) -> tuple[Peer | None, Peer |
 
 def test_two_nodes_that_know_the_secret_find_each_other() -> None:
     assert shake(accepting(), connecting()) == (
-        Peer(Member("n1", "11" * 16), handshake.VERSION),
-        Peer(Member("n0", "00" * 16), handshake.VERSION),
+        Peer(Member("n1", "11" * 16), SPOKEN.highest),
+        Peer(Member("n0", "00" * 16), SPOKEN.highest),
     )
 
 
@@ -142,35 +161,104 @@ def test_a_long_detail_still_fits_a_refusal() -> None:
         connects.take(refused.value.answer)
 
 
-def test_the_lower_version_of_both_is_spoken(monkeypatch: pytest.MonkeyPatch) -> None:
-    old = accepting()
-    challenge = old.begin()
-    monkeypatch.setattr(handshake, "VERSION", 3)
-    connects = connecting()
-    answer = sent(connects.take(challenge))
-    monkeypatch.setattr(handshake, "VERSION", 1)
-    welcome = old.take(answer)
-    assert welcome.peer == Peer(Member("n1", "11" * 16), 1)
-    assert connects.take(sent(welcome)).peer == Peer(Member("n0", "00" * 16), 1)
+RANGES = [Versions(low, high) for low in range(1, 5) for high in range(low, 5)]
 
 
-def test_a_newer_listener_speaks_the_older_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake, "VERSION", 3)
+@pytest.mark.parametrize("theirs", RANGES, ids=str)
+@pytest.mark.parametrize("own", RANGES, ids=str)
+def test_two_nodes_speak_the_highest_version_that_both_know_or_both_say_that_there_is_none(
+    own: Versions, theirs: Versions
+) -> None:
+    listens, connects = accepting(versions=own), connecting(versions=theirs)
+    both = set(range(own.lowest, own.highest + 1)) & set(range(theirs.lowest, theirs.highest + 1))
+    answer = sent(connects.take(listens.begin()))
+    if both:
+        welcome = listens.take(answer)
+        assert welcome.peer == Peer(Member("n1", "11" * 16), max(both))
+        assert connects.take(sent(welcome)).peer == Peer(Member("n0", "00" * 16), max(both))
+        return
+    with pytest.raises(Refused) as refused:
+        listens.take(answer)
+    assert refused.value.reason is Reason.PROTOCOL_VERSION
+    assert f"n0 speaks {own}" in refused.value.detail
+    assert f"of {theirs.highest} asked for" in refused.value.detail
+    assert refused.value.answer is not None
+    with pytest.raises(Refused) as told:
+        connects.take(refused.value.answer)
+    assert told.value.reason is Reason.PROTOCOL_VERSION
+    assert f"n0 speaks versions {own} of the replication protocol" in told.value.detail
+    assert f"n1 speaks {theirs}" in told.value.detail
+
+
+def test_versions_are_judged_before_what_a_version_may_have_changed() -> None:
+    # An ANSWER of a far version, of which only the first bytes are as they are here.
     listens = accepting()
-    challenge = listens.begin()
-    monkeypatch.setattr(handshake, "VERSION", 2)
-    connects = connecting()
-    answer = sent(connects.take(challenge))
-    monkeypatch.setattr(handshake, "VERSION", 3)
+    body = b"\x00\x09\x00\x09" + b"another layout"
+    proof = handshake._proof(SECRET, b"answer", bytes(listens.begin().payload), body)
+    with pytest.raises(Refused, match="protocol-version"):
+        listens.take(Frame(FrameType.ANSWER, 0, body + proof))
+
+
+def test_a_version_is_not_asked_for_that_is_not_the_highest_common_one() -> None:
+    listens = accepting(versions=Versions(1, 3))
+    genuine = bytes(sent(connecting(versions=Versions(1, 3)).take(listens.begin())).payload)
+    body = b"\x00\x02" + genuine[2:-32]
+    proof = handshake._proof(SECRET, b"answer", bytes(listens.begin().payload), body)
+    with pytest.raises(Refused, match="protocol-version"):
+        listens.take(Frame(FrameType.ANSWER, 0, body + proof))
+
+
+OWN, LATER = Versions(1, 2), Versions(1, 3)
+
+
+def longer_answer(theirs: Versions) -> tuple[Accepting, Frame]:
+    """One with something behind what is known here, rightly proved."""
+    listens = accepting(versions=OWN)
+    body = bytes(sent(connecting(versions=theirs).take(listens.begin())).payload)[:-32] + b"more"
+    proof = handshake._proof(SECRET, b"answer", bytes(listens.begin().payload), body)
+    return listens, Frame(FrameType.ANSWER, 0, body + proof)
+
+
+def longer_welcome(theirs: Versions) -> tuple[Connecting, Frame]:
+    listens, connects = accepting(versions=theirs), connecting(versions=OWN)
+    answer = bytes(sent(connects.take(listens.begin())).payload)
+    body = handshake._put_identity(LISTENS) + b"more"
+    proof = handshake._proof(SECRET, b"welcome", bytes(listens.begin().payload), answer, body)
+    return connects, Frame(FrameType.WELCOME, 0, body + proof)
+
+
+def longer_challenge(theirs: Versions) -> Frame:
+    challenge = accepting(versions=theirs).begin()
+    return challenge._replace(payload=bytes(challenge.payload) + b"more")
+
+
+def test_what_a_later_version_says_more_is_passed_over() -> None:
+    listens, answer = longer_answer(LATER)
     assert listens.take(answer).peer == Peer(Member("n1", "11" * 16), 2)
+    connects, welcome = longer_welcome(LATER)
+    assert connects.take(welcome).peer == Peer(Member("n0", "00" * 16), 2)
+    assert connecting(versions=OWN).take(longer_challenge(LATER)).send is not None
 
 
-def test_versions_without_a_common_one_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    challenge = accepting().begin()
-    monkeypatch.setattr(handshake, "VERSION", 3)
-    monkeypatch.setattr(handshake, "VERSION_MIN", 2)
-    with pytest.raises(Refused, match="version"):
-        connecting().take(challenge)
+def test_what_a_known_version_says_more_is_refused() -> None:
+    listens, answer = longer_answer(OWN)
+    with pytest.raises(Refused, match="out-of-order"):
+        listens.take(answer)
+    connects, welcome = longer_welcome(OWN)
+    with pytest.raises(Refused, match="out-of-order"):
+        connects.take(welcome)
+    with pytest.raises(Refused, match="out-of-order"):
+        connecting(versions=OWN).take(longer_challenge(OWN))
+
+
+def test_a_welcome_where_no_version_is_common_is_not_believed() -> None:
+    old, new = Versions(1, 1), Versions(2, 2)
+    listens, connects = accepting(versions=old), connecting(versions=new)
+    answer = bytes(sent(connects.take(listens.begin())).payload)
+    body = handshake._put_identity(LISTENS)
+    proof = handshake._proof(SECRET, b"welcome", bytes(listens.begin().payload), answer, body)
+    with pytest.raises(Refused, match="protocol-version"):
+        connects.take(Frame(FrameType.WELCOME, 0, body + proof))
 
 
 def test_frames_out_of_order_end_the_handshake() -> None:
@@ -262,7 +350,7 @@ def test_reasons_have_the_names_that_status_shows() -> None:
     assert [reason.code for reason in Reason] == [
         "out-of-order",
         "wrong-secret",
-        "version",
+        "protocol-version",
         "foreign-cluster",
         "foreign-group",
         "same-name",

@@ -9,7 +9,8 @@ import pytest
 from services.ha import payloads
 from services.ha.frames import BadFrame, Frame, FrameType
 from services.ha.payload_fields import Reader
-from services.ha.payloads import Append, Fenced, Hello, HelloOk, StatusOk
+from services.ha.payloads import Append, Fenced, Hello, HelloOk, Payload, Status, StatusOk
+from services.ha.versions import SPOKEN, WITH_CLOCKS
 from tests.support import ha_fuzz
 from tests.support.fuzz_cases import damaged
 from tidemark.formats.epochs import EpochStart
@@ -23,13 +24,52 @@ def entry(epoch: int, start: int) -> EpochStart:
 HELLO = Hello("g0", "n1", "5a" * 16, 1, 1 << 20, 4, 0, 900, 800, 700, (entry(1, 0), entry(3, 500)))
 
 
+VERSIONS = range(SPOKEN.lowest, SPOKEN.highest + 1)
+
+
+def as_known(said: Payload, version: int) -> Payload:
+    """What a version can say of it."""
+    if version < WITH_CLOCKS:
+        match said:
+            case Status():
+                return Status()
+            case StatusOk():
+                return said._replace(asked_ms=0, wall_ms=0)
+    return said
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("seed", range(200))
-def test_what_a_frame_says_comes_back(seed: int) -> None:
+def test_what_a_frame_says_comes_back_as_far_as_the_version_knows_it(
+    seed: int, version: int
+) -> None:
     rng = Random(seed)
     said = ha_fuzz.payload(rng)
-    frame = payloads.frame(7, said)
-    assert payloads.parse(frame) == said
-    assert payloads.parse(frame._replace(payload=memoryview(frame.payload))) == said
+    frame = payloads.frame(7, said, version)
+    known = as_known(said, version)
+    assert payloads.parse(frame, version) == known
+    assert payloads.parse(frame._replace(payload=memoryview(frame.payload)), version) == known
+
+
+STATUS_OK = StatusOk(
+    "n1", "5a" * 16, "in-sync", True, False, 4, 3, 0, 9, 8, 7, 6, 5, (), {}, asked_ms=77, wall_ms=88
+)
+
+
+def test_the_first_version_is_written_as_the_release_that_knows_only_it_reads_it() -> None:
+    facts = b"\x02n1" + b"\x5a" * 16 + b"\x07in-sync" + b"\x01\x00"
+    facts += struct.pack(">8qB", 4, 3, 0, 9, 8, 7, 6, 5, 0)
+    assert payloads.frame(4, Status(77), 1).payload == b""
+    assert payloads.frame(4, STATUS_OK, 1).payload == facts + b"{}"
+    assert payloads.frame(4, Status(77), 2).payload == struct.pack(">q", 77)
+    assert payloads.frame(4, STATUS_OK, 2).payload == facts + struct.pack(">2q", 77, 88) + b"{}"
+
+
+def test_what_is_written_for_another_version_is_not_read_as_something_else() -> None:
+    for said in (Status(77), STATUS_OK):
+        for written, read in ((1, 2), (2, 1)):
+            with pytest.raises(BadFrame):
+                payloads.parse(payloads.frame(4, said, written), read)
 
 
 def test_hello_has_the_bytes_that_the_documentation_says() -> None:

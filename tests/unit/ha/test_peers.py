@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from services.ha import payloads
 from services.ha.effects import Close, Connect, Effect, Send
 from services.ha.frames import FrameType
 from services.ha.lease.value import Member
 from services.ha.own import Own
+from services.ha.payloads import Status
 from services.ha.peers import RECONNECT_MS, RECONNECT_MS_MAX, UNANSWERED_MS, Peers
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.test_campaign import replica
@@ -113,3 +115,26 @@ def test_all_are_asked_before_anything_is_begun_and_the_silent_ones_not_for_long
     assert not peers.surveyed
     own.now_ms += LOCAL.heartbeat_ms
     assert peers.surveyed
+
+
+def test_each_is_asked_in_the_version_that_was_agreed_on_with_it() -> None:
+    own, peers = made()  # version 1
+    (ask,) = tick(own, peers, 1050)
+    assert isinstance(ask, Send)
+    assert ask.frame.payload == b""
+    peers.down(1, "a", "closed")
+    peers.up(5, A, outbound=True, version=2)
+    asks = [effect for effect in tick(own, peers, 1100) if isinstance(effect, Send)]
+    assert [payloads.parse(ask.frame, 2) for ask in asks] == [Status(1100)]
+    assert [peers.version(link) for link in (5, 1)] == [2, 1]
+
+
+def test_the_clock_of_a_peer_is_known_from_its_answer_until_the_link_is_made_anew() -> None:
+    own, peers = made()
+    own.now_ms = 1060
+    peers.told(1, told("a")._replace(asked_ms=1050, wall_ms=2_000_005))
+    skew = peers.by_node["a"].clock.skew(2_000_000)
+    assert skew is not None
+    assert skew.ahead_ms == -1050
+    peers.up(5, A, outbound=True, version=2)
+    assert peers.by_node["a"].clock.skew(2_000_000) is None

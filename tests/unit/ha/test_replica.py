@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from services.ha.counts import skews
 from services.ha.lease.value import Member
-from tests.unit.ha.group import Group, grown, lease_of, order, role, same_logs
+from services.ha.versions import Versions
+from shared.cluster.time_rules import LOCAL
+from tests.unit.ha.group import STEP_MS, Group, grown, lease_of, order, role, same_logs
 from tidemark.formats.checkpoint import NodeRole, Slot
 
 
@@ -383,3 +386,36 @@ def test_a_halted_candidate_does_not_win() -> None:
     new = group.wait_master(other_than="a")
     assert group["a"].state == "halted"
     assert group.master is new
+
+
+def test_nodes_of_two_releases_make_one_group_and_fail_over() -> None:
+    group = Group()
+    group["b"].versions = Versions(1, 1)
+    group.start()
+    group.wait_master()
+    group.wait_in_sync("a", "b", "c")
+    end = group.send_confirmed(1000)
+    group["a"].kill()
+    group.until(lambda: bool(group.masters))
+    group["a"].versions = Versions(1, 1)
+    group["a"].start()
+    group.wait_in_sync("a", "b", "c")
+    assert same_logs(group, max(end, group.send_confirmed(500)))
+
+
+def test_how_far_the_clocks_of_others_are_ahead_is_known_where_their_version_tells_it() -> None:
+    group = Group()
+    for name, ahead_ms in (("a", 5_000_000), ("b", 5_002_500), ("c", 5_000_000)):
+        group[name].wall_ahead_ms = ahead_ms
+    group["c"].versions = Versions(1, 1)
+    group.start()
+    group.wait_in_sync("a", "b", "c")
+    group.run(3000)
+    replica = group["a"].replica
+    assert replica is not None
+    known = skews(replica)
+    assert known.keys() == {"b"}
+    assert abs(known["b"].ahead_ms - 2500) <= known["b"].error_ms <= 2 * STEP_MS
+    group.isolate("b")
+    group.run(LOCAL.link_dead_ms + LOCAL.heartbeat_ms + 100)
+    assert skews(replica) == {}  # what is not heard of is not known

@@ -71,6 +71,11 @@ def test_the_slots_are_told_as_they_are(positions: Positions) -> None:
     assert seen == Sensed(0, 40, 3, 500, 600, 700, Trouble.DISK_FULL, Trouble.DAMAGED, 100)
 
 
+def test_the_wall_clock_is_told_apart_from_the_one_that_decides(positions: Positions) -> None:
+    senses = Senses(positions, Locks(), StillClock(NOW_MS), lambda: NOW_MS + 123)
+    assert senses.look().wall_ahead_ms == 123
+
+
 def test_a_heartbeat_of_another_boot_is_none(positions: Positions) -> None:
     positions.publish(Slot.BROKER_HEARTBEAT_MS, NOW_MS + ANOTHER_BOOT_MS + 1)
     senses = Senses(positions, Locks(), StillClock(NOW_MS))
