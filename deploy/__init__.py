@@ -1,0 +1,1 @@
+"""What an operator applies: dashboards, rules, manifests, the image; and what generates them."""

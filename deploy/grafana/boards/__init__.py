@@ -1,0 +1,13 @@
+"""The boards, in the order in which they link each other: from what is wrong to why."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deploy.grafana.boards.broker import BROKER
+from deploy.grafana.boards.cluster import CLUSTER
+from deploy.grafana.boards.consumer_group import CONSUMER_GROUP
+from deploy.grafana.boards.pipeline import PIPELINE
+from deploy.grafana.panels import Board
+
+BOARDS: Final[tuple[Board, ...]] = (CLUSTER, CONSUMER_GROUP, BROKER, PIPELINE)

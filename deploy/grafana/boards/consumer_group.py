@@ -1,0 +1,455 @@
+"""Consumer group: how late it is, whether it gets better, and which stage or queue is to blame."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deploy.grafana import units
+from deploy.grafana.boards import uids
+from deploy.grafana.limits import FALLING_BEHIND
+from deploy.grafana.panels import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    RED,
+    YELLOW,
+    Board,
+    Column,
+    Heat,
+    Lines,
+    Row,
+    Stat,
+    Step,
+    Table,
+    Timeline,
+)
+from deploy.grafana.queries import GROUP, PAIR, TOPIC, WINDOW, Query, growth, quantiles, rate
+from deploy.grafana.stages import COLOURS, stages
+from deploy.grafana.states import PAIR_WORDS, pair_state
+from deploy.grafana.told import told
+
+AGE: Final = f'max by (cluster, group, topic) (tidemark_group_lag_seconds{{{PAIR}, kind="main"}})'
+OBJECTIVE: Final = f"max by (cluster, group) (tidemark_group_lag_objective_seconds{{{GROUP}}})"
+RULED: Final = 'cluster=~"$cluster", group=~"$group", topic=~"$topic"'
+PROGRESS: Final = f"tidemark:group_progress:ratio5m{{{RULED}}}"
+BEHIND: Final = "a group that has unread messages"
+
+STATE: Final = (
+    Stat(
+        title="Age",
+        description=told(
+            "How old the oldest unread message is, of the worst pair chosen: how late the group "
+            "is.",
+            "tidemark_group_lag_seconds",
+        ),
+        unit=units.SECONDS,
+        queries=(Query(f"max({AGE})"),),
+        width=4,
+        spark=True,
+        unknown="no group",
+    ),
+    Stat(
+        title="Age / objective",
+        description=told(
+            "The same against what the group is meant to keep; above 100 % it is late.",
+            "tidemark_group_lag_objective_seconds",
+        ),
+        unit=units.SHARE,
+        queries=(Query(f"max({AGE} / on (cluster, group) group_left () {OBJECTIVE})"),),
+        width=4,
+        steps=(Step(0.5, YELLOW), Step(1, RED)),
+        spark=True,
+        unknown="no group",
+    ),
+    Stat(
+        title="Progress",
+        description="Seconds of stored time read per second, of the slowest pair chosen, over five "
+        "minutes: 1 keeps pace, 0 stands still, 3 catches up at triple speed. Nothing is shown "
+        "while there is no lag.",
+        unit=units.PLAIN,
+        queries=(Query(f"min({PROGRESS})", needs=BEHIND),),
+        width=4,
+        calm=RED,
+        steps=(Step(0.5, ORANGE), Step(FALLING_BEHIND.value, GREEN)),
+        unknown="no lag",
+    ),
+    Stat(
+        title="Drain time",
+        description="How long until the age is 0 again at the present pace, of the slowest pair: "
+        "age / (progress − 1). Not the age: a group can be an hour behind and drained in a minute. "
+        "Nothing is shown while there is no lag, or while it does not shrink.",
+        unit=units.SECONDS,
+        queries=(
+            Query(
+                f"max(tidemark:group_lag_seconds:max{{{RULED}}} / ({PROGRESS} - 1 > 0))",
+                needs="a group that catches up",
+            ),
+        ),
+        width=4,
+        unknown="not shrinking",
+    ),
+    Stat(
+        title="Members",
+        description=told("Over all chosen groups and broker sets.", "tidemark_group_members"),
+        unit=units.COUNT,
+        queries=(Query(f"sum(tidemark_group_members{{{GROUP}}})"),),
+        width=4,
+        calm=ORANGE,
+        steps=(Step(1, GREEN),),
+        spark=True,
+        unknown="no group",
+    ),
+    Stat(
+        title="Unread",
+        description=told(
+            "A count has no limit of its own: look at the age.", "tidemark_group_lag_messages"
+        ),
+        unit=units.COUNT,
+        queries=(Query(f"sum(tidemark_group_lag_messages{{{PAIR}}})"),),
+        width=4,
+        calm=BLUE,
+        spark=True,
+        unknown="no group",
+    ),
+)
+HISTORY: Final = (
+    Timeline(
+        title="State",
+        description="Per group and topic. Late: the age is above the objective. Stuck: members are "
+        "there, messages are there, nothing is committed. A gap: nobody knows.",
+        unit=units.PLAIN,
+        queries=(Query(pair_state(), "{{group}} / {{topic}}"),),
+        width=16,
+        words=PAIR_WORDS,
+    ),
+    Lines(
+        title="Members by group",
+        description=told(
+            "A saw means members that come and go: sessions that run out, or restarts.",
+            "tidemark_group_members",
+        ),
+        unit=units.COUNT,
+        queries=(Query(f"sum by (group) (tidemark_group_members{{{GROUP}}})", "{{group}}"),),
+        width=8,
+    ),
+)
+
+LATE: Final = (
+    Lines(
+        title="Age by topic",
+        description=told(
+            "Dashed: the objective of the chosen groups (the smallest). `retry` is the group's "
+            "retry topic.",
+            "tidemark_group_lag_seconds",
+        ),
+        unit=units.SECONDS,
+        queries=(
+            Query(
+                f"max by (group, topic, kind) (tidemark_group_lag_seconds{{{PAIR}}})",
+                "{{group}} / {{topic}} {{kind}}",
+            ),
+            Query(f"min({OBJECTIVE})", "objective"),
+        ),
+        width=12,
+        over=("objective",),
+        colours=(("objective", RED),),
+    ),
+    Lines(
+        title="Where the time goes",
+        description=told(
+            "Distance of the oldest uncommitted message of the chosen pairs from the newest "
+            "record, split without a rest: waiting for copies, for dispatch, for delivery, for the "
+            "commit. The age is larger by the time since anything was stored.",
+            "tidemark_group_oldest_undelivered_timestamp_seconds",
+            "tidemark_group_oldest_uncommitted_timestamp_seconds",
+        ),
+        unit=units.SECONDS,
+        queries=stages(),
+        width=12,
+        stacked=True,
+        colours=COLOURS,
+        links=(uids.to(uids.PIPELINE, "Dispatch and replication"),),
+    ),
+)
+HOW_MUCH: Final = (
+    Lines(
+        title="Unread messages",
+        description=told("By topic.", "tidemark_group_lag_messages"),
+        unit=units.COUNT,
+        queries=(
+            Query(
+                f"sum by (group, topic, kind) (tidemark_group_lag_messages{{{PAIR}}})",
+                "{{group}} / {{topic}} {{kind}}",
+            ),
+        ),
+        width=8,
+    ),
+    Lines(
+        title="In flight",
+        description=told(
+            "Flat at a bound: the members' buffers are full, they are what is slow.",
+            "tidemark_group_inflight_messages",
+        ),
+        unit=units.COUNT,
+        queries=(
+            Query(
+                f"sum by (group, topic) (tidemark_group_inflight_messages{{{PAIR}}})",
+                "{{group}} / {{topic}}",
+            ),
+        ),
+        width=8,
+    ),
+    Lines(
+        title="Queues by condition",
+        description=told(
+            "Over all chosen pairs.",
+            "tidemark_group_lagging_queues",
+            "tidemark_group_stuck_queues",
+            "tidemark_group_ahead_queues",
+            "tidemark_group_unknown_queues",
+        ),
+        unit=units.COUNT,
+        queries=tuple(
+            Query(f"sum(tidemark_group_{name}_queues{{{PAIR}}})", name)
+            for name in ("lagging", "stuck", "ahead", "unknown")
+        ),
+        width=8,
+        colours=(("lagging", ORANGE), ("stuck", RED), ("ahead", YELLOW), ("unknown", "#8e8e8e")),
+    ),
+)
+
+RATES: Final = (
+    Lines(
+        title="Produced against consumed",
+        description="Stored in the topics that the chosen groups read, and committed by them. "
+        "Several groups on one topic commit a multiple.",
+        unit=units.MESSAGES_RATE,
+        queries=(
+            Query(
+                f"sum({rate('tidemark_broker_messages_in_total', 'cluster, broker, topic', TOPIC)} "
+                f"and "
+                "on (cluster, broker, topic) "
+                f"tidemark_group_lag_messages{{{PAIR}}})",
+                "produced",
+            ),
+            Query(
+                f"sum(rate(tidemark_group_consumed_messages_total{{{PAIR}}}[{WINDOW}]))", "consumed"
+            ),
+            Query(
+                f"sum(rate(tidemark_broker_messages_out_total{{{PAIR}}}[{WINDOW}]))", "delivered"
+            ),
+        ),
+        width=12,
+    ),
+    Lines(
+        title="Consumed by topic",
+        description=told("Stacked.", "tidemark_group_consumed_messages_total"),
+        unit=units.MESSAGES_RATE,
+        queries=(
+            Query(
+                rate("tidemark_group_consumed_messages_total", "group, topic", PAIR),
+                "{{group}} / {{topic}}",
+            ),
+        ),
+        width=12,
+        stacked=True,
+    ),
+)
+AGAIN: Final = (
+    Lines(
+        title="Delivered again, withheld",
+        description=told(
+            "Work without progress.",
+            "tidemark_group_redelivered_messages_total",
+            "tidemark_group_filtered_messages_total",
+        ),
+        unit=units.MESSAGES_RATE,
+        queries=(
+            Query(
+                f"sum(rate(tidemark_group_redelivered_messages_total{{{PAIR}}}[{WINDOW}]))",
+                "delivered again",
+                needs="a message delivered twice",
+            ),
+            Query(
+                f"sum(rate(tidemark_group_filtered_messages_total{{{PAIR}}}[{WINDOW}]))",
+                "withheld by tags",
+                needs="a subscription with tags",
+            ),
+        ),
+        width=8,
+    ),
+    Lines(
+        title="Given up, never read",
+        description=told(
+            "Messages per step of the graph. `expired` are lost to the group.",
+            "tidemark_group_dead_messages_total",
+            "tidemark_group_skipped_messages_total",
+        ),
+        unit=units.COUNT,
+        queries=(
+            Query(
+                growth("tidemark_group_dead_messages_total", "group", PAIR),
+                "{{group}} dead letters",
+                needs="a dead letter",
+            ),
+            Query(
+                growth("tidemark_group_skipped_messages_total", "group, reason", PAIR),
+                "{{group}} {{reason}}",
+                needs="messages passed over",
+            ),
+        ),
+        width=8,
+        bars=True,
+    ),
+    Lines(
+        title="Offset resets",
+        description=told(
+            "Per step of the graph. Somebody moved the group.", "tidemark_group_offset_resets_total"
+        ),
+        unit=units.COUNT,
+        queries=(
+            Query(
+                growth("tidemark_group_offset_resets_total", "group, direction", PAIR),
+                "{{group}} {{direction}}",
+                needs="a reset",
+            ),
+        ),
+        width=8,
+        bars=True,
+    ),
+)
+
+UNREAD_OF_QUEUE: Final = (
+    f"max by (cluster, broker, group, topic, queue) (tidemark_queue_max_offset_messages{{{TOPIC}}} "
+    "- on (cluster, broker, replica, topic, queue) group_right () "
+    f"tidemark_group_queue_offset_messages{{{PAIR}}})"
+)
+SKEW: Final = (
+    Lines(
+        title="Largest queue's share of the lag",
+        description=told(
+            "1 / number of queues when the lag is even; 100 % when a single queue has all of it: a "
+            "hot key, or one slow member. Nothing is shown without lag.",
+            "tidemark_group_lag_queue_max_messages",
+        ),
+        unit=units.SHARE,
+        queries=(
+            Query(
+                f"max by (group, topic) (tidemark_group_lag_queue_max_messages{{{PAIR}}}) / "
+                "sum by (group, topic) "
+                f'(tidemark_group_lag_messages{{{PAIR}, kind="main"}} > 0)',
+                "{{group}} / {{topic}}",
+                needs=BEHIND,
+            ),
+        ),
+        width=8,
+        top=1,
+    ),
+    Lines(
+        title="Longest since a commit moved",
+        description=told(
+            "Rises by a second per second while a queue with lag stands still.",
+            "tidemark_group_commit_age_seconds",
+        ),
+        unit=units.SECONDS,
+        queries=(
+            Query(
+                f"max by (group, topic) (tidemark_group_commit_age_seconds{{{PAIR}}})",
+                "{{group}} / {{topic}}",
+            ),
+        ),
+        width=8,
+    ),
+    Table(
+        title="Ten longest queues",
+        description=told(
+            "Unread messages per queue now, and the age of the oldest. Only for queues below the "
+            "bound of series by queue.",
+            "tidemark_group_queue_offset_messages",
+            "tidemark_group_queue_oldest_timestamp_seconds",
+        ),
+        unit=units.COUNT,
+        queries=(
+            Query(f"topk(10, {UNREAD_OF_QUEUE})"),
+            Query(
+                "max by (cluster, broker, group, topic, queue) "
+                f"(time() - tidemark_group_queue_oldest_timestamp_seconds{{{PAIR}}}) "
+                f"and topk(10, {UNREAD_OF_QUEUE})",
+                needs=BEHIND,
+            ),
+        ),
+        columns=(
+            Column("group", "Group"),
+            Column("topic", "Topic"),
+            Column("broker", "Broker set", width=100, links=(uids.TO_BROKER,)),
+            Column("queue", "Queue", width=80),
+            Column("A", "Unread", units.COUNT, width=100),
+            Column("B", "Age of oldest", units.SECONDS, width=120),
+        ),
+        sort="Unread",
+        width=8,
+    ),
+)
+
+DELAYS: Final = (
+    Heat(
+        title="Store to delivery",
+        description=told(
+            "Each column is a moment; dark cells are where most deliveries fell.",
+            "tidemark_group_delivery_delay_seconds",
+        ),
+        unit=units.SECONDS,
+        queries=(
+            Query(rate("tidemark_group_delivery_delay_seconds_bucket", "le", GROUP), "{{le}}"),
+        ),
+        width=12,
+    ),
+    Heat(
+        title="Store to commit",
+        description=told(
+            "Each column is a moment; dark cells are where most commits fell.",
+            "tidemark_group_consume_delay_seconds",
+        ),
+        unit=units.SECONDS,
+        queries=(
+            Query(rate("tidemark_group_consume_delay_seconds_bucket", "le", GROUP), "{{le}}"),
+        ),
+        width=12,
+    ),
+)
+DELAY_SHARES: Final = (
+    Lines(
+        title="Store to delivery, quantiles",
+        description=told(
+            "Half, 99 % and 99.9 % of deliveries were faster.",
+            "tidemark_group_delivery_delay_seconds",
+        ),
+        unit=units.SECONDS,
+        queries=quantiles("tidemark_group_delivery_delay_seconds", GROUP),
+        width=12,
+        log=True,
+    ),
+    Lines(
+        title="Store to commit, quantiles",
+        description=told(
+            "Half, 99 % and 99.9 % of commits were faster.", "tidemark_group_consume_delay_seconds"
+        ),
+        unit=units.SECONDS,
+        queries=quantiles("tidemark_group_consume_delay_seconds", GROUP),
+        width=12,
+        log=True,
+    ),
+)
+
+CONSUMER_GROUP: Final = Board(
+    uid=uids.CONSUMER_GROUP,
+    title="Tidemark / Consumer group",
+    description="How late a group is, whether it catches up, and what holds it up.",
+    rows=(
+        Row("State", (STATE, HISTORY), (4, 7)),
+        Row("Lag", (LATE, HOW_MUCH), (9, 7)),
+        Row("Rates", (RATES, AGAIN), (7, 6)),
+        Row("Skew", (SKEW,), (8,)),
+        Row("Delays", (DELAYS, DELAY_SHARES), (8, 7)),
+    ),
+)

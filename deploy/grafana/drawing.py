@@ -1,0 +1,333 @@
+"""Panels to Grafana's panel models, by kind. Pure.
+
+The SDK builds each kind; what all kinds have is set on the built model afterwards, since its
+builders share no base. Before: a board's values. After: ``layout`` gives ids and places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from grafana_foundation_sdk.builders import common as common_builders
+from grafana_foundation_sdk.builders import dashboard as dashboard_builders
+from grafana_foundation_sdk.builders import heatmap as heatmap_builders
+from grafana_foundation_sdk.builders import prometheus as prometheus_builders
+from grafana_foundation_sdk.builders import stat as stat_builders
+from grafana_foundation_sdk.builders import statetimeline as timeline_builders
+from grafana_foundation_sdk.builders import table as table_builders
+from grafana_foundation_sdk.builders import timeseries as timeseries_builders
+from grafana_foundation_sdk.models import common, dashboard, heatmap, prometheus
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat, QueryEditorMode
+
+from deploy.grafana.panels import (
+    GREEN,
+    GREY,
+    Column,
+    Heat,
+    Lines,
+    Link,
+    Panel,
+    Stat,
+    Step,
+    Table,
+    Timeline,
+    Word,
+)
+
+DATASOURCE: Final = dashboard.DataSourceRef(type_val="prometheus", uid="${datasource}")
+SCRAPE_PERIOD: Final = "15s"
+"""Smallest step of a graph; the scrape configuration's period."""
+LETTERS: Final = "ABCDEFGHIJKL"
+
+
+def draw(panel: Panel) -> dashboard.Panel:
+    """The panel's model, without id and place. Raises TypeError for an unknown kind."""
+    match panel:
+        case Stat():
+            model = _stat(panel)
+        case Lines():
+            model = _lines(panel)
+        case Heat():
+            model = _heat(panel)
+        case Timeline():
+            model = _timeline(panel)
+        case Table():
+            model = _table(panel)
+        case _:
+            raise TypeError(f"{type(panel).__name__} has no drawing")
+    model.title, model.description = panel.title, panel.description
+    model.datasource, model.interval = DATASOURCE, SCRAPE_PERIOD
+    model.targets = [
+        _target(panel, letter, index) for index, letter in enumerate(LETTERS[: len(panel.queries)])
+    ]
+    if panel.links:
+        model.links = [_link(link).build() for link in panel.links]
+    return model
+
+
+def _target(panel: Panel, letter: str, index: int) -> prometheus.Dataquery:
+    query = panel.queries[index]
+    builder = (
+        prometheus_builders.Dataquery()
+        .ref_id(letter)
+        .expr(query.expr)
+        .legend_format(query.legend)
+        .datasource(DATASOURCE)
+        .editor_mode(QueryEditorMode.CODE)
+    )
+    match panel:
+        case Table():
+            return builder.instant().format(PromQueryFormat.TABLE).build()
+        case Heat():
+            return builder.range().format(PromQueryFormat.HEATMAP).build()
+        case Stat(spark=False):
+            return builder.instant().format(PromQueryFormat.TIME_SERIES).build()
+        case _:
+            return builder.range().format(PromQueryFormat.TIME_SERIES).build()
+
+
+def _stat(panel: Stat) -> dashboard.Panel:
+    return (
+        stat_builders.Panel()
+        .unit(panel.unit)
+        .no_value(panel.unknown)
+        .mappings(_mappings(panel.words, panel.unknown))
+        .thresholds(_thresholds(panel.steps, panel.calm))
+        .color_scheme(_by_threshold())
+        .color_mode(common.BigValueColorMode.BACKGROUND)
+        .graph_mode(common.BigValueGraphMode.AREA if panel.spark else common.BigValueGraphMode.NONE)
+        .text_mode(
+            common.BigValueTextMode.VALUE_AND_NAME if panel.each else common.BigValueTextMode.VALUE
+        )
+        .justify_mode(common.BigValueJustifyMode.CENTER)
+        .orientation(common.VizOrientation.AUTO)
+        .reduce_options(common_builders.ReduceDataOptions().calcs(["last"]).values(False))
+        .build()
+    )
+
+
+def _lines(panel: Lines) -> dashboard.Panel:
+    builder = (
+        timeseries_builders.Panel()
+        .unit(panel.unit)
+        .span_nulls(False)
+        .show_points(common.VisibilityMode.AUTO)
+        .line_width(1)
+        .fill_opacity(60 if panel.stacked or panel.bars else 8)
+        .draw_style(common.GraphDrawStyle.BARS if panel.bars else common.GraphDrawStyle.LINE)
+        .thresholds(_thresholds(panel.steps, GREEN))
+        .color_scheme(
+            dashboard_builders.FieldColor().mode(dashboard.FieldColorModeId.PALETTE_CLASSIC)
+        )
+        .tooltip(
+            common_builders.VizTooltipOptions()
+            .mode(common.TooltipDisplayMode.MULTI)
+            .sort(common.SortOrder.DESCENDING)
+        )
+        .legend(
+            common_builders.VizLegendOptions()
+            .display_mode(common.LegendDisplayMode.LIST)
+            .placement(common.LegendPlacement.BOTTOM)
+            .show_legend(True)
+        )
+    )
+    if not panel.below_zero and not panel.log:
+        builder = builder.min(0)
+    if panel.top is not None:
+        builder = builder.max(panel.top)
+    if panel.log:
+        builder = builder.scale_distribution(
+            common_builders.ScaleDistributionConfig().type(common.ScaleDistribution.LOG).log(10)
+        )
+    if panel.stacked:
+        builder = builder.stacking(
+            common_builders.StackingConfig().mode(common.StackingMode.NORMAL).group("A")
+        )
+    if panel.steps:
+        builder = builder.thresholds_style(
+            common_builders.GraphThresholdsStyleConfig().mode(
+                common.GraphThresholdsStyleMode.DASHED
+            )
+        )
+    for name in panel.over:
+        builder = builder.override_by_name(
+            name,
+            [
+                _value("custom.stacking", {"mode": "none", "group": "A"}),
+                _value("custom.fillOpacity", 0),
+                _value("custom.lineWidth", 2),
+                _value("custom.lineStyle", {"fill": "dash", "dash": [10, 6]}),
+            ],
+        )
+    for name, colour in panel.colours:
+        builder = builder.override_by_name(
+            name, [_value("color", {"mode": "fixed", "fixedColor": colour})]
+        )
+    return builder.build()
+
+
+def _heat(panel: Heat) -> dashboard.Panel:
+    return (
+        heatmap_builders.Panel()
+        .calculate(False)
+        .y_axis(heatmap_builders.YAxisConfig().unit(panel.unit))
+        .rows_frame(heatmap_builders.RowsHeatmapOptions().layout(common.HeatmapCellLayout.AUTO))
+        .color(
+            heatmap_builders.HeatmapColorOptions()
+            .mode(heatmap.HeatmapColorMode.SCHEME)
+            .scheme("Oranges")
+            .scale(heatmap.HeatmapColorScale.EXPONENTIAL)
+            .exponent(0.5)
+            .steps(64)
+        )
+        # Empty cells stay empty: a bucket that nothing fell into is not a pale one.
+        .filter_values(heatmap_builders.FilterValueRange().le(1e-9))
+        .cell_gap(1)
+        .unit(panel.unit)
+        .build()
+    )
+
+
+def _timeline(panel: Timeline) -> dashboard.Panel:
+    return (
+        timeline_builders.Panel()
+        .unit(panel.unit)
+        .mappings(_mappings(panel.words))
+        .thresholds(_thresholds(panel.steps, GREEN if panel.words else GREY))
+        .color_scheme(
+            _by_threshold()
+            if panel.words or panel.steps
+            else dashboard_builders.FieldColor().mode(dashboard.FieldColorModeId.PALETTE_CLASSIC)
+        )
+        .merge_values(True)
+        .show_value(common.VisibilityMode.AUTO)
+        .row_height(0.85)
+        .fill_opacity(80)
+        .line_width(0)
+        .tooltip(common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.SINGLE))
+        .legend(
+            common_builders.VizLegendOptions()
+            .display_mode(common.LegendDisplayMode.LIST)
+            .placement(common.LegendPlacement.BOTTOM)
+            .show_legend(bool(panel.words))
+        )
+        .build()
+    )
+
+
+def _table(panel: Table) -> dashboard.Panel:
+    alone = len(panel.queries) == 1
+    sources = [_field_name(column, alone) for column in panel.columns]
+    builder = (
+        table_builders.Panel()
+        .unit(panel.unit)
+        .no_value("")
+        .cell_height(common.TableCellHeight.SM)
+        .sort_by([common_builders.TableSortByFieldState().display_name(panel.sort).desc(True)])
+        .with_transformation(dashboard.DataTransformerConfig(id_val="merge", options={}))
+        .with_transformation(
+            dashboard.DataTransformerConfig(
+                id_val="filterFieldsByName", options={"include": {"names": sources}}
+            )
+        )
+        .with_transformation(
+            dashboard.DataTransformerConfig(
+                id_val="organize",
+                options={
+                    "indexByName": {name: index for index, name in enumerate(sources)},
+                    "renameByName": {
+                        name: column.title
+                        for name, column in zip(sources, panel.columns, strict=True)
+                    },
+                },
+            )
+        )
+    )
+    for column in panel.columns:
+        properties = _column(column)
+        if properties:
+            builder = builder.override_by_name(column.title, properties)
+    return builder.build()
+
+
+def _field_name(column: Column, alone: bool) -> str:
+    # Grafana calls the only query's values "Value", those of several "Value #A", "Value #B", …
+    if column.source not in LETTERS:
+        return column.source
+    return "Value" if alone else f"Value #{column.source}"
+
+
+def _column(column: Column) -> list[dashboard.DynamicConfigValue]:
+    properties = []
+    if column.unit:
+        properties.append(_value("unit", column.unit))
+    if column.width:
+        properties.append(_value("custom.width", column.width))
+    if column.words:
+        properties.append(_value("mappings", _mappings(column.words)))
+    if column.steps:
+        properties.append(_value("thresholds", _thresholds(column.steps, GREEN).build()))
+        properties.append(_value("color", {"mode": "thresholds"}))
+    if column.words or column.steps:
+        properties.append(_value("custom.cellOptions", {"type": "color-text"}))
+    if column.links:
+        properties.append(
+            _value("links", [{"title": link.title, "url": link.url} for link in column.links])
+        )
+    return properties
+
+
+def _value(key: str, value: object) -> dashboard.DynamicConfigValue:
+    return dashboard.DynamicConfigValue(id_val=key, value=value)
+
+
+def _link(link: Link) -> dashboard_builders.DashboardLink:
+    return (
+        dashboard_builders.DashboardLink(link.title)
+        .type(dashboard.DashboardLinkType.LINK)
+        .url(link.url)
+        .include_vars(True)
+        .keep_time(True)
+    )
+
+
+def _by_threshold() -> dashboard_builders.FieldColor:
+    return dashboard_builders.FieldColor().mode(dashboard.FieldColorModeId.THRESHOLDS)
+
+
+def _thresholds(steps: Sequence[Step], calm: str) -> dashboard_builders.ThresholdsConfig:
+    return (
+        dashboard_builders.ThresholdsConfig()
+        .mode(dashboard.ThresholdsMode.ABSOLUTE)
+        .steps(
+            [
+                dashboard.Threshold(value=None, color=calm),
+                *(dashboard.Threshold(value=step.value, color=step.colour) for step in steps),
+            ]
+        )
+    )
+
+
+def _mappings(words: Sequence[Word], unknown: str = "unknown") -> list[dashboard.ValueMapping]:
+    mappings: list[dashboard.ValueMapping] = []
+    if words:
+        mappings.append(
+            dashboard.ValueMap(
+                options={
+                    str(word.value): dashboard.ValueMappingResult(
+                        text=word.text, color=word.colour, index=index
+                    )
+                    for index, word in enumerate(words)
+                }
+            )
+        )
+    mappings.append(
+        dashboard.SpecialValueMap(
+            options=dashboard.DashboardSpecialValueMapOptions(
+                match=dashboard.SpecialValueMatch.NULL_AND_NAN,
+                result=dashboard.ValueMappingResult(text=unknown, color=GREY, index=len(words)),
+            )
+        )
+    )
+    return mappings

@@ -1,0 +1,33 @@
+"""Numbers of alert rules that boards draw as limits. A test looks each up in its rule. Pure."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Limit(NamedTuple):
+    """The number that an alert compares with."""
+
+    alert: str
+    value: float
+
+
+DISPATCH_SLOW: Final = Limit("TidemarkDispatchSlow", 2)
+REPLICA_LAG: Final = Limit("TidemarkReplicaLag", 10)
+CLOCK_SKEW: Final = Limit("TidemarkClockSkew", 1)
+PUT_SLOW: Final = Limit("TidemarkPutSlow", 0.2)
+REJECTING: Final = Limit("TidemarkRejecting", 1)
+STORE_NEARLY_FULL: Final = Limit("TidemarkStoreNearlyFull", 0.1)
+TIMER_OVERDUE: Final = Limit("TidemarkTimerOverdue", 5)
+FALLING_BEHIND: Final = Limit("TidemarkGroupFallingBehind", 0.98)
+
+LIMITS: Final = (
+    DISPATCH_SLOW,
+    REPLICA_LAG,
+    CLOCK_SKEW,
+    PUT_SLOW,
+    REJECTING,
+    STORE_NEARLY_FULL,
+    TIMER_OVERDUE,
+    FALLING_BEHIND,
+)

@@ -1,0 +1,69 @@
+"""Every expression of every board with its variables filled in, for whoever asks a real Prometheus.
+
+Pure. A test that scrapes a loaded cluster expects data for each one whose ``needs`` is empty.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from deploy.grafana.boards import BOARDS
+from deploy.grafana.drawing import LETTERS
+from deploy.grafana.frame import ANNOTATIONS, VARIABLES
+from deploy.grafana.panels import Stat, Table
+
+BUILT_IN: Final[Mapping[str, str]] = {
+    "__rate_interval": "1m",
+    "__interval": "15s",
+    "__range": "5m",
+}
+"""What Grafana itself fills in, as of a graph of an hour with a scrape period of 15 s."""
+_VARIABLE: Final = re.compile(r"\$(\w+)|\$\{(\w+)[^}]*\}")
+
+
+class Expression(NamedTuple):
+    """One query as Prometheus gets it."""
+
+    board: str
+    panel: str
+    letter: str
+    """``A`` for a panel's first query."""
+    expr: str
+    instant: bool
+    """Asked for now only; otherwise over the time shown."""
+    needs: str
+    """What must have happened before there is data; empty if a loaded cluster is enough."""
+
+
+def expressions(values: Mapping[str, str] | None = None) -> tuple[Expression, ...]:
+    """All of them, boards' annotations included.
+
+    values: of the variables, by name; what is missing stands for All. Times of Grafana's own can
+    be given as well, as ``__rate_interval``. Raises KeyError for a variable that no board defines.
+    """
+    filled = {name: ".*" for name, *_ in VARIABLES} | dict(BUILT_IN) | dict(values or {})
+    found = [
+        Expression(
+            board.uid,
+            panel.title,
+            letter,
+            fill(query.expr, filled),
+            isinstance(panel, Table) or (isinstance(panel, Stat) and not panel.spark),
+            query.needs,
+        )
+        for board in BOARDS
+        for panel in board.panels()
+        for letter, query in zip(LETTERS, panel.queries, strict=False)
+    ]
+    found += [
+        Expression("annotations", name, "A", fill(expr, filled), False, "a start or a new master")
+        for name, _, expr, _ in ANNOTATIONS
+    ]
+    return tuple(found)
+
+
+def fill(expr: str, values: Mapping[str, str]) -> str:
+    """The expression with ``$name`` and ``${name}`` replaced. Raises KeyError for another."""
+    return _VARIABLE.sub(lambda match: values[match[1] or match[2]], expr)

@@ -1,0 +1,47 @@
+"""The delay of the group that is furthest behind, split exactly into four stages. Pure.
+
+The broker reads five store times in one pass: of its newest record, of the first record not yet
+confirmed, not yet dispatched, not yet delivered, not yet committed. Neighbours' differences are
+the stages; none is negative, and together they are the distance of the oldest uncommitted message
+from the newest record. Of several groups and topics the oldest undelivered and the oldest
+uncommitted message are taken, so the sum stays exact: it is that of the one furthest behind.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deploy.grafana.panels import BLUE, ORANGE, PURPLE, YELLOW
+from deploy.grafana.queries import NODE, PAIR, Query, serving
+
+REPLICATION: Final = "replication"
+DISPATCH: Final = "dispatch"
+DELIVERY: Final = "delivery"
+PROCESSING: Final = "processing"
+COLOURS: Final = (
+    (REPLICATION, PURPLE),
+    (DISPATCH, BLUE),
+    (DELIVERY, YELLOW),
+    (PROCESSING, ORANGE),
+)
+
+_BY: Final = "cluster, broker, replica"
+_NEWEST: Final = f"tidemark_log_newest_message_timestamp_seconds{{{NODE}}}"
+_CONFIRM: Final = f"tidemark_log_confirm_message_timestamp_seconds{{{NODE}}}"
+_DISPATCHED: Final = f"tidemark_log_dispatched_message_timestamp_seconds{{{NODE}}}"
+_UNDELIVERED: Final = (
+    f"min by ({_BY}) (tidemark_group_oldest_undelivered_timestamp_seconds{{{PAIR}}})"
+)
+_UNCOMMITTED: Final = (
+    f"min by ({_BY}) (tidemark_group_oldest_uncommitted_timestamp_seconds{{{PAIR}}})"
+)
+
+
+def stages() -> tuple[Query, ...]:
+    """One series per stage, in the order of a message's way; the largest of the broker sets."""
+    return (
+        Query(f"max({serving(f'{_NEWEST} - {_CONFIRM}')})", REPLICATION),
+        Query(f"max({serving(f'{_CONFIRM} - {_DISPATCHED}')})", DISPATCH),
+        Query(f"max({_DISPATCHED} - on ({_BY}) {_UNDELIVERED})", DELIVERY),
+        Query(f"max({_UNDELIVERED} - on ({_BY}) {_UNCOMMITTED})", PROCESSING),
+    )

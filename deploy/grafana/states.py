@@ -1,0 +1,60 @@
+"""States as numbers, for timelines: one number per pair or node, and its word and colour. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deploy.grafana.panels import BLUE, GREEN, GREY, ORANGE, RED, YELLOW, Word
+from deploy.grafana.queries import GROUP, NODE, PAIR
+
+PAIR_WORDS: Final = (
+    Word(0, "in time", GREEN),
+    Word(1, "late", ORANGE),
+    Word(2, "stuck", YELLOW),
+    Word(3, "late and stuck", RED),
+    Word(4, "nobody reads", BLUE),
+    Word(5, "late, nobody reads", RED),
+)
+ROLES: Final = ("master", "slave", "candidate", "fenced", "halted")
+"""In the order of their numbers, from 1."""
+ROLE_WORDS: Final = (
+    Word(1, "master", GREEN),
+    Word(2, "slave", BLUE),
+    Word(3, "candidate", YELLOW),
+    Word(4, "fenced", ORANGE),
+    Word(5, "halted", RED),
+)
+SEVERITY_WORDS: Final = (
+    Word("page", "page", RED),
+    Word("ticket", "ticket", ORANGE),
+    Word("info", "info", GREY),
+)
+YES_NO: Final = (Word(0, "no", RED), Word(1, "yes", GREEN))
+
+_BY: Final = "cluster, group, topic"
+
+
+def pair_state() -> str:
+    """Per cluster, group and topic: a number of ``PAIR_WORDS``.
+
+    Late counts 1, stuck 2, nobody there 4: a queue is only stuck while members are there.
+    """
+    age = f'max by ({_BY}) (tidemark_group_lag_seconds{{{PAIR}, kind="main"}})'
+    objective = f"max by (cluster, group) (tidemark_group_lag_objective_seconds{{{GROUP}}})"
+    stuck = f"sum by ({_BY}) (tidemark_group_stuck_queues{{{PAIR}}})"
+    members = f"sum by (cluster, group) (tidemark_group_members{{{GROUP}}})"
+    return (
+        f"(({age} > bool on (cluster, group) group_left () {objective})"
+        f" + on ({_BY}) 2 * ({stuck} > bool 0)"
+        f" + on (cluster, group) group_left () 4 * ({members} == bool 0))"
+    )
+
+
+def role_state() -> str:
+    """Per broker set and node: a number of ``ROLE_WORDS``; absent while nobody says."""
+    return "max by (broker, replica) ({})".format(
+        " or ".join(
+            f'{number} * (tidemark_ha_role{{{NODE}, role="{role}"}} == 1)'
+            for number, role in enumerate(ROLES, 1)
+        )
+    )
