@@ -18,7 +18,7 @@ import asyncio
 import heapq
 import itertools
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -228,6 +228,13 @@ class Topics:
         names = {*self._state.topics, *self._queues_in_store, *filter(self._is_used, self._always)}
         found = (self.find(name) for name in sorted(names) if system or not is_reserved(name))
         return [topic for topic in found if topic is not None]
+
+    def names(self) -> Iterator[str]:
+        """The topics of ``list``, system ones too, in no order and some twice, deleted ones among
+        them; to be used up before an await."""
+        return itertools.chain(
+            self._state.topics, self._queues_in_store, filter(self._is_used, self._always)
+        )
 
     def _is_used(self, name: str) -> bool:
         """Whether a system topic, which exists without having been made, ever had a message."""

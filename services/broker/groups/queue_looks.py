@@ -38,6 +38,19 @@ class Bounds(NamedTuple):
     """The number that the next message gets, dispatched or not."""
 
 
+NO_MESSAGE: Final = 1 << 62
+"""Where the first message of a queue lies that has none: behind every log."""
+
+
+class Extent(NamedTuple):
+    """How far a queue goes, and until when that can only grow."""
+
+    bounds: Bounds
+    first_at: int
+    """Physical offset of the message at the min offset; NO_MESSAGE if there is none, −1 if it
+    cannot be told. While the log begins at or before it, the min offset stays."""
+
+
 class Budget:
     """How many units may still be added up for one answer."""
 
@@ -92,6 +105,15 @@ class QueueLooks:
             end = max(reader.max_offset(self._dispatched()), first)
         return Bounds(first, end, max(self._next_of((topic, queue)), end))
 
+    def extent(self, topic: str, queue: int) -> Extent:
+        """``bounds``, and where the first message lies."""
+        bounds = self.bounds(topic, queue)
+        if bounds.min_offset >= bounds.max_offset:
+            return Extent(bounds, NO_MESSAGE)
+        with self._queues.glance(topic, queue) as reader:
+            unit = reader.unit(QueueOffset(bounds.min_offset))
+        return Extent(bounds, -1 if unit is None or unit.size <= 0 else unit.physical_offset)
+
     def lag(
         self, topic: str, queue: int, committed: int | None, bounds: Bounds, now_ms: int
     ) -> Lag:
@@ -103,7 +125,7 @@ class QueueLooks:
         if found.reason is not None or found.first is None or found.messages is None:
             unknown = found.reason or Reason.NEVER_COMMITTED
             return nothing_known(unknown, lost=found.lost, ahead=found.ahead)
-        head_ms = self._store_time(topic, queue, found.first) if found.messages else None
+        head_ms = self.store_time(topic, queue, found.first) if found.messages else None
         seconds, reason = age(found.messages, head_ms, now_ms)
         reasons = {} if reason is None else {"seconds": reason}
         return Lag(found.messages, None, seconds, found.lost, reasons=reasons)
@@ -131,7 +153,7 @@ class QueueLooks:
                 at += len(units) // UNIT_SIZE
         return found, None
 
-    def _store_time(self, topic: str, queue: int, queue_offset: int) -> int | None:
+    def store_time(self, topic: str, queue: int, queue_offset: int) -> int | None:
         """Store time [wall clock ms] of a message; None if it cannot be read any more."""
         with self._queues.glance(topic, queue) as reader:
             unit = reader.unit(QueueOffset(queue_offset))

@@ -1,0 +1,275 @@
+"""How far every queue goes, and every topic: kept up from what is appended, not looked up in files.
+
+A queue's files have to be opened to see how far it goes, which for ten thousand queues takes a
+second. But this process numbers all messages: once the end of the last of them is dispatched, a
+queue's max offset is its next queue offset, and its min offset only moves when the log file goes
+that holds its first message. So a queue is looked up in its files when it is first met, when its
+first message expires, and while a message of it is on its way to dispatch; the others cost nothing.
+What is told is exact at the instant at which it is asked.
+
+For the node that appends: on another nobody numbers. Before: ``queue_offsets`` heard of appends.
+After: ``groups.look`` asks for bounds, the gauges for topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, Protocol
+
+from services.broker.groups.queue_looks import NO_MESSAGE, Bounds, Extent
+from services.broker.queue_offsets import Queue
+from services.broker.retention.visibility import retention_of
+from services.broker.turns import Turns
+from shared.state.records import STATE_TOPIC, TopicConfig
+from tidemark.offsets import PhysicalOffset, QueueOffset
+
+QUEUES_MAX: Final = 100_000
+"""Queues that are remembered, about 400 bytes each; those of further topics are looked up in their
+files, and the topics have no sums."""
+NOTHING: Final = Extent(Bounds(0, 0, 0), NO_MESSAGE)
+
+
+class Topics(Protocol):
+    """Which topics there are (``topics.Topics``)."""
+
+    def names(self) -> Iterable[str]:
+        """Every topic there may be; some twice."""
+        ...
+
+    def find(self, name: str) -> TopicConfig | None:
+        """The topic as it is served."""
+        ...
+
+    def queue_numbers(self, topic: TopicConfig) -> Collection[int]:
+        """The queues that can be read."""
+        ...
+
+
+class Offsets(Protocol):
+    """What messages were numbered (``queue_offsets.QueueOffsets``)."""
+
+    @property
+    def ends(self) -> dict[Queue, PhysicalOffset]:
+        """Queues that got messages, with the end of the log behind the last."""
+        ...
+
+    def next_of(self, queue: Queue) -> QueueOffset:
+        """The number that the queue's next message gets."""
+        ...
+
+
+class Looks(Protocol):
+    """Looks at a queue's files (``groups.queue_looks.QueueLooks``)."""
+
+    def extent(self, topic: str, queue: int) -> Extent:
+        """How far the queue goes, and where its first message lies."""
+        ...
+
+
+class TopicSums:
+    """One topic, its queues added up. For the event loop."""
+
+    __slots__ = ("config", "has_retention", "known", "max_offsets", "min_offsets", "numbers")
+
+    def __init__(self, config: TopicConfig, numbers: Collection[int]) -> None:
+        self.config = config
+        self.numbers: Collection[int] = numbers
+        """The queues that can be read, ascending."""
+        self.has_retention = retention_of(config) is not None
+        """What is shown of it moves with time."""
+        self.known = 0
+        """Queues that are in the sums."""
+        self.max_offsets = 0
+        self.min_offsets = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all queues are in the sums."""
+        return self.known == len(self.numbers)
+
+
+class QueueExtents:
+    """All queues of a node that appends. For the event loop."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        offsets: Offsets,
+        looks: Looks,
+        *,
+        log_start: Callable[[], PhysicalOffset],
+        dispatched: Callable[[], PhysicalOffset],
+        queues_max: int = QUEUES_MAX,
+    ) -> None:
+        """log_start: first byte of the log. dispatched: end of what may be seen."""
+        self._topics = topics
+        self._offsets = offsets
+        self._looks = looks
+        self._log_start = log_start
+        self._dispatched = dispatched
+        self._queues_max = queues_max
+        self._known: dict[Queue, Extent] = {}
+        self._sums: dict[str, TopicSums] = {}
+        self._start = PhysicalOffset(-1)
+        self._looked_from = PhysicalOffset(-1)
+        """Start of the log when all queues were last compared with it."""
+        self._end = PhysicalOffset(-1)
+
+    # -- asking: in a slice that began with ``begin`` --------------------------------------------
+
+    def begin(self) -> None:
+        """A slice begins: see how far the log goes now."""
+        end = self._dispatched()
+        if end < self._end:
+            # Reput begins anew, or the log was cut: what was seen proves nothing now.
+            self._known.clear()
+            self._sums.clear()
+        self._end = end
+        self._start = self._log_start()
+
+    def numbers(self, topic: str) -> Collection[int] | None:
+        """The queues of the topic that can be read, ascending; None if it is not there."""
+        sums = self._entered(topic)
+        return None if sums is None else sums.numbers
+
+    def bounds(self, topic: str, queue: int) -> Bounds | None:
+        """A queue's bounds as of now; None if the topic is not there."""
+        key = (topic, queue)
+        known = self._known.get(key)
+        if known is not None and known.first_at >= self._start:
+            sums = self._sums[topic]
+            if not sums.has_retention:
+                bounds = known.bounds
+                next_offset = self._offsets.next_of(key)
+                end = self._offsets.ends.get(key)
+                if end is None or end <= self._end:
+                    if next_offset == bounds.max_offset:
+                        return bounds
+                    if end is not None and bounds.min_offset < bounds.max_offset:
+                        grown = Bounds(bounds.min_offset, next_offset, next_offset)
+                        self._put(key, sums, Extent(grown, known.first_at))
+                        return grown
+        return self._look(key)
+
+    def sums(self) -> list[tuple[str, TopicSums]]:
+        """All topics but the broker's own state, by the time they were met."""
+        return list(self._sums.items())
+
+    def last_seen(self, topic: str, queue: int) -> Bounds | None:
+        """A queue's bounds as they were last told; None if they never were."""
+        known = self._known.get((topic, queue))
+        return None if known is None else known.bounds
+
+    # -- keeping up ------------------------------------------------------------------------------
+
+    async def follow(self, turns: Turns) -> set[str]:
+        """Take in what has moved since the last time; the topics that have.
+
+        turns: slices, each of which calls ``begin``.
+        """
+        moved: set[str] = set()
+        await self._follow_topics(turns, moved)
+        await self._follow_start(turns, moved)
+        ends = self._offsets.ends
+        for key in list(ends):
+            if turns.over:
+                await turns.pass_on()
+            topic, queue = key
+            if topic == STATE_TOPIC or self._entered(topic) is None:
+                del ends[key]
+                continue
+            moved.add(topic)
+            bounds = self.bounds(topic, queue)
+            if bounds is None or (
+                ends[key] <= self._end and bounds.max_offset == bounds.next_offset
+            ):
+                del ends[key]
+        return moved
+
+    async def _follow_topics(self, turns: Turns, moved: set[str]) -> None:
+        """Topics that have come, gone or changed, and those that time moves."""
+        names = dict.fromkeys(self._topics.names())
+        for name in [name for name in self._sums if name not in names]:
+            if turns.over:
+                await turns.pass_on()
+            self._entered(name)
+            moved.add(name)
+        for name in names:
+            if turns.over:
+                await turns.pass_on()
+            if name == STATE_TOPIC:
+                continue
+            before = self._sums.get(name)
+            sums = self._entered(name)
+            if sums is None or (sums is before and self._is_settled(sums)):
+                continue
+            moved.add(name)
+            for queue in sums.numbers:
+                if turns.over:
+                    await turns.pass_on()
+                if self._entered(name) is not sums:
+                    break  # it was changed meanwhile: the next look takes it in
+                self.bounds(name, queue)
+
+    async def _follow_start(self, turns: Turns, moved: set[str]) -> None:
+        """Queues whose first message went with the log's oldest file."""
+        start = self._start
+        if start == self._looked_from:
+            return
+        for key, known in list(self._known.items()):
+            if turns.over:
+                await turns.pass_on()
+            if known.first_at < start and self._entered(key[0]) is not None:
+                moved.add(key[0])
+                self.bounds(*key)
+        self._looked_from = start
+
+    def _is_settled(self, sums: TopicSums) -> bool:
+        """Whether nothing but appends, and the end of a log file, moves the topic."""
+        is_known = sums.is_whole or len(self._known) >= self._queues_max
+        return is_known and not sums.has_retention
+
+    def _entered(self, topic: str) -> TopicSums | None:
+        """The topic as it is now; what was known of it as it was is forgotten."""
+        config, sums = self._topics.find(topic), self._sums.get(topic)
+        if sums is not None:
+            if config is sums.config or config == sums.config:
+                return sums
+            for queue in sums.numbers:
+                self._known.pop((topic, queue), None)
+            del self._sums[topic]
+        if config is None:
+            return None
+        numbers: Collection[int] = self._topics.queue_numbers(config)
+        if numbers and max(numbers) == len(numbers) - 1:
+            numbers = range(len(numbers))  # in no time and no memory
+        sums = self._sums[topic] = TopicSums(config, numbers)
+        return sums
+
+    def _look(self, key: Queue) -> Bounds | None:
+        """Look at a queue's files; one that never had a message has none."""
+        topic, queue = key
+        sums = self._entered(topic)
+        if sums is None:
+            return None
+        if self._offsets.next_of(key) == 0 and not sums.has_retention:
+            found = NOTHING
+        else:
+            found = self._looks.extent(topic, queue)
+        self._put(key, sums, found)
+        return found.bounds
+
+    def _put(self, key: Queue, sums: TopicSums, found: Extent) -> None:
+        if key[1] not in sums.numbers:
+            return  # a group has committed in a queue that the topic does not have
+        before = self._known.get(key)
+        if before is None:
+            if len(self._known) >= self._queues_max:
+                return
+            sums.known += 1
+        else:
+            sums.max_offsets -= before.bounds.max_offset
+            sums.min_offsets -= before.bounds.min_offset
+        self._known[key] = found
+        sums.max_offsets += found.bounds.max_offset
+        sums.min_offsets += found.bounds.min_offset

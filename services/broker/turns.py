@@ -1,0 +1,52 @@
+"""Work that may take long, done on the loop in slices: others have their turn in between.
+
+    turns = Turns(clock)
+    for each in very_many:
+        if turns.over:
+            await turns.pass_on()
+        ...
+
+Between two looks at ``over`` there must be less work than a slice. Before: a scrape asks for a look
+at everything. After: whoever sends or pulls waits for one slice at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from tidemark.clock import Clock
+
+SLICE_S: Final = 0.001
+"""A slice is over after so long; with what is done between two looks at it, 2 ms at most."""
+STEPS_MAX: Final = 1024
+"""And after so many steps, should the clock stand still."""
+
+
+class Turns:
+    """The slices of one piece of work."""
+
+    def __init__(self, clock: Clock, on_begin: Callable[[], None] = lambda: None) -> None:
+        """on_begin: called when a slice begins: what was known may have changed."""
+        self._monotonic = clock.monotonic
+        self._on_begin = on_begin
+        self._steps = 0
+        self._until = 0.0
+        self._begin()
+
+    @property
+    def over(self) -> bool:
+        """Whether the slice is used up; to be asked once per step."""
+        self._steps += 1
+        return self._steps >= STEPS_MAX or self._monotonic() >= self._until
+
+    async def pass_on(self) -> None:
+        """Let others have their turn."""
+        await asyncio.sleep(0)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._steps = 0
+        self._until = self._monotonic() + SLICE_S
+        self._on_begin()
