@@ -7,11 +7,13 @@ could lose messages says how many before it asks.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from tidemark.cli.cluster_calls import ClusterCalls, node_of
+from tidemark.cli.hand_over import hand_over
 from tidemark.cli.output import (
     addresses,
     as_json,
@@ -34,7 +36,7 @@ HISTORY_COLUMNS: Final = ["epoch", "start", "node", "at"]
 
 @click.group()
 def cluster() -> None:
-    """The group of nodes: status, switchover, failover, history, pause, resume and repairs."""
+    """The group of nodes: status, history, switchover, hand-over, failover, pause and repairs."""
 
 
 @cluster.command()
@@ -222,6 +224,24 @@ def resync(node: str, group: str | None, url: str) -> None:
     say(f"{node} is emptied: {what}, queues and index are copied anew from the master")
     typed = group or click.prompt("Type the group's name to go on", err=True)
     print_facts(run(calls.at(node, "resync", {"group": typed})))
+
+
+@cluster.command("hand-over")
+@click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Where the services of this node have their sockets.",
+)
+@click.option(
+    "--timeout-s", type=click.FloatRange(0.1, 3600.0), default=15.0, show_default=True,
+    help="Longest wait for another node to be master.",
+)  # fmt: skip
+@output_option
+@expected_errors
+def hand_over_command(run_dir: Path, timeout_s: float) -> None:
+    """Before this node is stopped: let another one become master, if this one is."""
+    print_facts(run(hand_over(run_dir, timeout_s)))
 
 
 @cluster.command()
