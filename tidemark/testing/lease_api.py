@@ -17,8 +17,9 @@ import dataclasses
 import json
 import random
 import signal
+import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from aiohttp import web
@@ -115,6 +116,11 @@ def draw(faults: Faults, method: str, chance: random.Random) -> Fate:
     )
 
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Judge = Callable[[str, str, str], Answer | None]
+"""Token, method and path of a request to its refusal; None: it may."""
+
+
 class LeaseApi:
     """The server: ``await start()``, ``url``, ``faults``, ``objects``, ``await close()``."""
 
@@ -124,6 +130,8 @@ class LeaseApi:
         self.faults = Faults()
         self.tokens: set[str] | None = None
         """Bearer tokens that are let in; None: everybody."""
+        self.judge: Judge | None = None
+        """Says who may do what, of every request; None: everybody everything."""
         self.answers: Final[Counter[str]] = Counter()
         """By method and status, ``PUT 409``; ``PUT none`` where there was no answer."""
         self.url = ""
@@ -131,9 +139,11 @@ class LeaseApi:
         self._late: set[asyncio.Task[None]] = set()
         self._runner: web.AppRunner | None = None
 
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen. port 0: any, see ``url``."""
-        app = web.Application(client_max_size=BODY_SIZE_MAX)
+    async def start(
+        self, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Listen. port 0: any, see ``url``. tls: None: without."""
+        app = web.Application(client_max_size=BODY_SIZE_MAX, middlewares=[self._let_in])
         leases = f"{COORDINATION}/namespaces/{{namespace}}/{LEASES}"
         app.router.add_post(leases, self._handle)
         for method in ("GET", "PUT", "DELETE"):
@@ -145,10 +155,10 @@ class LeaseApi:
         app.router.add_put("/faults", self._take_faults)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
+        site = web.TCPSite(self._runner, host, port, ssl_context=tls)
         await site.start()
         bound = self._runner.addresses[0]
-        self.url = f"http://{host}:{bound[1]}"
+        self.url = f"http{'' if tls is None else 's'}://{host}:{bound[1]}"
 
     async def close(self) -> None:
         """End at once; what was to be applied later is not."""
@@ -156,6 +166,15 @@ class LeaseApi:
             task.cancel()
         if self._runner is not None:
             await self._runner.cleanup()
+
+    @web.middleware
+    async def _let_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse what the judge refuses, paths that are not there included."""
+        if self.judge is not None:
+            refusal = self.judge(_token(request), request.method, request.path)
+            if refusal is not None:
+                return self._answer(request, refusal)
+        return await handler(request)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         apply = self._request(request.method, request.path, await request.read(), request)
@@ -185,8 +204,7 @@ class LeaseApi:
         """The request as something that can be applied now, later, or twice."""
         namespace = request.match_info["namespace"]
         name = request.match_info.get("name", "")
-        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if self.tokens is not None and token not in self.tokens:
+        if self.tokens is not None and _token(request) not in self.tokens:
             return lambda: failure(401, "Unauthorized", "Unauthorized", "", "")
         try:
             content = json.loads(body) if body else {}
@@ -242,6 +260,10 @@ class LeaseApi:
         except ValueError as error:
             return web.json_response({"message": str(error)}, status=400)
         return await self._say_faults(request)
+
+
+def _token(request: web.Request) -> str:
+    return request.headers.get("Authorization", "").removeprefix("Bearer ")
 
 
 async def _serve(host: str, port: int, seed: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 COORDINATION: Final = "/apis/coordination.k8s.io/v1"
@@ -32,6 +32,8 @@ class LeaseObjects:
         """new_uid: of each new object."""
         self._leases: dict[tuple[str, str], dict[str, Any]] = {}
         self._labels: dict[tuple[str, str], dict[str, str]] = {}
+        self.pods_are_made = False
+        """True: only pods that ``make_pod`` made are there; False: every pod is."""
         self._version = 1000
         self._new_uid = new_uid
 
@@ -84,8 +86,24 @@ class LeaseObjects:
         self._next_version()
         return Answer(200, {"kind": "Status", "apiVersion": "v1", "status": "Success"})
 
+    def make_pod(self, namespace: str, name: str, labels: Mapping[str, str]) -> None:
+        """A pod is there, with these labels and no others."""
+        self._labels[namespace, name] = dict(labels)
+        self._next_version()
+
+    def remove_pod(self, namespace: str, name: str) -> None:
+        """A pod is gone, and its labels with it."""
+        self._labels.pop((namespace, name), None)
+        self._next_version()
+
+    def labels(self, namespace: str, name: str) -> dict[str, str]:
+        """A pod's labels; none of one that is not there."""
+        return dict(self._labels.get((namespace, name), {}))
+
     def patch_pod(self, namespace: str, name: str, body: dict[str, Any]) -> Answer:
-        """Merge labels into a pod's; every pod is there."""
+        """Merge labels into a pod's."""
+        if self.pods_are_made and (namespace, name) not in self._labels:
+            return _missing(PODS, name)
         labels = self._labels.setdefault((namespace, name), {})
         labels.update(body.get("metadata", {}).get("labels", {}))
         self._next_version()
@@ -93,6 +111,8 @@ class LeaseObjects:
 
     def get_pod(self, namespace: str, name: str) -> Answer:
         """Read a pod."""
+        if self.pods_are_made and (namespace, name) not in self._labels:
+            return _missing(PODS, name)
         labels = dict(self._labels.get((namespace, name), {}))
         metadata = {"namespace": namespace, "name": name, "labels": labels}
         return Answer(200, {"kind": "Pod", "apiVersion": "v1", "metadata": metadata})
@@ -130,4 +150,5 @@ def failure(status: int, reason: str, message: str, kind: str, name: str) -> Ans
 
 
 def _missing(kind: str, name: str) -> Answer:
-    return failure(404, "NotFound", f'{kind}.coordination.k8s.io "{name}" not found', kind, name)
+    group = "" if kind == PODS else ".coordination.k8s.io"
+    return failure(404, "NotFound", f'{kind}{group} "{name}" not found', kind, name)

@@ -24,6 +24,7 @@ MS_REC: Final = 0x4000
 LOOPBACK: Final = "127.0.0.1"
 CLIENTS: Final = "clients"
 """As the receiver of a cut: producers and consumers hear nothing of that host any more."""
+HOSTS_MAX: Final = 250
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -89,6 +90,7 @@ class Namespaces:
         if _LIBC.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) != 0:
             raise NoNamespaces(f"mounts stay shared: {os.strerror(ctypes.get_errno())}")
         self._descriptors: dict[str, int] = {}
+        self._free = list(range(HOSTS_MAX - 1, -1, -1))
         self._hosts: dict[str, Host] = {}
         self._cuts: set[tuple[str, str]] = set()
         _ip("link", "set", "lo", "up")
@@ -101,7 +103,9 @@ class Namespaces:
         """A host with a namespace, a cable and an address of its own; the same for one name."""
         if name in self._hosts:
             return self._hosts[name]
-        number = len(self._descriptors)
+        if not self._free:
+            raise NoNamespaces(f"there are {HOSTS_MAX} hosts already")
+        number = self._free.pop()
         descriptor = _new_namespace()
         self._descriptors[name] = descriptor
         far = f"10.213.{number}.2"
@@ -118,6 +122,30 @@ class Namespaces:
         _ip("route", "add", "default", "via", near, enter=enter)
         self._hosts[name] = Host(name, far, enter)
         return self._hosts[name]
+
+    def add_here(self, name: str, address: str) -> Host:
+        """A host that is this process itself, under an address of its own."""
+        _ip("addr", "add", f"{address}/32", "dev", "lo")
+        self._hosts[name] = Host(name, address, None)
+        return self._hosts[name]
+
+    def descriptor(self, name: str) -> int:
+        """Of a host's namespace; closed by ``remove``."""
+        return self._descriptors[name]
+
+    def remove(self, name: str) -> None:
+        """Forget a host whose processes have ended; its address goes to nobody for as long as
+        there are others.
+        """
+        for cut in [cut for cut in self._cuts if name in cut]:
+            self._rule("del", *cut)
+            self._cuts.discard(cut)
+        host = self._hosts.pop(name)
+        number = int(host.address.split(".")[2])
+        # By hand: the kernel takes it away with the namespace, and that a moment later.
+        _ip("link", "del", f"drill{number}")
+        os.close(self._descriptors.pop(name))
+        self._free.insert(0, number)
 
     def cut(self, sender: str, receiver: str) -> None:
         """Drop what sender sends to receiver from now on."""

@@ -1,0 +1,111 @@
+"""Objects of rendered manifests by kind and name. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
+from typing import Any, Final
+
+Manifest = Mapping[str, Any]
+"""An object as YAML or JSON gives it."""
+
+DEFAULT_NAMESPACE: Final = "default"
+_SUFFIXES: Final[Mapping[str, Fraction]] = {
+    "": Fraction(1),
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    **{letter: Fraction(1000**power) for power, letter in enumerate("kMGTPE", 1)},
+    **{f"{letter}i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", 1)},
+}
+_QUANTITY: Final = re.compile(r"([0-9.]+)([a-zA-Z]*)")
+
+
+class BadManifest(Exception):
+    """A manifest asks for what does not exist, or for what cannot be done here."""
+
+
+class Objects:
+    """What ``kubectl apply`` would send, by kind, namespace and name."""
+
+    def __init__(self, documents: Iterable[Manifest]) -> None:
+        """Raises BadManifest for one object twice."""
+        self._found: dict[tuple[str, str, str], Manifest] = {}
+        for document in documents:
+            if not document:
+                continue
+            key = (document["kind"], namespace_of(document), document["metadata"]["name"])
+            if key in self._found:
+                raise BadManifest(f"{' '.join(key)} is there twice")
+            self._found[key] = document
+
+    def __iter__(self) -> Iterator[Manifest]:
+        return iter(self._found.values())
+
+    def of_kind(self, kind: str, namespace: str | None = None) -> list[Manifest]:
+        """All of a kind, of one namespace or of all."""
+        return [
+            found
+            for (its_kind, its_namespace, _), found in self._found.items()
+            if its_kind == kind and namespace in (None, its_namespace)
+        ]
+
+    def find(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """One object; None: it is not there."""
+        return self._found.get((kind, namespace, name))
+
+    def get(self, kind: str, namespace: str, name: str) -> Manifest:
+        """One object. Raises BadManifest."""
+        found = self.find(kind, namespace, name)
+        if found is None:
+            raise BadManifest(f"there is no {kind} {name} in namespace {namespace}")
+        return found
+
+
+def namespace_of(document: Manifest) -> str:
+    """The namespace that an object is in, or is applied to."""
+    if document["kind"] in ("Namespace", "ClusterRole", "ClusterRoleBinding"):
+        return ""
+    return str(document["metadata"].get("namespace") or DEFAULT_NAMESPACE)
+
+
+def selects(selector: Manifest | None, labels: Mapping[str, str]) -> bool:
+    """Whether a label selector matches labels; an empty one matches everything, None nothing."""
+    if selector is None:
+        return False
+    for name, value in (selector.get("matchLabels") or {}).items():
+        if labels.get(name) != value:
+            return False
+    for expression in selector.get("matchExpressions") or ():
+        name, values = expression["key"], expression.get("values") or ()
+        match expression["operator"]:
+            case "In":
+                holds = labels.get(name) in values
+            case "NotIn":
+                holds = labels.get(name) not in values
+            case "Exists":
+                holds = name in labels
+            case "DoesNotExist":
+                holds = name not in labels
+            case other:
+                raise BadManifest(f"a selector has the operator {other}")
+        if not holds:
+            return False
+    return True
+
+
+def quantity(text: object) -> Fraction:
+    """``500m`` or ``2Gi`` as a number of cores or bytes. Raises BadManifest."""
+    found = _QUANTITY.fullmatch(str(text))
+    if found is None or found[2] not in _SUFFIXES:
+        raise BadManifest(f"{text!r} is no quantity")
+    return Fraction(found[1]) * _SUFFIXES[found[2]]
+
+
+def revision_of(template: Manifest) -> str:
+    """A short name of a pod template's content, as ``controller-revision-hash`` holds."""
+    text = json.dumps(template, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
