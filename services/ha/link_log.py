@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from services.ha.handshake import Reason
-from services.ha.paced_log import PacedLog
+from shared.runtime.paced_log import PacedLog
 
 OTHER_VERSIONS: Final = Reason.PROTOCOL_VERSION.code
 """How the reason of such a link begins, and the event that says it: docs/runbook.md has it."""
@@ -28,6 +28,7 @@ class LinkLog:
                 peer,
                 "link-refused",
                 "a connection to the replication port was closed",
+                peer=peer,
                 reason=reason,
                 address=address,
             )
@@ -39,8 +40,9 @@ class LinkLog:
                 f"to {node}",
                 "connect-failed",
                 "a node of the group cannot be reached",
+                peer=node,
                 reason=reason,
-                node=node,
+                address=address,
             )
 
     def _versions_differ(self, peer: str, address: str, reason: str) -> bool:
@@ -51,6 +53,7 @@ class LinkLog:
             f"versions of {peer}",
             "protocol-version",
             "a node of the group speaks no version of the replication protocol that this one does",
+            peer=peer,
             reason=reason,
             address=address,
         )

@@ -21,12 +21,12 @@ from services.ha.frames import BadFrame, Frame, FrameType
 from services.ha.handshake import NONCE_SIZE, Accepting, Connecting, Identity, Peer
 from services.ha.link import Link
 from services.ha.link_log import LinkLog
-from services.ha.paced_log import PacedLog
 from services.ha.payloads import Ack
 from services.ha.streaming import LogViews
 from services.ha.versions import SPOKEN, Versions
 from shared.cluster.nodes import Node
 from shared.runtime.listening import listening_on
+from shared.runtime.paced_log import PacedLog
 
 BACKLOG: Final = 64
 

@@ -25,7 +25,6 @@ from services.ha.lease import stores
 from services.ha.links import Links
 from services.ha.metrics import AckDuration, HaMetrics
 from services.ha.opening import HeldStore
-from services.ha.paced_log import PacedLog
 from services.ha.parts import (
     Proof,
     proof_of,
@@ -46,6 +45,7 @@ from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import AdminServer, Health
 from shared.runtime.lifecycle import raise_descriptor_limit, run_parts, stop_on_signals
 from shared.runtime.metrics import new_registry
+from shared.runtime.paced_log import PacedLog
 from tidemark import __version__
 from tidemark.errors import NotServing, TidemarkError
 
@@ -258,9 +258,15 @@ class Ha:
         error = context.get("exception")
         message = str(context.get("message", ""))
         if error is None or isinstance(error, (OSError, TimeoutError)):  # ssl.SSLError is one
-            self._paced.say("loop", "connection-error", message, error=repr(error))
+            self._paced.say(
+                "loop", "connection-error", "a connection failed", what=message, detail=repr(error)
+            )
             return
-        log.error(message, exc_info=error, extra={"event": "callback-failed"})
+        log.error(
+            "a callback of the loop failed",
+            exc_info=error,
+            extra={"event": "callback-failed", "what": message},
+        )
         if self._carrier is not None:
             self._carrier.fail(error)
         else:

@@ -10,9 +10,9 @@ from typing import Final, cast
 from services.ha.events import Event, LinkDown, LinkUp, Received
 from services.ha.handshake import Identity
 from services.ha.links import Links
-from services.ha.paced_log import PacedLog
 from services.ha.streaming import LogViews
 from shared.cluster.nodes import Node
+from shared.runtime.paced_log import PacedLog
 from tests.support.node import free_port
 
 SECRET: Final = b"a secret of the group"
