@@ -1,0 +1,26 @@
+"""``python -m deploy.prometheus``: write every generated file anew; with ``--check`` only compare.
+
+Exit status 1 if a file differs from what the data say.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from deploy.prometheus.generated import differing, write
+
+
+def main() -> int:
+    """Write, or compare and name what differs."""
+    if "--check" in sys.argv[1:]:
+        wrong = differing()
+        for path in wrong:
+            print(f"{path} is not what `python -m deploy.prometheus` writes", file=sys.stderr)
+        return 1 if wrong else 0
+    for path in write():
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

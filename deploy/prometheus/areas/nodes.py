@@ -1,0 +1,81 @@
+"""Alerts about processes: is everything there, up, and the same. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deploy.prometheus.areas.recording import NODE, SET
+from deploy.prometheus.model import TARGET_LABELS, Alert, Group, Severity, events
+
+BY_NODE: Final = f"by ({', '.join(NODE)})"
+BY_PROCESS: Final = f"by ({', '.join(TARGET_LABELS)})"
+
+NODES: Final = Group(
+    "tidemark-nodes",
+    (
+        Alert(
+            "TidemarkTargetDown",
+            'up{job=~"tidemark-.*"} == 0',
+            Severity.PAGE,
+            (*TARGET_LABELS, "job", "instance"),
+            "{{ $labels.service }} of {{ $labels.replica }} in {{ $labels.broker }} "
+            "({{ $labels.instance }}) does not answer",
+            "The process is gone, hangs, or cannot be reached. Everything else about this node is "
+            "silent meanwhile.",
+            waits="1m",
+        ),
+        Alert(
+            "TidemarkBrokerGone",
+            'max by (cluster, broker) (max_over_time(up{job="tidemark-broker"}[6h])) == 1'
+            ' unless on (cluster, broker) up{job="tidemark-broker"}',
+            Severity.PAGE,
+            SET,
+            "no broker of {{ $labels.broker }} is left among the targets",
+            "Discovery knows no node of it any more, so nothing else can tell how it is. Ends "
+            "by itself after six hours, for a set that was taken away on purpose.",
+            waits="5m",
+        ),
+        Alert(
+            "TidemarkNotReady",
+            f"max {BY_PROCESS} (tidemark_ready) == 0"
+            f" unless on ({', '.join(NODE)}) max {BY_NODE}"
+            " (changes(tidemark_recovery_done_bytes[2m])) > 0",
+            Severity.PAGE,
+            TARGET_LABELS,
+            "{{ $labels.service }} of {{ $labels.replica }} in {{ $labels.broker }} is not ready",
+            "It runs and refuses work, and no recovery advances. Its `/ready` names every reason.",
+            waits="5m",
+        ),
+        Alert(
+            "TidemarkRestarting",
+            f"max {BY_PROCESS} (changes("
+            f"max {BY_PROCESS} (tidemark_up_since_timestamp_seconds)[30m:1m])) > 3",
+            Severity.TICKET,
+            TARGET_LABELS,
+            "{{ $labels.service }} of {{ $labels.replica }} in {{ $labels.broker }} started "
+            "{{ $value }} times within half an hour",
+            "It ends again and again: the last log line before each start says why.",
+        ),
+        Alert(
+            "TidemarkVersionsDiffer",
+            "count by (cluster) (count by (cluster, version) (tidemark_node_info)) > 1",
+            Severity.INFO,
+            ("cluster",),
+            "{{ $value }} versions run in {{ $labels.cluster }}",
+            "A roll-out has stopped half-way. Neighbouring versions work together, but only until "
+            "one of them is two apart.",
+            waits="1h",
+        ),
+        Alert(
+            "TidemarkSeriesDropped",
+            events("tidemark_telemetry_series_dropped_total", "1h", (*TARGET_LABELS, "family")),
+            Severity.INFO,
+            (*TARGET_LABELS, "family"),
+            "{{ $labels.family }} of {{ $labels.replica }} folded about {{ $value | humanize }} "
+            "series into _other",
+            "More topics or groups than the bound on series: sums stay right, single ones are "
+            "not told apart.",
+            keeps="1h",
+        ),
+    ),
+)

@@ -1,0 +1,95 @@
+"""Recorded series: what alerts and dashboards share. Pure.
+
+All keep ``broker``, the set of replicas that holds the queues: a consumer group is late on a
+set, not on a cluster, and a set's troubles silence what they cause.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deploy.prometheus.model import Group, Record
+
+SET: Final = ("cluster", "broker")
+NODE: Final = (*SET, "replica")
+PAIR: Final = (*SET, "group", "topic")
+ON_PAIR: Final = f"on ({', '.join(PAIR)})"
+ON_NODE: Final = f"on ({', '.join(NODE)})"
+ON_GROUP: Final = "on (cluster, broker, group)"
+
+RECORDING: Final = Group(
+    "tidemark-recording",
+    (
+        Record(
+            "tidemark:group_lag_messages:sum",
+            f"sum by ({', '.join(PAIR)}) (tidemark_group_lag_messages)",
+            PAIR,
+            "Unread messages of a pair, retries included",
+        ),
+        Record(
+            "tidemark:group_lag_seconds:max",
+            f'max by ({", ".join(PAIR)}) (tidemark_group_lag_seconds{{kind="main"}})',
+            PAIR,
+            "Age of the oldest unread message of a pair",
+        ),
+        Record(
+            "tidemark:group_members:sum",
+            "sum by (cluster, broker, group) (tidemark_group_members)",
+            (*SET, "group"),
+            "Members of a group",
+        ),
+        Record(
+            "tidemark:group_subscribed:max",
+            f"max by ({', '.join(PAIR)}) (tidemark_group_subscribed)",
+            PAIR,
+            "1 while a member reads the topic",
+        ),
+        Record(
+            "tidemark:group_lag_objective_seconds:max",
+            "max by (cluster, broker, group) (tidemark_group_lag_objective_seconds)",
+            (*SET, "group"),
+            "How old an unread message may be",
+        ),
+        Record(
+            "tidemark:group_consumed:rate5m",
+            f"sum by ({', '.join(PAIR)}) (rate(tidemark_group_consumed_messages_total[5m]))",
+            PAIR,
+            "Messages committed per second",
+        ),
+        Record(
+            "tidemark:topic_in:rate5m",
+            "sum by (cluster, broker, topic) (rate(tidemark_broker_messages_in_total[5m]))",
+            (*SET, "topic"),
+            "Messages accepted per second",
+        ),
+        Record(
+            "tidemark:group_progress:ratio5m",
+            "clamp_min(1 - deriv(tidemark:group_lag_seconds:max[5m]), 0)"
+            " and tidemark:group_lag_seconds:max > 0",
+            PAIR,
+            "Seconds of stored time read per second: 1 keeps pace, 0 stands still; absent without "
+            "lag",
+        ),
+        Record(
+            "tidemark:targets:count",
+            'count by (cluster) (up{job=~"tidemark-.*"})',
+            ("cluster",),
+            "Processes that are asked: where there are none, no alert is no news",
+        ),
+    ),
+)
+
+MEMORY: Final = Group(
+    "tidemark-memory",
+    (
+        Record(
+            "tidemark:group_last_read:timestamp_seconds",
+            f"max by ({', '.join(PAIR)}) (timestamp(tidemark_group_subscribed == 1))"
+            " or max_over_time(tidemark:group_last_read:timestamp_seconds[1h]) > time() - 86400",
+            PAIR,
+            "When a member was last seen to read the topic; forgotten after a day. Its own last "
+            "value is where it remembers: a group without members subscribes to nothing",
+        ),
+    ),
+    every="1m",
+)

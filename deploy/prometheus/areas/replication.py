@@ -1,0 +1,137 @@
+"""Alerts about a group of nodes: masters, copies, leases, clocks. Pure.
+
+A node alone exports nothing of ha, so none of these is ever true for it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deploy.prometheus.areas.nodes import BY_NODE
+from deploy.prometheus.areas.recording import NODE, ON_NODE, SET
+from deploy.prometheus.model import Alert, Group, Severity, events
+
+IS_MASTER: Final = f'max {BY_NODE} (tidemark_ha_role{{role="master"}}) == 1'
+
+REPLICATION: Final = Group(
+    "tidemark-replication",
+    (
+        Alert(
+            "TidemarkMasterCount",
+            'sum by (cluster, broker) (tidemark_ha_role{role="master"}) != 1',
+            Severity.PAGE,
+            SET,
+            "{{ $labels.broker }} has {{ $value }} masters",
+            "Without one nobody takes sends. Two say so at most until the older one's lease is "
+            "over; only one can acknowledge.",
+            waits="1m",
+        ),
+        Alert(
+            "TidemarkUnderReplicated",
+            "max by (cluster, broker) (tidemark_ha_in_sync_replicas and "
+            f"{ON_NODE} {IS_MASTER}) < on (cluster, broker) max by (cluster, broker)"
+            f" (tidemark_ha_configured_replicas and {ON_NODE} {IS_MASTER})",
+            Severity.TICKET,
+            SET,
+            "{{ $labels.broker }} has only {{ $value }} copies in sync",
+            "One more loss, and sends stop or messages that are not confirmed go with it.",
+            waits="5m",
+        ),
+        Alert(
+            "TidemarkReplicaLag",
+            "max by (cluster, broker, peer) (tidemark_ha_replica_lag_seconds) > 10"
+            " and on (cluster, broker, peer) max by (cluster, broker, peer)"
+            f" (tidemark_ha_replica_connected and {ON_NODE} {IS_MASTER}) == 1",
+            Severity.TICKET,
+            (*SET, "peer"),
+            "{{ $labels.peer }} of {{ $labels.broker }} is connected and "
+            "{{ $value | humanizeDuration }} behind",
+            "It copies and does not catch up: its disk or the network is too slow, or it has very "
+            "much to copy.",
+            waits="2m",
+            keeps="2m",
+        ),
+        Alert(
+            "TidemarkReplicaHalted",
+            f'max {BY_NODE} (tidemark_ha_role{{role="halted"}}) == 1',
+            Severity.PAGE,
+            NODE,
+            "{{ $labels.replica }} of {{ $labels.broker }} has halted",
+            "What it holds contradicts what the group confirmed. It serves nothing and is never "
+            "elected until somebody decides.",
+            waits="30s",
+        ),
+        Alert(
+            "TidemarkLeaseOld",
+            "min by (cluster, broker) (tidemark_ha_lease_age_seconds) > 30",
+            Severity.PAGE,
+            SET,
+            "nobody has renewed the lease of {{ $labels.broker }} for "
+            "{{ $value | humanizeDuration }}",
+            "Where the lease is kept does not answer, or no node may take it. A master without "
+            "one stops.",
+            waits="1m",
+        ),
+        Alert(
+            "TidemarkFailoversInARow",
+            "sum by (cluster, broker) (increase("
+            'tidemark_ha_failovers_total{reason="lost_peer"}[15m])) > 2',
+            Severity.TICKET,
+            SET,
+            "{{ $labels.broker }} changed its master about {{ $value | humanize }} times within 15 "
+            "minutes",
+            "Each costs seconds without sends. Nodes fail in turn, or the lease's times are too "
+            "short for this disk or network.",
+        ),
+        Alert(
+            "TidemarkInSyncFlapping",
+            'sum by (cluster, broker) (increase(tidemark_ha_in_sync_changes_total{change="leave"}'
+            "[15m])) > 3",
+            Severity.TICKET,
+            SET,
+            "copies of {{ $labels.broker }} left the in-sync set about {{ $value | humanize }} "
+            "times within 15 minutes",
+            "A slow disk or network: each time, sends wait until the member is counted out.",
+        ),
+        Alert(
+            "TidemarkFailoverPaused",
+            "max by (cluster, broker) (tidemark_ha_paused) == 1",
+            Severity.TICKET,
+            SET,
+            "nobody takes over in {{ $labels.broker }}: failover is paused",
+            "`tidemark cluster pause` was given and not taken back. The next loss of the master "
+            "stops sends until somebody comes.",
+            waits="1h",
+        ),
+        Alert(
+            "TidemarkClockSkew",
+            "max by (cluster, broker, peer) (abs(tidemark_ha_clock_skew_seconds)) > 1",
+            Severity.TICKET,
+            (*SET, "peer"),
+            "the clock of {{ $labels.peer }} in {{ $labels.broker }} is "
+            "{{ $value | humanizeDuration }} off",
+            "Nothing is lost by it; ages and look-ups by time are wrong across a failover.",
+            waits="5m",
+        ),
+        Alert(
+            "TidemarkReplicationStrangers",
+            f"sum {BY_NODE} (rate(tidemark_ha_refused_connections_total[5m])) > 0.05",
+            Severity.TICKET,
+            NODE,
+            "{{ $labels.replica }} of {{ $labels.broker }} refuses {{ $value | humanize }} "
+            "connections a second on its replication port",
+            "Somebody connects who does not know the secret: a node with another one, a scanner, "
+            "a probe.",
+            waits="15m",
+        ),
+        Alert(
+            "TidemarkResync",
+            events("tidemark_ha_resyncs_total", "10m", NODE),
+            Severity.INFO,
+            NODE,
+            "{{ $labels.replica }} of {{ $labels.broker }} emptied its log and copies it anew",
+            "Until it has caught up there is one copy fewer.",
+            keeps="10m",
+        ),
+    ),
+)

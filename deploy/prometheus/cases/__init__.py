@@ -1,0 +1,25 @@
+"""What the rules are tried on, by area: each case is a healthy cluster and what differs. Pure.
+
+``promtool`` plays the files that are made of them: at each time exactly the named alerts fire, so
+every case also proves that all others stay silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from deploy.prometheus.cases.consumers import CONSUMER_CASES
+from deploy.prometheus.cases.healthy import Case
+from deploy.prometheus.cases.nodes import NODE_CASES
+from deploy.prometheus.cases.replication import REPLICATION_CASES
+from deploy.prometheus.cases.requests import REQUEST_CASES
+from deploy.prometheus.cases.storage import STORAGE_CASES
+
+CASES: Final[Mapping[str, tuple[Case, ...]]] = {
+    "consumers": CONSUMER_CASES,
+    "nodes": NODE_CASES,
+    "requests": REQUEST_CASES,
+    "storage": STORAGE_CASES,
+    "replication": REPLICATION_CASES,
+}
