@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 NAMESPACE: Final = "tidemark_"
+"""Of all names but ``process_*``, which all programs that Prometheus knows have in common."""
 OTHER: Final = "_other"
 """The label value under which everything beyond a bound is added up."""
 

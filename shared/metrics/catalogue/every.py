@@ -31,6 +31,42 @@ PROCESS_MAPPINGS: Final = Family(
     "Memory mappings, bounded by `mapped_files_max` and `queue_files_mapped_max`",
     alert="more than half of `vm.max_map_count`",
 )
+PROCESS_RESIDENT_MEMORY_BYTES: Final = Family(
+    "process_resident_memory_bytes",
+    Kind.GAUGE,
+    (),
+    "bytes",
+    "Resident memory, mapped files included",
+)
+PROCESS_VIRTUAL_MEMORY_BYTES: Final = Family(
+    "process_virtual_memory_bytes",
+    Kind.GAUGE,
+    (),
+    "bytes",
+    "Address space, mapped files included",
+)
+PROCESS_OPEN_FDS: Final = Family(
+    "process_open_fds",
+    Kind.GAUGE,
+    (),
+    "descriptors",
+    "Open file descriptors",
+    alert="above 80 % of `process_max_fds`",
+)
+PROCESS_MAX_FDS: Final = Family(
+    "process_max_fds",
+    Kind.GAUGE,
+    (),
+    "descriptors",
+    "How many it may open",
+)
+PROCESS_CPU_SECONDS_TOTAL: Final = Family(
+    "process_cpu_seconds_total",
+    Kind.COUNTER,
+    (),
+    "s",
+    "Processor time spent, user and system",
+)
 UP_SINCE_TIMESTAMP_SECONDS: Final = Family(
     "tidemark_up_since_timestamp_seconds",
     Kind.GAUGE,

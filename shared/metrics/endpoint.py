@@ -1,0 +1,114 @@
+"""``GET /metrics``: values taken, written and sent in slices, so that nobody else waits for them.
+
+The loop has its turn at least every few milliseconds, however many series there are. One scrape
+takes values at a time and a few send theirs; further ones are told to come back. A scraper that
+does not read, or has gone, holds its values until ``scrape_timeout_s`` and nothing longer.
+Before: ``registry`` and ``exposition``. After: Prometheus.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, TypeVar
+
+from aiohttp import hdrs, web
+
+from shared.metrics.accept import choose
+from shared.metrics.exposition import pieces
+from shared.metrics.instruments import Taken
+from shared.metrics.registry import Registry
+from tidemark.clock import Clock
+
+SLICE_S: Final = 0.001
+"""Work between two turns of the loop. A piece more may be under way: at most 5 ms in all."""
+SCRAPES_MAX: Final = 4
+"""Scrapes at a time, those that wait included."""
+SCRAPE_TIMEOUT_S: Final = 10.0
+"""Prometheus waits no longer either, unless it is told to."""
+
+Step = TypeVar("Step")
+
+
+class MetricsEndpoint:
+    """Answers scrapes of one registry."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        clock: Clock,
+        *,
+        before_scrape: Callable[[], Awaitable[None]] | None = None,
+        slice_s: float = SLICE_S,
+        scrape_timeout_s: float = SCRAPE_TIMEOUT_S,
+    ) -> None:
+        """before_scrape: awaited before values are taken, to look up those that cost something."""
+        self._registry, self._clock = registry, clock
+        self._before_scrape = before_scrape
+        self._slice_s, self._timeout_s = slice_s, scrape_timeout_s
+        self._taking = asyncio.Lock()
+        self._scrapes = 0
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer one scrape."""
+        if self._scrapes >= SCRAPES_MAX:
+            return _later(f"{self._scrapes} scrapes are under way")
+        self._scrapes += 1
+        response = web.StreamResponse()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._send(request, response)
+        except TimeoutError:
+            if not response.prepared:
+                return _later("values were not taken in time")
+            if request.transport is not None:
+                request.transport.abort()  # it does not read: it must not keep the values
+        finally:
+            self._scrapes -= 1
+        return response
+
+    async def _send(self, request: web.Request, response: web.StreamResponse) -> None:
+        form = choose(request.headers.get(hdrs.ACCEPT))
+        taken = await self.take()
+        response.headers[hdrs.CONTENT_TYPE] = form.value
+        await response.prepare(request)
+        written = pieces(taken, form)
+        text: list[str] = []
+        while True:
+            is_over = True
+            for piece in self._slice_of(written):
+                text.append(piece)
+                is_over = False
+            if is_over:
+                break
+            # Waits while the scraper is behind by more than the connection's buffer.
+            await response.write("".join(text).encode())
+            text.clear()
+            await asyncio.sleep(0)
+        await response.write_eof()
+
+    async def take(self) -> list[Taken]:
+        """Look up and take all values; scrapes take one after the other."""
+        async with self._taking:
+            if self._before_scrape is not None:
+                await self._before_scrape()
+            taken: list[Taken] | None = None
+            steps = self._registry.take(self._clock.monotonic())
+            while taken is None:
+                for taken in self._slice_of(steps):  # noqa: B007 - the last one counts
+                    pass
+                await asyncio.sleep(0)
+            return taken
+
+    def _slice_of(self, steps: Iterator[Step]) -> Iterator[Step]:
+        """As many steps, one at least, as a turn of the loop has time for."""
+        now = self._clock.monotonic
+        until = now() + self._slice_s
+        for step in steps:
+            yield step
+            if now() >= until:
+                return
+
+
+def _later(why: str) -> web.Response:
+    return web.Response(status=503, text=why + "\n", headers={hdrs.RETRY_AFTER: "1"})

@@ -1,0 +1,113 @@
+"""What every process says of itself: what runs, since when, what it uses. Read from /proc.
+
+Resident size alone says little here: most of it is mapped log, which the kernel takes back. A fact
+that cannot be read has no sample.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from shared.metrics.catalogue import every
+from shared.metrics.registry import Registry
+from shared.metrics.tables import Table
+from shared.metrics.text import Number
+from tidemark import __version__
+
+STORE_FORMAT: Final = "1"
+"""Of docs/formats.md: stores of another one are not opened."""
+PROC: Final = Path("/proc")
+
+
+def add_process_facts(
+    registry: Registry, *, wire_version: int, is_ready: Callable[[], bool], proc: Path = PROC
+) -> None:
+    """Let the registry show the facts of this process.
+
+    wire_version: of the frames between nodes. is_ready: whether ``/ready`` says 200.
+    """
+    labels = [(__version__, platform.python_version(), str(wire_version), STORE_FORMAT)]
+    registry.read_table((every.NODE_INFO,), lambda: Table(labels, [[1]]))
+    started_s = start_time(proc)
+    facts = ProcessFacts(proc / "self")
+    for family, function in (
+        (every.READY, lambda: int(is_ready())),
+        (every.UP_SINCE_TIMESTAMP_SECONDS, lambda: started_s),
+        (every.PROCESS_ANONYMOUS_MEMORY_BYTES, facts.anonymous_memory),
+        (every.PROCESS_RESIDENT_MEMORY_BYTES, facts.resident_memory),
+        (every.PROCESS_VIRTUAL_MEMORY_BYTES, facts.virtual_memory),
+        (every.PROCESS_MAPPINGS, facts.mappings),
+        (every.PROCESS_OPEN_FDS, facts.open_descriptors),
+        (every.PROCESS_MAX_FDS, lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        (every.PROCESS_CPU_SECONDS_TOTAL, _cpu_seconds),
+    ):
+        registry.read(family, function)
+
+
+class ProcessFacts:
+    """What the kernel knows of this process. None where it does not say."""
+
+    def __init__(self, proc: Path) -> None:
+        """proc: the process' own directory."""
+        self._proc = proc
+
+    def anonymous_memory(self) -> Number | None:
+        """Bytes that the process keeps."""
+        return self._status("RssAnon:")
+
+    def resident_memory(self) -> Number | None:
+        """Bytes in memory, mapped files included."""
+        return self._status("VmRSS:")
+
+    def virtual_memory(self) -> Number | None:
+        """Bytes of address space."""
+        return self._status("VmSize:")
+
+    def mappings(self) -> Number | None:
+        """Memory mappings."""
+        try:
+            return (self._proc / "maps").read_bytes().count(b"\n")
+        except OSError:
+            return None
+
+    def open_descriptors(self) -> Number | None:
+        """Open file descriptors, but the one that looks."""
+        try:
+            return sum(1 for _ in os.scandir(self._proc / "fd")) - 1
+        except OSError:
+            return None
+
+    def _status(self, field: str) -> Number | None:
+        try:
+            status = (self._proc / "status").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return None
+        for line in status.splitlines():
+            if line.startswith(field):
+                return int(line.split()[1]) * 1024
+        return None
+
+
+def start_time(proc: Path = PROC) -> float | None:
+    """When this process started [wall clock s], as the kernel notes it; None if it does not say."""
+    try:
+        stat = (proc / "self/stat").read_text(encoding="ascii", errors="replace")
+        boot = (proc / "stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    # Behind the name, which is in parentheses and may hold any: field 22 of proc(5).
+    ticks = int(stat.rpartition(")")[2].split()[19])
+    for line in boot.splitlines():
+        if line.startswith("btime "):
+            return int(line.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")
+    return None
+
+
+def _cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system

@@ -1,0 +1,210 @@
+"""All that a process measures: instruments and readings, bound to the service's catalogue. Pure.
+
+One registry per service object, so that several run in one test. A name that the catalogue does not
+give the service is refused: what is not described is not exported. Everything belongs to the event
+loop. Before: parts of the service count, or hand out what they know. After: ``exposition`` writes.
+
+What is one instant: all functions are called, and all numbers without labels read, in one turn of
+the loop, before anything else. Label sets by topic, pair and group follow, some hundreds in a turn;
+a histogram's buckets, count and sum always belong together.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
+
+from shared.metrics.bounds import Bounds, Limits
+from shared.metrics.catalogue import families_of
+from shared.metrics.catalogue.every import TELEMETRY_SERIES_DROPPED_TOTAL
+from shared.metrics.family import Family, Kind
+from shared.metrics.instruments import Buckets, Counter, Gauge, Histogram, Samples, Taken
+from shared.metrics.labelled import Counters, Histograms
+from shared.metrics.tables import Table, TableSource
+from shared.metrics.text import Number
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_ALONE: Final = ("",)
+"""The one label set of a family without labels, as text."""
+
+
+class Kept(dict[K, V]):
+    """Children of label sets, kept for speed; emptied when a label set goes."""
+
+
+class Registry:
+    """What one service measures."""
+
+    def __init__(self, service: str, limits: Limits | None = None) -> None:
+        """service: as in the catalogue. limits: how many label sets are shown."""
+        self.families: Final = families_of(service)
+        self._known = frozenset(self.families)
+        self._alone: dict[Family, Counter | Gauge | Histogram] = {}
+        self._labelled: dict[Family, Counters | Histograms] = {}
+        self._read: dict[Family, Callable[[], Number | None]] = {}
+        self._tables: dict[tuple[Family, ...], TableSource] = {}
+        self._kept: list[weakref.ref[Kept[object, object]]] = []
+        self._dropped = Counters(TELEMETRY_SERIES_DROPPED_TOTAL, None, lambda *_: None)
+        self._labelled[TELEMETRY_SERIES_DROPPED_TOTAL] = self._dropped
+        self.bounds: Final = Bounds(limits or Limits(), self.note_dropped, self._empty_kept)
+
+    # -- instruments ----------------------------------------------------------------------------
+
+    def counter(self, family: Family) -> Counter:
+        """Make the counter of a family without labels; from 0."""
+        self._check(family, Kind.COUNTER, labelled=False)
+        made = self._alone[family] = Counter()
+        return made
+
+    def gauge(self, family: Family, start: Number | None = None) -> Gauge:
+        """Make the gauge of a family without labels; None: unknown until it is set."""
+        self._check(family, Kind.GAUGE, labelled=False)
+        made = self._alone[family] = Gauge(start)
+        return made
+
+    def histogram(self, family: Family) -> Histogram:
+        """Make the histogram of a family without labels."""
+        self._check(family, Kind.HISTOGRAM, labelled=False)
+        made = self._alone[family] = Histogram(family.buckets)
+        return made
+
+    def counters(self, family: Family) -> Counters:
+        """Make the counters of a family with labels.
+
+        A label set is shown from its first ``labels`` on: ask for those at once that an alert waits
+        for, since nothing sees a series rise that begins at 1.
+        """
+        self._check(family, Kind.COUNTER, labelled=True)
+        made = Counters(family, self.bounds.of(family), self.note_dropped)
+        self._labelled[family] = made
+        return made
+
+    def histograms(self, family: Family) -> Histograms:
+        """Make the histograms of a family with labels."""
+        self._check(family, Kind.HISTOGRAM, labelled=True)
+        made = Histograms(family, self.bounds.of(family), self.note_dropped)
+        self._labelled[family] = made
+        return made
+
+    def kept(self) -> Kept[K, V]:
+        """An empty dict for children with a label ``topic`` or ``group``, or for their methods.
+
+        When one of these is deleted its counters go. Whoever kept them elsewhere would count on
+        where nobody looks.
+        """
+        made: Kept[K, V] = Kept()
+        self._kept = [each for each in self._kept if each() is not None]
+        self._kept.append(weakref.ref(made))  # type: ignore[arg-type]
+        return made
+
+    # -- readings -------------------------------------------------------------------------------
+
+    def read(self, family: Family, function: Callable[[], Number | None]) -> None:
+        """Call the function at each scrape, for a family without labels; None: not known.
+
+        It must be quick. A second call puts another function in its place.
+        """
+        if family not in self._read:
+            self._check(family, None, labelled=False)
+        self._read[family] = function
+
+    def read_each(
+        self, family: Family, function: Callable[[], Mapping[str, Number | None]]
+    ) -> None:
+        """The same for a family with one label: values by label value."""
+
+        def table() -> Table:
+            found = function()
+            return Table([(value,) for value in found], [list(found.values())])
+
+        self.read_table((family,), table)
+
+    def read_table(self, families: Sequence[Family], function: Callable[[], Table]) -> None:
+        """The same for families that share their labels: one row for each label set."""
+        together = tuple(families)
+        source = self._tables.get(together)
+        if source is None:
+            assert len({family.labels for family in together}) == 1, "one set of labels"
+            place = self.bounds.of(together[0])
+            for family in together:
+                self._check(family, None, labelled=True)
+                assert place is None or family.kind is Kind.GAUGE, "folding may make it smaller"
+            source = self._tables[together] = TableSource(together, place)
+        source.function = function
+
+    def note_dropped(self, family: Family, count: int) -> None:
+        """So many label sets of the family have no series of their own."""
+        self._dropped.labels(family.name).inc(count)
+
+    def missing(self) -> tuple[Family, ...]:
+        """Families of the service that nothing gives values to."""
+        return tuple(family for family in self.families if not self._has_source(family))
+
+    # -- a scrape -------------------------------------------------------------------------------
+
+    def take(self, now_s: float) -> Iterator[list[Taken] | None]:
+        """Take all values: None where others may have their turn, at last all of them, by family
+        in the order of the catalogue.
+
+        now_s: monotonic clock. One at a time, and to its end. What a function raises goes up.
+        """
+        found: dict[Family, Taken] = {}
+        for family, function in self._read.items():
+            found[family] = Samples(family, _ALONE, (function(),))
+        tables = [
+            (source, source.function())
+            for source in self._tables.values()
+            if source.function is not None
+        ]
+        for family, alone in self._alone.items():
+            if isinstance(alone, Histogram):
+                found[family] = Buckets(family, _ALONE, [alone.counts])
+            else:
+                found[family] = Samples(family, _ALONE, (alone.value,))
+        yield None
+        for _ in self.bounds.round(now_s):
+            yield None
+        for labelled in self._labelled.values():
+            for taken in labelled.take():
+                if taken is not None:
+                    found[taken.family] = taken
+                yield None
+        for source, table in tables:
+            for samples in source.take(table):
+                for each in samples or ():
+                    found[each.family] = each
+                yield None
+        yield [found.get(family) or Samples(family, (), ()) for family in self.families]
+
+    # -- rules ----------------------------------------------------------------------------------
+
+    def _check(self, family: Family, kind: Kind | None, *, labelled: bool) -> None:
+        """Refuse what the catalogue does not say. Raises ValueError: a mistake of ours."""
+        name = family.name
+        if family not in self._known:
+            raise ValueError(f"{name} is not in the catalogue of this service")
+        if kind is None and family.kind is Kind.HISTOGRAM:
+            raise ValueError(f"{name} is a histogram: it cannot be read, only observed")
+        if kind is not None and family.kind is not kind:
+            raise ValueError(f"{name} is a {family.kind.value}")
+        if bool(family.labels) != labelled:
+            raise ValueError(f"{name} has {'no' if labelled else 'the'} labels {family.labels}")
+        if self._has_source(family):
+            raise ValueError(f"{name} has a source already")
+
+    def _has_source(self, family: Family) -> bool:
+        return (
+            family in self._alone
+            or family in self._labelled
+            or family in self._read
+            or any(family in families for families in self._tables)
+        )
+
+    def _empty_kept(self) -> None:
+        for reference in self._kept:
+            kept = reference()
+            if kept:
+                kept.clear()
