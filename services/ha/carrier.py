@@ -24,6 +24,7 @@ from services.ha.lease.interface import LeaseStore, carry_out
 from shared.cluster import grant
 from shared.files.positions import Positions
 from shared.runtime.health import Health
+from shared.runtime.paced_log import PacedLog
 from tidemark.clock import Clock
 from tidemark.errors import HaltedReplica
 from tidemark.formats.checkpoint import NodeRole, Slot
@@ -122,6 +123,8 @@ class Carrier:
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._requests: set[asyncio.Task[None]] = set()
         self._reput_rung_at = 0.0
+        self._lease_error = ""
+        self._paced = PacedLog(clock.monotonic)
 
     def happen(self, event: Event) -> None:
         """Something happened. On the loop; handled now, or after what is being handled."""
@@ -245,7 +248,17 @@ class Carrier:
             self._bells.ring("reput")
 
     def _note(self, note: wanted.Note) -> None:
-        log.log(note.level, note.sentence, extra={"event": note.event, **_facts(note.facts)})
+        facts = _facts(note.facts)
+        if note.alarm is None and note.level > logging.INFO:
+            # What a peer can cause as often as it connects.
+            who = facts.get("peer", "")
+            self._paced.say(
+                f"{note.event} {who}", note.event, note.sentence, level=note.level, **facts
+            )
+            return
+        if note.alarm is not None:
+            facts["raised"] = note.alarm
+        log.log(note.level, note.sentence, extra={"event": note.event, **facts})
         if note.alarm is True:
             self._health.add_reason(note.event, note.sentence)
         elif note.alarm is False:
@@ -269,9 +282,12 @@ class Carrier:
     async def _answer(self, effect: LeaseRequest) -> None:
         try:
             answer = await carry_out(self._lease, effect, self._request_timeout_ms)
+            self._lease_error = ""
         except Exception as error:  # a client library may raise anything it likes
-            log.exception("a request to the lease failed", extra={"event": "lease-error"})
             reason = f"{type(error).__name__}: {error}"
+            if self._lease_error != type(error).__name__:  # else it is the same at every try
+                self._lease_error = type(error).__name__
+                log.exception("a request to the lease failed", extra={"event": "lease-error"})
             answer = LeaseAnswered(effect.request, LeaseOutcome.UNKNOWN, reason=reason)
         self.happen(answer)
 

@@ -275,7 +275,7 @@ class Following:
         own.first_offset = own.end = own.durable = own.confirm = done.end
         own.halted = None
         own.alarms.clear()
-        own.say("resynced", "The store is empty, under a new incarnation", offset=done.end)
+        own.say("resynced", "The store is empty, under a new incarnation", start_offset=done.end)
         # Every connection was made under the old name.
         self._peers.close_all("this node has a new incarnation")
         self.master = None

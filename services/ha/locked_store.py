@@ -129,8 +129,8 @@ class LockedStore:
                 "a torn tail was cut and kept aside",
                 extra={
                     "event": "tail-cut",
-                    "start": recovered.cut.start,
-                    "end": recovered.cut.end,
+                    "start_offset": recovered.cut.start,
+                    "end_offset": recovered.cut.end,
                     "path": str(recovered.cut.path),
                     "reason": recovered.cut.reason,
                 },

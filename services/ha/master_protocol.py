@@ -131,9 +131,9 @@ class MasterLink:
         if reason := self._untrue(ack, own):
             facts = {
                 "peer": self.peer.node,
-                "appended": ack.appended,
-                "durable": ack.durable,
-                "end": own.end,
+                "appended_offset": ack.appended,
+                "durable_offset": ack.durable,
+                "end_offset": own.end,
             }
             sentence = f"An acknowledgement that cannot be true was refused: {reason}."
             # Said and counted; no alarm that stays: this node is as ready as before.

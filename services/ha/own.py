@@ -28,6 +28,8 @@ ENDING: Final = frozenset({"disk-full", "flush-failed", "read-only-disk", "write
 
 TABLE_LONG: Final = 1000
 """Epochs; as many as a HELLO tells."""
+REWORD_MS: Final = 60_000
+"""An alarm that stays raised in other words is said again so seldom; status has the newest."""
 NO_ROOM_PAUSES: Final = 3
 """A replica that could not write its marks does not campaign for so many lease times."""
 NO_ROOM: Final = frozenset({"disk-full", "read-only-disk"})
@@ -150,6 +152,7 @@ class Own:
         self.cannot_lead: str | None = None
         """Why a term has to end now."""
         self.alarms: dict[str, str] = {}
+        self._alarm_said_ms: dict[str, int] = {}
         self.known_in_sync: tuple[Member, ...] = ()
         """The published set as last seen, also of a lease that is gone."""
         self.known_in_sync_at = (0, 0)
@@ -251,11 +254,20 @@ class Own:
         self.out.put(Note(level, event, sentence, facts))
 
     def alarm(self, event: str, sentence: str, **facts: Any) -> None:
-        """Raise the alarm of that name, unless it is raised in these words already."""
+        """Raise the alarm of that name, unless it is raised in these words already.
+
+        In other words it is told to status and probes, and said in the log once a minute: a lease
+        that is away gives another reason at every try.
+        """
         if self.alarms.get(event) == sentence:
             return
+        level, said_ms = Level.WARNING, self._alarm_said_ms.get(event)
+        if event in self.alarms and said_ms is not None and self.now_ms - said_ms < REWORD_MS:
+            level = Level.DEBUG
+        else:
+            self._alarm_said_ms[event] = self.now_ms
         self.alarms[event] = sentence
-        self.out.put(Note(Level.WARNING, event, sentence, facts, alarm=True))
+        self.out.put(Note(level, event, sentence, facts, alarm=True))
 
     def calm(self, event: str) -> None:
         """Clear the alarm of that name, if it is raised."""

@@ -180,9 +180,9 @@ class ReplicaDisk:
             "the log was cut where it parts from the master's",
             extra={
                 "event": "log-cut",
-                "end": cut.end,
-                "size": cut.size,
-                "kept": None if cut.kept is None else str(cut.kept),
+                "end_offset": cut.end,
+                "size_bytes": cut.size,
+                "path": None if cut.kept is None else str(cut.kept),
             },
         )
         return self._recover(effect.token)
@@ -190,9 +190,9 @@ class ReplicaDisk:
     def _resync(self, effect: Resync) -> Done:
         self._copied.close()
         log.warning(
-            "the store is emptied and copied anew",
+            "the store is being emptied",
             extra={
-                "event": "resync",
+                "event": "resync-began",
                 "first_offset": effect.first_offset,
                 "reason": effect.reason,
             },

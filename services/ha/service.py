@@ -141,9 +141,9 @@ class Ha:
                 extra={
                     "event": "recovered",
                     "incarnation": found.incarnation,
-                    "end": found.end,
-                    "confirm": found.confirm,
-                    "promised": found.promised,
+                    "end_offset": found.end,
+                    "confirm_offset": found.confirm,
+                    "promised_epoch": found.promised,
                     "halted": found.halted,
                 },
             )
@@ -233,7 +233,7 @@ class Ha:
             async with asyncio.timeout(LEAVE_S):
                 await self._control.command("switchover", {"reason": "stopping"})
         except (TimeoutError, TidemarkError) as error:
-            log.info("not handed over", extra={"event": "not-handed-over", "why": str(error)})
+            log.info("not handed over", extra={"event": "not-handed-over", "detail": str(error)})
         self._stop.set()
 
     def _links(self, incarnation: str, proof: Proof, views: LogViews) -> Links:

@@ -137,9 +137,9 @@ class Follower:
             decision.reason,
             extra={
                 "event": "resumed",
-                "position": self._dispatcher.position,
-                "dispatched": self._dispatcher.dispatched,
-                "end": self._dispatcher.end,
+                "position_offset": self._dispatcher.position,
+                "dispatched_offset": self._dispatcher.dispatched,
+                "end_offset": self._dispatcher.end,
                 "queues": decision.queue_mode.value,
                 "index": decision.index_mode.value,
                 "generation": generation,
@@ -335,9 +335,9 @@ class Follower:
             "dispatch has stopped",
             extra={
                 "event": "stopped",
-                "dispatched": self._dispatcher.dispatched,
-                "durable": self._dispatcher.durable,
-                "end": self._dispatcher.end,
+                "dispatched_offset": self._dispatcher.dispatched,
+                "durable_offset": self._dispatcher.durable,
+                "end_offset": self._dispatcher.end,
             },
         )
 
@@ -351,7 +351,8 @@ class Follower:
             if dispatcher.position >= self._begin_end and not dispatcher.is_catching_up:
                 health.state = "serving"
                 log.info(
-                    "dispatching", extra={"event": "ready", "dispatched": dispatcher.dispatched}
+                    "dispatching",
+                    extra={"event": "ready", "dispatched_offset": dispatcher.dispatched},
                 )
 
     def _note_stopped(self, error: StoreError) -> None:

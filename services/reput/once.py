@@ -43,8 +43,8 @@ def run_once(config: ReputConfig, progress: Callable[[int, int], None] | None = 
             decision.reason,
             extra={
                 "event": "resumed",
-                "position": store.dispatcher.position,
-                "end": store.dispatcher.end,
+                "position_offset": store.dispatcher.position,
+                "end_offset": store.dispatcher.end,
                 "queues": decision.queue_mode.value,
                 "index": decision.index_mode.value,
             },
@@ -55,7 +55,7 @@ def run_once(config: ReputConfig, progress: Callable[[int, int], None] | None = 
             "everything is dispatched",
             extra={
                 "event": "dispatched",
-                "dispatched": store.dispatcher.dispatched,
+                "dispatched_offset": store.dispatcher.dispatched,
                 "records": store.dispatcher.records_count,
                 "index_entries": store.dispatcher.index_entries_count,
             },
@@ -87,7 +87,7 @@ def _end_of_log(store: OpenStore) -> int:
     log.warning(
         "the end of the log was never published; its last record ends at %d",
         found.end,
-        extra={"event": "end-found", "end": found.end, "reason": found.reason},
+        extra={"event": "end-found", "end_offset": found.end, "reason": found.reason},
     )
     return found.end
 

@@ -50,7 +50,7 @@ class LockedFiles:
                 log.warning(
                     "log files are not locked in memory",
                     extra={
-                        "event": refused.code,
+                        "event": "memory-lock-refused",
                         "detail": refused.detail,
                         "advice": refused.advice,
                     },

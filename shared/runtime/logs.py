@@ -2,7 +2,7 @@
 
 Every line has ``time`` (UTC, ms), ``level``, ``service``, ``event`` (stable, for machines),
 ``message`` (a short sentence, for people) and the facts given as ``extra``. One line per change of
-state, none per record.
+state, none per record or request. Every event is in docs/logs.md, compared with the code by a test.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from typing import Final, TextIO
 
 from tidemark.errors import TidemarkError
 
+LIBRARY: Final = "library"
+"""Event of a line that a library writes; ``logger`` says which."""
+# They tell of every try and of every request; what came of it is said by ours.
+_TALKATIVE: Final = ("aiohttp.access", "aiohttp.server", "urllib3", "kubernetes_asyncio")
 # What logging puts on every LogRecord; whatever else is there came in through `extra`.
 _OWN: Final = frozenset(
     vars(logging.LogRecord("", 0, "", 0, "", (), None)).keys() | {"message", "asctime", "taskName"}
@@ -36,9 +40,11 @@ class JsonFormatter(logging.Formatter):
             "time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "service": self._service,
-            "event": getattr(record, "event", record.name),
+            "event": getattr(record, "event", LIBRARY),
             "message": record.getMessage(),
         }
+        if line["event"] == LIBRARY:
+            line["logger"] = record.name
         for name, value in vars(record).items():
             if name not in _OWN and name not in line:
                 line[name] = value
@@ -65,8 +71,8 @@ def configure(service: str, level: str = "info", stream: TextIO | None = None) -
     root.setLevel(level.upper())
     logging.captureWarnings(True)
     sys.excepthook = _log_uncaught
-    # One line per HTTP request is one line per message on the produce path.
-    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _log_uncaught(

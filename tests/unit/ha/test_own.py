@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from services.ha.effects import Note
+from services.ha.effects import Level, Note
 from services.ha.events import Sensed
-from services.ha.own import TABLE_LONG, with_entry, without_gone
+from services.ha.own import REWORD_MS, TABLE_LONG, with_entry, without_gone
 from tests.unit.ha.test_campaign import replica
 from tidemark.formats.checkpoint import Trouble
 from tidemark.formats.epochs import EpochStart
@@ -56,3 +56,20 @@ def test_trouble_is_brokers_or_reputs() -> None:
     assert own.trouble == "damaged"
     own.sensed = Sensed(1, 0, 0, 0, 0, 0, Trouble.DISK_FULL, Trouble.DAMAGED)
     assert own.trouble == "disk_full"
+
+
+def test_an_alarm_in_ever_other_words_is_told_each_time_and_said_once_a_minute() -> None:
+    own = replica()
+    for own.now_ms in range(1000, 1000 + 2 * REWORD_MS, 1000):
+        own.alarm("lease-unavailable", f"The lease cannot be reached: try {own.now_ms}.")
+    notes = [effect for effect in own.out.take() if isinstance(effect, Note)]
+    assert len(notes) == 120
+    assert all(note.alarm is True for note in notes)
+    assert [note.level for note in notes].count(Level.WARNING) == 2
+    own.calm("lease-unavailable")
+    own.alarm("lease-unavailable", "Again.")
+    raised = [effect for effect in own.out.take() if isinstance(effect, Note)]
+    assert [(note.level, note.alarm) for note in raised] == [
+        (Level.INFO, False),
+        (Level.WARNING, True),
+    ]

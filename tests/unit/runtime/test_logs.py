@@ -65,3 +65,12 @@ def test_what_nobody_caught_is_a_line_too(lines: io.StringIO) -> None:
     error = RuntimeError("bug")
     sys.excepthook(RuntimeError, error, None)
     assert json.loads(lines.getvalue())["event"] == "uncaught"
+
+
+def test_a_line_of_a_library_says_which(lines: io.StringIO) -> None:
+    logging.getLogger("some.library").warning("odd")
+    line = json.loads(lines.getvalue())
+    assert (line["event"], line["logger"]) == ("library", "some.library")
+    for name in ("aiohttp.access", "urllib3.connectionpool"):
+        logging.getLogger(name).warning("once for every try")
+    assert len(lines.getvalue().splitlines()) == 1
