@@ -15,14 +15,14 @@ from tidemark.formats.checkpoint import Slot
 from tidemark.testing.drills.checker import Verdict, judge
 from tidemark.testing.drills.log_reading import first_difference, queue_table, read_log
 from tidemark.testing.drills.positions import slot
-from tidemark.testing.drills.stage import DrillFailed, Stage
+from tidemark.testing.drills.stage import DrillFailed, G, GroupStage
 from tidemark.testing.drills.workload import TOPIC
 
 LEVEL_S: Final = 20.0
 POLL_S: Final = 0.05
 
 
-async def compare(stage: Stage, *, whole: bool) -> Verdict:
+async def compare(stage: GroupStage[G], *, whole: bool) -> Verdict:
     """With the load stopped: the master's log against the ledger, all logs against each other.
 
     whole: every node has to have everything; else those that run and are in sync.
@@ -47,7 +47,7 @@ async def compare(stage: Stage, *, whole: bool) -> Verdict:
     return verdict
 
 
-async def compare_queues(stage: Stage) -> list[str]:
+async def compare_queues(stage: GroupStage[G]) -> list[str]:
     """Whether the consume queues of all nodes are the same; what differs, as sentences."""
     master = await stage.master()
     tables = {
@@ -68,7 +68,7 @@ def _first_unequal(left: Iterable[str], right: Iterable[str]) -> str:
     return "one has more queues"
 
 
-async def _level(stage: Stage, names: Sequence[str], master: str) -> None:
+async def _level(stage: GroupStage[G], names: Sequence[str], master: str) -> None:
     """Wait until nothing moves: everywhere all is on disk, confirmed and dispatched."""
     deadline = time.monotonic() + LEVEL_S
     while True:

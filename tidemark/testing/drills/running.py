@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 from tidemark.testing.drills.checker import Verdict
 from tidemark.testing.drills.comparing import compare
@@ -27,7 +27,7 @@ from tidemark.testing.drills.lease_server import LeaseServer
 from tidemark.testing.drills.ledger import Ledger, Outcome
 from tidemark.testing.drills.namespaces import Network
 from tidemark.testing.drills.small_disks import SmallDisks
-from tidemark.testing.drills.stage import Drill, DrillFailed, Needs, Stage
+from tidemark.testing.drills.stage import Drill, DrillFailed, G, GroupStage, Needs, Stage
 from tidemark.testing.drills.workload import Plan, Workload
 
 READY_S: Final = 60.0
@@ -35,11 +35,35 @@ DRILL_S: Final = 600.0
 GROUP_NAME: Final = "drills-g0"
 
 
+class Described(Protocol):
+    """What a report says of a drill."""
+
+    @property
+    def number(self) -> str:
+        """Of the list of faults."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """As it is called."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """What it does."""
+        ...
+
+    @property
+    def restored_within_s(self) -> float | None:
+        """None: no service is owed in between."""
+        ...
+
+
 @dataclass(slots=True)
 class Result:
     """How a drill went."""
 
-    drill: Drill
+    drill: Described
     seed: int
     passed: bool = False
     seconds: float = 0.0
@@ -175,30 +199,17 @@ class Runner:
                 await drill.run(stage)
                 served_until = time.monotonic()
                 verdict = await self._settle(drill, stage)
-            self._judge(result, stage, verdict, served_until)
+            judge_drill(result, stage, verdict, served_until, self._patience)
         except (DrillFailed, TimeoutError) as error:
             result.failure = str(error) or "it does not end"
         except Exception:  # noqa: BLE001 (a drill's own mistake is a result, too)
             result.failure = traceback.format_exc()
-        result.seconds = time.monotonic() - began
-        result.notes = stage.notes
-        ended = time.monotonic()
-        result.errors = stage.ledger.codes(began, ended)
-        result.unknown = stage.ledger.outcomes(began, ended)[Outcome.UNKNOWN]
-        result.acked = len(stage.ledger.told) - acked_before
-        result.duplicates = verdict.duplicates
-        result.out_of_order = verdict.out_of_order
-        result.passed = not result.failure
+        count(result, stage, verdict, began, acked_before)
         if stage.fault_at:
             session.faults.append((stage.fault_at, drill.number))
         if result.failure:
             await self._keep_logs(result, stage.group)
-        restored = "" if result.restored_s is None else f", restored in {result.restored_s:.1f} s"
-        self._tell(
-            f"{drill.number:>3} {drill.name}: "
-            + (f"passed{restored}" if result.passed else f"FAILED: {result.failure}")
-            + f" ({result.seconds:.0f} s)"
-        )
+        self._tell(said_of(result))
         return result.passed and not drill.needs.fresh
 
     async def _settle(self, drill: Drill, stage: Stage) -> Verdict:
@@ -222,26 +233,6 @@ class Runner:
         finally:
             stage.load.resume()
 
-    def _judge(self, result: Result, stage: Stage, verdict: Verdict, served_until: float) -> None:
-        drill = result.drill
-        result.lost, result.lost_below = verdict.lost, verdict.lost_below
-        violations = [*verdict.violations, *sorted(stage.finder.known.contradictions)]
-        if stage.fault_at:
-            result.restored_s = (
-                stage.restored_s
-                if stage.restored_s is not None
-                else stage.ledger.longest_gap(stage.fault_at, stage.restored_by or served_until)
-            )
-            limit = drill.restored_within_s
-            if limit is not None and result.restored_s > limit * self._patience:
-                violations.append(
-                    f"F: no ack for {result.restored_s:.2f} s, at most {limit * self._patience:g} "
-                    "s are allowed"
-                )
-        if violations:
-            verdict.violations = violations
-            result.failure = verdict.shown()
-
     async def _keep_logs(self, result: Result, group: Group) -> None:
         """Everything that helps to see why a drill failed, in one file."""
         path = self._directory / f"failed-{result.drill.name}.log"
@@ -251,3 +242,55 @@ class Runner:
             for name, status in zip(group.names, known, strict=True)
         )
         path.write_text(f"{result.failure}\n\n{told}\n{group.said()}\n", encoding="utf-8")
+
+
+def judge_drill(
+    result: Result,
+    stage: GroupStage[G],
+    verdict: Verdict,
+    served_until: float,
+    patience: float,
+) -> None:
+    """Note what the comparison found, and whether service was away for too long."""
+    drill = result.drill
+    result.lost, result.lost_below = verdict.lost, verdict.lost_below
+    violations = [*verdict.violations, *sorted(stage.finder.known.contradictions)]
+    if stage.fault_at:
+        result.restored_s = (
+            stage.restored_s
+            if stage.restored_s is not None
+            else stage.ledger.longest_gap(stage.fault_at, stage.restored_by or served_until)
+        )
+        limit = drill.restored_within_s
+        if limit is not None and result.restored_s > limit * patience:
+            violations.append(
+                f"F: no ack for {result.restored_s:.2f} s, at most {limit * patience:g} s are "
+                "allowed"
+            )
+    if violations:
+        verdict.violations = violations
+        result.failure = verdict.shown()
+
+
+def count(
+    result: Result, stage: GroupStage[G], verdict: Verdict, began: float, acked_before: int
+) -> None:
+    """Note what a drill that is over came to. acked_before: messages when it began."""
+    ended = time.monotonic()
+    result.seconds = ended - began
+    result.notes = stage.notes
+    result.errors = stage.ledger.codes(began, ended)
+    result.unknown = stage.ledger.outcomes(began, ended)[Outcome.UNKNOWN]
+    result.acked = len(stage.ledger.told) - acked_before
+    result.duplicates, result.out_of_order = verdict.duplicates, verdict.out_of_order
+    result.passed = not result.failure
+
+
+def said_of(result: Result) -> str:
+    """One line."""
+    restored = "" if result.restored_s is None else f", restored in {result.restored_s:.1f} s"
+    return (
+        f"{result.drill.number:>3} {result.drill.name}: "
+        + (f"passed{restored}" if result.passed else f"FAILED: {result.failure}")
+        + f" ({result.seconds:.0f} s)"
+    )

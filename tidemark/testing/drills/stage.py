@@ -7,10 +7,11 @@ come of it, and notes what it saw; ``running`` heals everything afterwards and j
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from shared.cluster.time_rules import PROFILES, TimeRules
 from tidemark.testing.drills.finding import Finder, Known
@@ -44,11 +45,42 @@ class Needs(NamedTuple):
     """Bytes of log that retention leaves; 0: no bound."""
 
 
+class AnyNode(Protocol):
+    """A node whose store can be read."""
+
+    @property
+    def store_dir(self) -> Path:
+        """On this machine."""
+        ...
+
+
+class AnyGroup(Protocol):
+    """Nodes, however they run: as processes, or as pods."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Of all nodes."""
+        ...
+
+    @property
+    def nodes(self) -> Mapping[str, AnyNode]:
+        """By name."""
+        ...
+
+    @property
+    def table(self) -> Mapping[str, object]:
+        """Settings of the cluster; of them the profile is looked at."""
+        ...
+
+
+G = TypeVar("G", bound=AnyGroup)
+
+
 @dataclass(slots=True)
-class Stage:
+class GroupStage(Generic[G]):
     """One drill's view."""
 
-    group: Group
+    group: G
     finder: Finder
     load: Workload
     ledger: Ledger
@@ -192,6 +224,8 @@ def _serving(known: Known) -> str | None:
     return best.master
 
 
+Stage = GroupStage[Group]
+"""Of a group of processes."""
 DrillFunction = Callable[[Stage], Awaitable[None]]
 
 
