@@ -6,6 +6,7 @@ Step before: ``config``, whose rules between fields hold. Step after: ``service`
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import ssl
 import stat
@@ -13,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from services.ha.config import HaConfig
 from services.ha.handshake import SECRET_SIZE_MIN
+from services.ha.secret_file import is_private
 from services.ha.setup import Setup
 from shared.runtime.clock import boot_id
 from tidemark.errors import BadConfig
@@ -86,7 +88,7 @@ def read_secret(config: HaConfig) -> bytes:
     try:
         with path.open("rb") as file:
             secret = file.read(SECRET_SIZE_MAX + 1).strip()
-        mode = path.stat().st_mode
+        status = path.stat()
     except OSError as error:
         raise BadConfig(
             f"cluster.secret_file {path} cannot be read: {error.strerror}. Nothing was started.",
@@ -100,10 +102,16 @@ def read_secret(config: HaConfig) -> bytes:
             "Write a longer one, for example `openssl rand -hex 32`, the same on every node.",
             path=path,
         )
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if not is_private(
+        mode=status.st_mode,
+        owner=status.st_uid,
+        group=status.st_gid,
+        own_groups={os.getegid(), *os.getgroups()},
+    ):
+        mode = oct(stat.S_IMODE(status.st_mode))
         log.warning(
             "others than the owner may read the group's secret",
-            extra={"event": "secret-readable", "path": str(path), "mode": oct(mode & 0o777)},
+            extra={"event": "secret-readable", "path": str(path), "mode": mode},
         )
     return secret
 
