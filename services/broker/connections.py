@@ -8,7 +8,6 @@ what happens before a request is whole and after its answer is written.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
@@ -18,9 +17,8 @@ from aiohttp.web_request import BaseRequest
 from services.broker.encodings import JSON, Encoding, encode
 from services.broker.metrics import BrokerMetrics
 from shared.runtime.listening import listening_on
+from shared.runtime.paced_log import PacedLog
 from tidemark.errors import BadRequest, Overloaded, TidemarkError
-
-log = logging.getLogger(__name__)
 
 CallHandler = Callable[[BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -60,11 +58,13 @@ def _plain(fact: object) -> object:
 class BoundedHandler(web.RequestHandler):
     """One connection; answers what is not HTTP in the words of our errors."""
 
-    __slots__ = ("_on_lost",)
+    __slots__ = ("_on_lost", "_paced")
 
-    def __init__(self, manager: web.Server, on_lost: Callable[[], None], **settings: Any) -> None:
+    def __init__(
+        self, manager: web.Server, on_lost: Callable[[], None], paced: PacedLog, **settings: Any
+    ) -> None:
         super().__init__(manager, **settings)
-        self._on_lost = on_lost
+        self._on_lost, self._paced = on_lost, paced
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The connection is gone."""
@@ -93,10 +93,10 @@ class BoundedHandler(web.RequestHandler):
             reason = " ".join((message or "").split())[:200]
             error = BadRequest(f"this is not an HTTP request: {reason}. Nothing was stored.")
         else:
-            log.error(
-                "a request failed outside of its handler",
-                exc_info=exc,
-                extra={"event": "request-failed", "code": "internal"},
+            self._paced.defect(
+                exc or RuntimeError(message or "no reason given"),
+                "a request failed outside of its call",
+                path=request.path,
             )
             error = TidemarkError("the request failed for a reason of our own; it is in the log.")
         answer = web.Response(
@@ -165,6 +165,7 @@ class BoundedServer:
         self._idle_timeout_s = idle_timeout_s
         self._write_timeout_s = write_timeout_s
         self._open = 0
+        self._paced = PacedLog(lambda: asyncio.get_running_loop().time())
         self._watched: dict[web.RequestHandler, _Watch] = {}
         self._manager: web.Server | None = None
         self._listener: asyncio.Server | None = None
@@ -215,6 +216,7 @@ class BoundedServer:
         return BoundedHandler(
             self._manager,
             self._lost,
+            self._paced,
             loop=asyncio.get_running_loop(),
             keepalive_timeout=self._idle_timeout_s,
             access_log=None,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
@@ -51,6 +50,7 @@ from services.broker.send_call import SendCall
 from services.broker.unique_ids import UniqueIds
 from shared.files.pull import PullResult
 from shared.files.queue_math import Boundary
+from shared.runtime.paced_log import PacedLog
 from tidemark.clock import Clock
 from tidemark.errors import (
     BadRequest,
@@ -63,8 +63,6 @@ from tidemark.errors import (
 )
 from tidemark.formats import ids, record
 from tidemark.formats.queue_unit import Unit
-
-log = logging.getLogger(__name__)
 
 MESSAGES_DEFAULT: Final = 32
 
@@ -99,6 +97,7 @@ class Api:
     ) -> None:
         self._gate = gate
         self._clock = clock
+        self._paced = PacedLog(clock.monotonic)
         self._metrics = metrics
         self._delay_levels_ms = delay_levels_ms
         self._bodies = Bodies(
@@ -421,11 +420,7 @@ class Api:
                 f"there is no call {request.method} {shown(request.path)}.", "See /v1/openapi.json."
             )
             return self._refusal(request, unknown, max(error.status, 400))
-        log.error(
-            "a call failed for a reason of our own",
-            exc_info=error,
-            extra={"event": "call-failed", "code": "internal", "path": request.path},
-        )
+        self._paced.defect(error, "a call failed for a reason of our own", path=request.path)
         failed = TidemarkError(
             "the call failed for a reason of our own; whether anything was stored is unknown.",
             "See the broker's log, and report it.",

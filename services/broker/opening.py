@@ -139,7 +139,11 @@ class Opening:
             self._state.apply(record)
             log.info(
                 "RocketMQ wrote a part of the log",
-                extra={"event": "foreign-range", "start": foreign.start, "end": foreign.end},
+                extra={
+                    "event": "foreign-range",
+                    "start_offset": foreign.start,
+                    "end_offset": foreign.end,
+                },
             )
         return True
 

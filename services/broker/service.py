@@ -277,7 +277,7 @@ class Broker:
             "recovered",
             extra={
                 "event": "recovered",
-                "end": recovered.end,
+                "end_offset": recovered.end,
                 "min_offset": recovered.min_offset,
                 "walked_bytes": recovered.walked_bytes,
                 "generation": recovered.generation,
@@ -289,8 +289,8 @@ class Broker:
                 "a torn tail was cut and kept aside",
                 extra={
                     "event": "tail-cut",
-                    "start": recovered.cut.start,
-                    "end": recovered.cut.end,
+                    "start_offset": recovered.cut.start,
+                    "end_offset": recovered.cut.end,
                     "path": str(recovered.cut.path),
                     "reason": recovered.cut.reason,
                 },

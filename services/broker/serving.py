@@ -173,7 +173,11 @@ class Serving:
             if unwritable is not None and not gate.reads_open:
                 log.warning(
                     "reads end before the end of the log: the disk takes no writes",
-                    extra={"event": "short-queues", "dispatched": dispatched, "end": end},
+                    extra={
+                        "event": "short-queues",
+                        "dispatched_offset": dispatched,
+                        "end_offset": end,
+                    },
                 )
                 api.parts = (await build(self._ground)).parts
                 gate.reads_open, gate.send_fault = True, unwritable

@@ -73,6 +73,7 @@ class StateLog:
         self._lasting_end = lasting if lasting is not None else flushed
         self._log_start = log_start
         self._files_to_skip = 0
+        self._waits_for: str | None = None
         self._slices: deque[bytes] = deque()
         self._places = SnapshotPlaces(state.snapshot_at)
         self._records = 0
@@ -226,16 +227,19 @@ class StateLog:
                 await self._append_slice()
             else:
                 await self.append_snapshot()
+            self._waits_for = None
         except SwitchingOver:
             await asyncio.sleep(SLICE_RETRY_S)  # this node may stay the master after all
         except NotServing:
             self._forget_slices()  # the node stops; a snapshot without its end does not count
             await stop.wait()
         except StoreError as error:
-            log.warning(
-                "a part of a snapshot waits for space",
-                extra={"event": "snapshot-waits", "code": error.code},
-            )
+            if self._waits_for != error.code:  # else it is the same at every try
+                self._waits_for = error.code
+                log.warning(
+                    "a part of a snapshot waits for space",
+                    extra={"event": "snapshot-waits", "code": error.code},
+                )
             await asyncio.sleep(SLICE_RETRY_S)
 
     def _snapshot_now(self) -> PhysicalOffset:

@@ -148,9 +148,9 @@ def decoded(stored: Record) -> StateRecord:
             "%s",
             passed_over.detail,
             extra={
-                "event": UnreadableState.code,
+                "event": "state-record-unreadable",
                 "code": UnreadableState.code,
-                "at": stored.physical_offset,
+                "offset": stored.physical_offset,
                 "queue_offset": stored.queue_offset,
                 "advice": passed_over.advice,
             },

@@ -57,6 +57,21 @@ class PacedLog:
         log.log(level, sentence, exc_info=error, extra=extra)
         return True
 
+    def defect(self, error: BaseException, sentence: str, **facts: object) -> bool:
+        """Write that something of ours failed, with its traceback, once a minute for each place."""
+        frame, line = error.__traceback__, 0
+        while frame is not None:
+            line, frame = frame.tb_lineno, frame.tb_next
+        return self.say(
+            f"{type(error).__name__} {line}",
+            "internal-error",
+            sentence,
+            level=logging.ERROR,
+            error=error,
+            code="internal",
+            **facts,
+        )
+
     def _has_room(self, now: float) -> bool:
         """Forget keys of which nothing was said for a minute; whether another one fits."""
         while self._keys:

@@ -149,7 +149,10 @@ def test_the_node_recovers_to_the_end_that_the_reference_found(served: Served) -
     log = served.manifest["commitLog"]
     lines = map(json.loads, served.node.log_text("broker").splitlines())
     recovered = next(line for line in lines if line.get("event") == "recovered")
-    assert (recovered["min_offset"], recovered["end"]) == (log["minOffset"], log["maxOffset"])
+    assert (recovered["min_offset"], recovered["end_offset"]) == (
+        log["minOffset"],
+        log["maxOffset"],
+    )
     assert served.node.metric("broker", "tidemark_log_min_offset_bytes") == log["minOffset"]
     dispatched = served.node.metric("broker", "tidemark_log_dispatched_offset_bytes")
     assert dispatched is not None

@@ -178,7 +178,7 @@ def _name(lost: Sequence[tuple[Entry, Lost]]) -> None:
             "reasons": dict(Counter(why.value for _, why in lost)),
             "first_level": entry.level,
             "first_queue_offset": entry.queue_offset,
-            "first_at": entry.physical_offset,
+            "first_offset": entry.physical_offset,
         },
     )
 

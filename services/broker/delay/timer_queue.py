@@ -63,6 +63,8 @@ class TimerQueue:
         self._reopen_at = 0.0
         self._whole_from = 0
         self._cannot: StoreError | None = None
+        self._lost = False
+        """The file could not be used, and was not opened since."""
 
     # -- the file --------------------------------------------------------------------------------
 
@@ -92,6 +94,11 @@ class TimerQueue:
                 _remove(times, queue_offset)
             times.commit()
             self._cannot = None
+            if self._lost:
+                self._lost = False
+                log.info(
+                    "the file of pending times is used again", extra={"event": "timer-file-back"}
+                )
 
     @property
     def cannot(self) -> StoreError | None:
@@ -108,12 +115,14 @@ class TimerQueue:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            log.warning(
-                "the file of pending times cannot be used; what waits for any time waits on until "
-                "it can: %s",
-                error,
-                extra={"event": "timer-file-lost", "path": str(self._path)},
-            )
+            if not self._lost:
+                self._lost = True
+                log.warning(
+                    "the file of pending times cannot be used; what waits for any time waits on "
+                    "until it can: %s",
+                    error,
+                    extra={"event": "timer-file-lost", "path": str(self._path)},
+                )
             if self._times is not None:
                 self._times.close()
                 self._times = None
@@ -156,14 +165,24 @@ class TimerQueue:
         at = start = max(times.read_to, int(queue.min_offset(self._log.min_offset)))
         rows: list[Pending] = []
         replaced: list[int] = []
+        undated: list[int] = []
         log_end = times.log_end
         while at < end and at - start < TAKE_IN_MAX:
             units = queue.units(at, min(UNITS_AT_ONCE, end - at), readable)
             for number, unit in enumerate(units, at):
                 if not is_filler(unit.physical_offset, unit.size):
                     log_end = unit.end
-                    self._read(number, unit, readable, progress, rows, replaced)
+                    self._read(number, unit, readable, progress, rows, replaced, undated)
             at = at + len(units) if units else min(end, int(queue.roll_next(at)))
+        if undated:
+            log.warning(
+                "messages of the timer's queue do not say when they are due; they are passed over",
+                extra={
+                    "event": "delayed-without-time",
+                    "count": len(undated),
+                    "first_queue_offset": undated[0],
+                },
+            )
         if at > times.read_to:
             with self._loses():
                 times.take_in(rows, read_to=at, log_end=log_end)
@@ -179,8 +198,9 @@ class TimerQueue:
         progress: Progress,
         rows: list[Pending],
         replaced: list[int],
+        undated: list[int],
     ) -> None:
-        """Add what waits to rows, and to replaced in whose place it waits."""
+        """Add what waits to rows, to replaced in whose place it waits; to undated what cannot."""
         entry = Entry(0, TIMER_LEVEL, number, unit.physical_offset, unit.size, None)
         stored = read_entry(self._log, entry, readable)
         if stored is None:
@@ -190,10 +210,7 @@ class TimerQueue:
             replaced.append(origin.queue_offset)
         due_ms = delay.timer_due_ms(stored.properties)
         if due_ms is None:
-            log.warning(
-                "a message of the timer's queue does not say when it is due; it is passed over",
-                extra={"event": "delayed-not-delivered", "queue_offset": number},
-            )
+            undated.append(number)
         elif not progress.is_done(due_ms, number):
             rows.append(Pending(due_ms, number, unit.physical_offset, unit.size))
 

@@ -114,8 +114,8 @@ class Waiting:
                 "it is known what has been delivered",
                 extra={
                     "event": "delay-recovered",
-                    "from": start,
-                    "to": ends.dispatched,
+                    "start_offset": start,
+                    "end_offset": ends.dispatched,
                     "levels": dict(found.levels),
                     "timer_messages": len(found.timer),
                 },

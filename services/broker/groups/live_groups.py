@@ -82,6 +82,8 @@ class LiveGroups:
         self._planned: dict[str, int] = {}
         """Group → its earliest time in the heap."""
         self._topics_moved = False
+        self._cannot_begin: str | None = None
+        """Code of why groups could not begin with new queues when that was last tried."""
         self.member_count = 0
         """Of all groups."""
         self._since_ms = self.now_ms()
@@ -229,11 +231,14 @@ class LiveGroups:
             try:
                 self._starts.commit(config, topics)
             except Overloaded as error:
-                log.warning(
-                    "a group cannot begin with new queues",
-                    extra={"event": "queues-not-begun", "group": live.name, "code": error.code},
-                )
+                if self._cannot_begin != error.code:  # else all groups of a full node say it
+                    self._cannot_begin = error.code
+                    log.warning(
+                        "groups cannot begin with new queues",
+                        extra={"event": "queues-not-begun", "group": live.name, "code": error.code},
+                    )
                 return
+            self._cannot_begin = None
         self.apply(live, live.roster.set_queues(now_ms, topics))
 
     def _next_generation(self) -> int:

@@ -149,8 +149,8 @@ class Master:
             extra={
                 "event": "term-recovered",
                 "epoch": self._term.epoch,
-                "end": recovered.end,
-                "dispatched": dispatched,
+                "end_offset": recovered.end,
+                "dispatched_offset": dispatched,
                 "walked_bytes": recovered.walked_bytes,
                 "generation": recovered.generation,
             },

@@ -125,7 +125,7 @@ class Slave:
             self._gate.reads_open = True
             self._health.state = "serving"
             self._store.positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
-            log.info("following", extra={"event": "following", "dispatched": dispatched})
+            log.info("following", extra={"event": "following", "dispatched_offset": dispatched})
         built = self._built
         if built is not None:
             self._tell_trouble(is_full=built.consuming.retention.fullness.sends_refused)

@@ -104,8 +104,8 @@ class Deletion:
             "the oldest log file goes",
             extra={
                 "event": "log-file-deleted",
-                "start": file.start,
-                "end": file.end,
+                "start_offset": file.start,
+                "end_offset": file.end,
                 "why": why.value,
                 "unread_messages": lost,
             },
@@ -133,7 +133,7 @@ class Deletion:
                 "delayed messages were carried on from the oldest log file",
                 extra={
                     "event": "delayed-carried",
-                    "start": file.start,
+                    "start_offset": file.start,
                     "carried": carried.carried,
                     "lost": carried.lost,
                 },
@@ -153,7 +153,7 @@ class Deletion:
             else "the oldest log file stays until delayed messages in it can be carried on",
             extra={
                 "event": "delayed-lost" if goes else "delayed-not-carried",
-                "start": file.start,
+                "start_offset": file.start,
                 "code": error.code,
                 "detail": error.detail,
             },

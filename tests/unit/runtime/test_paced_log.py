@@ -54,3 +54,21 @@ def test_an_error_is_written_with_its_traceback_and_level(caplog: pytest.LogCapt
     assert line.exc_info is not None
     assert line.exc_info[1] is error
     assert (vars(line)["event"], vars(line)["code"]) == ("internal-error", "internal")
+
+
+def test_a_defect_of_ours_is_written_once_a_minute_for_each_place(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    paced = PacedLog(Clock())
+
+    def fail(number: int) -> bool:
+        try:
+            if number % 2:
+                raise ValueError(number)
+            raise ValueError(number, "elsewhere")
+        except ValueError as error:
+            return paced.defect(error, "a call failed", path="/v1/x")
+
+    assert [fail(number) for number in range(6)] == [True, True] + [False] * 4
+    assert {vars(line)["event"] for line in caplog.records} == {"internal-error"}
+    assert vars(caplog.records[0])["path"] == "/v1/x"
