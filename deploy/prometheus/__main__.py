@@ -1,13 +1,15 @@
 """``python -m deploy.prometheus``: write every generated file anew; with ``--check`` only compare.
 
-Exit status 1 if a file differs from what the data say.
+With ``--cases DIR``: write what ``promtool test rules`` plays. Exit status 1 if a file differs from
+what the data say.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
-from deploy.prometheus.generated import differing, write
+from deploy.prometheus.generated import differing, write, write_cases
 
 
 def main() -> int:
@@ -17,7 +19,8 @@ def main() -> int:
         for path in wrong:
             print(f"{path} is not what `python -m deploy.prometheus` writes", file=sys.stderr)
         return 1 if wrong else 0
-    for path in write():
+    paths = write_cases(Path(sys.argv[2])) if sys.argv[1:2] == ["--cases"] else write()
+    for path in paths:
         print(path)
     return 0
 

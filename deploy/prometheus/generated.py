@@ -23,12 +23,22 @@ def files() -> dict[Path, str]:
     groups: tuple[Group, ...] = GROUPS
     found = {HERE / "rules" / name: text for name, text in rule_files(groups).items()}
     found[HERE / "kubernetes/prometheus-rule.yaml"] = prometheus_rule(groups)
-    for area, cases in CASES.items():
-        found[HERE / f"tests/{area}.yml"] = unit_test_file(cases, sorted(rule_files(groups)))
     before, _, rest = (ROOT / PAGE).read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     found[PAGE] = f"{before}{BEGIN}\n\n{page(groups)}\n\n{END}{after}"
     return found
+
+
+def write_cases(directory: Path) -> list[Path]:
+    """Files of ``promtool test rules``, one for each area, about the rules as they are here."""
+    rules = sorted(str(ROOT / HERE / "rules" / name) for name in rule_files(GROUPS))
+    directory.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for area, cases in CASES.items():
+        path = directory / f"{area}.yml"
+        path.write_text(unit_test_file(cases, rules))
+        written.append(path)
+    return written
 
 
 def differing() -> list[Path]:

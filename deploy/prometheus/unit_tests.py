@@ -12,10 +12,10 @@ FIRING: Final = 'group by (alertname) (ALERTS{alertstate="firing"})'
 
 
 def unit_test_file(cases: Sequence[Case], rule_files: Sequence[str]) -> str:
-    """What ``promtool test rules`` plays. rule_files: names below ``../rules``."""
+    """What ``promtool test rules`` plays. rule_files: paths."""
     return HEAD.replace("areas", "cases").replace("the rules are", "the cases are") + as_yaml(
         {
-            "rule_files": [f"../rules/{name}" for name in rule_files],
+            "rule_files": list(rule_files),
             "evaluation_interval": f"{STEP_S}s",
             "group_eval_order": ["tidemark-recording", "tidemark-memory"],
             "tests": [_test(case) for case in cases],
