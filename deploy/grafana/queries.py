@@ -15,6 +15,16 @@ NODE: Final = 'cluster=~"$cluster", broker=~"$broker"'
 TOPIC: Final = f'{NODE}, topic=~"$topic"'
 GROUP: Final = f'{NODE}, group=~"$group"'
 PAIR: Final = f'{GROUP}, topic=~"$topic"'
+BY_GROUP: Final = "cluster, broker, group"
+BY_PAIR: Final = "cluster, broker, group, topic"
+"""What a group is late on is a broker set: it holds the queues."""
+AGE: Final = f'max by ({BY_PAIR}) (tidemark_group_lag_seconds{{{PAIR}, kind="main"}})'
+OBJECTIVE: Final = f"max by ({BY_GROUP}) (tidemark_group_lag_objective_seconds{{{GROUP}}})"
+MEMBERS: Final = f"sum by ({BY_GROUP}) (tidemark_group_members{{{GROUP}}})"
+STUCK: Final = f"sum by ({BY_PAIR}) (tidemark_group_stuck_queues{{{PAIR}}})"
+TO_OBJECTIVE: Final = f"{AGE} / on ({BY_GROUP}) group_left () {OBJECTIVE}"
+MOST: Final = 20
+"""No more series than this in a graph by pair, however many are chosen: the largest."""
 JOBS: Final = 'job=~"tidemark-.*"'
 WINDOW: Final = "$__rate_interval"
 """At least four scrapes, at least a step: no rate between two points of the graph is lost."""
@@ -61,6 +71,11 @@ def serving(expr: str) -> str:
     """Without the nodes that say themselves that they are no master; a node alone stays."""
     elsewhere = f'tidemark_ha_role{{{NODE}, role="master"}} == 0'
     return f"({expr}) unless on (cluster, broker, replica) ({elsewhere})"
+
+
+def at_end(expr: str) -> str:
+    """The value at the right edge of the graph, at every point of it: for choosing series."""
+    return expr.replace("}", "} @ end()")
 
 
 def or_zero(expr: str, proof: str) -> str:

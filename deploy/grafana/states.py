@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from deploy.grafana.panels import BLUE, GREEN, GREY, ORANGE, RED, YELLOW, Word
-from deploy.grafana.queries import GROUP, NODE, PAIR
+from deploy.grafana.queries import AGE, BY_GROUP, BY_PAIR, MEMBERS, NODE, OBJECTIVE, STUCK
 
 PAIR_WORDS: Final = (
     Word(0, "in time", GREEN),
@@ -31,22 +31,16 @@ SEVERITY_WORDS: Final = (
 )
 YES_NO: Final = (Word(0, "no", RED), Word(1, "yes", GREEN))
 
-_BY: Final = "cluster, group, topic"
-
 
 def pair_state() -> str:
-    """Per cluster, group and topic: a number of ``PAIR_WORDS``.
+    """Per broker set, group and topic: a number of ``PAIR_WORDS``.
 
     Late counts 1, stuck 2, nobody there 4: a queue is only stuck while members are there.
     """
-    age = f'max by ({_BY}) (tidemark_group_lag_seconds{{{PAIR}, kind="main"}})'
-    objective = f"max by (cluster, group) (tidemark_group_lag_objective_seconds{{{GROUP}}})"
-    stuck = f"sum by ({_BY}) (tidemark_group_stuck_queues{{{PAIR}}})"
-    members = f"sum by (cluster, group) (tidemark_group_members{{{GROUP}}})"
     return (
-        f"(({age} > bool on (cluster, group) group_left () {objective})"
-        f" + on ({_BY}) 2 * ({stuck} > bool 0)"
-        f" + on (cluster, group) group_left () 4 * ({members} == bool 0))"
+        f"(({AGE} > bool on ({BY_GROUP}) group_left () {OBJECTIVE})"
+        f" + on ({BY_PAIR}) 2 * ({STUCK} > bool 0)"
+        f" + on ({BY_GROUP}) group_left () 4 * ({MEMBERS} == bool 0))"
     )
 
 

@@ -486,7 +486,8 @@ HANDLES: Final = (
     ),
     Lines(
         title="Open files",
-        description="Share of the limit.",
+        description="Share of the limit. Every connection and every mapped file is one; at "
+        "the limit connections are refused.",
         unit=units.SHARE,
         queries=(
             Query(

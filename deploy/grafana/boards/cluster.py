@@ -23,26 +23,36 @@ from deploy.grafana.panels import (
     Table,
     Timeline,
 )
-from deploy.grafana.queries import GROUP, JOBS, NODE, PAIR, TOPIC, WINDOW, Query, or_zero, rate
+from deploy.grafana.queries import (
+    AGE,
+    BY_GROUP,
+    BY_PAIR,
+    JOBS,
+    MEMBERS,
+    NODE,
+    OBJECTIVE,
+    PAIR,
+    STUCK,
+    TO_OBJECTIVE,
+    TOPIC,
+    WINDOW,
+    Query,
+    at_end,
+    growth,
+    or_zero,
+    rate,
+)
 from deploy.grafana.stages import COLOURS, stages
 from deploy.grafana.states import PAIR_WORDS, ROLE_WORDS, SEVERITY_WORDS, pair_state, role_state
 from deploy.grafana.told import told
 
 TARGETS: Final = f"up{{{JOBS}, {NODE}}}"
 FIRING: Final = 'ALERTS{alertname=~"Tidemark.*", alertstate="firing", cluster=~"$cluster"}'
-AGE: Final = f'max by (cluster, group, topic) (tidemark_group_lag_seconds{{{PAIR}, kind="main"}})'
-OBJECTIVE: Final = f"max by (cluster, group) (tidemark_group_lag_objective_seconds{{{NODE}}})"
-LATE: Final = f"{AGE} > on (cluster, group) group_left () {OBJECTIVE}"
-WORST_NOW: Final = (
-    "topk(5, max by (cluster, group, topic) "
-    f'(tidemark_group_lag_seconds{{{PAIR}, kind="main"}} @ end())'
-    " / on (cluster, group) group_left () max by (cluster, group) "
-    f"(tidemark_group_lag_objective_seconds{{{NODE}}} @ end()))"
-)
-MESSAGES: Final = (
-    f'sum by (cluster, group, topic) (tidemark_group_lag_messages{{{PAIR}, kind="main"}})'
-)
-WORST: Final = f"topk(5, {AGE} / on (cluster, group) group_left () {OBJECTIVE})"
+LATE: Final = f"{AGE} > on ({BY_GROUP}) group_left () {OBJECTIVE}"
+WORST: Final = f"topk(5, {TO_OBJECTIVE})"
+WORST_NOW: Final = at_end(WORST)
+"""The five at the right edge of the graph, at every point of it."""
+MESSAGES: Final = f'sum by ({BY_PAIR}) (tidemark_group_lag_messages{{{PAIR}, kind="main"}})'
 RULES_RUN: Final = 'tidemark:targets:count{cluster=~"$cluster"}'
 WORRY: Final = (Step(1, RED),)
 CAUTION: Final = (Step(1, ORANGE),)
@@ -178,8 +188,7 @@ WHAT: Final = (
         unit=units.PLAIN,
         queries=(
             Query(
-                "max by (severity, alertname, broker, group, topic, replica, peer, volume) "
-                f"({FIRING})",
+                f"max by (severity, alertname, broker, replica, peer, group, topic) ({FIRING})",
                 needs="an alert that fires",
             ),
         ),
@@ -191,7 +200,6 @@ WHAT: Final = (
             Column("group", "Group", links=(uids.TO_PAIR,)),
             Column("topic", "Topic", links=(uids.TO_PAIR,)),
             Column("peer", "Peer", width=90),
-            Column("volume", "Volume", width=80),
         ),
         sort="Severity",
         width=12,
@@ -208,12 +216,13 @@ WHAT: Final = (
         queries=(
             Query(WORST),
             Query(f"{AGE} and {WORST}"),
-            Query(f"{WORST} ^ 0 * on (cluster, group) group_left () {OBJECTIVE}"),
+            Query(f"{WORST} ^ 0 * on ({BY_GROUP}) group_left () {OBJECTIVE}"),
             Query(f"{MESSAGES} and {WORST}"),
         ),
         columns=(
             Column("group", "Group", links=(uids.TO_PAIR,)),
             Column("topic", "Topic", links=(uids.TO_PAIR,)),
+            Column("broker", "Broker set", width=100),
             Column("B", "Age", units.SECONDS, width=90),
             Column("C", "Objective", units.SECONDS, width=90),
             Column(
@@ -240,24 +249,21 @@ HOW_LONG: Final = (
             Query(or_zero(f"count({LATE})", AGE), "late"),
             Query(
                 or_zero(
-                    f"count(sum by (cluster, group, topic) (tidemark_group_stuck_queues{{{PAIR}}}) "
-                    f"> 0)",
-                    f"tidemark_group_stuck_queues{{{PAIR}}}",
+                    f"count({STUCK} > 0)",
+                    STUCK,
                 ),
                 "stuck",
             ),
             Query(
                 or_zero(
-                    f"count({AGE} > 0 and on (cluster, group) "
-                    f"sum by (cluster, group) (tidemark_group_members{{{GROUP}}}) == 0)",
+                    f"count({AGE} > 0 and on ({BY_GROUP}) {MEMBERS} == 0)",
                     AGE,
                 ),
                 "nobody reads",
             ),
             Query(
                 or_zero(
-                    "count(sum by (cluster, group, topic) "
-                    f"(tidemark_group_unknown_queues{{{PAIR}}}) > 0)",
+                    f"count(sum by ({BY_PAIR}) (tidemark_group_unknown_queues{{{PAIR}}}) > 0)",
                     f"tidemark_group_unknown_queues{{{PAIR}}}",
                 ),
                 "unknown queues",
@@ -503,18 +509,20 @@ RUNNING: Final = (
     Lines(
         title="Series beyond a bound",
         description=told(
-            "What is folded is still counted, under `_other`, but no longer told apart.",
+            "Around each point. What is folded is still counted, under `_other`, but no longer "
+            "told apart.",
             "tidemark_telemetry_series_dropped_total",
         ),
         unit=units.COUNT,
         queries=(
             Query(
-                f"sum by (family) (tidemark_telemetry_series_dropped_total{{{NODE}}})",
-                "{{family}}",
+                growth("tidemark_telemetry_series_dropped_total", "replica, family"),
+                "{{replica}} {{family}}",
                 needs="more topics, pairs or groups than a bound allows",
             ),
         ),
         width=8,
+        bars=True,
     ),
 )
 

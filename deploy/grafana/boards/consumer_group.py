@@ -23,15 +23,26 @@ from deploy.grafana.panels import (
     Table,
     Timeline,
 )
-from deploy.grafana.queries import GROUP, PAIR, TOPIC, WINDOW, Query, growth, quantiles, rate
+from deploy.grafana.queries import (
+    AGE,
+    GROUP,
+    MOST,
+    OBJECTIVE,
+    PAIR,
+    TO_OBJECTIVE,
+    TOPIC,
+    WINDOW,
+    Query,
+    at_end,
+    growth,
+    quantiles,
+    rate,
+)
 from deploy.grafana.stages import COLOURS, stages
 from deploy.grafana.states import PAIR_WORDS, pair_state
 from deploy.grafana.told import told
 
-AGE: Final = f'max by (cluster, group, topic) (tidemark_group_lag_seconds{{{PAIR}, kind="main"}})'
-OBJECTIVE: Final = f"max by (cluster, group) (tidemark_group_lag_objective_seconds{{{GROUP}}})"
-RULED: Final = 'cluster=~"$cluster", group=~"$group", topic=~"$topic"'
-PROGRESS: Final = f"tidemark:group_progress:ratio5m{{{RULED}}}"
+PROGRESS: Final = f"tidemark:group_progress:ratio5m{{{PAIR}}}"
 BEHIND: Final = "a group that has unread messages"
 
 STATE: Final = (
@@ -55,7 +66,7 @@ STATE: Final = (
             "tidemark_group_lag_objective_seconds",
         ),
         unit=units.SHARE,
-        queries=(Query(f"max({AGE} / on (cluster, group) group_left () {OBJECTIVE})"),),
+        queries=(Query(f"max({TO_OBJECTIVE})"),),
         width=4,
         steps=(Step(0.5, YELLOW), Step(1, RED)),
         spark=True,
@@ -81,7 +92,7 @@ STATE: Final = (
         unit=units.SECONDS,
         queries=(
             Query(
-                f"max(tidemark:group_lag_seconds:max{{{RULED}}} / ({PROGRESS} - 1 > 0))",
+                f"max(tidemark:group_lag_seconds:max{{{PAIR}}} / ({PROGRESS} - 1 > 0))",
                 needs="a group that catches up",
             ),
         ),
@@ -114,11 +125,15 @@ STATE: Final = (
 )
 HISTORY: Final = (
     Timeline(
-        title="State",
+        title="State by topic",
         description="Per group and topic. Late: the age is above the objective. Stuck: members are "
         "there, messages are there, nothing is committed. A gap: nobody knows.",
         unit=units.PLAIN,
-        queries=(Query(pair_state(), "{{group}} / {{topic}}"),),
+        queries=(
+            Query(
+                f"{pair_state()} and topk({MOST}, {at_end(TO_OBJECTIVE)})", "{{group}} / {{topic}}"
+            ),
+        ),
         width=16,
         words=PAIR_WORDS,
     ),
@@ -145,7 +160,7 @@ LATE: Final = (
         unit=units.SECONDS,
         queries=(
             Query(
-                f"max by (group, topic, kind) (tidemark_group_lag_seconds{{{PAIR}}})",
+                f"topk({MOST}, max by (group, topic, kind) (tidemark_group_lag_seconds{{{PAIR}}}))",
                 "{{group}} / {{topic}} {{kind}}",
             ),
             Query(f"min({OBJECTIVE})", "objective"),
@@ -178,7 +193,8 @@ HOW_MUCH: Final = (
         unit=units.COUNT,
         queries=(
             Query(
-                f"sum by (group, topic, kind) (tidemark_group_lag_messages{{{PAIR}}})",
+                f"topk({MOST}, sum by (group, topic, kind) "
+                f"(tidemark_group_lag_messages{{{PAIR}}}))",
                 "{{group}} / {{topic}} {{kind}}",
             ),
         ),
@@ -193,7 +209,7 @@ HOW_MUCH: Final = (
         unit=units.COUNT,
         queries=(
             Query(
-                f"sum by (group, topic) (tidemark_group_inflight_messages{{{PAIR}}})",
+                f"topk({MOST}, sum by (group, topic) (tidemark_group_inflight_messages{{{PAIR}}}))",
                 "{{group}} / {{topic}}",
             ),
         ),
@@ -247,7 +263,8 @@ RATES: Final = (
         unit=units.MESSAGES_RATE,
         queries=(
             Query(
-                rate("tidemark_group_consumed_messages_total", "group, topic", PAIR),
+                f"topk({MOST}, "
+                f"{rate('tidemark_group_consumed_messages_total', 'group, topic', PAIR)})",
                 "{{group}} / {{topic}}",
             ),
         ),
@@ -335,9 +352,9 @@ SKEW: Final = (
         unit=units.SHARE,
         queries=(
             Query(
-                f"max by (group, topic) (tidemark_group_lag_queue_max_messages{{{PAIR}}}) / "
-                "sum by (group, topic) "
-                f'(tidemark_group_lag_messages{{{PAIR}, kind="main"}} > 0)',
+                f"topk({MOST}, max by (group, topic) "
+                f"(tidemark_group_lag_queue_max_messages{{{PAIR}}}) / sum by (group, topic) "
+                f'(tidemark_group_lag_messages{{{PAIR}, kind="main"}} > 0))',
                 "{{group}} / {{topic}}",
                 needs=BEHIND,
             ),
@@ -354,7 +371,8 @@ SKEW: Final = (
         unit=units.SECONDS,
         queries=(
             Query(
-                f"max by (group, topic) (tidemark_group_commit_age_seconds{{{PAIR}}})",
+                f"topk({MOST}, max by (group, topic) "
+                f"(tidemark_group_commit_age_seconds{{{PAIR}}}))",
                 "{{group}} / {{topic}}",
             ),
         ),
