@@ -13,7 +13,7 @@ SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help setup run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image dashboards lock clean
+.PHONY: help setup run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards lock clean
 
 help: ## Print this list
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -112,6 +112,9 @@ $(SECRET):
 
 dashboards: setup ## Write the Grafana dashboards again from deploy/grafana/boards
 	$(BIN)/python -m deploy.grafana
+
+image-proof: setup ## As root: build the image without a registry, run it confined, kill the master, clean up
+	$(BIN)/python -m tests.image
 
 lock: ## Resolve requirements.lock again from pyproject.toml (hashes, no registry address)
 	$(PYTHON) -m venv build/lock
