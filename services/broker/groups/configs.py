@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from services.broker.fields import check_name, known_fields, shown, whole_number
@@ -139,6 +139,10 @@ class GroupConfigs:
         """All groups by name."""
         groups = self._state.groups
         return [groups[name] for name in sorted(groups)]
+
+    def all(self) -> Collection[GroupConfig]:
+        """All groups, by the time they were made; cheap, and a copy."""
+        return list(self._state.groups.values())
 
     # -- changing --------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ at the places of a member; ``commits`` moves offsets.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from services.broker.groups.broadcasting import Broadcasting
@@ -136,6 +136,18 @@ class Coordinator:
             for session in live.sessions.values()
             for queue, place in session.places.items()
         }
+
+    def topics_read(self, group: str) -> Collection[str]:
+        """Topics that a member subscribes to; a view, to be used up before an await."""
+        live = self._live.find(group)
+        return () if live is None else live.roster.queues.keys()
+
+    def place_of(self, group: str, queue: Queue) -> tuple[int, int] | None:
+        """Queue offsets behind the last message handed out, and of the next one to be; None while
+        the queue is nobody's."""
+        session = self.session_of(group, queue)
+        place = None if session is None else session.places.get(queue)
+        return None if place is None else (place.handed_to, place.next_offset)
 
     def session_of(self, group: str, queue: Queue) -> Session | None:
         """Of the member that has the queue alone."""

@@ -88,12 +88,15 @@ class Offsets:
         self._finished = False
         self.changes = 0
         """Grows with every change: whoever keeps a copy sees that it is old."""
+        self._moved_groups: set[str] = set()
+        """See ``take_moved``."""
         self.recount()
 
     def recount(self) -> None:
         """Count what the state has: its offsets were replaced as a whole."""
         self._pairs = sum(map(len, self._state.offsets.values()))
         self.changes += 1
+        self._moved_groups.update(self._state.offsets)
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -112,6 +115,11 @@ class Offsets:
     def now(self) -> Mapping[str, Mapping[Queue, int]]:
         """All of them, as a snapshot is to say them; a view, to be read before an await."""
         return self._state.offsets
+
+    def take_moved(self) -> Collection[str]:
+        """Groups whose offsets have changed since the last call; for one caller."""
+        moved, self._moved_groups = self._moved_groups, set()
+        return moved
 
     # -- changing --------------------------------------------------------------------------------
 
@@ -136,6 +144,7 @@ class Offsets:
         self._state.offsets.setdefault(group, {}).update(moved)
         self._moved.setdefault(group, {}).update(moved)
         self.changes += 1
+        self._moved_groups.add(group)
         self._dirty.set()
 
     def remove_group(self, group: str) -> None:
@@ -147,6 +156,7 @@ class Offsets:
         self._pairs -= len(self._state.offsets.pop(group, _NONE))
         self._moved.pop(group, None)
         self.changes += 1
+        self._moved_groups.add(group)
 
     async def durable(self) -> None:
         """Return when everything accepted so far is on disk.

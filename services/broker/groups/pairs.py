@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from services.broker.groups.lag import Lag
+from services.broker.groups.oldest import NOTHING_OUTSTANDING, Oldest, over
 
 OTHER: Final = "_other"
 STALL_GAPS: Final = 4
@@ -50,6 +51,8 @@ class QueueSample(NamedTuple):
     commit_age_s: float = 0.0
     """Since the commit moved, of a queue with lag."""
     is_stuck: bool = False
+    oldest: Oldest | None = NOTHING_OUTSTANDING
+    """None: the store time of a message could not be read."""
 
 
 class Pair(NamedTuple):
@@ -71,6 +74,10 @@ class Pair(NamedTuple):
     ahead: int
     unknown: int
     subscribed: bool
+    oldest: Oldest | None = None
+    """None: not known."""
+    activity: int = 0
+    """Changes when the pair is used: the sum of what is committed and what there is."""
 
     def with_(self, other: Pair) -> Pair:
         """Both together, under this one's name."""
@@ -101,6 +108,7 @@ def pair(
     each = list(queues)
     known = [sample for sample in each if sample.lag.messages is not None]
     messages = [sample.lag.messages or 0 for sample in known]
+    times = [sample.oldest for sample in known if sample.oldest is not None]
     ages = [sample.lag.seconds for sample in known if sample.lag.seconds is not None]
     return Pair(
         group,
@@ -116,6 +124,7 @@ def pair(
         sum(sample.lag.ahead > 0 for sample in each),
         len(each) - len(known),
         subscribed,
+        over(times) if known and len(times) == len(known) else None,
     )
 
 

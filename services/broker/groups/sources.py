@@ -6,10 +6,11 @@ and the gauges have in common. After: ``views`` and ``pair_looks`` ask.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from services.broker.groups.queue_looks import QueueLooks
+from services.broker.queue_extents import QueueExtents
 from shared.state.values import GroupConfig
 from tidemark.clock import Clock
 from tidemark.formats.send_back import RETRY_PREFIX
@@ -126,6 +127,58 @@ class Sources(NamedTuple):
     committed: Committed
     members: Members
     looks: QueueLooks
+    clock: Clock
+
+
+class WatchedConfigs(Protocol):
+    """Configurations (``configs.GroupConfigs``)."""
+
+    def all(self) -> Collection[GroupConfig]:
+        """Every group there is; cheap, and a copy."""
+        ...
+
+
+class WatchedOffsets(Protocol):
+    """Committed offsets (``offsets.Offsets``)."""
+
+    def get(self, group: str, topic: str, queue: int) -> int | None:
+        """The next queue offset to consume; None if the group never committed there."""
+        ...
+
+    def of_group(self, group: str) -> Mapping[Queue, int]:
+        """All of a group's."""
+        ...
+
+    def take_moved(self) -> Collection[str]:
+        """Groups whose offsets have changed since the last call."""
+        ...
+
+
+class WatchedMembers(Protocol):
+    """Who is in a group (``coordinator.Coordinator``)."""
+
+    def member_count(self, group: str) -> int:
+        """How many are there."""
+        ...
+
+    def topics_read(self, group: str) -> Collection[str]:
+        """Topics that a member subscribes to."""
+        ...
+
+    def place_of(self, group: str, queue: Queue) -> tuple[int, int] | None:
+        """Queue offsets behind the last message handed out, and of the next one to be; None while
+        the queue is nobody's."""
+        ...
+
+
+class Watched(NamedTuple):
+    """What a look at all groups looks at."""
+
+    configs: WatchedConfigs
+    committed: WatchedOffsets
+    members: WatchedMembers
+    looks: QueueLooks
+    extents: QueueExtents
     clock: Clock
 
 

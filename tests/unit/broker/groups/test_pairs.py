@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.broker.groups.lag import Lag, Reason, nothing_known
+from services.broker.groups.oldest import Oldest
 from services.broker.groups.pairs import OTHER, Movement, Pair, QueueSample, fold, pair
 
 
@@ -19,7 +20,17 @@ def test_a_pair_sums_its_queues_and_takes_the_largest_of_ages() -> None:
     unknown = QueueSample(nothing_known(Reason.AHEAD, ahead=3))
     queues = [sample(5, 61.0, 4.0, stuck=True), sample(9, 2.0, 3.0), unknown]
     found = pair("g", "t", "main", queues, objective_s=60.0, subscribed=True)
-    assert found == Pair("g", "t", "main", 14, 61.0, 9, 2, 4.0, 1, 1, 1, 1, True)
+    assert found == Pair("g", "t", "main", 14, 61.0, 9, 2, 4.0, 1, 1, 1, 1, True, Oldest())
+
+
+def test_the_oldest_messages_of_a_pair_are_known_if_those_of_all_its_queues_are() -> None:
+    lag = Lag(5, None, 61.0)
+    queues = [QueueSample(lag, oldest=Oldest(9, 7)), QueueSample(lag, oldest=Oldest(None, 8))]
+    found = pair("g", "t", "main", queues, objective_s=60.0, subscribed=True)
+    assert found.oldest == Oldest(9, 7)
+    queues.append(QueueSample(lag, oldest=None))
+    found = pair("g", "t", "main", queues, objective_s=60.0, subscribed=True)
+    assert found.oldest is None, "that of a queue might be older"
 
 
 def test_a_pair_of_which_nothing_is_known_has_no_lag() -> None:

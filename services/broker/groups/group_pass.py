@@ -1,0 +1,236 @@
+"""One look at all groups: each pair of a group and a topic, its queues summed up.
+
+In slices: others have their turn in between. A group that nobody is in and that has read everything
+is looked at once and then not again until it commits or its topics get messages. What a queue's
+oldest unread message says is read once, not at every look. The rules are ``lag``'s, ``pairs``' and
+``oldest``'s. Before: ``look`` took the times of the log. After: it writes the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+from services.broker.groups.lag import Lag, Reason, Snapshot, age, nothing_known, unread
+from services.broker.groups.oldest import Oldest
+from services.broker.groups.pairs import Movement, Pair, QueueSample, pair
+from services.broker.groups.queue_looks import Bounds
+from services.broker.groups.sources import OBJECTIVE_MS, Queue, Watched
+from services.broker.turns import Turns
+from shared.state.values import GroupConfig
+from tidemark.formats.send_back import RETRY_PREFIX
+
+READ_ALL: Final = Lag(0, None, 0.0, in_flight=0)
+
+
+class QueueSeen(NamedTuple):
+    """One queue as a group stands in it."""
+
+    queue: int
+    committed: int | None
+    oldest_ms: int | None
+    """Store time of the oldest unread message; None: there is none, or it is not known."""
+
+
+class PairSeen(NamedTuple):
+    """One pair, and its queues."""
+
+    pair: Pair
+    queues: Sequence[QueueSeen]
+
+
+class _Idle(NamedTuple):
+    """A group that has read everything, and has no members."""
+
+    config: GroupConfig
+    topics: frozenset[str]
+    seen: Sequence[PairSeen]
+
+
+class Memory:
+    """What one look leaves to the next."""
+
+    def __init__(self) -> None:
+        self.movements: dict[tuple[str, str, int], Movement] = {}
+        """Of queues that had lag, by group, topic and queue."""
+        self.times_ms: dict[tuple[str, int, int], int] = {}
+        """Store times by topic, queue and queue offset, of messages that were the oldest ones."""
+        self.idle: dict[str, _Idle] = {}
+
+
+class Pass:
+    """One look at all groups."""
+
+    def __init__(
+        self,
+        watched: Watched,
+        before: Memory,
+        turns: Turns,
+        *,
+        committed: Collection[str],
+        moved: Collection[str],
+    ) -> None:
+        """before: left by the look before. turns: slices, each of which tells ``extents`` when it
+        begins. committed: groups whose offsets have moved since. moved: topics that have.
+        """
+        self._watched = watched
+        self._extents = watched.extents
+        self._members = watched.members
+        self._before = before
+        self.memory = Memory()
+        self._turns = turns
+        self._committed = committed
+        self._moved = frozenset(moved)
+        self.bounds: dict[Queue, Bounds] = {}
+        """Of each queue that was looked at: the smallest minimum and the largest maximum met, so
+        that every group's offset in it lies between the two."""
+
+    async def group(self, config: GroupConfig, member_count: int) -> Sequence[PairSeen]:
+        """The pairs of one group: the topics that members read, and those it has offsets in."""
+        if config.broadcast:
+            return ()
+        name = config.name
+        idle = self._before.idle.get(name)
+        if (
+            idle is not None
+            and not member_count
+            and name not in self._committed
+            and idle.config is config
+            and self._moved.isdisjoint(idle.topics)
+        ):
+            self.memory.idle[name] = idle
+            return idle.seen
+        seen = await self._look(config, has_members=member_count > 0)
+        if not member_count and all(map(_is_read, seen)):
+            topics = frozenset({RETRY_PREFIX + name, *(each.pair.topic for each in seen)})
+            self.memory.idle[name] = _Idle(config, topics, seen)
+        return seen
+
+    async def _look(self, config: GroupConfig, *, has_members: bool) -> list[PairSeen]:
+        name, extents = config.name, self._extents
+        subscribed = frozenset(self._members.topics_read(name))
+        retry = RETRY_PREFIX + name
+        topics: dict[str, list[int]] = {topic: [] for topic in subscribed}
+        if extents.numbers(retry) is not None:
+            topics[retry] = []
+        numbers: dict[str, Collection[int]] = {}
+        for topic, queue in list(self._watched.committed.of_group(name)):
+            if self._turns.over:
+                await self._turns.pass_on()
+            strays = topics.setdefault(topic, [])
+            known = numbers.get(topic)
+            if known is None:
+                known = numbers[topic] = extents.numbers(topic) or ()
+            if queue not in known:
+                strays.append(queue)  # its topic is gone, or has fewer queues: so is its offset
+        found: list[PairSeen] = []
+        for topic, strays in topics.items():
+            is_retry = topic == retry
+            queues = [*(extents.numbers(topic) or ()), *sorted(strays)]
+            samples: list[QueueSample] = []
+            seen: list[QueueSeen] = []
+            activity = 0
+            for queue in queues:
+                if self._turns.over:
+                    await self._turns.pass_on()
+                sample, row = self._sample(name, topic, queue, has_members=has_members)
+                samples.append(sample)
+                seen.append(row)
+                bounds = self.bounds.get((topic, queue))
+                activity += (row.committed or 0) + (0 if bounds is None else bounds.max_offset)
+            summed = pair(
+                name,
+                topic,
+                "retry" if is_retry else "main",
+                samples,
+                objective_s=(config.lag_objective_ms or OBJECTIVE_MS) / 1000,
+                subscribed=topic in subscribed or (is_retry and has_members),
+            )
+            found.append(PairSeen(summed._replace(activity=activity), seen))
+        return found
+
+    def _sample(
+        self, group: str, topic: str, queue: int, *, has_members: bool
+    ) -> tuple[QueueSample, QueueSeen]:
+        """One queue in one step: all that moves is of one instant."""
+        committed = self._watched.committed.get(group, topic, queue)
+        bounds = self._extents.bounds(topic, queue)
+        row = QueueSeen(queue, committed, None)
+        if bounds is None:
+            return QueueSample(nothing_known(Reason.UNKNOWN_TOPIC)), row
+        self._note(topic, queue, bounds)
+        if committed == bounds.max_offset:
+            return QueueSample(READ_ALL), row
+        found = unread(Snapshot(committed, *bounds))
+        if committed is None or found.first is None or found.messages is None:
+            reason = found.reason or Reason.NEVER_COMMITTED
+            return QueueSample(nothing_known(reason, lost=found.lost, ahead=found.ahead)), row
+        handed_to = next_offset = found.first
+        if has_members and (place := self._members.place_of(group, (topic, queue))) is not None:
+            handed_to, next_offset = place
+        in_flight = min(max(0, handed_to - committed), found.messages)
+        if not found.messages:
+            return QueueSample(READ_ALL._replace(lost=found.lost)), row
+        head_ms = self._time_ms(topic, queue, found.first)
+        undelivered = min(max(next_offset, found.first), bounds.max_offset)
+        ready_ms = None
+        if undelivered == found.first:
+            ready_ms = head_ms
+        elif undelivered < bounds.max_offset:
+            ready_ms = self._time_ms(topic, queue, undelivered)
+        is_known = head_ms is not None and (
+            ready_ms is not None or undelivered == bounds.max_offset
+        )
+        seconds, why = age(found.messages, head_ms, self._watched.clock.wall_ms())
+        lag = Lag(
+            found.messages,
+            None,
+            seconds,
+            found.lost,
+            in_flight=in_flight,
+            reasons={} if why is None else {"seconds": why},
+        )
+        now_s = self._watched.clock.monotonic()
+        movement = self._movement((group, topic, queue), committed, now_s)
+        sample = QueueSample(
+            lag,
+            now_s - movement.moved_at_s,
+            has_members and movement.is_stuck(now_s),
+            Oldest(ready_ms, head_ms) if is_known else None,
+        )
+        return sample, row._replace(oldest_ms=head_ms)
+
+    def _note(self, topic: str, queue: int, bounds: Bounds) -> None:
+        key = (topic, queue)
+        known = self.bounds.get(key)
+        if known is None:
+            self.bounds[key] = bounds
+        elif known is not bounds:
+            self.bounds[key] = bounds._replace(
+                min_offset=min(known.min_offset, bounds.min_offset),
+                max_offset=max(known.max_offset, bounds.max_offset),
+            )
+
+    def _movement(self, key: tuple[str, str, int], committed: int, now_s: float) -> Movement:
+        before = self._before.movements.get(key)
+        movement = Movement(committed, now_s) if before is None else before.seen(committed, now_s)
+        self.memory.movements[key] = movement
+        return movement
+
+    def _time_ms(self, topic: str, queue: int, queue_offset: int) -> int | None:
+        """Store time of a message; read once, for it does not change."""
+        key = (topic, queue, queue_offset)
+        time_ms = self.memory.times_ms.get(key)
+        if time_ms is None:
+            time_ms = self._before.times_ms.get(key)
+            if time_ms is None:
+                time_ms = self._watched.looks.store_time(topic, queue, queue_offset)
+            if time_ms is not None:
+                self.memory.times_ms[key] = time_ms
+        return time_ms
+
+
+def _is_read(seen: PairSeen) -> bool:
+    """Whether every queue of the pair is known to be read to its end."""
+    found = seen.pair
+    return found.messages == 0 and not found.unknown

@@ -1,0 +1,136 @@
+"""The look that scrapes share: the log's times, how far topics and queues go, where groups stand.
+
+A look begins when somebody scrapes and the last one is old enough; nothing is done while nobody
+does. One at a time, in slices, and so seldom that a fifth of the loop's time at most goes into it:
+a look that takes 0.5 s serves for 2.5 s. A scrape waits for the look that it began, but not longer
+than ``WAIT_S``: then it shows the one before. Each says when it began and how long it took.
+
+Of one instant are: the positions of the log, read when the look begins; and of each queue its
+bounds and one group's offset. What the log has got since the look began is not outstanding in it
+(``oldest``), so its times add up, however long the look takes.
+Before: a scrape. After: ``found_rows`` writes tables, the registry text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from services.broker.groups.found_rows import Found, Rows
+from services.broker.groups.group_pass import Memory, Pass
+from services.broker.groups.queue_room import Lagging, Room
+from services.broker.groups.sources import OBJECTIVE_MS, Watched
+from services.broker.log_times import LogTimes
+from services.broker.turns import Turns
+from tidemark.clock import Clock
+
+AGAIN_S: Final = 1.0
+"""No look begins sooner after the one before."""
+REST: Final = 4.0
+"""Nor before so many times as long as that one took have passed since it ended."""
+WAIT_S: Final = 0.5
+"""A scrape waits so long for a look."""
+
+
+class Looks:
+    """The looks of one broker. For the event loop."""
+
+    def __init__(self, clock: Clock, queue_series_max: int) -> None:
+        """queue_series_max: series by queue of all families together; 0: none."""
+        self._clock = clock
+        self._queue_series_max = queue_series_max
+        self._times: Callable[[], LogTimes | None] | None = None
+        self._watched: Watched | None = None
+        self._role = 0
+        """Grows with every change of what is looked at."""
+        self._memory = Memory()
+        self._lagging = Lagging()
+        self._room: Room | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._next_at_s = float("-inf")
+        self.found: Found | None = None
+        """By the last look that has ended; None: there was none since what is looked at changed."""
+
+    def connect(self, times: Callable[[], LogTimes | None], watched: Watched | None) -> None:
+        """From now on look here. watched: None where another node appends: of its groups and
+        queues this one does not know what is up to date."""
+        self.disconnect()
+        self._times, self._watched = times, watched
+
+    def disconnect(self) -> None:
+        """There is nothing to look at any more."""
+        self._times = self._watched = self.found = self._room = None
+        self._role += 1
+        self._memory, self._lagging = Memory(), Lagging()
+        self._next_at_s = float("-inf")
+
+    async def refresh(self) -> None:
+        """Look, if the last look is old; scrapes at the same time share one. Waits for WAIT_S at
+        most."""
+        if self._times is None:
+            return
+        if self._running is not None and self._running.done():
+            running, self._running = self._running, None
+            running.result()  # raises what went wrong after its scrape had gone
+        if self._running is None:
+            if self._clock.monotonic() < self._next_at_s:
+                return
+            self._running = asyncio.create_task(self._look(), name="look")
+        done, _ = await asyncio.wait({self._running}, timeout=WAIT_S)
+        for each in done:
+            each.result()
+
+    async def _look(self) -> None:
+        assert self._times is not None, "refresh has seen to that"
+        role, watched, clock = self._role, self._watched, self._clock
+        began_ms, began_s = clock.wall_ms(), clock.monotonic()
+        rows = Rows(self._times())
+        room = None
+        if watched is not None:
+            room = await self._look_at_groups(watched, rows, role)
+        ended_s = clock.monotonic()
+        if role != self._role:
+            return  # what was looked at is another's by now
+        self._room = room
+        self.found = rows.found(began_ms, ended_s - began_s)
+        self._next_at_s = max(began_s + AGAIN_S, ended_s + REST * (ended_s - began_s))
+
+    async def _look_at_groups(self, watched: Watched, rows: Rows, role: int) -> Room | None:
+        extents = watched.extents
+        turns = Turns(self._clock, extents.begin)
+        moved = await extents.follow(turns)
+        committed = watched.committed.take_moved()
+        pass_ = Pass(watched, self._memory, turns, committed=committed, moved=moved)
+        room = Room(self._queue_series_max, self._room) if self._queue_series_max else None
+        now_s = self._clock.monotonic()
+        queues = 0
+        for config in watched.configs.all():
+            if turns.over:
+                await turns.pass_on()
+            count = watched.members.member_count(config.name)
+            seen = await pass_.group(config, count)
+            rows.group(config.name, count, (config.lag_objective_ms or OBJECTIVE_MS) / 1000, seen)
+            for each in seen:
+                queues += len(each.queues)
+                if room is None:
+                    continue
+                found = each.pair
+                name = (found.group, found.topic)
+                rank = self._lagging.rank(
+                    name,
+                    has_lag=bool(found.messages),
+                    subscribed=found.subscribed,
+                    now_s=now_s,
+                )
+                room.offer(name, len(each.queues), rank)
+        if role == self._role:
+            self._memory = pass_.memory
+            self._lagging.forget_gone(now_s)
+        await rows.topics(extents, turns, room)
+        if room is not None:
+            for _ in room.fill():
+                if turns.over:
+                    await turns.pass_on()
+        await rows.queues(extents, pass_.bounds, turns, room, group_queues=queues)
+        return room

@@ -1,0 +1,346 @@
+"""The look that scrapes share, over a store of real files: numbers, times, order, pace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from services.broker.groups import look as look_module
+from services.broker.groups.found_rows import Columns, Found
+from services.broker.groups.look import AGAIN_S, REST, Looks
+from services.broker.groups.queue_looks import QueueLooks
+from services.broker.groups.sources import Watched
+from services.broker.log_look import LogLook
+from services.broker.log_times import LogTimes
+from services.broker.queue_extents import QueueExtents
+from shared.state.records import TopicRecord
+from shared.state.values import GroupConfig, TopicConfig
+from tests.support.small_broker import FIRST_MS, HOST, SmallBroker
+from tidemark.formats import batch
+from tidemark.formats.batch import WireMessage
+from tidemark.formats.runs import Run
+
+NOW_MS = FIRST_MS + 10_000
+
+
+class Clock:
+    """The test moves it; each look at it may take a while."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.look_takes_s = 0.0
+
+    def wall_ms(self) -> int:
+        return NOW_MS
+
+    def monotonic(self) -> float:
+        self.now_s += self.look_takes_s
+        return self.now_s
+
+    def boot_ms(self) -> int:
+        return 0
+
+
+class Members:
+    """Who is in a group, as the test says."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.topics: dict[str, list[str]] = {}
+        self.places: dict[tuple[str, str, int], tuple[int, int]] = {}
+
+    def member_count(self, group: str) -> int:
+        return self.counts.get(group, 0)
+
+    def topics_read(self, group: str) -> Collection[str]:
+        return self.topics.get(group, [])
+
+    def place_of(self, group: str, queue: tuple[str, int]) -> tuple[int, int] | None:
+        return self.places.get((group, *queue))
+
+
+class Made:
+    """A broker with topic ``orders`` of three queues: 4 messages, 1 and none."""
+
+    def __init__(self, root: Path, *, queue_series_max: int = 1000) -> None:
+        self.broker = broker = SmallBroker(root)
+        self.add_topic("orders", 3)
+        for queue in (0, 0, 1, 0, 0):
+            broker.now_ms += 1
+            broker.send("orders", queue=queue)
+        self.members, self.clock = Members(), Clock()
+        self.confirmed: int | None = None
+        queue_looks = QueueLooks(
+            broker.topics,
+            broker.queues,
+            broker.reader,
+            next_of=broker.queue_offsets.next_of,
+            floor=broker.topics.min_offset,
+            dispatched=broker.dispatched,
+        )
+        self.watched = Watched(
+            broker.configs,
+            broker.offsets,
+            self.members,
+            queue_looks,
+            QueueExtents(
+                broker.topics,
+                broker.queue_offsets,
+                queue_looks,
+                log_start=lambda: broker.reader.min_offset,
+                dispatched=broker.dispatched,
+            ),
+            self.clock,
+        )
+        self.log = LogLook(
+            broker.reader,
+            newest=lambda: broker.appender.newest,
+            confirmed=lambda: broker.appender.written,
+            dispatched=broker.dispatched,
+        )
+        self.looks = Looks(self.clock, queue_series_max)
+        self.looks.connect(self.log.times, self.watched)
+
+    def add_topic(self, name: str, queues: int) -> None:
+        self.broker.state.apply(TopicRecord(0, TopicConfig(name, queues, queues)))
+
+    def add_group(self, name: str, offsets: Mapping[int, int], topic: str = "orders") -> None:
+        self.broker.state.groups.setdefault(name, GroupConfig(name, lag_objective_ms=5000))
+        moves = {(topic, queue): offset for queue, offset in offsets.items()}
+        self.broker.offsets.accept(name, moves)
+
+    def join(self, group: str, *topics: str) -> None:
+        self.members.counts[group] = 1
+        self.members.topics[group] = [*topics]
+
+    async def look(self) -> Found:
+        self.clock.now_s += 1000.0
+        await self.looks.refresh()
+        assert self.looks.found is not None
+        return self.looks.found
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Made]:
+    made = Made(tmp_path / "store")
+    yield made
+    made.broker.close()
+
+
+def rows(table: Columns) -> dict[str, tuple[float | None, ...]]:
+    """Values of each row by its labels, joined by blanks."""
+    return {
+        " ".join(labels): tuple(column[row] for column in table.columns)
+        for row, labels in enumerate(table.labels)
+    }
+
+
+async def test_a_group_with_members_is_shown_queue_by_queue(made: Made) -> None:
+    made.add_group("billing", {0: 1, 1: 1})
+    made.join("billing", "orders")
+    made.members.places["billing", "orders", 0] = (3, 3)
+    found = await made.look()
+    times = LogTimes(FIRST_MS + 5, FIRST_MS + 5, FIRST_MS + 5)
+    assert found.times == times
+    assert rows(found.lag) == {"billing orders main": (3, (10_000 - 2) / 1000)}
+    # Queue 0 holds the records stored 1, 2, 4 and 5 ms after the first time: at 1 is the oldest
+    # uncommitted, at 3 the oldest that was not handed out. Queue 2 was never committed.
+    undelivered_s, uncommitted_s = (FIRST_MS + 5) / 1000, (FIRST_MS + 2) / 1000
+    assert rows(found.pairs) == {
+        "billing orders": (3, 2, 0, 1, 0, 0, 1, 1, undelivered_s, uncommitted_s)
+    }
+    assert rows(found.groups) == {"billing": (1, 5.0)}
+    assert rows(found.topics) == {"orders": (5, 0)}
+    assert rows(found.queues) == {"orders 0": (4, 0), "orders 1": (1, 0), "orders 2": (0, 0)}
+    assert rows(found.group_queues) == {
+        "billing orders 0": (1, uncommitted_s),
+        "billing orders 1": (1, None),
+    }
+    assert (found.queues_left_out, found.group_queues_left_out) == (0, 0)
+
+
+async def test_a_group_that_has_read_everything_stands_where_the_log_does(made: Made) -> None:
+    made.add_group("billing", {0: 4, 1: 1, 2: 0})
+    found = await made.look()
+    now_s = (FIRST_MS + 5) / 1000
+    assert rows(found.lag) == {"billing orders main": (0, 0)}
+    assert rows(found.pairs)["billing orders"][-2:] == (now_s, now_s)
+
+
+async def test_an_idle_group_is_not_looked_at_again_until_something_moves(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.add_group("billing", {0: 4, 1: 1, 2: 0})
+    await made.look()
+    asked: list[str] = []
+    of_group = made.broker.offsets.of_group
+
+    def noted(group: str) -> Mapping[tuple[str, int], int]:
+        asked.append(group)
+        return of_group(group)
+
+    monkeypatch.setattr(made.broker.offsets, "of_group", noted)
+    assert rows((await made.look()).lag) == {"billing orders main": (0, 0)}
+    assert asked == []
+    made.broker.now_ms += 95
+    made.broker.send("orders", queue=2)
+    assert rows((await made.look()).lag) == {"billing orders main": (1, 9.9)}
+    made.broker.offsets.accept("billing", {("orders", 2): 1})
+    assert rows((await made.look()).lag) == {"billing orders main": (0, 0)}
+    asked.clear()
+    made.join("billing", "orders")
+    assert rows((await made.look()).pairs)["billing orders"][7] == 1
+    assert asked == ["billing"]
+    made.members.counts.clear()
+    await made.look()
+    asked.clear()
+    made.broker.state.groups["billing"] = GroupConfig("billing", lag_objective_ms=7000)
+    assert rows((await made.look()).groups) == {"billing": (0, 7.0)}
+    assert asked == ["billing"]
+
+
+async def test_an_idle_group_is_found_again_when_its_retry_topic_is_made(made: Made) -> None:
+    made.add_group("billing", {0: 4, 1: 1, 2: 0})
+    await made.look()
+    made.add_topic("%RETRY%billing", 1)
+    made.broker.send("%RETRY%billing")
+    assert rows((await made.look()).pairs)["billing %RETRY%billing"][6] == 1, "never committed"
+
+
+async def test_offsets_in_a_topic_that_is_gone_are_counted_as_unknown(made: Made) -> None:
+    made.add_group("billing", {3: 6}, topic="gone")
+    found = await made.look()
+    assert rows(found.pairs)["billing gone"] == (0, 0, 0, 0, 0, 0, 1, 0, None, None)
+    assert rows(found.lag) == {"billing gone main": (None, None)}
+    assert rows(found.group_queues) == {"billing gone 3": (6, None)}
+
+
+async def test_a_commit_beyond_the_end_is_ahead_and_no_lag_of_zero(made: Made) -> None:
+    made.add_group("billing", {0: 6, 1: 1, 2: 0})
+    found = await made.look()
+    assert rows(found.pairs)["billing orders"][5:7] == (1, 1)
+
+
+async def test_messages_on_their_way_to_dispatch_are_not_lag_yet(made: Made) -> None:
+    made.add_group("billing", {0: 4, 1: 1, 2: 0})
+    await made.look()
+    made.broker.now_ms += 50
+    entries = batch.encode([WireMessage(b"late")])
+    made.broker.append_now([Run("orders", 1, entries, 1, HOST, HOST, 0)])
+    found = await made.look()
+    assert rows(found.lag) == {"billing orders main": (0, 0)}
+    assert found.times == LogTimes(FIRST_MS + 55, FIRST_MS + 55, FIRST_MS + 55)
+    assert rows(found.queues)["orders 1"] == (1, 0)
+    made.broker.dispatch()
+    found = await made.look()
+    assert rows(found.lag)["billing orders main"][0] == 1
+    assert rows(found.queues)["orders 1"] == (2, 0)
+
+
+async def test_a_slave_shows_the_times_of_its_log_and_nothing_of_groups(made: Made) -> None:
+    made.add_group("billing", {0: 1})
+    made.looks.connect(made.log.times, None)
+    found = await made.look()
+    assert found.times is not None
+    assert not found.lag.labels
+    assert not found.topics.labels
+    assert not found.queues.labels
+
+
+async def test_series_by_queue_are_bounded_and_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    made = Made(tmp_path / "store", queue_series_max=10)
+    made.add_topic("other", 2)
+    made.add_group("a", {0: 4, 1: 1, 2: 0})
+    made.add_group("b", {0: 1, 1: 1, 2: 0})
+    found = await made.look()
+    # b lags: its three queues take 12 series, so two of them are in; 2 are left for a's first.
+    assert [*rows(found.group_queues)] == ["b orders 0", "b orders 1", "a orders 0"]
+    assert [*rows(found.queues)] == ["orders 0", "orders 1"]
+    assert (found.queues_left_out, found.group_queues_left_out) == (3, 3)
+    none = Looks(made.clock, 0)
+    none.connect(made.log.times, made.watched)
+    await none.refresh()
+    assert none.found is not None
+    assert (rows(none.found.queues), none.found.queues_left_out) == ({}, 0)
+    made.broker.close()
+
+
+async def test_a_look_serves_for_a_second_and_scrapes_share_it(made: Made) -> None:
+    await asyncio.gather(made.looks.refresh(), made.looks.refresh())
+    first = made.looks.found
+    made.clock.now_s += AGAIN_S - 0.01
+    await made.looks.refresh()
+    assert made.looks.found is first
+    made.clock.now_s += 0.01
+    await made.looks.refresh()
+    assert made.looks.found is not first
+
+
+async def test_a_look_that_takes_long_serves_for_longer(made: Made) -> None:
+    made.add_group("billing", {0: 1})
+    made.clock.look_takes_s = 0.1
+    await made.looks.refresh()
+    made.clock.look_takes_s = 0.0
+    first = made.looks.found
+    assert first is not None
+    assert first.took_s > AGAIN_S
+    made.clock.now_s += first.took_s * REST - 0.2
+    await made.looks.refresh()
+    assert made.looks.found is first
+    made.clock.now_s += 0.3
+    await made.looks.refresh()
+    assert made.looks.found is not first
+
+
+async def test_a_scrape_does_not_wait_for_ever(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = await made.look()
+    may_end = asyncio.Event()
+    held: list[str] = []
+
+    async def slowly(*_: object) -> set[str]:
+        held.append("waits")
+        await may_end.wait()
+        return set()
+
+    monkeypatch.setattr(made.watched.extents, "follow", slowly)
+    monkeypatch.setattr(look_module, "WAIT_S", 0.01)
+    assert await made.look() is first, "it shows the look before"
+    assert await made.look() is first
+    assert held == ["waits"], "one look at a time"
+    may_end.set()
+    monkeypatch.setattr(look_module, "WAIT_S", 5.0)
+    assert await made.look() is not first
+
+
+async def test_a_look_that_ends_after_the_node_lost_its_role_is_not_shown(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = asyncio.Event()
+
+    async def slowly(*_: object) -> set[str]:
+        await may_end.wait()
+        return set()
+
+    monkeypatch.setattr(made.watched.extents, "follow", slowly)
+    refreshing = asyncio.create_task(made.looks.refresh())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    made.looks.disconnect()
+    may_end.set()
+    await refreshing
+    assert made.looks.found is None
+
+
+async def test_a_queue_whose_commit_stands_still_is_stuck_after_a_minute(made: Made) -> None:
+    made.add_group("billing", {0: 1, 1: 1, 2: 0})
+    made.join("billing", "orders")
+    found = await made.look()
+    assert rows(found.pairs)["billing orders"][4] == 0
+    found = await made.look()
+    assert rows(found.pairs)["billing orders"][2] == pytest.approx(1000.0)
+    assert rows(found.pairs)["billing orders"][4] == 1
+    made.broker.offsets.accept("billing", {("orders", 0): 2})
+    assert rows((await made.look()).pairs)["billing orders"][4] == 0
