@@ -26,7 +26,7 @@ _TOKEN: Final = re.compile(
     |(?P<variable>\$\{?\w+(?::\w+)?\}?)
     |(?P<duration>(?:\d+(?:ms|[smhdwy]))+(?![\w.]))
     |(?P<number>0x[0-9a-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
-    |(?P<word>[a-zA-Z_:][\w:]*)
+    |(?P<word>[a-zA-Z_][\w:]*)
     |(?P<sign>=~|!~|!=|==|>=|<=|[-+*/%^(){}\[\],=<>@:])""",
     re.VERBOSE,
 )

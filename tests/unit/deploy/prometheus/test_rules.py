@@ -1,0 +1,229 @@
+"""The rules: what they speak of exists, what they say can be said, promtool takes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy.prometheus.areas import ALERTS, GROUPS, RECORDS
+from deploy.prometheus.areas.recording import SET
+from deploy.prometheus.cases import CASES
+from deploy.prometheus.cases.healthy import HEALTHY, Case
+from deploy.prometheus.generated import ROOT, differing, write_cases
+from deploy.prometheus.model import RUNBOOK, TARGET_LABELS, Alert, Record, Severity
+from deploy.prometheus.promql import milliseconds, used
+from deploy.prometheus.rendering import rule_file
+from shared.metrics.catalogue import BY_NAME
+from shared.metrics.family import Kind
+from tests.support.prometheus import check
+
+RULES = [*ALERTS, *RECORDS]
+SCRAPED = {"cluster", "broker", "replica", "service", "job", "instance"}
+HISTOGRAM = re.compile(r"_(bucket|sum|count)$")
+ENTRY = re.compile(r"^### `(Tidemark\w+)`\n(.*?)(?=^##? |^### |\Z)", re.MULTILINE | re.DOTALL)
+ENTRIES = dict(ENTRY.findall((ROOT / RUNBOOK).read_text()))
+
+
+def evidence(name: str) -> list[str]:
+    """The queries of an alert's entry in the runbook."""
+    return re.findall(r"```promql\n(.*?)\n```", ENTRIES[name], re.DOTALL)
+
+
+def labels_of(metric: str) -> set[str]:
+    """Every label that a metric's samples have. Raises KeyError if there is no such metric."""
+    if metric in ("up", "ALERTS"):
+        return {*SCRAPED, *(("alertname", "alertstate") if metric == "ALERTS" else ())}
+    for record in RECORDS:
+        if record.name == metric:
+            return set(record.labels)
+    family = BY_NAME.get(metric)
+    if family is not None:
+        assert family.kind is not Kind.HISTOGRAM, f"{metric} is a histogram: ask for its buckets"
+        return {*SCRAPED, *family.labels}
+    family = BY_NAME[HISTOGRAM.sub("", metric)]
+    assert family.kind is Kind.HISTOGRAM, metric
+    return {*SCRAPED, *family.labels, *(("le",) if metric.endswith("_bucket") else ())}
+
+
+def unknown_names(expr: str) -> Iterator[str]:
+    """Metrics that nobody exports, labels that they do not have."""
+    found = used(expr)
+    known: set[str] = set()
+    for metric, compared in found.metrics.items():
+        try:
+            labels = labels_of(metric)
+        except KeyError:
+            yield metric
+            continue
+        known |= labels
+        yield from (f"{metric}{{{label}}}" for label in compared - labels)
+    yield from found.groupings - known
+
+
+def test_generated_files_are_as_the_data_say() -> None:
+    assert differing() == [], "run `python -m deploy.prometheus`"
+
+
+def test_promtool_takes_the_rules_at_every_speed(tmp_path: Path) -> None:
+    for factor in (1, 10, 60):
+        path = tmp_path / f"{factor}.yml"
+        path.write_text(rule_file(GROUPS, factor))
+        assert f"{len(RULES)} rules found" in check("promtool", "check", "rules", str(path))
+
+
+def test_the_operators_object_has_the_same_rules() -> None:
+    rules = yaml.safe_load((ROOT / "deploy/prometheus/kubernetes/prometheus-rule.yaml").read_text())
+    files = [
+        group
+        for path in sorted((ROOT / "deploy/prometheus/rules").glob("*.yml"))
+        for group in yaml.safe_load(path.read_text())["groups"]
+    ]
+    assert rules["kind"] == "PrometheusRule"
+    assert sorted(rules["spec"]["groups"], key=str) == sorted(files, key=str)
+
+
+def test_promtool_and_amtool_take_the_configurations() -> None:
+    check("promtool", "check", "config", str(ROOT / "deploy/prometheus/prometheus.yml"))
+    check("amtool", "check-config", str(ROOT / "deploy/prometheus/alertmanager.yml"))
+
+
+def test_every_target_of_the_example_has_the_labels_that_rules_need() -> None:
+    config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    assert [job["job_name"] for job in config["scrape_configs"]] == [
+        "tidemark-broker",
+        "tidemark-reput",
+        "tidemark-ha",
+    ]
+    for job in config["scrape_configs"]:
+        assert job["sample_limit"] == 150_000
+        (file,) = job["file_sd_configs"][0]["files"]
+        for entry in yaml.safe_load((ROOT / "deploy/prometheus" / file).read_text()):
+            assert set(entry["labels"]) == {"cluster", "broker", "replica"}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_speaks_of_what_there_is(rule: Alert | Record) -> None:
+    assert list(unknown_names(rule.expr)) == []
+
+
+@pytest.mark.parametrize("wrong", ["tidemark_ready_bytes", "sum by (node) (up)", 'up{pool="put"}'])
+def test_a_name_that_there_is_not_would_be_found(wrong: str) -> None:
+    assert list(unknown_names(wrong))
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+def test_an_alert_says_what_it_can_say(alert: Alert) -> None:
+    for text in (alert.summary, alert.description):
+        for label in re.findall(r"\$labels\.(\w+)", text):
+            assert label in alert.labels
+    assert "$value" in alert.summary or alert.name in {
+        # 0, or as often as events came: the number is no news.
+        *("TidemarkTargetDown", "TidemarkBrokerGone", "TidemarkNotReady", "TidemarkResync"),
+        *("TidemarkReplicaHalted", "TidemarkStoreFillsUp", "TidemarkFailoverPaused"),
+        *("TidemarkDispatchErrors", "TidemarkClockStepped"),
+    }
+    assert not alert.summary.endswith(".")
+    assert alert.description.endswith(".")
+    assert alert.labels[: len(SET)] == SET or alert.name == "TidemarkVersionsDiffer"
+    assert milliseconds(alert.waits) <= 3_600_000
+
+
+def test_names_are_given_once() -> None:
+    assert len({rule.name for rule in RULES}) == len(RULES)
+    assert {alert.severity for alert in ALERTS} == set(Severity)
+
+
+def test_every_alert_has_an_entry_in_the_runbook_and_every_entry_an_alert() -> None:
+    assert set(ENTRIES) == {alert.name for alert in ALERTS}
+
+
+def test_the_evidence_of_every_entry_can_be_asked(tmp_path: Path) -> None:
+    records = []
+    for name in ENTRIES:
+        queries = evidence(name)
+        assert queries, f"{name} names no query"
+        after = ENTRIES[name].rpartition("```")[2]
+        assert len(after.split()) >= 5, f"{name} does not say what to do"
+        for number, query in enumerate(queries):
+            assert list(unknown_names(query)) == [], f"{name}: {query}"
+            records.append({"record": f"evidence:{name}:{number}", "expr": query})
+    path = tmp_path / "evidence.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "evidence", "rules": records}]}))
+    check("promtool", "check", "rules", str(path))
+
+
+def test_every_alert_that_is_silenced_or_silences_exists() -> None:
+    config = yaml.safe_load((ROOT / "deploy/prometheus/alertmanager.yml").read_text())
+    names = {alert.name: alert for alert in ALERTS}
+    for rule in config["inhibit_rules"]:
+        sides = [_matched(rule[side], names) for side in ("source_matchers", "target_matchers")]
+        for side in sides:
+            assert side, rule
+        for alert in (alert for side in sides for alert in side):
+            if any("=~" in each and ".+" in each for each in rule["target_matchers"]):
+                continue  # of "every alert" those without the label are not silenced
+            assert set(rule["equal"]) <= set(alert.labels), (rule, alert.name)
+    assert {route["receiver"] for route in config["route"]["routes"]} == {
+        severity.value for severity in Severity
+    }
+    for receiver in config["receivers"]:
+        assert set(receiver) == {"name"}, "as delivered nothing is sent anywhere"
+
+
+def _matched(matchers: list[str], names: dict[str, Alert]) -> list[Alert]:
+    """Alerts that all matchers fit; each alternative of a pattern must fit one."""
+    found = set(names)
+    for matcher in matchers:
+        label, sign, value = re.fullmatch(r'(\w+)(=~|!=|=)"(.*)"', matcher).groups()  # type: ignore[union-attr]
+        assert label == "alertname"
+        if sign == "!=":
+            assert value in names
+            found.discard(value)
+            continue
+        for each in value.split("|"):
+            assert any(re.fullmatch(each, name) for name in names), each
+        found &= {name for name in names if re.fullmatch(value, name)}
+    return [names[name] for name in sorted(found)]
+
+
+@pytest.mark.parametrize("area", CASES)
+def test_promtool_plays_the_cases(area: str, tmp_path: Path) -> None:
+    (path,) = (path for path in write_cases(tmp_path) if path.stem == area)
+    check("promtool", "test", "rules", str(path))
+
+
+def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_could_and_does_not() -> None:
+    cases = [case for area in CASES.values() for case in area]
+    for alert in ALERTS:
+        fired = [case for case in cases if any(alert.name in names for _, names in case.fires)]
+        assert fired, f"{alert.name} never fires"
+        assert any(_could_fire(alert, case) for case in cases), f"{alert.name} is never silent"
+
+
+def _could_fire(alert: Alert, case: Case) -> bool:
+    """All that it looks at is there, and at some time it does not fire."""
+    series = {
+        key.partition("{")[0]
+        for key, values in {**HEALTHY, **case.changes}.items()
+        if values is not None
+    } | {record.name for record in RECORDS}
+    looked_at = set(used(alert.expr).metrics)
+    return looked_at <= series and any(alert.name not in names for _, names in case.fires)
+
+
+def test_a_case_changes_series_that_exist_and_names_alerts_that_do() -> None:
+    names = {alert.name for alert in ALERTS}
+    for area in CASES.values():
+        for case in area:
+            assert {each for _, fires in case.fires for each in fires} <= names, case.name
+            for key in {**HEALTHY, **case.changes}:
+                metric, _, rest = key.partition("{")
+                assert set(re.findall(r'(\w+)="', rest)) == labels_of(metric), key
+
+
+def test_target_labels_are_those_of_the_scrape_configuration() -> None:
+    assert set(TARGET_LABELS) < SCRAPED
