@@ -1,0 +1,86 @@
+"""Requests in hand: counted from head to answer, but not while they are held."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from services.broker.pools import Pool, Pools, held
+
+
+class Clock:
+    """The test moves it."""
+
+    now_s = 100.0
+
+    def wall_ms(self) -> int:
+        return 0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def boot_ms(self) -> int:
+        return 0
+
+
+def test_the_oldest_request_is_the_one_that_began_first_of_those_in_hand() -> None:
+    clock = Clock()
+    pools = Pools(clock)
+    puts = pools.of[Pool.PUT]
+    assert pools.queued() == dict.fromkeys(["put", "pull", "query", "admin", "heartbeat"], 0)
+    assert pools.oldest_s()["put"] == 0
+    first = puts.begin(clock.now_s)
+    clock.now_s += 1.0
+    second = puts.begin(clock.now_s)
+    clock.now_s += 2.0
+    assert (pools.queued()["put"], pools.oldest_s()["put"]) == (2, 3.0)
+    puts.end(first)
+    assert (pools.queued()["put"], pools.oldest_s()["put"]) == (1, 2.0)
+    puts.end(second)
+    assert (pools.queued()["put"], pools.oldest_s()["put"]) == (0, 0)
+    assert pools.oldest_s()["pull"] == 0
+
+
+async def test_a_pull_that_is_held_is_not_in_hand_and_begins_anew() -> None:
+    clock = Clock()
+    pools = Pools(clock)
+    message, answered = asyncio.Event(), asyncio.Event()
+
+    async def pull() -> None:
+        with pools.pulling():
+            with held(clock):
+                await message.wait()
+            await answered.wait()
+
+    pulls = [asyncio.create_task(pull()) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert pools.queued()["pull"] == 0
+    clock.now_s += 30.0
+    message.set()
+    await asyncio.sleep(0)
+    clock.now_s += 0.5
+    assert (pools.queued()["pull"], pools.oldest_s()["pull"]) == (2, 0.5)
+    answered.set()
+    await asyncio.gather(*pulls)
+    assert pools.queued()["pull"] == 0
+
+
+async def test_a_pull_that_ends_while_it_is_held_leaves_nothing_behind() -> None:
+    pools = Pools(Clock())
+
+    async def pull() -> None:
+        with pools.pulling(), held(Clock()):
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(pull())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert pools.queued()["pull"] == 0
+
+
+def test_what_is_no_request_may_be_held_too() -> None:
+    with held(Clock()):
+        pass
