@@ -1,8 +1,9 @@
 """Doorbells: one-byte datagrams on ``run_dir/<service>.sock`` that say "look again".
 
-They carry no data and may be lost: whoever waits also polls. Doorbell for speed, poll for
-certainty. Ringing never blocks and never fails: a full socket means that a ring is already
-waiting, a missing one that nobody listens.
+A ring carries no data and may be lost: whoever waits also polls. Doorbell for speed, poll for
+certainty. A *note* may come with one, for lines of the log only; it may be lost as well. Ringing
+never blocks and never fails: a full socket means that a ring is already waiting, a missing one that
+nobody listens.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +20,9 @@ from tidemark.errors import PathTooLong
 
 SOCKET_PATH_SIZE_MAX: Final = 108
 """Bytes of sun_path in Linux's sockaddr_un, the terminating zero included."""
-_DRAIN_SIZE: Final = 64
+NOTE_SIZE_MAX: Final = 1024
+"""A longer note is not sent."""
+_RING: Final = b"\x01"
 
 
 def socket_path(run_dir: Path, service: str) -> Path:
@@ -60,6 +64,8 @@ class Doorbell:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiter: asyncio.Future[bool] | None = None
         self._rung = False
+        self.on_note: Callable[[bytes], None] | None = None
+        """Takes the notes that come with rings; None: they are dropped."""
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait until rung, at most timeout_s seconds; tell whether it rang.
@@ -101,16 +107,23 @@ class Doorbell:
     def _on_ring(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while True:  # bounded by the socket's queue (net.unix.max_dgram_qlen)
-                self._socket.recv(_DRAIN_SIZE)
+                note = self._socket.recv(NOTE_SIZE_MAX)
+                if len(note) > len(_RING) and self.on_note is not None:
+                    self.on_note(note)
         self.wake()
 
-    def ring(self, service: str) -> bool:
-        """Wake a service if it listens; tell whether the datagram was taken."""
+    def ring(self, service: str, note: bytes = b"") -> bool:
+        """Wake a service if it listens; tell whether the datagram was taken.
+
+        note: more than one byte, for the other's log; nothing may depend on it.
+        """
+        if len(note) > NOTE_SIZE_MAX:
+            note = b""
         path = self._paths.get(service)
         if path is None:
             path = self._paths[service] = str(socket_path(self._run_dir, service))
         try:
-            self._socket.sendto(b"\x01", path)
+            self._socket.sendto(note or _RING, path)
         except OSError:
             # Missing, refused, full or not permitted: the other side polls.
             return False

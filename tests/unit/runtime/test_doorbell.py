@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.runtime.doorbell import SOCKET_PATH_SIZE_MAX, Doorbell
+from shared.runtime.doorbell import NOTE_SIZE_MAX, SOCKET_PATH_SIZE_MAX, Doorbell
 from tidemark.errors import PathTooLong
 
 
@@ -101,3 +101,24 @@ def test_a_path_of_exactly_the_kernels_length_works_and_one_more_is_refused_by_n
     Doorbell(fits, "broker").close()
     with pytest.raises(PathTooLong, match="takes 109 bytes, the kernel takes 108"):
         Doorbell(tmp_path / ("d" * (room + 1)), "broker")
+
+
+async def test_a_note_comes_with_a_ring_and_wakes_like_one(
+    bells: tuple[Doorbell, Doorbell],
+) -> None:
+    broker, reput = bells
+    notes: list[bytes] = []
+    reput.on_note = notes.append
+    assert not await reput.wait(0.001)
+    broker.ring("reput", b"a note")
+    broker.ring("reput")
+    broker.ring("reput", b"x" * (NOTE_SIZE_MAX + 1))  # rings all the same
+    assert await reput.wait(5)
+    assert notes == [b"a note"]
+
+
+async def test_a_note_that_nobody_takes_is_a_ring(bells: tuple[Doorbell, Doorbell]) -> None:
+    broker, reput = bells
+    assert not await reput.wait(0.001)
+    assert broker.ring("reput", b"a note")
+    assert await reput.wait(5)
