@@ -119,15 +119,14 @@ class Cluster:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     async def stop(self) -> None:
-        """Delete all pods in the manifest's way, without making new ones, and wait."""
+        """Delete all pods in the manifest's way, the highest ordinal first; make no new ones."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
             self._keeper = None
         for name in sorted(self.pods, reverse=True):
             self.delete(name)
-        while self._tasks:
-            await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([self._tasks[name]])
             self._bury()
             self._show()
 

@@ -1,0 +1,178 @@
+"""Run drills on the pods of an overlay: load on them, the drill, everything healed, a judgement.
+
+The load, the ledger, the checker and the report are those of ``tidemark.testing.drills``: what is
+acked is owed here as there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple
+
+from tidemark.testing.drills.checker import Verdict
+from tidemark.testing.drills.comparing import compare
+from tidemark.testing.drills.finding import Finder
+from tidemark.testing.drills.ledger import Ledger
+from tidemark.testing.drills.namespaces import Namespaces
+from tidemark.testing.drills.report import page
+from tidemark.testing.drills.running import Result, count, judge_drill, said_of
+from tidemark.testing.drills.stage import DrillFailed, GroupStage
+from tidemark.testing.drills.workload import Plan, Workload
+from tidemark.testing.pods.cluster import Cluster
+from tidemark.testing.pods.containers import PROJECT, TREES, Image
+from tidemark.testing.pods.group import PodGroup
+from tidemark.testing.pods.kubelet import Event
+from tidemark.testing.pods.objects import Objects
+
+READY_S: Final = 120.0
+DRILL_S: Final = 600.0
+TELL_S: Final = 0.05
+NEXT_VERSION: Final = "0.1.0+next"
+NEXT_IMAGE: Final = "tidemark:next"
+LOAD: Final = Plan(producers=3, requests_per_s=10.0)
+
+PodStage = GroupStage[PodGroup]
+"""A drill's view."""
+
+
+class PodDrill(NamedTuple):
+    """A drill on pods, and what must come of it."""
+
+    number: str
+    name: str
+    title: str
+    run: Callable[[PodStage], Awaitable[None]]
+    restored_within_s: float | None = None
+    """Without a single ack from the fault on; None: no service is owed in between."""
+
+
+class PodRunner:
+    """Runs drills one after another on the same pods; a drill that fails is the last."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        directory: Path,
+        network: Namespaces,
+        *,
+        tell: Callable[[str], None],
+        patience: float,
+        seed: int,
+    ) -> None:
+        """directory: of claims, logs and the report. patience: as in ``drills.running``."""
+        self._objects, self._directory, self._network = objects, directory, network
+        self._tell, self._patience, self._seed = tell, patience, seed
+        self.results: list[Result] = []
+
+    async def run(self, drills: Sequence[PodDrill]) -> list[Result]:
+        """Start the pods, run the drills, stop the pods."""
+        began = time.monotonic()
+        events = (self._directory / "events.log").open("w", encoding="utf-8")
+
+        def note(event: Event) -> None:
+            # Written at once: a run that is killed has its last events, too.
+            print(f"{event.at - began:8.2f}", *event[1:], file=events, flush=True)
+
+        ledger = Ledger()
+        async with AsyncExitStack() as parts:
+            parts.callback(events.close)
+            cluster = await parts.enter_async_context(
+                Cluster(
+                    self._objects,
+                    self._directory,
+                    self._network,
+                    tell=note,
+                    images={NEXT_IMAGE: next_image(self._directory)},
+                )
+            )
+            group = PodGroup(cluster, cluster.stateful_sets[0], None)
+            took = await group.ready(READY_S * self._patience)
+            self._tell(f"{len(group.names)} pods are ready after {took:.1f} s")
+            finder = await parts.enter_async_context(
+                Finder({name: group.url(name, "api") for name in group.names})
+            )
+            group = PodGroup(cluster, cluster.stateful_sets[0], finder)
+            telling = asyncio.create_task(_tell_addresses(group))
+            parts.callback(telling.cancel)
+            load = await parts.enter_async_context(Workload(finder, LOAD, ledger))
+            stage = GroupStage(group, finder, load, ledger, Random(self._seed), None)
+            await stage.in_sync(timeout_s=READY_S)
+            for drill in drills:
+                if not await self._one(drill, stage):
+                    break
+        return self.results
+
+    async def _one(self, drill: PodDrill, shared: PodStage) -> bool:
+        stage = GroupStage(
+            shared.group, shared.finder, shared.load, shared.ledger, shared.random, None
+        )
+        result = Result(drill, self._seed)
+        self.results.append(result)
+        acked_before, began = len(stage.ledger.told), time.monotonic()
+        self._tell(f"{drill.number:>3} {drill.name} ...")
+        verdict = Verdict()
+        try:
+            async with asyncio.timeout(DRILL_S * self._patience):
+                await stage.load.acked(30)
+                await drill.run(stage)
+                served_until = time.monotonic()
+                verdict = await self._settle(stage)
+            judge_drill(result, stage, verdict, served_until, self._patience)
+        except (DrillFailed, TimeoutError) as error:
+            result.failure = str(error) or "it does not end"
+        except Exception:  # noqa: BLE001 (a drill's own mistake is a result, too)
+            result.failure = traceback.format_exc()
+        count(result, stage, verdict, began, acked_before)
+        self._tell(said_of(result))
+        for note in result.notes:
+            self._tell(f"      {note}")
+        return result.passed
+
+    async def _settle(self, stage: PodStage) -> Verdict:
+        """Heal, wait until all pods are ready, stop the load for a moment, compare."""
+        stage.group.heal()
+        await stage.group.ready(READY_S * self._patience)
+        await stage.in_sync(timeout_s=READY_S * self._patience)
+        stage.load.pause()
+        try:
+            await stage.load.quiet()
+            return await compare(stage, whole=True)
+        finally:
+            stage.load.resume()
+
+
+async def _tell_addresses(group: PodGroup) -> None:
+    while True:
+        group.tell_addresses()
+        await asyncio.sleep(TELL_S)
+
+
+def next_image(directory: Path) -> Image:
+    """Another image of the same code: a copy that says another version of itself."""
+    trees = {}
+    for name in TREES:
+        target = directory / "next-image" / name
+        shutil.rmtree(target, ignore_errors=True)
+        ignored = shutil.ignore_patterns("__pycache__", "testing")
+        shutil.copytree(PROJECT / name, target, ignore=ignored)
+        trees[name] = target
+    start = trees["tidemark"] / "__init__.py"
+    text = start.read_text(encoding="utf-8")
+    changed = text.replace('__version__ = "0.1.0"', f'__version__ = "{NEXT_VERSION}"')
+    if changed == text:
+        raise ValueError(f"{start} does not say its version as expected")
+    start.write_text(changed, encoding="utf-8")
+    return Image(trees)
+
+
+def write_report(results: Sequence[Result], path: Path, *, began: str, seconds: float) -> None:
+    """The page that the fault drills write, too."""
+    text = page(results, seed=results[0].seed, began=began, seconds=seconds, pictures=())
+    path.write_text(text.replace("# Fault drills", "# Drills on pods", 1), encoding="utf-8")

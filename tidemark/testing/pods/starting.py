@@ -1,0 +1,88 @@
+"""What must be there before pods can be run, and how this process is made ready for them.
+
+Rendering and the sockets for people come first: they belong to this machine's network, which the
+process then leaves for one of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tidemark.testing.drills.namespaces import LOOPBACK, Namespaces, NoNamespaces
+from tidemark.testing.pods.api import NoTool
+from tidemark.testing.pods.kustomize import MISSING
+from tidemark.testing.pods.objects import Objects
+from tidemark.testing.pods.services import is_headless
+
+NEEDED: Final = {
+    "kubectl": MISSING,
+    "ip": "`ip` is not installed: apt-get install iproute2",
+    "openssl": "openssl is not installed: apt-get install openssl",
+}
+
+
+class Published(NamedTuple):
+    """A Service's port as a person reaches it."""
+
+    service: str
+    port: int
+    listening: socket.socket
+
+    @property
+    def url(self) -> str:
+        """On this machine."""
+        return f"http://{LOOPBACK}:{self.listening.getsockname()[1]}"
+
+
+def what_is_missing() -> str:
+    """Why no pods can be run here, and what helps; empty: they can."""
+    missing = [text for name, text in NEEDED.items() if shutil.which(name) is None]
+    if os.geteuid() != 0:
+        missing.append("pods need namespaces and mounts of their own: run it as root, with sudo")
+    unreadable = _unreadable(Path(__file__).resolve().parents[3])
+    if unreadable is not None:
+        missing.append(f"{unreadable} cannot be read by the pods' user: chmod -R o+rX {unreadable}")
+    return "; ".join(missing)
+
+
+def publish(objects: Objects) -> list[Published]:
+    """Listen for every port of every Service on this machine: its own number if it is free."""
+    found: list[Published] = []
+    for service in objects.of_kind("Service"):
+        if not is_headless(service):
+            for entry in service["spec"]["ports"]:
+                port = int(entry["port"])
+                found.append(Published(service["metadata"]["name"], port, _listen(port)))
+    return found
+
+
+def new_network() -> Namespaces:
+    """Leave this machine's network for one of our own. Raises NoTool, NoNamespaces."""
+    missing = what_is_missing()
+    if missing:
+        raise NoTool(missing)
+    try:
+        return Namespaces()
+    except NoNamespaces as error:
+        raise NoTool(str(error)) from error
+
+
+def _listen(port: int) -> socket.socket:
+    for wanted in (port, 0):
+        with contextlib.suppress(OSError):
+            return socket.create_server((LOOPBACK, wanted))
+    raise OSError(f"nothing can listen on {LOOPBACK}")
+
+
+def _unreadable(project: Path) -> Path | None:
+    """The first part of the project that is not everybody's to read; None: all is."""
+    for path in (project / name for name in ("tidemark", "shared", "services")):
+        wanted = 0o005 if path.is_dir() else 0o004
+        if path.stat().st_mode & wanted != wanted:
+            return path
+    return None
