@@ -13,7 +13,7 @@ SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help setup run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards lock clean
+.PHONY: help setup run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page lock clean
 
 help: ## Print this list
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -90,6 +90,9 @@ referee: ## Build the program that opens a store with Apache RocketMQ's own clas
 	mkdir -p build/referee/classes
 	javac -cp 'build/referee/lib/*' -d build/referee/classes tests/referee/src/main/java/Referee.java
 
+metrics-page: setup ## Write the tables of docs/metrics.md from the catalogue of metrics
+	$(BIN)/python -m shared.metrics.page
+
 bench: setup ## Measure all figures; `make bench-NAME` one of them (bench/README.md)
 	$(BIN)/python -m bench
 
@@ -102,6 +105,17 @@ IMAGE ?= tidemark:$(VERSION)
 image: ## Build the image tidemark:VERSION; BASE= another Debian bookworm, IMAGE= another name
 	docker build --file deploy/docker/Dockerfile --tag $(IMAGE) $(if $(BASE),--build-arg BASE=$(BASE)) \
 	  --build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) .
+
+DEPLOY_VENV := .venv-deploy
+DEPLOY_STAMP := $(DEPLOY_VENV)/.installed
+
+$(DEPLOY_STAMP): deploy/requirements.lock
+	$(PYTHON) -m venv $(DEPLOY_VENV)
+	$(DEPLOY_VENV)/bin/pip install --quiet --require-hashes -r deploy/requirements.lock
+	@touch $(DEPLOY_STAMP)
+
+lint-deploy: $(DEPLOY_STAMP) ## Render every overlay; schemas, policies, names of YAML, the Dockerfile (needs kubectl)
+	$(DEPLOY_VENV)/bin/python -m deploy.lint
 
 SECRET := deploy/k8s/overlays/ha/secret.key
 
@@ -116,12 +130,14 @@ dashboards: setup ## Write the Grafana dashboards again from deploy/grafana/boar
 image-proof: setup ## As root: build the image without a registry, run it confined, kill the master, clean up
 	$(BIN)/python -m tests.image
 
-lock: ## Resolve requirements.lock again from pyproject.toml (hashes, no registry address)
+lock: ## Resolve both lock files again (hashes, no registry address)
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/pip install --quiet uv
 	build/lock/bin/uv pip compile --quiet --python-version 3.11 --extra dev --generate-hashes \
 	  --no-emit-index-url --no-header --annotation-style line pyproject.toml -o requirements.lock
+	build/lock/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-header --annotation-style line deploy/requirements.in -o deploy/requirements.lock
 
 clean: ## Remove the environment, caches and build output; never a store
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf $(VENV) $(DEPLOY_VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,7 +16,6 @@ from statistics import median
 from typing import Final, NamedTuple
 
 import uvloop
-from prometheus_client import CollectorRegistry
 
 from bench.harness import Figure, Series, interleave, options, report
 from bench.servers import SERVER_CORE, pin_to, settle, work_dir
@@ -31,7 +30,9 @@ from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.os_disk import OsDisk
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
+from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
+from tests.support.metrics import sample
 from tidemark.formats import batch, properties, twins
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import parse
@@ -115,7 +116,7 @@ class Log:
         return uvloop.run(self._on_loop(raw, waiters, seconds))
 
     async def _on_loop(self, raw: bytes, waiters: int, seconds: float) -> Rate:
-        metrics = BrokerMetrics(registry := CollectorRegistry())
+        metrics = BrokerMetrics(registry := Registry("broker"))
         config, appender, clock = self._config, self.appender, self._clock
         file_size = config.store.commit_log_file_size
         flusher = Flusher(
@@ -166,7 +167,7 @@ class Log:
 
         await asyncio.gather(*(sender() for _ in range(waiters)))
         took_s = clock.monotonic() - began
-        flushes = registry.get_sample_value("tidemark_log_group_commit_requests_count")
+        flushes = sample(registry, "tidemark_log_group_commit_requests_count")
         stop.set()
         await asyncio.gather(*parts)
         gc.unfreeze()

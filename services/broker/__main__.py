@@ -8,7 +8,7 @@ import click
 
 from services.broker.config import ENV_PREFIX, BrokerConfig, LocalBrokerConfig
 from services.broker.service import SERVICE, run
-from shared.runtime.command import run_service
+from shared.runtime.command import check_config_option, run_service
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -24,6 +24,7 @@ from shared.runtime.command import run_service
     default="default",
     help="local: small files, topics made by the first send.",
 )
+@check_config_option
 def main(
     store: Path | None,
     config: Path | None,
@@ -32,6 +33,7 @@ def main(
     admin_port: int | None,
     run_dir: Path | None,
     profile: str,
+    check_config: bool,
 ) -> None:
     """Run a broker: it accepts, stores and serves messages."""
     run_service(
@@ -47,6 +49,7 @@ def main(
             "run_dir": run_dir,
         },
         run,
+        check_config=check_config,
     )
 
 

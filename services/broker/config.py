@@ -14,6 +14,7 @@ from typing import Final, Literal
 from services.broker.retention.retention import Policy, parse_hours
 from shared.cluster.config import ClusterConfig
 from shared.files.store_config import LocalStoreConfig, StoreConfig, parse_delay_levels
+from shared.metrics.bounds import GROUPS_MAX, PAIRS_MAX, TOPICS_MAX, Limits
 from shared.runtime.config import setting
 from tidemark.formats.hosts import Host
 
@@ -52,12 +53,30 @@ class BrokerConfig:
     auto_create_groups: bool = setting(
         True, says="false: a group has to be made before its first member joins"
     )
+    topic_series_max: int = setting(
+        TOPICS_MAX,
+        unit="topics",
+        minimum=1,
+        maximum=100_000,
+        says="topics with metrics of their own, the most active; the rest is summed under _other. "
+        "8 series each: large ones make scrapes slow",
+    )
     group_series_max: int = setting(
-        1000,
+        GROUPS_MAX,
+        unit="groups",
+        minimum=1,
+        maximum=100_000,
+        says="the same of groups; 40 series each, 2 without group_delay_histograms",
+    )
+    pair_series_max: int = setting(
+        PAIRS_MAX,
         unit="pairs",
         minimum=1,
-        says="pairs of a group and a topic with metrics of their own; the rest is summed under "
-        "_other",
+        maximum=100_000,
+        says="the same of pairs of a group and a topic; 23 series each",
+    )
+    group_delay_histograms: bool = setting(
+        True, says="false: no histograms of delivery and consume delay, 38 series for each group"
     )
     message_size_max: int = setting(
         4 << 20, unit="bytes", minimum=10, maximum=64 << 20, says="body of one message"
@@ -234,6 +253,11 @@ class BrokerConfig:
     def sockets_dir(self) -> Path:
         """Where this node's doorbells are."""
         return self.store_dir / "run" if self.run_dir is None else self.run_dir
+
+    @property
+    def series_limits(self) -> Limits:
+        """How many label sets have metrics of their own."""
+        return Limits(self.topic_series_max, self.pair_series_max, self.group_series_max)
 
     @property
     def reserve(self) -> int:

@@ -304,6 +304,10 @@ class Consuming:
         # The master's are the group's: a slave's would count every member's lag twice.
         sources = Sources(self.configs, self.offsets, coordinator, looks, base.clock)
         base.metrics.group_gauges.connect(sources if base.appends else None)
+        base.metrics.registry.bounds.connect(
+            lambda topic: base.topics.find(topic) is not None,
+            lambda group: self.configs.find(group) is not None,
+        )
 
     def runners(self, stop: asyncio.Event, opened: asyncio.Event) -> Mapping[str, Runner]:
         """The background parts by name; opened: the start is recorded, or it will never be."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Final
 
 from aiohttp import hdrs, web
@@ -50,6 +50,7 @@ from services.broker.send_call import SendCall
 from services.broker.unique_ids import UniqueIds
 from shared.files.pull import PullResult
 from shared.files.queue_math import Boundary
+from shared.metrics.instruments import Count
 from shared.runtime.paced_log import PacedLog
 from tidemark.clock import Clock
 from tidemark.errors import (
@@ -110,7 +111,7 @@ class Api:
             api_document.document(version=version, rules=rules, request_size_max=request_size_max),
             Encoding.JSON,
         )
-        self._counted_out: dict[str, tuple[Callable[[float], None], Callable[[float], None]]] = {}
+        self._counted_out: dict[str, tuple[Count, Count]] = metrics.registry.kept()
         self.parts: Parts | None = None
         """Set by the service once the store is open."""
         self.cluster: View = Known(ALONE)
@@ -365,12 +366,11 @@ class Api:
 
     def _count_out(self, topic: str, result: PullResult) -> None:
         if result.message_count:
-            label = self._metrics.topic_label(topic)
-            counters = self._counted_out.get(label)
+            counters = self._counted_out.get(topic)
             if counters is None:  # looked up once: by its labels it costs more than counting
-                counters = self._counted_out[label] = (
-                    self._metrics.messages_out.labels(label, "").inc,
-                    self._metrics.sent_bytes.labels(label, "").inc,
+                counters = self._counted_out[topic] = (
+                    self._metrics.messages_out.labels(topic, "").inc,
+                    self._metrics.sent_bytes.labels(topic, "").inc,
                 )
             counters[0](result.message_count)
             counters[1](result.bytes_total)
@@ -428,7 +428,7 @@ class Api:
         return self._refusal(request, failed, 500)
 
     def _refusal(self, request: web.Request, error: TidemarkError, status: int) -> web.Response:
-        self._metrics.rejected.labels(error.code).inc()
+        self._metrics.rejected.labels("", error.code).inc()
         refused = answer(request, error_fields(error), status)
         if error.retriable and status in (503, 507):
             refused.headers[hdrs.RETRY_AFTER] = "1"

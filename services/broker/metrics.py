@@ -1,146 +1,108 @@
 """What the broker measures. Names, labels and definitions are those of docs/metrics.md.
 
-Counters are plain increments on the event loop; offsets are read from the positions page when
-Prometheus asks, so that they cost nothing per message. Labels stay few and bounded: no topic beyond
-``TOPICS_MAX`` gets a series of its own.
+Counters are plain additions on the event loop. Offsets are read from the positions page when
+Prometheus asks, so that they cost nothing per message. Which topics, groups and pairs of both have
+series of their own is decided by ``shared.metrics.bounds``, not by who counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
-
-from services.broker.bulk_metrics import BulkCounter, BulkHistogram
-from services.broker.groups.counters import SERIES_MAX, GroupCounters
+from services.broker.groups.counters import GroupCounters
 from services.broker.groups.metrics import GroupGauges
 from services.broker.retention.metrics import RetentionMetrics
-from shared.runtime.metrics import SECONDS_BUCKETS
+from shared.files.positions import Positions
+from shared.metrics.catalogue import log as of_log
+from shared.metrics.catalogue import requests as of_requests
+from shared.metrics.registry import Registry
+from shared.runtime.health import Recovery
+from tidemark.formats.checkpoint import Slot
 
-TOPICS_MAX: Final = 1000
-OTHER_TOPICS: Final = "_other"
-SIZE_BUCKETS: Final = (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304)
-GROUP_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+PUT_RESULTS: Final = (
+    "ok", "flush_timeout", "replica_unavailable", "disk_full", "busy", "invalid", "failed",
+)  # fmt: skip
+CONNECTIONS_REFUSED: Final = ("limit", "no-request", "answer-not-taken")
+
+
+class Delayed(Protocol):
+    """What waits for its time (``delay.delayed.DelayedMessages``)."""
+
+    @property
+    def pending(self) -> int | None:
+        """Messages that wait; None while that is not known."""
+        ...
+
+    @property
+    def overdue_s(self) -> float | None:
+        """Age of the delay of the most overdue one."""
+        ...
 
 
 class BrokerMetrics:
     """All series of one broker, in a registry given by the service."""
 
-    def __init__(self, registry: CollectorRegistry, group_series_max: int = SERIES_MAX) -> None:
-        """group_series_max: pairs of a consumer group and a topic with series of their own."""
-        self._registry = registry
-        self.groups = GroupCounters(registry, group_series_max)
-        self.group_gauges = GroupGauges(registry, group_series_max)
+    def __init__(self, registry: Registry, *, group_delays: bool = True) -> None:
+        """group_delays: whether groups get histograms of their delays."""
+        self.registry = registry
+        self.groups = GroupCounters(registry, delays=group_delays)
+        self.group_gauges = GroupGauges(registry)
         self.retention = RetentionMetrics(registry)
-        self._topics: set[str] = set()
-        self.messages_in = BulkCounter(
-            "tidemark_broker_messages_in_total",
-            "Messages accepted and appended.",
-            ["topic", "kind"],
-            registry=registry,
-        )
-        self.received_bytes = BulkCounter(
-            "tidemark_broker_received_bytes_total",
-            "Bytes appended to the log for the topic, record framing included.",
-            ["topic"],
-            registry=registry,
-        )
-        self.messages_out = Counter(
-            "tidemark_broker_messages_out_total",
-            "Messages handed to consumers, redeliveries included.",
-            ["topic", "group"],
-            registry=registry,
-        )
-        self.sent_bytes = Counter(
-            "tidemark_broker_sent_bytes_total",
-            "Record bytes handed to consumers.",
-            ["topic", "group"],
-            registry=registry,
-        )
-        self.put_results = BulkCounter(
-            "tidemark_broker_put_results_total",
-            "Result of every put: ok, flush_timeout, replica_unavailable, disk_full, busy, "
-            "invalid, failed.",
-            ["result"],
-            registry=registry,
-        )
-        self.append_duration = BulkHistogram(
-            "tidemark_broker_append_duration_seconds",
-            "Time from numbering a request to its bytes in the log.",
-            buckets=SECONDS_BUCKETS,
-            registry=registry,
-        )
-        self.put_duration = BulkHistogram(
-            "tidemark_broker_put_duration_seconds",
-            "Put request until its answer, by ack level.",
-            ["ack"],
-            buckets=SECONDS_BUCKETS,
-            registry=registry,
-        )
-        self.request_duration = BulkHistogram(
-            "tidemark_broker_request_duration_seconds",
-            "Service time per kind of call; held pulls include the time they were held.",
-            ["request"],
-            buckets=SECONDS_BUCKETS,
-            registry=registry,
-        )
-        self.rejected = Counter(
-            "tidemark_broker_requests_rejected_total",
-            "Requests answered with an error, by its code.",
-            ["code"],
-            registry=registry,
-        )
-        self.long_polls = Gauge(
-            "tidemark_broker_long_polls",
-            "Pulls held until a message arrives.",
-            registry=registry,
-        )
-        self.long_poll_wakeups = Counter(
-            "tidemark_broker_long_poll_wakeups_total",
-            "Held pulls that ended, by reason: message, timeout, close (the node stops).",
-            ["reason"],
-            registry=registry,
-        )
-        self.connections_refused = Counter(
-            "tidemark_broker_connections_refused_total",
-            "Connections closed at the limit, or because their request or answer stalled.",
-            ["reason"],
-            registry=registry,
-        )
-        self.message_size = BulkHistogram(
-            "tidemark_broker_message_size_bytes",
-            "Body size of accepted messages.",
-            buckets=SIZE_BUCKETS,
-            registry=registry,
-        )
-        self.flush_duration = BulkHistogram(
-            "tidemark_log_flush_duration_seconds",
-            "One flush of the log to disk.",
-            buckets=SECONDS_BUCKETS,
-            registry=registry,
-        )
-        self.group_commit_size = BulkHistogram(
-            "tidemark_log_group_commit_requests",
-            "Requests released by one flush; flushes that nobody waited for are not counted.",
-            buckets=GROUP_BUCKETS,
-            registry=registry,
-        )
-        self.clock_steps = Counter(
-            "tidemark_broker_clock_steps_total",
-            "Times the wall clock stepped back further than store times are held.",
-            registry=registry,
-        )
+        counters, histograms = registry.counters, registry.histograms
+        self.messages_in = counters(of_requests.BROKER_MESSAGES_IN_TOTAL)
+        self.received_bytes = counters(of_requests.BROKER_RECEIVED_BYTES_TOTAL)
+        self.messages_out = counters(of_requests.BROKER_MESSAGES_OUT_TOTAL)
+        self.sent_bytes = counters(of_requests.BROKER_SENT_BYTES_TOTAL)
+        self.message_size = registry.histogram(of_requests.BROKER_MESSAGE_SIZE_BYTES)
+        self.put_results = counters(of_requests.BROKER_PUT_RESULTS_TOTAL)
+        self.put_duration = histograms(of_requests.BROKER_PUT_DURATION_SECONDS)
+        self.append_duration = registry.histogram(of_requests.BROKER_APPEND_DURATION_SECONDS)
+        self.request_duration = histograms(of_requests.BROKER_REQUEST_DURATION_SECONDS)
+        self.rejected = counters(of_requests.BROKER_REQUESTS_REJECTED_TOTAL)
+        self.connections_refused = counters(of_requests.BROKER_CONNECTIONS_REFUSED_TOTAL)
+        self.long_polls = registry.gauge(of_requests.BROKER_LONG_POLLS, 0)
+        self.long_poll_wakeups = counters(of_requests.BROKER_LONG_POLL_WAKEUPS_TOTAL)
+        self.clock_steps = registry.counter(of_requests.BROKER_CLOCK_STEPS_TOTAL)
+        self.flush_duration = registry.histogram(of_log.LOG_FLUSH_DURATION_SECONDS)
+        self.group_commit_size = registry.histogram(of_log.LOG_GROUP_COMMIT_REQUESTS)
+        for result in PUT_RESULTS:
+            self.put_results.labels(result)  # from 0, so that the first one is seen as a rise
+        for reason in CONNECTIONS_REFUSED:
+            self.connections_refused.labels(reason)
 
-    def read(self, name: str, definition: str, function: Callable[[], float]) -> None:
-        """Add a gauge whose value is read when Prometheus asks."""
-        Gauge(name, definition, registry=self._registry).set_function(function)
+    def show_store(
+        self,
+        positions: Positions,
+        confirm_slot: Slot,
+        recovery: Recovery,
+        free_bytes: Callable[[], int],
+    ) -> None:
+        """From now on there is a store. free_bytes: of the file system that holds it."""
+        read = self.registry.read
+        for family, slot in (
+            (of_log.LOG_MIN_OFFSET_BYTES, Slot.MIN),
+            (of_log.LOG_MAX_OFFSET_BYTES, Slot.WRITTEN),
+            (of_log.LOG_FLUSHED_OFFSET_BYTES, Slot.FLUSHED),
+            (of_log.LOG_CONFIRM_OFFSET_BYTES, confirm_slot),
+            (of_log.LOG_DISPATCHED_OFFSET_BYTES, Slot.DISPATCHED),
+        ):
+            read(family, lambda slot=slot: positions.get(slot))  # type: ignore[misc]
+        read(of_log.RECOVERY_DONE_BYTES, lambda: recovery.done_bytes)
+        read(of_log.RECOVERY_TOTAL_BYTES, lambda: recovery.total_bytes)
+        read(of_log.RECOVERY_ETA_SECONDS, recovery.eta_seconds)
+        self.registry.read_each(of_log.STORE_FREE_BYTES, lambda: {"log": free_bytes()})
 
-    def topic_label(self, topic: str) -> str:
-        """The topic, or ``_other`` once TOPICS_MAX have a series."""
-        if topic in self._topics:
-            return topic
-        if len(self._topics) >= TOPICS_MAX:
-            return OTHER_TOPICS
-        self._topics.add(topic)
-        return topic
+    def show_delayed(self, delayed: Callable[[], Delayed | None]) -> None:
+        """delayed: what waits for its time; None while nobody knows."""
+
+        def pending() -> int | None:
+            known = delayed()
+            return None if known is None else known.pending
+
+        def overdue_s() -> float | None:
+            known = delayed()
+            return None if known is None else known.overdue_s
+
+        self.registry.read(of_log.TIMER_PENDING_MESSAGES, pending)
+        self.registry.read(of_log.TIMER_OVERDUE_SECONDS, overdue_s)

@@ -19,12 +19,13 @@ from services.broker.delay import placing
 from services.broker.delay.placing import Wait
 from services.broker.flusher import Flusher
 from services.broker.messages import AckLevel, Pick, ProduceRequest
-from services.broker.metrics import SIZE_BUCKETS, BrokerMetrics
+from services.broker.metrics import BrokerMetrics
 from services.broker.replication.group_sends import GroupSends
 from services.broker.replication.promises import Promise
 from services.broker.sent import COPIES, Sent
 from services.broker.sent_before import SentAgain, SentBefore, unique_ids_of, without
 from services.broker.topics import Topics
+from shared.metrics.family import SIZE_BUCKETS
 from tidemark.clock import Clock
 from tidemark.errors import (
     AckTimeout,
@@ -99,7 +100,7 @@ class Sends:
         self._group = group
         self._turns: dict[str, int] = {}
         # Every series is looked up once: by its labels it costs more than the counting itself.
-        self._counters: dict[str, _TopicCounters] = {}
+        self._counters: dict[str, _TopicCounters] = metrics.registry.kept()
         self._message_size = metrics.message_size
         self._put_duration = {level: metrics.put_duration.labels(level.value) for level in AckLevel}
         self._put_ok = metrics.put_results.labels("ok").inc
@@ -285,13 +286,12 @@ class Sends:
     def _count(
         self, topic: str, entries: bytes, message_count: int, appended: Appended, waiting: int
     ) -> None:
-        label = self._metrics.topic_label(topic)
-        counters = self._counters.get(label)
+        counters = self._counters.get(topic)
         if counters is None:
-            counters = self._counters[label] = _TopicCounters(
-                self._metrics.messages_in.labels(label, "normal").inc,
-                self._metrics.messages_in.labels(label, "delay").inc,
-                self._metrics.received_bytes.labels(label).inc,
+            counters = self._counters[topic] = _TopicCounters(
+                self._metrics.messages_in.labels(topic, "normal").inc,
+                self._metrics.messages_in.labels(topic, "delay").inc,
+                self._metrics.received_bytes.labels(topic).inc,
             )
         if waiting:
             counters.waiting(waiting)

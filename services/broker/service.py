@@ -16,7 +16,6 @@ from contextlib import AsyncExitStack
 
 from services.broker.config import BrokerConfig
 from services.broker.connections import BoundedServer
-from services.broker.delay.delayed import DelayedMessages
 from services.broker.gate import Gate
 from services.broker.http_api import Api
 from services.broker.messages import Rules
@@ -31,11 +30,13 @@ from services.broker.serving import Serving, StateNotRead, settle_collector
 from services.broker.unique_ids import UniqueIds
 from services.broker.watch import Watch
 from shared.files.os_disk import OsDisk
+from shared.metrics.catalogue.requests import BROKER_CONNECTIONS
+from shared.metrics.process_facts import add_process_facts
+from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import AdminServer, Health
 from shared.runtime.lifecycle import run_parts, stop_on_signals
-from shared.runtime.metrics import new_registry
 from tidemark import __version__
 from tidemark.clock import Clock
 from tidemark.errors import CorruptRecord, DamagedFile
@@ -74,8 +75,9 @@ class Broker:
         self._health = Health(self._clock)
         self._gate = Gate(self._health)
         self._node: GroupNode | None = None
-        self._registry = new_registry(SERVICE, __version__)
-        self._metrics = BrokerMetrics(self._registry, config.group_series_max)
+        self._registry = Registry(SERVICE, config.series_limits)
+        add_process_facts(self._registry, is_ready=lambda: self._health.ready)
+        self._metrics = BrokerMetrics(self._registry, group_delays=config.group_delay_histograms)
 
     async def run(self) -> None:
         """Everything, from the locks to the locks."""
@@ -91,9 +93,9 @@ class Broker:
         closing.callback(store.close)
         doorbell = Doorbell(config.sockets_dir, SERVICE)
         closing.callback(doorbell.close)
-        self._add_store_metrics(store)
+        self._show_store(store)
         api = self._api()
-        self._add_delay_metrics(api)
+        self._show_delayed(api)
         server = await self._listen(closing, api)
         watch = Watch(store, self._health, self._stop, config.dispatch_lag_max)
         await run_parts(
@@ -109,7 +111,7 @@ class Broker:
         config = self._config
         api = self._api()
         api.cluster = starting(config.cluster)
-        self._add_delay_metrics(api)
+        self._show_delayed(api)
         server = await self._listen(closing, api)
         store = await GroupedStore.wait_open(
             config, OsDisk(), self._clock, self._health, self._stop
@@ -119,7 +121,7 @@ class Broker:
         closing.callback(store.close)
         doorbell = Doorbell(config.sockets_dir, SERVICE)
         closing.callback(doorbell.close)
-        self._add_store_metrics(store)
+        self._show_store(store)
         view = ClusterView(config.cluster, config.sockets_dir, store.positions, self._clock)
         api.cluster = view
         watch = Watch(store, self._health, self._stop, config.dispatch_lag_max)
@@ -160,11 +162,7 @@ class Broker:
             write_timeout_s=config.write_timeout_s,
             handler=api.short_way,
         )
-        self._metrics.read(
-            "tidemark_broker_connections",
-            "Open client connections.",
-            lambda: server.connections,
-        )
+        self._registry.read_each(BROKER_CONNECTIONS, lambda: {"new": server.connections})
         admin = AdminServer(
             self._health,
             self._registry,
@@ -296,61 +294,14 @@ class Broker:
                 },
             )
 
-    def _add_delay_metrics(self, api: Api) -> None:
-        def read(value: Callable[[DelayedMessages], float | None]) -> Callable[[], float]:
-            def now() -> float:
-                known = None if api.parts is None else value(api.parts.delayed)
-                return float("nan") if known is None else known
-
-            return now
-
-        self._metrics.read(
-            "tidemark_timer_pending_messages",
-            "Delayed messages not yet due; NaN while unknown.",
-            read(lambda delayed: delayed.pending),
-        )
-        self._metrics.read(
-            "tidemark_timer_overdue_seconds",
-            "Age of the most overdue delayed message, 0 when none is; NaN while unknown.",
-            read(lambda delayed: delayed.overdue_s),
+    def _show_store(self, store: OpenStore) -> None:
+        directory = store.directory
+        self._metrics.show_store(
+            store.positions,
+            store.confirm_slot,
+            self._health.recovery,
+            lambda: directory.disk.free_bytes(directory.root),
         )
 
-    def _add_store_metrics(self, store: OpenStore) -> None:
-        read, positions, recovery = self._metrics.read, store.positions, self._health.recovery
-        for name, definition, slot in (
-            ("min", "Lowest physical offset still in the log.", Slot.MIN),
-            ("max", "Physical offset behind the last appended byte.", Slot.WRITTEN),
-            ("flushed", "Physical offset up to which bytes are on disk.", Slot.FLUSHED),
-            ("dispatched", "Physical offset up to which queues and index cover.", Slot.DISPATCHED),
-        ):
-            read(
-                f"tidemark_log_{name}_offset_bytes",
-                definition,
-                lambda slot=slot: positions.get(slot),  # type: ignore[misc]
-            )
-        read(
-            "tidemark_log_confirm_offset_bytes",
-            "Physical offset up to which consumers may see; of a node alone, what is on disk.",
-            lambda: positions.get(store.confirm_slot),
-        )
-        read("tidemark_broker_ready", "1 while /ready says 200.", lambda: int(self._health.ready))
-        read(
-            "tidemark_recovery_done_bytes",
-            "Bytes of log that recovery, then dispatch, has passed since the start.",
-            lambda: recovery.done_bytes,
-        )
-        read(
-            "tidemark_recovery_total_bytes",
-            "Bytes of log that recovery, then dispatch, has to pass.",
-            lambda: recovery.total_bytes,
-        )
-        read(
-            "tidemark_recovery_eta_seconds",
-            "Estimated time left of it; NaN while unknown.",
-            lambda: eta if (eta := recovery.eta_seconds()) is not None else float("nan"),
-        )
-        read(
-            "tidemark_store_free_bytes",
-            "Free bytes of the file system that holds the store.",
-            lambda: store.directory.disk.free_bytes(store.directory.root),
-        )
+    def _show_delayed(self, api: Api) -> None:
+        self._metrics.show_delayed(lambda: None if api.parts is None else api.parts.delayed)

@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from services.ha.config import ENV_PREFIX, HaConfig, LocalHaConfig
+from services.ha.parts import read_secret, tls_of
 from services.ha.service import SERVICE, run
-from shared.runtime.command import run_service
+from shared.runtime.command import check_config_option, run_service
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -23,6 +24,7 @@ from shared.runtime.command import run_service
     default="default",
     help="local: small files.",
 )
+@check_config_option
 def main(
     store: Path | None,
     config: Path | None,
@@ -30,6 +32,7 @@ def main(
     admin_port: int | None,
     run_dir: Path | None,
     profile: str,
+    check_config: bool,
 ) -> None:
     """Run ha: it replicates the commit log and decides who is master."""
     run_service(
@@ -44,7 +47,15 @@ def main(
             "run_dir": run_dir,
         },
         run,
+        check_config=check_config,
+        look=look,
     )
+
+
+def look(settings: HaConfig) -> None:
+    """Read what the settings name. Raises BadConfig."""
+    read_secret(settings)
+    tls_of(settings)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,14 @@ keep anyway. A value that is not known is left out, never 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from prometheus_client import CollectorRegistry, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
-from shared.runtime.metrics import SECONDS_BUCKETS
+from services.ha.counts import COUNTED
+from services.ha.peer_clock import Skew
+from shared.metrics.catalogue import ha as of_ha
+from shared.metrics.family import Family
+from shared.metrics.registry import Reading, Registry
 
 ROLES: Final = ("master", "slave", "candidate", "fenced", "halted")
 ROLE_OF: Final[Mapping[str, str]] = {
@@ -25,6 +25,28 @@ ROLE_OF: Final[Mapping[str, str]] = {
 }
 """By state of the replica; every other one is a slave's."""
 MS_PER_S: Final = 1000
+OF_STATUS: Final = (
+    of_ha.HA_ROLE,
+    of_ha.HA_EPOCH,
+    of_ha.HA_CONFIGURED_REPLICAS,
+    of_ha.HA_IN_SYNC_REPLICAS,
+    of_ha.HA_MIN_IN_SYNC_REPLICAS,
+    of_ha.HA_LEASE_LEFT_SECONDS,
+    of_ha.HA_LEASE_AGE_SECONDS,
+    of_ha.HA_LOG_END_OFFSET_BYTES,
+    of_ha.HA_CONFIRM_OFFSET_BYTES,
+    of_ha.HA_UNCONFIRMED_BYTES,
+    of_ha.HA_PAUSED,
+    of_ha.HA_CONNECTIONS,
+    of_ha.HA_REPLICA_CONNECTED,
+    of_ha.HA_TRANSFERRED_BYTES_TOTAL,
+    of_ha.HA_REPLICA_IN_SYNC,
+    of_ha.HA_REPLICA_LAG_BYTES,
+    of_ha.HA_REPLICA_LAG_SECONDS,
+    of_ha.HA_REPLICA_ACKED_BYTES,
+    of_ha.HA_ACCEPTED_CONNECTIONS_TOTAL,
+    of_ha.HA_REFUSED_CONNECTIONS_TOTAL,
+)
 
 
 class SentBytes(Protocol):
@@ -50,215 +72,91 @@ class SentBytes(Protocol):
 class AckDuration:
     """How long slaves take to have on disk what is sent to them."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._histogram = Histogram(
-            "tidemark_ha_ack_duration_seconds",
-            "From sending bytes to the peer until it said that they are on its disk; once per ACK, "
-            "of its oldest bytes.",
-            ["peer"],
-            buckets=SECONDS_BUCKETS,
-            registry=registry,
-        )
-
-        self._of: dict[str, Histogram] = {}
+    def __init__(self, registry: Registry) -> None:
+        self._histograms = registry.histograms(of_ha.HA_ACK_DURATION_SECONDS)
 
     def observe(self, node: str, seconds: float) -> None:
         """It took a node so long; called for each of its ACKs."""
-        histogram = self._of.get(node)
-        if histogram is None:
-            histogram = self._of[node] = self._histogram.labels(node)
-        histogram.observe(seconds)
+        self._histograms.labels(node).observe(seconds)
 
 
-class HaMetrics(Collector):
-    """Reads everything anew at each scrape."""
+class HaMetrics:
+    """Reads everything anew at each scrape, at one instant."""
 
     def __init__(
         self,
-        registry: CollectorRegistry,
+        registry: Registry,
         own: str,
         status: Callable[[], Mapping[str, Any]],
-        counters: Callable[[], Mapping[str, float]],
+        counters: Callable[[], Mapping[Family, Reading]],
         links: SentBytes,
-        kinds: Callable[[], Mapping[str, Mapping[str, float]]],
+        skews: Callable[[], Mapping[str, Skew]],
     ) -> None:
-        """own: this node's name. status: as ``GET /v1/cluster``. counters: by name without
-        ``tidemark_ha_`` and ``_total``. kinds: counters by name, then by the value of their one
-        label."""
-        self._own, self._status, self._counters, self._links = own, status, counters, links
-        self._kinds = kinds
-        registry.register(self)
+        """own: this node's name. status: as ``GET /v1/cluster``. counters: those of ``counts``.
+        skews: how far the clocks of peers are ahead, of those that are in touch."""
+        self._own, self._status, self._links, self._skews = own, status, links, skews
+        registry.read_pass(OF_STATUS, self._read)
+        registry.read_pass(COUNTED, counters)
+        registry.read_each(
+            of_ha.HA_CLOCK_SKEW_SECONDS,
+            lambda: {node: skew.ahead_ms / MS_PER_S for node, skew in self._skews().items()},
+        )
 
-    def collect(self) -> Iterator[Metric]:
-        """All families."""
+    def _read(self) -> Mapping[Family, Reading]:
         status = self._status()
         nodes: list[Mapping[str, Any]] = status["nodes"]
         own: Mapping[str, Any] = next((node for node in nodes if node["node"] == self._own), {})
-        yield from self._of_group(status, nodes, own)
         peers = [node for node in nodes if node["node"] != self._own]
-        yield from self._of_peers(peers)
+        found = {**self._of_group(status, nodes, own), **self._of_peers(peers)}
         if own.get("state") == "master":
-            yield from self._of_slaves(peers)
-        yield from self._counted()
+            found |= _of_slaves(peers)
+        return found
 
     def _of_group(
         self,
         status: Mapping[str, Any],
         nodes: list[Mapping[str, Any]],
         own: Mapping[str, Any],
-    ) -> Iterator[Metric]:
-        role = GaugeMetricFamily(
-            "tidemark_ha_role", "1 for the role that this node has now.", labels=["role"]
-        )
+    ) -> dict[Family, Reading]:
         present = ROLE_OF.get(str(own.get("state")), "slave")
-        for name in ROLES:
-            role.add_metric([name], name == present)
-        yield role
         lease: Mapping[str, Any] = status.get("lease") or {}
         end, confirm = own.get("log_end"), own.get("confirm")
         in_sync = [node["in_sync"] for node in nodes]
-        yield from _gauges(
-            (
-                ("epoch", "Epoch of the group's master known here.", status["epoch"]),
-                (
-                    "configured_replicas",
-                    "Nodes in the configuration, the master included.",
-                    len(nodes) or None,
-                ),
-                (
-                    "in_sync_replicas",
-                    "Members of the published in-sync set, the master included.",
-                    None if None in in_sync else sum(in_sync),
-                ),
-                (
-                    "min_in_sync_replicas",
-                    "Fewer members than this may not acknowledge.",
-                    status.get("min_in_sync"),
-                ),
-                (
-                    "lease_left_seconds",
-                    "Until this node must stop to answer as master; negative once it is over.",
-                    _seconds(lease.get("deadline_in_ms")),
-                ),
-                (
-                    "lease_age_seconds",
-                    "Since the lease was last seen to change.",
-                    _seconds(lease.get("age_ms")),
-                ),
-                ("log_end_offset_bytes", "Physical offset behind the own log's last byte.", end),
-                (
-                    "confirm_offset_bytes",
-                    "Physical offset up to which every member of the set has everything on disk, "
-                    "as known here.",
-                    confirm,
-                ),
-                (
-                    "unconfirmed_bytes",
-                    "Own log's end minus the confirm offset.",
-                    None if end is None or confirm is None else max(0, end - confirm),
-                ),
-                ("paused", "1 while nobody takes over by itself.", _number(status.get("paused"))),
-                ("connections", "Connections on the replication port.", self._links.count),
-            )
-        )
-
-    def _of_peers(self, peers: list[Mapping[str, Any]]) -> Iterator[Metric]:
-        connected = GaugeMetricFamily(
-            "tidemark_ha_replica_connected", "1 while a link to the peer is there.", labels=["peer"]
-        )
-        sent = CounterMetricFamily(
-            "tidemark_ha_transferred_bytes", "Bytes sent to the peer.", labels=["peer"]
-        )
-        for peer in peers:
-            node = peer["node"]
-            connected.add_metric([node], int(self._links.connected(node)))
-            sent.add_metric([node], self._links.sent_to(node))
-        yield from (connected, sent)
-
-    def _of_slaves(self, peers: list[Mapping[str, Any]]) -> Iterator[Metric]:
-        """What only the master knows: another node would tell it late, or not at all."""
-        families = (
-            (
-                "replica_in_sync",
-                "1 while the peer is a member of the published in-sync set.",
-                lambda peer: _number(peer["in_sync"]),
+        return {
+            of_ha.HA_ROLE: {name: int(name == present) for name in ROLES},
+            of_ha.HA_EPOCH: status["epoch"],
+            of_ha.HA_CONFIGURED_REPLICAS: len(nodes) or None,
+            of_ha.HA_IN_SYNC_REPLICAS: None if None in in_sync else sum(in_sync),
+            of_ha.HA_MIN_IN_SYNC_REPLICAS: status.get("min_in_sync"),
+            of_ha.HA_LEASE_LEFT_SECONDS: _seconds(lease.get("deadline_in_ms")),
+            of_ha.HA_LEASE_AGE_SECONDS: _seconds(lease.get("age_ms")),
+            of_ha.HA_LOG_END_OFFSET_BYTES: end,
+            of_ha.HA_CONFIRM_OFFSET_BYTES: confirm,
+            of_ha.HA_UNCONFIRMED_BYTES: (
+                None if end is None or confirm is None else max(0, end - confirm)
             ),
-            (
-                "replica_lag_bytes",
-                "Own log's end minus what the peer acknowledged as on disk.",
-                lambda peer: peer["lag_bytes"],
-            ),
-            (
-                "replica_lag_seconds",
-                "Since the peer last had on disk all that the master had then; 0 when it has all.",
-                lambda peer: _seconds(peer["lag_ms"]),
-            ),
-            (
-                "replica_acked_bytes",
-                "Physical offset up to which the peer has the log on disk, as far as known here.",
-                lambda peer: peer["durable_end"],
-            ),
-        )
-        for name, definition, read in families:
-            family = GaugeMetricFamily(f"tidemark_ha_{name}", definition, labels=["peer"])
-            for peer in peers:
-                value = read(peer)
-                if value is not None:
-                    family.add_metric([peer["node"]], value)
-            yield family
-
-    def _counted(self) -> Iterator[Metric]:
-        for name, by_kind in self._kinds().items():
-            label, definition = KINDS[name]
-            family = CounterMetricFamily(f"tidemark_ha_{name}", definition, labels=[label])
-            for kind, count in by_kind.items():
-                family.add_metric([kind], count)
-            yield family
-        counted = {
-            **self._counters(),
-            "accepted_connections": self._links.accepted_count,
-            "refused_connections": self._links.refused_count,
+            of_ha.HA_PAUSED: _number(status.get("paused")),
+            of_ha.HA_CONNECTIONS: self._links.count,
+            of_ha.HA_ACCEPTED_CONNECTIONS_TOTAL: self._links.accepted_count,
+            of_ha.HA_REFUSED_CONNECTIONS_TOTAL: self._links.refused_count,
         }
-        for name, value in counted.items():
-            yield CounterMetricFamily(f"tidemark_ha_{name}", DEFINITIONS[name], value=value)
+
+    def _of_peers(self, peers: list[Mapping[str, Any]]) -> dict[Family, Reading]:
+        names: list[str] = [peer["node"] for peer in peers]
+        return {
+            of_ha.HA_REPLICA_CONNECTED: {name: int(self._links.connected(name)) for name in names},
+            of_ha.HA_TRANSFERRED_BYTES_TOTAL: {name: self._links.sent_to(name) for name in names},
+        }
 
 
-KINDS: Final[Mapping[str, tuple[str, str]]] = {
-    "failovers": (
-        "reason",
-        "Times that this process became master: lost_peer, manual (an order or a switch), startup.",
-    ),
-    "in_sync_changes": ("change", "Changes of the published in-sync set: join, leave."),
-}
-"""Label and definition by name."""
-DEFINITIONS: Final[Mapping[str, str]] = {
-    "accepted_connections": "Connections accepted on the replication port.",
-    "refused_connections": "Connections closed before their peer had proved anything, or for what "
-    "it sent.",
-    "truncations": "Cuts of the own log at the point where it parts from the master's.",
-    "truncated_bytes": "Bytes cut from a log that had diverged.",
-    "resyncs": "Times that the own log was emptied and copied anew.",
-    "fenced_frames": "Answers that a higher epoch has been promised.",
-    "refused_frames": "Frames of an epoch below the promised one.",
-    "implausible_acks": "Acknowledgements that could not be true; each closed a link.",
-    "elections_won": "Times that this process took the lease.",
-    "elections_lost": "Times that another was first.",
-    "depositions": "Terms of this process that ended before it wanted.",
-    "switchovers": "Planned switches away from this process.",
-    "lease_conflicts": "Writes to the lease that another write had overtaken.",
-    "lease_unknown": "Requests to the lease without an outcome: time-outs and errors.",
-    "lease_writes": "Writes to the lease that were applied.",
-    "loop_stalls": "Times that the process stood still for longer than two seconds.",
-}
-
-
-def _gauges(values: tuple[tuple[str, str, float | None], ...]) -> Iterator[Metric]:
-    """One family each; without a sample where the value is not known."""
-    for name, definition, value in values:
-        family = GaugeMetricFamily(f"tidemark_ha_{name}", definition)
-        if value is not None:
-            family.add_metric([], value)
-        yield family
+def _of_slaves(peers: list[Mapping[str, Any]]) -> dict[Family, Reading]:
+    """What only the master knows: another node would tell it late, or not at all."""
+    return {
+        of_ha.HA_REPLICA_IN_SYNC: {peer["node"]: _number(peer["in_sync"]) for peer in peers},
+        of_ha.HA_REPLICA_LAG_BYTES: {peer["node"]: peer["lag_bytes"] for peer in peers},
+        of_ha.HA_REPLICA_LAG_SECONDS: {peer["node"]: _seconds(peer["lag_ms"]) for peer in peers},
+        of_ha.HA_REPLICA_ACKED_BYTES: {peer["node"]: peer["durable_end"] for peer in peers},
+    }
 
 
 def _seconds(value_ms: float | None) -> float | None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from services.ha.carrier import Carrier
 from services.ha.config import HaConfig
 from services.ha.control import Control, ControlSocket
-from services.ha.counts import counted, counted_by_kind
+from services.ha.counts import counted, skews
 from services.ha.events import Command, Done, Event
 from services.ha.failover import State
 from services.ha.handshake import Identity
@@ -36,17 +36,18 @@ from services.ha.replica import Replica
 from services.ha.replica_disk import ReplicaDisk
 from services.ha.setup import Found
 from services.ha.streaming import LogViews
+from services.ha.versions import SPOKEN
 from services.ha.watch import Senses, Watch
 from shared.files.lock_probe import LockProbe
 from shared.files.os_disk import OsDisk
 from shared.files.store_dir import StoreDir
+from shared.metrics.process_facts import add_process_facts
+from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import AdminServer, Health
 from shared.runtime.lifecycle import raise_descriptor_limit, run_parts, stop_on_signals
-from shared.runtime.metrics import new_registry
 from shared.runtime.paced_log import PacedLog
-from tidemark import __version__
 from tidemark.errors import NotServing, TidemarkError
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,10 @@ class Ha:
         self._stop = asyncio.Event()
         self._clock = SystemClock()
         self._health = Health(self._clock)
-        self._registry = new_registry(SERVICE, __version__)
+        self._registry = Registry(SERVICE)
+        add_process_facts(
+            self._registry, wire_version=str(SPOKEN.highest), is_ready=lambda: self._health.ready
+        )
         self._paced = PacedLog(self._clock.monotonic)
         self._setup = setup_of(config)
         self._replica: Replica | None = None
@@ -204,7 +208,7 @@ class Ha:
                 self._status,
                 lambda: counted(replica, loop_stalls=watch.stalls),
                 links,
-                lambda: counted_by_kind(replica),
+                lambda: skews(replica),
             )
             self._health.state = "serving"
             await run_parts(

@@ -9,7 +9,7 @@ import click
 from services.reput.config import ENV_PREFIX, LocalReputConfig, ReputConfig
 from services.reput.once import run_once
 from services.reput.service import SERVICE, run
-from shared.runtime.command import run_service
+from shared.runtime.command import check_config_option, run_service
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,6 +25,7 @@ from shared.runtime.command import run_service
     help="local: small files.",
 )
 @click.option("--once", is_flag=True, help="Dispatch a stopped store to its end, then exit.")
+@check_config_option
 def main(
     store: Path | None,
     config: Path | None,
@@ -33,6 +34,7 @@ def main(
     run_dir: Path | None,
     profile: str,
     once: bool,
+    check_config: bool,
 ) -> None:
     """Run reput: it dispatches the commit log into consume queues and index."""
     run_service(
@@ -48,6 +50,7 @@ def main(
         },
         run,
         work=run_once if once else None,
+        check_config=check_config,
     )
 
 

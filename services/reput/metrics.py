@@ -6,77 +6,40 @@ costs anything per record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, Metric
-from prometheus_client.registry import Collector
-
-from shared.runtime.metrics import SECONDS_BUCKETS
-
-
-class Counts(NamedTuple):
-    """What was done since the start of the process."""
-
-    bytes: int = 0
-    records: int = 0
-    units: int = 0
-    index_entries: int = 0
-    repaired_units: int = 0
-
-
-class _CountsCollector(Collector):
-    """Shows a Counts as counters."""
-
-    def __init__(self, read: Callable[[], Counts]) -> None:
-        self._read = read
-
-    def collect(self) -> Iterable[Metric]:
-        """Read the counts."""
-        counts = self._read()
-        for name, definition, value in (
-            ("bytes", "Bytes of log dispatched, fillers included.", counts.bytes),
-            ("records", "Records dispatched.", counts.records),
-            ("messages", "Records that got a consume queue unit.", counts.units),
-            ("index_entries", "Keys put into the index.", counts.index_entries),
-            (
-                "repaired_units",
-                "Units that said something else than the log and were replaced.",
-                counts.repaired_units,
-            ),
-        ):
-            yield CounterMetricFamily(f"tidemark_dispatch_{name}", definition, value=value)
+from services.reput.dispatcher import Dispatcher
+from shared.metrics.catalogue import dispatch as of_dispatch
+from shared.metrics.registry import Registry
+from tidemark.clock import Clock
 
 
 class ReputMetrics:
     """All series of one reput, in a registry given by the service."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self.errors = Counter(
-            "tidemark_dispatch_errors_total",
-            "Times dispatch could not go on, by the error's code; a full disk counts every try.",
-            ["reason"],
-            registry=registry,
-        )
-        self.step_duration = Histogram(
-            "tidemark_dispatch_step_duration_seconds",
-            "Time to read, plan and store one step of the log, of those that found something.",
-            buckets=SECONDS_BUCKETS,
-            registry=registry,
-        )
-        self.sync_duration = Histogram(
-            "tidemark_dispatch_sync_duration_seconds",
-            "Time to sync all queue and index files that were touched.",
-            buckets=SECONDS_BUCKETS,
-            registry=registry,
-        )
+        self.errors = registry.counters(of_dispatch.DISPATCH_ERRORS_TOTAL)
+        self.step_duration = registry.histogram(of_dispatch.DISPATCH_STEP_DURATION_SECONDS)
+        self.sync_duration = registry.histogram(of_dispatch.DISPATCH_SYNC_DURATION_SECONDS)
 
-    def read(self, name: str, definition: str, function: Callable[[], float]) -> None:
-        """Add a gauge whose value is read when Prometheus asks."""
-        Gauge(name, definition, registry=self._registry).set_function(function)
+    def show(self, dispatcher: Dispatcher, clock: Clock) -> None:
+        """From now on there is a store, and how far it is dispatched is known."""
 
-    def read_counts(self, function: Callable[[], Counts]) -> None:
-        """Add the counters, read when Prometheus asks."""
-        self._registry.register(_CountsCollector(function))
+        def lag_seconds() -> float:
+            oldest_ms = dispatcher.oldest_waiting_ms()
+            return 0.0 if oldest_ms is None else max(0.0, (clock.wall_ms() - oldest_ms) / 1000)
+
+        for family, function in (
+            (of_dispatch.DISPATCH_OFFSET_BYTES, lambda: dispatcher.dispatched),
+            (of_dispatch.DISPATCH_DURABLE_OFFSET_BYTES, lambda: dispatcher.durable),
+            (
+                of_dispatch.DISPATCH_LAG_BYTES,
+                lambda: max(0, dispatcher.end - dispatcher.dispatched),
+            ),
+            (of_dispatch.DISPATCH_LAG_SECONDS, lag_seconds),
+            (of_dispatch.DISPATCH_BYTES_TOTAL, lambda: dispatcher.bytes_count),
+            (of_dispatch.DISPATCH_RECORDS_TOTAL, lambda: dispatcher.records_count),
+            (of_dispatch.DISPATCH_MESSAGES_TOTAL, lambda: dispatcher.units_count),
+            (of_dispatch.DISPATCH_INDEX_ENTRIES_TOTAL, lambda: dispatcher.index_entries_count),
+            (of_dispatch.DISPATCH_REPAIRED_UNITS_TOTAL, lambda: dispatcher.repaired_count),
+        ):
+            self._registry.read(family, function)

@@ -13,15 +13,15 @@ from typing import Final
 
 from services.reput.config import ReputConfig
 from services.reput.follower import Follower
-from services.reput.metrics import Counts, ReputMetrics
+from services.reput.metrics import ReputMetrics
 from services.reput.open_store import OpenStore
 from shared.files.os_disk import OsDisk
+from shared.metrics.process_facts import add_process_facts
+from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import AdminServer, Health
 from shared.runtime.lifecycle import raise_descriptor_limit, run_parts, stop_on_signals
-from shared.runtime.metrics import new_registry
-from tidemark import __version__
 from tidemark.clock import Clock
 from tidemark.errors import StoreLocked
 
@@ -48,7 +48,8 @@ class Reput:
         self._config = config
         self._stop = stop
         self._health = Health(clock if clock is not None else SystemClock())
-        self._registry = new_registry(SERVICE, __version__)
+        self._registry = Registry(SERVICE)
+        add_process_facts(self._registry, is_ready=lambda: self._health.ready)
         self._metrics = ReputMetrics(self._registry)
 
     async def run(self) -> None:
@@ -76,7 +77,7 @@ class Reput:
             closing.callback(store.close)
             doorbell = Doorbell(config.sockets_dir, SERVICE)
             closing.callback(doorbell.close)
-            self._add_metrics(store)
+            self._metrics.show(store.dispatcher, self._health.clock)
             follower = Follower(config, store, doorbell, self._health, self._metrics)
             await run_parts(
                 self._stop,
@@ -123,44 +124,3 @@ class Reput:
                 await self._stop.wait()
         except TimeoutError:
             return
-
-    def _add_metrics(self, store: OpenStore) -> None:
-        dispatcher, read = store.dispatcher, self._metrics.read
-        read(
-            "tidemark_dispatch_offset_bytes",
-            "Physical offset up to which queues and index cover the log.",
-            lambda: dispatcher.dispatched,
-        )
-        read(
-            "tidemark_dispatch_durable_offset_bytes",
-            "Physical offset up to which queues and index are on disk; a restart resumes here.",
-            lambda: dispatcher.durable,
-        )
-        read(
-            "tidemark_dispatch_lag_bytes",
-            "Confirm offset minus dispatched offset: confirmed bytes no consume queue points to "
-            "yet.",
-            lambda: max(0, dispatcher.end - dispatcher.dispatched),
-        )
-
-        def lag_seconds() -> float:
-            oldest_ms = dispatcher.oldest_waiting_ms()
-            if oldest_ms is None:
-                return 0.0
-            return max(0.0, (self._health.clock.wall_ms() - oldest_ms) / 1000)
-
-        read(
-            "tidemark_dispatch_lag_seconds",
-            "Now minus the store time of the oldest record not yet dispatched; 0 if there is none.",
-            lag_seconds,
-        )
-        read("tidemark_reput_ready", "1 while /ready says 200.", lambda: int(self._health.ready))
-        self._metrics.read_counts(
-            lambda: Counts(
-                dispatcher.bytes_count,
-                dispatcher.records_count,
-                dispatcher.units_count,
-                dispatcher.index_entries_count,
-                dispatcher.repaired_count,
-            )
-        )

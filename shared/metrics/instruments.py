@@ -8,7 +8,7 @@ Before: a part of a service makes one from a family of the catalogue. After: ``r
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from shared.metrics.family import Family
@@ -35,6 +35,8 @@ class Buckets(NamedTuple):
 
 
 Taken = Samples | Buckets
+Count = Callable[[int], None]
+"""A counter's ``inc``, as hot paths keep it."""
 
 
 class Counter:

@@ -25,13 +25,14 @@ PROC: Final = Path("/proc")
 
 
 def add_process_facts(
-    registry: Registry, *, wire_version: int, is_ready: Callable[[], bool], proc: Path = PROC
+    registry: Registry, *, is_ready: Callable[[], bool], wire_version: str = "", proc: Path = PROC
 ) -> None:
     """Let the registry show the facts of this process.
 
-    wire_version: of the frames between nodes. is_ready: whether ``/ready`` says 200.
+    is_ready: whether ``/ready`` says 200. wire_version: of the frames between nodes; empty for a
+    service that sends none.
     """
-    labels = [(__version__, platform.python_version(), str(wire_version), STORE_FORMAT)]
+    labels = [(__version__, platform.python_version(), wire_version, STORE_FORMAT)]
     registry.read_table((every.NODE_INFO,), lambda: Table(labels, [[1]]))
     started_s = start_time(proc)
     facts = ProcessFacts(proc / "self")

@@ -22,8 +22,10 @@ from shared.metrics.family import Family, Kind
 from shared.metrics.instruments import Buckets, Counter, Gauge, Histogram, Samples, Taken
 from shared.metrics.labelled import Counters, Histograms
 from shared.metrics.tables import Table, TableSource
-from shared.metrics.text import Number
+from shared.metrics.text import Number, label_text
 
+Reading = Number | Mapping[str, Number | None] | None
+"""A family's value, or its values by the value of its one label."""
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -45,6 +47,7 @@ class Registry:
         self._alone: dict[Family, Counter | Gauge | Histogram] = {}
         self._labelled: dict[Family, Counters | Histograms] = {}
         self._read: dict[Family, Callable[[], Number | None]] = {}
+        self._passes: dict[tuple[Family, ...], Callable[[], Mapping[Family, Reading]]] = {}
         self._tables: dict[tuple[Family, ...], TableSource] = {}
         self._kept: list[weakref.ref[Kept[object, object]]] = []
         self._dropped = Counters(TELEMETRY_SERIES_DROPPED_TOTAL, None, lambda *_: None)
@@ -111,16 +114,26 @@ class Registry:
             self._check(family, None, labelled=False)
         self._read[family] = function
 
+    def read_pass(
+        self, families: Sequence[Family], function: Callable[[], Mapping[Family, Reading]]
+    ) -> None:
+        """The same for several families, with no labels or one, whose values are of one instant.
+
+        A family that the function leaves out has no sample.
+        """
+        together = tuple(families)
+        if together not in self._passes:
+            for family in together:
+                self._check(family, None, labelled=None)
+                assert len(family.labels) < 2, "one label at most"
+                assert self.bounds.of(family) is None, "use a table"
+        self._passes[together] = function
+
     def read_each(
         self, family: Family, function: Callable[[], Mapping[str, Number | None]]
     ) -> None:
         """The same for a family with one label: values by label value."""
-
-        def table() -> Table:
-            found = function()
-            return Table([(value,) for value in found], [list(found.values())])
-
-        self.read_table((family,), table)
+        self.read_pass((family,), lambda: {family: function()})
 
     def read_table(self, families: Sequence[Family], function: Callable[[], Table]) -> None:
         """The same for families that share their labels: one row for each label set."""
@@ -154,6 +167,10 @@ class Registry:
         found: dict[Family, Taken] = {}
         for family, function in self._read.items():
             found[family] = Samples(family, _ALONE, (function(),))
+        for families, read_all in self._passes.items():
+            readings = read_all()
+            for family in families:
+                found[family] = _samples_of(family, readings.get(family))
         tables = [
             (source, source.function())
             for source in self._tables.values()
@@ -181,7 +198,7 @@ class Registry:
 
     # -- rules ----------------------------------------------------------------------------------
 
-    def _check(self, family: Family, kind: Kind | None, *, labelled: bool) -> None:
+    def _check(self, family: Family, kind: Kind | None, *, labelled: bool | None) -> None:
         """Refuse what the catalogue does not say. Raises ValueError: a mistake of ours."""
         name = family.name
         if family not in self._known:
@@ -190,7 +207,7 @@ class Registry:
             raise ValueError(f"{name} is a histogram: it cannot be read, only observed")
         if kind is not None and family.kind is not kind:
             raise ValueError(f"{name} is a {family.kind.value}")
-        if bool(family.labels) != labelled:
+        if labelled is not None and bool(family.labels) != labelled:
             raise ValueError(f"{name} has {'no' if labelled else 'the'} labels {family.labels}")
         if self._has_source(family):
             raise ValueError(f"{name} has a source already")
@@ -200,7 +217,7 @@ class Registry:
             family in self._alone
             or family in self._labelled
             or family in self._read
-            or any(family in families for families in self._tables)
+            or any(family in families for families in (*self._passes, *self._tables))
         )
 
     def _empty_kept(self) -> None:
@@ -208,3 +225,10 @@ class Registry:
             kept = reference()
             if kept:
                 kept.clear()
+
+
+def _samples_of(family: Family, reading: Reading) -> Samples:
+    if isinstance(reading, Mapping):
+        texts = [label_text(family.labels, (value,)) for value in reading]
+        return Samples(family, texts, [*reading.values()])
+    return Samples(family, _ALONE, (reading,))

@@ -6,10 +6,14 @@ A command is its options and one call of ``run_service``. Step before: the comma
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import NoReturn, Protocol, TypeVar
+from typing import Any, ClassVar, Final, NoReturn, Protocol, TypeVar
+
+import click
 
 from shared.runtime import logs
 from shared.runtime.config import load
@@ -18,7 +22,9 @@ from tidemark.errors import BadConfig
 
 
 class Settings(Protocol):
-    """What every service's settings have."""
+    """What every service's settings have: a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def log_level(self) -> str:
@@ -27,6 +33,12 @@ class Settings(Protocol):
 
 
 S = TypeVar("S", bound=Settings)
+
+check_config_option: Final = click.option(
+    "--check-config",
+    is_flag=True,
+    help="Only read the settings and print them as JSON, or all mistakes in them.",
+)
 
 
 def run_service(
@@ -38,19 +50,30 @@ def run_service(
     run: Callable[[S], Coroutine[None, None, None]],
     *,
     work: Callable[[S], None] | None = None,
+    check_config: bool = False,
+    look: Callable[[S], object] | None = None,
 ) -> NoReturn:
     """Run a service with the settings of kind, and end the process with its exit status.
 
     config: a TOML file. given: what the command line says, None where it says nothing. run: the
     service, on a loop. work: done instead, without one. Mistakes in the settings are printed for
-    whoever typed them, all of them, and end it with 2: there is no log yet.
+    whoever typed them, all of them, and end it with 2: there is no log yet. check_config: nothing
+    is run; look: then reads what the settings name (a secret), and raises BadConfig too.
     """
     try:
         settings = load(kind, config, env_prefix, given)
+        logs.configure(service, settings.log_level)
+        if check_config and look is not None:
+            look(settings)
     except BadConfig as error:
         print(f"tidemark: {error}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
-    logs.configure(service, settings.log_level)
+    if check_config:
+        # Paths of secrets, never what is in them: no setting holds one itself.
+        print(
+            json.dumps({"service": service, "settings": dataclasses.asdict(settings)}, default=str)
+        )
+        sys.exit(0)
     if work is not None:
         sys.exit(run_work(lambda: work(settings)))
     sys.exit(run_process(lambda: run(settings)))

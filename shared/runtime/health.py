@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from shared.metrics.endpoint import MetricsEndpoint
+from shared.metrics.registry import Registry
 from shared.runtime.listening import listening_on
 from shared.runtime.startup import StartupProbe
 from tidemark.clock import Clock
@@ -122,7 +123,7 @@ class AdminServer:
     def __init__(
         self,
         health: Health,
-        registry: CollectorRegistry,
+        registry: Registry,
         *,
         host: str,
         port: int,
@@ -130,9 +131,9 @@ class AdminServer:
         before_scrape: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """before_scrape: awaited before metrics are read, to take those that cost something."""
-        self._health, self._registry = health, registry
+        self._health = health
         self._startup = StartupProbe(health)
-        self._before_scrape = before_scrape
+        metrics = MetricsEndpoint(registry, health.clock, before_scrape=before_scrape)
         self._host, self._port = host, port
         self._runner: web.AppRunner | None = None
         self._beat: asyncio.Task[None] | None = None
@@ -143,7 +144,7 @@ class AdminServer:
                 web.get("/live", self._live),
                 web.get("/ready", self._ready),
                 web.get("/startup", self._on_startup),
-                web.get("/metrics", self._metrics),
+                web.get("/metrics", metrics.handle),
                 *routes,
             ]
         )
@@ -198,13 +199,6 @@ class AdminServer:
     async def _on_startup(self, _: web.Request) -> web.Response:
         startup = self._startup.look()
         return _json(startup.body, 200 if startup.ok else 503)
-
-    async def _metrics(self, _: web.Request) -> web.Response:
-        if self._before_scrape is not None:
-            await self._before_scrape()
-        return web.Response(
-            body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
 
 
 def _json(body: Mapping[str, object], status: int) -> web.Response:

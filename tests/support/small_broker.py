@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
-from prometheus_client import CollectorRegistry
-
 from services.broker.append import Append, Appended
 from services.broker.flusher import Flusher
 from services.broker.groups.configs import GroupConfigs, GroupsLog
@@ -34,6 +32,7 @@ from shared.files.positions import Positions
 from shared.files.recovery import recover
 from shared.files.store_config import StoreConfig
 from shared.files.store_dir import StoreDir
+from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from shared.state.records import STATE_QUEUE, STATE_TOPIC
 from shared.state.state import BrokerState
@@ -108,14 +107,14 @@ class SmallBroker:
             auto_create=False,
             queues_default=4,
         )
-        self.registry = CollectorRegistry()
+        self.registry = Registry("broker")
         self.counters = GroupCounters(self.registry)
         puller = Puller(
             self.queues,
             self.reader,
             self.queue_offsets,
             _Clock(self),
-            BrokerMetrics(CollectorRegistry()),
+            BrokerMetrics(Registry("broker")),
             floor=views.floor,
             dispatched=self.dispatched,
             written=lambda: self.appender.appended,

@@ -7,7 +7,7 @@ Before: ``http_api`` routes. After: ``coordinator``, ``commits``, ``answers``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from aiohttp import hdrs, web
@@ -18,26 +18,23 @@ from services.broker.encodings import Encoding
 from services.broker.fields import check_name, table
 from services.broker.groups import requests
 from services.broker.groups.answers import answer_map, raw_answer
-from services.broker.groups.counters import OTHER
 from services.broker.groups.fetch import Fetched
 from services.broker.groups.views import as_map
 from services.broker.http_requests import parameters
+from shared.metrics.instruments import Count
 from tidemark.errors import CorruptRecord, DamagedFile
 
 GROUPS_AT_ONCE: Final = 1000
 """Groups listed between two turns of the loop: a few milliseconds."""
-PAIRS_COUNTED_MAX: Final = 1000
-"""Pairs of a topic and a group whose messages out have series of their own."""
-
 
 class GroupCalls:
     """The calls of groups and their members."""
 
     def __init__(self, tools: CallTools) -> None:
         self._tools = tools
-        self._counted_out: dict[
-            tuple[str, str], tuple[Callable[[float], None], Callable[[float], None]]
-        ] = {}
+        self._counted_out: dict[tuple[str, str], tuple[Count, Count]] = (
+            tools.metrics.registry.kept()
+        )
 
     @property
     def routes(self) -> Sequence[Route]:
@@ -188,14 +185,10 @@ class GroupCalls:
                 messages(piece.result.message_count)
                 size(piece.result.bytes_total)
 
-    def _counters_of(
-        self, topic: str, group: str
-    ) -> tuple[Callable[[float], None], Callable[[float], None]]:
+    def _counters_of(self, topic: str, group: str) -> tuple[Count, Count]:
         """Looked up once: by its labels a counter costs more than counting."""
         metrics = self._tools.metrics
         pair = (topic, group)
-        if pair not in self._counted_out and len(self._counted_out) >= PAIRS_COUNTED_MAX:
-            pair = (OTHER, OTHER)
         counters = self._counted_out.get(pair)
         if counters is None:
             counters = self._counted_out[pair] = (

@@ -6,95 +6,53 @@ Everything is read when Prometheus asks. Messages that groups lost are counted b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final
-
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from collections.abc import Callable
 
 from services.broker.retention.keeper import Retention
 from services.broker.retention.retention import Why
 from shared.files.commit_log import CommitLogReader
+from shared.metrics.catalogue import log as of_log
+from shared.metrics.registry import Registry
+from shared.metrics.text import Number
 from tidemark.formats.record import RECORD_SIZE_MIN, peek_store_timestamp
 from tidemark.offsets import PhysicalOffset
 
-UNKNOWN: Final = float("nan")
 
+class RetentionMetrics:
+    """Shows a retention's figures; before there is one, only that it deleted nothing."""
 
-class RetentionMetrics(Collector):
-    """Shows a retention's figures; before there is one, none."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: Registry) -> None:
         self.show: tuple[Retention, CommitLogReader, Callable[[], PhysicalOffset]] | None = None
         """The retention, the log it shortens, and the end of what may be seen; set once the store
         is open."""
-        registry.register(self)
-
-    def describe(self) -> Iterable[Metric]:
-        """Names and kinds, also before the store is open."""
-        return self._families()
-
-    def collect(self) -> Iterable[Metric]:
-        """Read the figures."""
-        families = self._families()
-        if self.show is None:
-            return families
-        retention, reader, confirmed = self.show
-        fullness = retention.fullness
-        deleted, oldest, capacity, used, full, refused, expiring = families
-        for why in Why:
-            deleted.add_metric([why.value], retention.deleted[why])
-        at_ms = oldest_ms(reader, confirmed())
-        oldest.add_metric([], UNKNOWN if at_ms is None else at_ms / 1000)
-        capacity.add_metric([], _or_nan(fullness.capacity_bytes))
-        percent = fullness.used_percent
-        used.add_metric([], UNKNOWN if percent is None else percent / 100)
-        full.add_metric([], _or_nan(fullness.forecast.full_in_s))
-        refused.add_metric([], int(fullness.sends_refused))
-        expiring.add_metric([], retention.expiring_groups)
-        return families
-
-    def _families(self) -> tuple[CounterMetricFamily | GaugeMetricFamily, ...]:
-        return (
-            CounterMetricFamily(
-                "tidemark_log_segments_deleted",
-                "Commit log files that retention removed, by what took them: age, size, "
-                "disk_pressure, master (a slave lets go what its master has let go).",
-                labels=["reason"],
-            ),
-            *(
-                GaugeMetricFamily(name, definition, labels=[])
-                for name, definition in (
-                    (
-                        "tidemark_log_oldest_message_timestamp_seconds",
-                        "Store time of the oldest record in the log; NaN while there is none.",
-                    ),
-                    (
-                        "tidemark_store_capacity_bytes",
-                        "What an ordinary user can use of the log's file system; NaN if unknown.",
-                    ),
-                    (
-                        "tidemark_store_used_ratio",
-                        "Used share of it in whole percent rounded up, as retention judges it; "
-                        "NaN if unknown.",
-                    ),
-                    (
-                        "tidemark_store_full_seconds",
-                        "Time until sends are refused at the present pace; NaN if that is not to "
-                        "be foreseen.",
-                    ),
-                    (
-                        "tidemark_retention_sends_refused",
-                        "1 while sends are refused because the disk is too full.",
-                    ),
-                    (
-                        "tidemark_retention_expiring_groups",
-                        "Groups with unread messages in a log file that is about to go.",
-                    ),
-                )
-            ),
+        registry.read_each(of_log.LOG_SEGMENTS_DELETED_TOTAL, self._deleted)
+        registry.read(of_log.LOG_OLDEST_MESSAGE_TIMESTAMP_SECONDS, self._oldest)
+        registry.read_each(
+            of_log.STORE_CAPACITY_BYTES,
+            lambda: {"log": self._of(lambda kept: kept.fullness.capacity_bytes)},
         )
+        for family, read in (
+            (of_log.STORE_USED_RATIO, _used_ratio),
+            (of_log.STORE_FULL_SECONDS, lambda kept: kept.fullness.forecast.full_in_s),
+            (of_log.RETENTION_SENDS_REFUSED, lambda kept: int(kept.fullness.sends_refused)),
+            (of_log.RETENTION_EXPIRING_GROUPS, lambda kept: kept.expiring_groups),
+        ):
+            registry.read(family, lambda read=read: self._of(read))  # type: ignore[misc]
+
+    def _of(self, read: Callable[[Retention], Number | None]) -> Number | None:
+        return None if self.show is None else read(self.show[0])
+
+    def _deleted(self) -> dict[str, Number | None]:
+        if self.show is None:
+            return dict.fromkeys((why.value for why in Why), 0)
+        return {why.value: self.show[0].deleted[why] for why in Why}
+
+    def _oldest(self) -> float | None:
+        if self.show is None:
+            return None
+        _, reader, confirmed = self.show
+        at_ms = oldest_ms(reader, confirmed())
+        return None if at_ms is None else at_ms / 1000
 
 
 def oldest_ms(reader: CommitLogReader, end: PhysicalOffset) -> int | None:
@@ -103,5 +61,6 @@ def oldest_ms(reader: CommitLogReader, end: PhysicalOffset) -> int | None:
     return None if view is None else peek_store_timestamp(view, 0)
 
 
-def _or_nan(value: float | None) -> float:
-    return UNKNOWN if value is None else value
+def _used_ratio(kept: Retention) -> float | None:
+    percent = kept.fullness.used_percent
+    return None if percent is None else percent / 100

@@ -74,7 +74,7 @@ STORE_USED_RATIO: Final = Family(
     Kind.GAUGE,
     (),
     "ratio",
-    "Used share of it in whole percent rounded up, as retention judges it; NaN if unknown",
+    "Used share of it in whole percent rounded up, as retention judges it; absent if unknown",
     alert="above 0.85: files go whatever their age",
 )
 STORE_FULL_SECONDS: Final = Family(
@@ -82,7 +82,7 @@ STORE_FULL_SECONDS: Final = Family(
     Kind.GAUGE,
     (),
     "s",
-    "Time until sends are refused at the present pace; NaN if that is not to be foreseen",
+    "Time until sends are refused at the present pace; absent if that is not to be foreseen",
     alert="below 6 h",
 )
 LOG_SEGMENTS_DELETED_TOTAL: Final = Family(
@@ -90,7 +90,8 @@ LOG_SEGMENTS_DELETED_TOTAL: Final = Family(
     Kind.COUNTER,
     ("reason",),
     "files",
-    "Commit log files that retention removed, by what took them: `age`, `size`, `disk_pressure`",
+    "Commit log files that retention removed, by what took them: `age`, `size`, `disk_pressure`, "
+    "`master` (a slave lets go what its master has let go)",
     alert="`disk_pressure`: any",
 )
 LOG_OLDEST_MESSAGE_TIMESTAMP_SECONDS: Final = Family(
@@ -98,7 +99,7 @@ LOG_OLDEST_MESSAGE_TIMESTAMP_SECONDS: Final = Family(
     Kind.GAUGE,
     (),
     "s",
-    "Store time of the oldest record in the log; NaN while there is none",
+    "Store time of the oldest record in the log; absent while there is none",
 )
 RETENTION_SENDS_REFUSED: Final = Family(
     "tidemark_retention_sends_refused",
@@ -121,14 +122,14 @@ TIMER_PENDING_MESSAGES: Final = Family(
     Kind.GAUGE,
     (),
     "messages",
-    "Delayed messages not yet due; NaN while unknown",
+    "Delayed messages not yet due; absent while unknown",
 )
 TIMER_OVERDUE_SECONDS: Final = Family(
     "tidemark_timer_overdue_seconds",
     Kind.GAUGE,
     (),
     "s",
-    "Age of the most overdue delayed message, 0 when none is; NaN while unknown",
+    "Age of the most overdue delayed message, 0 when none is; absent while unknown",
     alert="above 5 for a minute",
 )
 STORE_FREE_BYTES: Final = Family(
@@ -159,7 +160,7 @@ RECOVERY_ETA_SECONDS: Final = Family(
     Kind.GAUGE,
     (),
     "s",
-    "Estimated time left; NaN while unknown",
+    "Estimated time left; absent while unknown",
 )
 LOG_NEWEST_MESSAGE_TIMESTAMP_SECONDS: Final = Family(
     "tidemark_log_newest_message_timestamp_seconds",

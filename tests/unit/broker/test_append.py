@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from services.broker.append import Append, Appended, store_time
 from services.broker.files_ahead import FilesAhead
@@ -23,6 +22,7 @@ from shared.files.os_disk import OsDisk
 from shared.files.positions import Positions
 from shared.files.store_config import StoreConfig
 from shared.files.store_dir import StoreDir
+from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from tests.support.runs import runs_of
 from tidemark.errors import (
@@ -87,7 +87,7 @@ async def parts_in(directory: Path, *, wait_s: float = 5.0) -> AsyncIterator[Par
     appender = CommitLogAppender(store, positions)
     appender.start_at(PhysicalOffset(0))
     clock, offsets = Clock(), QueueOffsets({})
-    metrics = BrokerMetrics(CollectorRegistry())
+    metrics = BrokerMetrics(Registry("broker"))
     parts: Parts
     files = FilesAhead(
         lambda: parts.prepare(),

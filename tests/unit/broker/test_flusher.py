@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from services.broker.flusher import Flusher, Pace, due_in_s
 from services.broker.metrics import BrokerMetrics
+from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from tidemark.errors import FlushFailed, NotServing, WriteFailed
 from tidemark.offsets import PhysicalOffset
@@ -52,7 +52,7 @@ class Log:
 async def flusher_of(log: Log, pace: Pace = CONTINUOUS) -> AsyncIterator[Flusher]:
     stop = asyncio.Event()
     flusher = Flusher(
-        log, pace, SystemClock(), BrokerMetrics(CollectorRegistry()), on_flushed=lambda: None
+        log, pace, SystemClock(), BrokerMetrics(Registry("broker")), on_flushed=lambda: None
     )
     task = asyncio.create_task(flusher.run(stop))
     try:
@@ -263,7 +263,7 @@ async def test_a_failed_flush_ends_the_part_and_promises_nobody_anything() -> No
     log = Log()
     log.fails = True
     flusher = Flusher(
-        log, CONTINUOUS, SystemClock(), BrokerMetrics(CollectorRegistry()), on_flushed=lambda: None
+        log, CONTINUOUS, SystemClock(), BrokerMetrics(Registry("broker")), on_flushed=lambda: None
     )
     task = asyncio.create_task(flusher.run(asyncio.Event()))
     waiter = flusher.durable(append(log, flusher, 10))
@@ -283,7 +283,7 @@ async def test_an_error_of_our_own_in_the_flush_ends_the_part_too() -> None:
 
     log.flush = broken  # type: ignore[method-assign]
     flusher = Flusher(
-        log, CONTINUOUS, SystemClock(), BrokerMetrics(CollectorRegistry()), on_flushed=lambda: None
+        log, CONTINUOUS, SystemClock(), BrokerMetrics(Registry("broker")), on_flushed=lambda: None
     )
     append(log, flusher, 10)
     with pytest.raises(KeyError):
@@ -293,7 +293,7 @@ async def test_an_error_of_our_own_in_the_flush_ends_the_part_too() -> None:
 async def test_nobody_is_released_when_the_part_is_cancelled_in_a_flush() -> None:
     log = Log()
     flusher = Flusher(
-        log, CONTINUOUS, SystemClock(), BrokerMetrics(CollectorRegistry()), on_flushed=lambda: None
+        log, CONTINUOUS, SystemClock(), BrokerMetrics(Registry("broker")), on_flushed=lambda: None
     )
     task = asyncio.create_task(flusher.run(asyncio.Event()))
     log.may_go_on.clear()
@@ -315,7 +315,7 @@ async def test_stopping_flushes_what_is_left() -> None:
         log,
         Pace(interval_s=3600.0),
         SystemClock(),
-        BrokerMetrics(CollectorRegistry()),
+        BrokerMetrics(Registry("broker")),
         on_flushed=lambda: None,
     )
     task = asyncio.create_task(flusher.run(stop))
@@ -328,7 +328,7 @@ async def test_stopping_flushes_what_is_left() -> None:
 async def test_a_failed_write_ends_the_part_although_there_is_nothing_to_flush() -> None:
     log = Log()
     flusher = Flusher(
-        log, CONTINUOUS, SystemClock(), BrokerMetrics(CollectorRegistry()), on_flushed=lambda: None
+        log, CONTINUOUS, SystemClock(), BrokerMetrics(Registry("broker")), on_flushed=lambda: None
     )
     task = asyncio.create_task(flusher.run(asyncio.Event()))
     await asyncio.sleep(0)
@@ -342,7 +342,7 @@ async def test_a_write_that_failed_before_the_part_ran_ends_it_at_once() -> None
         Log(),
         CONTINUOUS,
         SystemClock(),
-        BrokerMetrics(CollectorRegistry()),
+        BrokerMetrics(Registry("broker")),
         on_flushed=lambda: None,
     )
     flusher.fail(WriteFailed("planted"))

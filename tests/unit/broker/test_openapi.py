@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from services.broker import api_document, openapi
 from services.broker.gate import Gate
@@ -13,6 +12,7 @@ from services.broker.http_api import Api
 from services.broker.messages import _MESSAGE_FIELDS, Rules
 from services.broker.metrics import BrokerMetrics
 from services.broker.unique_ids import UniqueIds
+from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health
 from tidemark.formats.hosts import Host
@@ -33,7 +33,7 @@ def test_every_route_is_described_and_everything_described_is_a_route(
         Gate(Health(clock)),
         RULES,
         clock,
-        BrokerMetrics(CollectorRegistry()),
+        BrokerMetrics(Registry("broker")),
         UniqueIds(clock, Host(b"\x7f\x00\x00\x01", 1)),
         request_size_max=1000,
         waiting_bytes_max=1000,

@@ -8,7 +8,6 @@ from typing import cast
 
 import msgpack
 import pytest
-from prometheus_client import CollectorRegistry
 
 from services.broker.append import Append, Appended
 from services.broker.committer import Committer
@@ -20,8 +19,10 @@ from services.broker.produce import Sends
 from services.broker.queue_offsets import QueueOffsets
 from services.broker.sent import Sent, result_of
 from services.broker.topics import Topics
+from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from shared.state.records import TopicConfig
+from tests.support.metrics import sample
 from tidemark.errors import (
     AckTimeout,
     BadRequest,
@@ -110,7 +111,7 @@ def sends_to(
         cast(Flusher, log),
         cast(Topics, OneTopic()),
         SystemClock(),
-        metrics or BrokerMetrics(CollectorRegistry()),
+        metrics or BrokerMetrics(Registry("broker")),
         HOST,
         cast(Committer, log) if pooled else None,
         delay_levels_ms,
@@ -282,13 +283,13 @@ async def test_who_waits_on_a_node_that_stops_is_told_what_may_be_stored(
 
 
 async def test_messages_bytes_and_sizes_are_counted() -> None:
-    log, registry = Log(), CollectorRegistry()
+    log, registry = Log(), Registry("broker")
     sends = sends_to(log, BrokerMetrics(registry))
     await sends.send("t", request(b"a" * 100, b"b", picks=[0, 1]), BORN)
     await sends.send("t", request(b"c" * 300, ack=AckLevel.MEMORY), BORN)
 
     def value(name: str, **labels: str) -> float | None:
-        return registry.get_sample_value(f"tidemark_broker_{name}", labels)
+        return sample(registry, f"tidemark_broker_{name}", labels)
 
     assert value("messages_in_total", topic="t", kind="normal") == 3
     assert value("received_bytes_total", topic="t") == log.end

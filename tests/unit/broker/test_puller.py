@@ -6,14 +6,15 @@ import asyncio
 from typing import NamedTuple, cast
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from services.broker.metrics import BrokerMetrics
 from services.broker.pull import Puller, PullRequest
 from services.broker.queue_offsets import QueueOffsets
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
+from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
+from tests.support.metrics import sample
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 
@@ -44,13 +45,13 @@ class Log(NamedTuple):
     min_offset: int = 0
 
 
-def puller_of(store: Store, *, floor: int = 0, registry: CollectorRegistry | None = None) -> Puller:
+def puller_of(store: Store, *, floor: int = 0, registry: Registry | None = None) -> Puller:
     return Puller(
         cast(ConsumeQueues, store),
         cast(CommitLogReader, Log()),
         QueueOffsets({}),
         SystemClock(),
-        BrokerMetrics(registry or CollectorRegistry()),
+        BrokerMetrics(registry or Registry("broker")),
         floor=lambda topic, queue: QueueOffset(floor),
         dispatched=lambda: PhysicalOffset(1000),
         written=lambda: PhysicalOffset(1000),
@@ -87,17 +88,17 @@ def test_an_empty_queue_says_so_whatever_the_offset() -> None:
 # waited again, on a future that was done already: the loop never turned again until wait_ms were
 # over, and the broker did not stop for so long.
 async def test_a_held_pull_ends_when_the_node_stops() -> None:
-    registry = CollectorRegistry()
+    registry = Registry("broker")
     puller = puller_of(Store(0, 5), registry=registry)
     request = PullRequest("t", 0, 5, 32, None, None, 2_000, bulk=False)
     held = asyncio.create_task(puller.pull(request, lambda: False))
     await asyncio.sleep(0)
-    assert registry.get_sample_value("tidemark_broker_long_polls") == 1
+    assert sample(registry, "tidemark_broker_long_polls") == 1
     puller.held.close()
     result = await held
     assert result.status.value == "OFFSET_OVERFLOW_ONE"
     ended = "tidemark_broker_long_poll_wakeups_total"
-    assert registry.get_sample_value(ended, {"reason": "close"}) == 1
+    assert sample(registry, ended, {"reason": "close"}) == 1
 
 
 async def ended(puller: Puller, request: PullRequest, *, gone: bool = False) -> str:
@@ -108,12 +109,12 @@ async def ended(puller: Puller, request: PullRequest, *, gone: bool = False) -> 
 
 
 async def test_a_held_pull_ends_after_its_time_or_when_its_client_is_gone() -> None:
-    registry = CollectorRegistry()
+    registry = Registry("broker")
     puller = puller_of(Store(0, 5), registry=registry)
     request = PullRequest("t", 0, 5, 32, None, None, 1, bulk=False)
     assert await ended(puller, request) == "OFFSET_OVERFLOW_ONE"
     later = request._replace(wait_ms=3_600_000)
     assert await ended(puller, later, gone=True) == "OFFSET_OVERFLOW_ONE"
     name = "tidemark_broker_long_poll_wakeups_total"
-    assert registry.get_sample_value(name, {"reason": "timeout"}) == 2
-    assert registry.get_sample_value("tidemark_broker_long_polls") == 0
+    assert sample(registry, name, {"reason": "timeout"}) == 2
+    assert sample(registry, "tidemark_broker_long_polls") == 0

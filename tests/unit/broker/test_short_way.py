@@ -11,7 +11,6 @@ from typing import Any, cast
 import aiohttp
 import msgpack
 import pytest
-from prometheus_client import CollectorRegistry
 from yarl import URL
 
 from services.broker.connections import BoundedServer
@@ -23,6 +22,7 @@ from services.broker.parts import Parts
 from services.broker.pull import PullRequest
 from services.broker.unique_ids import UniqueIds
 from shared.files.pull import PullResult, PullStatus
+from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health
 from tidemark.errors import UnknownTopic
@@ -115,7 +115,7 @@ async def served(
     clock = SystemClock()
     gate, metrics, sends = (
         Gate(Health(clock)),
-        BrokerMetrics(CollectorRegistry()),
+        BrokerMetrics(Registry("broker")),
         Sends(answer_size),
     )
     gate.sends_open = sends_open

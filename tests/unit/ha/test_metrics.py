@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
-
-from services.ha.metrics import DEFINITIONS, HaMetrics
+from services.ha.metrics import HaMetrics
+from services.ha.peer_clock import Skew
+from shared.metrics.catalogue import ha as of_ha
+from shared.metrics.family import Family
+from shared.metrics.registry import Reading, Registry
+from shared.metrics.text import Number
+from tests.support.metrics import samples
 
 
 class CannedLinks:
@@ -35,16 +39,16 @@ def node(name: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def scraped(status: dict[str, Any]) -> dict[str, float]:
-    registry = CollectorRegistry()
-    counters = dict.fromkeys(DEFINITIONS, 0.0) | {"truncations": 3.0}
-    kinds = {"failovers": {"lost_peer": 2.0}, "in_sync_changes": {"join": 5.0}}
-    HaMetrics(registry, "n0", lambda: status, lambda: counters, CannedLinks(), lambda: kinds)
-    lines = generate_latest(registry).decode().splitlines()
-    return {
-        name: float(value)
-        for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+def scraped(status: dict[str, Any]) -> dict[str, Number]:
+    registry = Registry("ha")
+    counters: dict[Family, Reading] = {
+        of_ha.HA_TRUNCATIONS_TOTAL: 3,
+        of_ha.HA_FAILOVERS_TOTAL: {"lost_peer": 2},
+        of_ha.HA_IN_SYNC_CHANGES_TOTAL: {"join": 5},
     }
+    skews = {"n1": Skew(-1500.0, 3.0)}
+    HaMetrics(registry, "n0", lambda: status, lambda: counters, CannedLinks(), lambda: skews)
+    return samples(registry)
 
 
 def test_a_master_shows_its_term_and_its_slaves() -> None:
@@ -75,6 +79,7 @@ def test_a_master_shows_its_term_and_its_slaves() -> None:
         'tidemark_ha_failovers_total{reason="lost_peer"}': 2,
         'tidemark_ha_in_sync_changes_total{change="join"}': 5,
         "tidemark_ha_refused_connections_total": 4,
+        'tidemark_ha_clock_skew_seconds{peer="n1"}': -1.5,
     }
     assert {name: found.get(name) for name in expected} == expected
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from prometheus_client import CollectorRegistry
 
+from shared.metrics.process_facts import add_process_facts
+from shared.metrics.registry import Registry
 from shared.runtime.health import AdminServer, Health
-from shared.runtime.metrics import new_registry
 
 
 class FakeClock:
@@ -32,7 +32,8 @@ def health() -> Health:
 
 @pytest.fixture
 async def server(health: Health) -> AsyncIterator[AdminServer]:
-    registry: CollectorRegistry = new_registry("reput", "1.2.3")
+    registry = Registry("reput")
+    add_process_facts(registry, is_ready=lambda: health.ready, wire_version="2")
     async with AdminServer(health, registry, host="127.0.0.1", port=0) as server:
         yield server
 
@@ -105,9 +106,11 @@ def test_the_estimate_follows_the_rate_and_is_unknown_before_there_is_one(health
 async def test_metrics_are_prometheus_text_with_process_facts(server: AdminServer) -> None:
     status, text = await get(server, "/metrics")
     assert status == 200
-    assert 'tidemark_build_info{service="reput",store_format="1",version="1.2.3"} 1.0' in text
-    assert "tidemark_process_anonymous_memory_bytes" in text
-    assert "process_open_fds" in text
+    (info,) = [line for line in text.splitlines() if line.startswith("tidemark_node_info")]
+    assert info.endswith('wire_version="2",store_format="1"} 1')
+    assert "\ntidemark_process_anonymous_memory_bytes " in text
+    assert "\nprocess_open_fds " in text
+    assert "\ntidemark_ready 0\n" in text
 
 
 async def test_the_start_is_judged_on_the_admin_port(server: AdminServer, health: Health) -> None:

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
-
 from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.consumer_groups import ConsumerGroups
 from services.broker.groups.fetch import Fetched
@@ -30,6 +28,7 @@ from services.broker.topics import Topics
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.store_dir import StoreConfig
+from shared.metrics.registry import Registry
 from shared.state.records import GroupConfig, GroupRecord, Start, TopicConfig, TopicRecord
 from shared.state.state import BrokerState
 from tests.support.small_store import SmallStore
@@ -95,7 +94,7 @@ class Rig:
         self.log = StateLog()
         self.state = BrokerState()
         self.state.apply(TopicRecord(0, TopicConfig("orders", 4, 4)))
-        self.registry = CollectorRegistry()
+        self.registry = Registry("broker")
         self.metrics = BrokerMetrics(self.registry)
         self.reader = CommitLogReader(self.small.store, self.small.positions)
         self.queues = ConsumeQueues(self.small.store, self.reader)

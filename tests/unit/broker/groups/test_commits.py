@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.broker.groups.requests import CommitLevel, ToOffset
+from tests.support.metrics import sample
 from tests.unit.broker.groups.rig import GROUP, SESSION_MS, Rig, got
 from tidemark.errors import (
     BroadcastGroup,
@@ -99,9 +100,9 @@ async def test_commits_are_counted_with_the_age_of_what_they_cover(rig: Rig) -> 
     await rig.fetch()
     await rig.commit({Q0: 3})
     labels = {"group": GROUP, "topic": "orders"}
-    value = rig.registry.get_sample_value
-    assert value("tidemark_group_consumed_messages_total", labels) == 3
-    assert value("tidemark_group_consume_delay_seconds_count", {"group": GROUP}) == 1
+    assert sample(rig.registry, "tidemark_group_consumed_messages_total", labels) == 3
+    delays = "tidemark_group_consume_delay_seconds_count"
+    assert sample(rig.registry, delays, {"group": GROUP}) == 1
 
 
 async def test_without_members_anybody_commits_forth_and_back(rig: Rig) -> None:
@@ -162,7 +163,7 @@ async def test_a_reset_moves_a_group_to_any_message_of_a_topic(rig: Rig) -> None
         await rig.reset("first", topic="missing")
     labels = {"group": GROUP, "topic": "orders", "direction": "forward"}
     name = "tidemark_group_offset_resets_total"
-    assert rig.registry.get_sample_value(name, labels) == 2
+    assert sample(rig.registry, name, labels) == 2
     topic = rig.state.topics["orders"]
     rig.state.topics["orders"] = topic._replace(min_offsets={0: 2})
     assert await rig.reset(ToOffset(0), queue=0) == [(0, 3, 2)]

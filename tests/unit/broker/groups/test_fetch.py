@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from services.broker.groups.fetch import Fetched
+from tests.support.metrics import sample
 from tests.unit.broker.groups.rig import GROUP, SESSION_MS, Rig, got
 from tidemark.errors import DamagedFile, NotAssigned, StaleGeneration, UnknownMember
 
@@ -61,7 +62,7 @@ async def test_a_held_fetch_is_woken_by_a_message_of_any_queue_once_it_is_dispat
     assert rig.puller.held.expects
     rig.dispatch()
     assert got(await waits) == {2: [0]}
-    assert rig.registry.get_sample_value("tidemark_broker_long_polls") == 0
+    assert sample(rig.registry, "tidemark_broker_long_polls") == 0
 
 
 async def test_a_message_appended_before_the_fetch_and_dispatched_behind_it_wakes_it(
@@ -299,7 +300,7 @@ async def test_who_got_what_is_remembered_and_redeliveries_are_counted(rig: Rig)
     await rig.fetch(positions=[(ALL[0], 1)])
     name = "tidemark_group_redelivered_messages_total"
     labels = {"group": GROUP, "topic": "orders"}
-    assert rig.registry.get_sample_value(name, labels) == 2
+    assert sample(rig.registry, name, labels) == 2
 
 
 async def test_at_the_bound_of_held_calls_a_fetch_is_answered_at_once(rig: Rig) -> None:

@@ -11,6 +11,7 @@ from services.broker.groups.send_back import SendBack
 from services.broker.groups.stored_messages import Place
 from services.broker.queue_offsets import Queue
 from shared.state.records import GroupConfig
+from tests.support.metrics import sample
 from tests.support.small_broker import BORN, HOST, LEVELS_MS, SmallBroker
 from tidemark.errors import (
     AckTimeout,
@@ -140,7 +141,7 @@ async def test_a_message_walks_through_all_its_retries_to_the_dead_letters(kit: 
     assert "TIDEMARK_DELAY_ORIGIN" not in found
     name = "tidemark_group_dead_messages_total"
     labels = {"group": "billing", "topic": "orders"}
-    assert kit.broker.registry.get_sample_value(name, labels) == 1
+    assert sample(kit.broker.registry, name, labels) == 1
 
 
 async def test_a_message_can_be_dead_at_once_or_wait_at_a_level_of_choice(kit: Kit) -> None:

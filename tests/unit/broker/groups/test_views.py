@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from services.broker.groups import views as views_module
 from services.broker.groups.lag import Reason
@@ -19,9 +19,12 @@ from services.broker.queue_offsets import QueueOffsets
 from services.broker.topics import Topics
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
+from shared.metrics.bounds import Limits
+from shared.metrics.registry import Registry
 from shared.state.records import TopicRecord
 from shared.state.state import BrokerState
 from shared.state.values import GroupConfig, TopicConfig
+from tests.support.metrics import sample, samples
 from tests.support.small_store import FIRST_MS, SmallStore
 from tidemark.errors import UnknownGroup
 from tidemark.offsets import PhysicalOffset, QueueOffset
@@ -157,16 +160,17 @@ class Made:
         return found
 
     def scrape(self, series_max: int = 10) -> Mapping[str, float]:
-        registry = CollectorRegistry()
-        gauges = GroupGauges(registry, series_max)
+        registry = Registry("broker", Limits(pairs=series_max))
+        gauges = GroupGauges(registry)
         gauges.connect(Sources(self.configs, self.group, self.group, self.looks, self.group))
         asyncio.run(gauges.refresh())
         return {
-            f"{sample.name.removeprefix('tidemark_group_')} {' '.join(sample.labels.values())}": (
-                sample.value
+            " ".join((name.removeprefix("tidemark_group_"), *re.findall(r'"([^"]*)"', labels))): (
+                value
             )
-            for metric in registry.collect()
-            for sample in metric.samples
+            for name, _, labels, value in (
+                (*name.partition("{"), value) for name, value in samples(registry).items()
+            )
         }
 
 
@@ -315,14 +319,14 @@ def test_groups_beyond_the_bound_share_a_series(made: Made) -> None:
 
 async def test_a_look_serves_for_a_second_and_scrapes_share_it(made: Made) -> None:
     made.group.offsets = {("orders", 0): 1}
-    registry = CollectorRegistry()
-    gauges = GroupGauges(registry, 10)
+    registry = Registry("broker")
+    gauges = GroupGauges(registry)
     await gauges.refresh()  # before the store is open there is nothing to look at
     gauges.connect(Sources(made.configs, made.group, made.group, made.looks, made.group))
 
     def lag() -> float | None:
         labels = {"group": "billing", "topic": "orders", "kind": "main"}
-        return registry.get_sample_value("tidemark_group_lag_messages", labels)
+        return sample(registry, "tidemark_group_lag_messages", labels)
 
     await asyncio.gather(gauges.refresh(), gauges.refresh())
     made.group.offsets = {("orders", 0): 2}
@@ -336,19 +340,19 @@ async def test_a_look_serves_for_a_second_and_scrapes_share_it(made: Made) -> No
 async def test_a_queue_whose_commit_stands_still_is_stuck_after_a_minute(made: Made) -> None:
     made.group.members_now = [OneMember("m1", (Subscription("orders"),), (("orders", 0),))]
     made.group.offsets = {("orders", 0): 1}
-    registry = CollectorRegistry()
-    gauges = GroupGauges(registry, 10)
+    registry = Registry("broker")
+    gauges = GroupGauges(registry)
     gauges.connect(Sources(made.configs, made.group, made.group, made.looks, made.group))
     labels = {"group": "billing", "topic": "orders"}
     await gauges.refresh()
     made.group.now_s += 61.0
     await gauges.refresh()
-    assert registry.get_sample_value("tidemark_group_stuck_queues", labels) == 1
-    assert registry.get_sample_value("tidemark_group_commit_age_seconds", labels) == 61
+    assert sample(registry, "tidemark_group_stuck_queues", labels) == 1
+    assert sample(registry, "tidemark_group_commit_age_seconds", labels) == 61
     made.group.offsets = {("orders", 0): 2}
     made.group.now_s += 1.0
     await gauges.refresh()
-    assert registry.get_sample_value("tidemark_group_stuck_queues", labels) == 0
+    assert sample(registry, "tidemark_group_stuck_queues", labels) == 0
 
 
 def test_a_group_that_is_gone_has_no_lag_once_it_has_read_every_queue(made: Made) -> None:
