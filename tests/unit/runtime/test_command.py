@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -99,3 +100,46 @@ def test_a_command_with_a_wrong_setting_names_it_and_ends_with_2(
     assert result.exit_code == 2
     assert "admin_prot" in result.output
     assert "sync_intervall_ms" in result.output
+
+
+@pytest.mark.parametrize("service", ["broker", "reput"])
+def test_settings_that_are_only_checked_are_printed_and_nothing_is_made(
+    service: str, tmp_path: Path
+) -> None:
+    main = importlib.import_module(f"services.{service}.__main__").main
+    store = tmp_path / "store"
+    result = CliRunner().invoke(main, ["--store", str(store), "--check-config"])
+    assert result.exit_code == 0
+    said = json.loads(result.stdout)
+    assert said["service"] == service
+    assert said["settings"]["store_dir"] == str(store)
+    assert said["settings"]["store"]["commit_log_file_size"] == 1 << 30
+    assert not store.exists()
+
+
+def test_a_secret_is_read_when_settings_are_checked_and_never_printed(tmp_path: Path) -> None:
+    main = importlib.import_module("services.ha.__main__").main
+    secret = tmp_path / "secret"
+    given = tmp_path / "ha.toml"
+    given.write_text(
+        f"""
+[store]
+visible_after = "confirmed"
+[cluster]
+node = "a"
+nodes = ["a=h:8084", "b=i:8084"]
+api = ["a=http://h", "b=http://i"]
+admin = ["a=http://h", "b=http://i"]
+secret_file = "{secret}"
+lease_dir = "{tmp_path}"
+"""
+    )
+    absent = CliRunner().invoke(main, ["--config", str(given), "--check-config"])
+    assert absent.exit_code == 2
+    assert "cluster.secret_file" in absent.output
+    secret.write_text("a very secret word")
+    secret.chmod(0o600)
+    read = CliRunner().invoke(main, ["--config", str(given), "--check-config"])
+    assert read.exit_code == 0
+    assert str(secret) in read.output
+    assert "a very secret word" not in read.output
