@@ -1,0 +1,84 @@
+"""Objects of the Prometheus operator, whose schemas come with it and not with Kubernetes.
+
+Held to the fields that are used here, by hand: an unknown one is a mistake, like everywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+API_VERSIONS: Final = frozenset({"monitoring.coreos.com/v1"})
+_RELABELING: Final = {
+    "sourceLabels": list,
+    "separator": str,
+    "targetLabel": str,
+    "regex": str,
+    "replacement": str,
+    "action": str,
+}
+_FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "PodMonitor": {
+        "selector": {"matchLabels": dict},
+        "sampleLimit": int,
+        "podTargetLabels": list,
+        "podMetricsEndpoints": [
+            {
+                "port": str,
+                "path": str,
+                "interval": str,
+                "scrapeTimeout": str,
+                "relabelings": [_RELABELING],
+            }
+        ],
+    },
+    "PrometheusRule": {
+        "groups": [
+            {
+                "name": str,
+                "interval": str,
+                "rules": [
+                    {
+                        "alert": str,
+                        "record": str,
+                        "expr": str,
+                        "for": str,
+                        "keep_firing_for": str,
+                        "labels": dict,
+                        "annotations": dict,
+                    }
+                ],
+            }
+        ],
+    },
+}
+
+
+def mistakes(document: dict[str, Any]) -> list[str]:
+    """What is wrong with one object; empty if nothing is."""
+    fields = _FIELDS.get(document["kind"])
+    if fields is None:
+        return [f"there is no kind {document['kind']} in {document['apiVersion']}"]
+    top = {"apiVersion": str, "kind": str, "metadata": dict, "spec": fields}
+    return list(_differences(document, top, document["kind"]))
+
+
+def _differences(value: object, shape: Any, where: str) -> list[str]:
+    if isinstance(shape, type):
+        return [] if isinstance(value, shape) else [f"{where} is no {shape.__name__}"]
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return [f"{where} is no list"]
+        found: list[str] = []
+        for index, each in enumerate(value):
+            found += _differences(each, shape[0], f"{where}[{index}]")
+        return found
+    if not isinstance(value, dict):
+        return [f"{where} is no object"]
+    found = []
+    for name, each in value.items():
+        if name in shape:
+            found += _differences(each, shape[name], f"{where}.{name}")
+        else:
+            found.append(f"{where}.{name} is not a known field")
+    return found

@@ -1,0 +1,52 @@
+"""Strict validation of rendered objects: a field that a Kubernetes version does not know is wrong.
+
+The schemas are those that ``kubernetes-validate`` carries, of which the three newest versions are
+used. Kinds that no Kubernetes has are left to ``custom``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+from deploy.lint import custom
+
+VERSIONS: Final = 3
+
+
+class NoSchemas(Exception):
+    """``kubernetes-validate`` is not installed, or knows too few versions."""
+
+
+def newest_versions() -> list[str]:
+    """The newest versions whose schemas are known, as ``1.37``. Raises NoSchemas."""
+    utils = _library()
+    versions = sorted({utils.major_minor(version) for version in utils.all_versions()}, key=_key)
+    if len(versions) < VERSIONS:
+        raise NoSchemas(f"kubernetes-validate knows only {versions}")
+    return versions[-VERSIONS:]
+
+
+def mistakes(document: dict[str, Any], version: str) -> list[str]:
+    """What is wrong with one object in that version; empty if nothing is. Raises NoSchemas."""
+    if document["apiVersion"] in custom.API_VERSIONS:
+        return custom.mistakes(document)
+    utils = _library()
+    try:
+        utils.validate(document, version, strict=True)
+    except utils.ValidationError as error:
+        return [f"{'.'.join(map(str, error.path)) or 'object'}: {error.message}"]
+    except utils.SchemaNotFoundError as error:
+        return [str(error.message)]
+    return []
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("kubernetes_validate.utils")
+    except ImportError as error:
+        raise NoSchemas(f"kubernetes-validate is not installed: {error}") from error
+
+
+def _key(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
