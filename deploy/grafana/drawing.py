@@ -38,6 +38,8 @@ from deploy.grafana.panels import (
 DATASOURCE: Final = dashboard.DataSourceRef(type_val="prometheus", uid="${datasource}")
 SCRAPE_PERIOD: Final = "15s"
 """Smallest step of a graph; the scrape configuration's period."""
+PER_CELL: Final = "cps"
+"""What a heat map's cell counts, per second."""
 LETTERS: Final = "ABCDEFGHIJKL"
 
 
@@ -184,7 +186,8 @@ def _heat(panel: Heat) -> dashboard.Panel:
         # Empty cells stay empty: a bucket that nothing fell into is not a pale one.
         .filter_values(heatmap_builders.FilterValueRange().le(1e-9))
         .cell_gap(1)
-        .unit(panel.unit)
+        .cell_values(heatmap_builders.CellValues().unit(PER_CELL))
+        .unit(PER_CELL)
         .build()
     )
 

@@ -9,7 +9,6 @@ from deploy.grafana.boards import uids
 from deploy.grafana.limits import DISPATCH_SLOW, REPLICA_LAG, STORE_NEARLY_FULL
 from deploy.grafana.panels import (
     BLUE,
-    GREEN,
     GREY,
     ORANGE,
     RED,
@@ -440,7 +439,7 @@ ROOM: Final = (
             ),
         ),
         width=8,
-        steps=(Step(STORE_NEARLY_FULL.value, GREEN),),
+        steps=(Step(STORE_NEARLY_FULL.value, RED),),
         top=1,
     ),
     Lines(

@@ -7,7 +7,7 @@ from typing import Final
 from deploy.grafana import units
 from deploy.grafana.boards import uids
 from deploy.grafana.limits import CLOCK_SKEW, DISPATCH_SLOW, REPLICA_LAG
-from deploy.grafana.panels import ORANGE, RED, Board, Heat, Lines, Row, Step, Timeline
+from deploy.grafana.panels import RED, Board, Heat, Lines, Row, Step, Timeline
 from deploy.grafana.queries import NODE, Query, growth, quantile, quantiles, rate
 from deploy.grafana.states import ROLE_WORDS, YES_NO, role_state
 from deploy.grafana.told import told
@@ -392,7 +392,7 @@ CLOCKS: Final = (
             ),
         ),
         width=8,
-        steps=(Step(-CLOCK_SKEW.value, ORANGE), Step(CLOCK_SKEW.value, RED)),
+        steps=(Step(-CLOCK_SKEW.value, RED), Step(CLOCK_SKEW.value, RED)),
         below_zero=True,
     ),
     Lines(

@@ -46,12 +46,12 @@ def test_dashboards_are_read_from_one_directory_and_not_changed_from_outside() -
 
 
 def test_every_board_has_a_config_map_of_its_own_with_the_label_that_is_looked_for() -> None:
-    made = yaml.safe_load((ROOT / "deploy/grafana/kustomization.yaml").read_text())
+    made = yaml.safe_load((ROOT / "deploy/grafana/dashboards/kustomization.yaml").read_text())
     options = made["generatorOptions"]
     assert options["labels"]["grafana_dashboard"] == "1"
     assert options["disableNameSuffixHash"], "an old copy would stay beside the new one"
     files = [file for each in made["configMapGenerator"] for file in each["files"]]
-    assert sorted(files) == sorted(f"dashboards/{name}" for name in BOARDS)
+    assert sorted(files) == sorted(BOARDS)
     for each in made["configMapGenerator"]:
         (file,) = each["files"]
         uid = BOARDS[Path(file).name]["uid"]
