@@ -66,7 +66,7 @@ class Follower:
         self._worker = ThreadPoolExecutor(1, "dispatch")
         self._syncer = ThreadPoolExecutor(1, "sync")
         self._sync_helpers = ThreadPoolExecutor(SYNC_THREADS, "sync-file")
-        self._sync: asyncio.Future[None] | None = None
+        self._sync: asyncio.Future[float] | None = None
         self._sync_job: SyncJob | None = None
         self._synced_at = self._watched_at = self._clock.monotonic()
         self._synced_position = 0
@@ -301,10 +301,11 @@ class Follower:
         # Its end is a reason to look: DISPATCHED_DURABLE can move.
         self._sync.add_done_callback(lambda _: self._doorbell.wake())
 
-    def _run_job(self, job: SyncJob) -> None:
+    def _run_job(self, job: SyncJob) -> float:
+        """In the syncer's thread; returns how long it took [s]: instruments are the loop's."""
         started = self._clock.monotonic()
         job.run(self._sync_helpers.map if len(job.files) > SYNC_ALONE_MAX else map)
-        self._metrics.sync_duration.observe(self._clock.monotonic() - started)
+        return self._clock.monotonic() - started
 
     async def _end_sync(self) -> None:
         """Wait for the sync in flight and publish what it made durable. Raises FlushFailed."""
@@ -313,7 +314,7 @@ class Follower:
         if sync is None or job is None:
             return
         try:
-            await sync
+            self._metrics.sync_duration.observe(await sync)
         except FlushFailed as failed:
             self._metrics.errors.labels(FlushFailed.code).inc()
             self._dispatcher.distrust_cache(failed.paths)
