@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -45,11 +45,13 @@ class Cluster:
         environment: Mapping[str, str] | None = None,
         hosts: Sequence[str] = (),
         prefixes: Sequence[tuple[str, ...]] = (),
+        through: Callable[[str, str, int], int] | None = None,
     ) -> None:
         """directory: everything goes below it. cluster: more settings of [cluster], on every node,
         for example another lease. store, broker, reput, ha, environment: as for ``Node``, of every
         node. hosts, prefixes: of each node its address and what comes before its commands, for
-        nodes in network namespaces of their own; default: all on the loopback.
+        nodes in network namespaces of their own; default: all on the loopback. through: of (a node,
+        another node, that one's replication port) the port under which the first reaches it.
         """
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
@@ -71,7 +73,6 @@ class Cluster:
         table: dict[str, object] = {
             "name": "test",
             "group": "g0",
-            "nodes": self._entries("replication", ""),
             "api": self._entries("api", "http://"),
             "admin": self._entries("ha", "http://"),
             "secret_file": str(self.secret_path),
@@ -89,7 +90,7 @@ class Cluster:
                 reput=reput,
                 ha=ha,
                 environment=environment,
-                cluster={**table, "node": name},
+                cluster={**table, "node": name, "nodes": self._reached_from(name, through)},
                 host=host,
                 prefix=prefix,
                 ports=self.ports[name],
@@ -101,6 +102,16 @@ class Cluster:
         return [
             f"{name}={before}{self.hosts[name]}:{self.ports[name][port]}" for name in self.names
         ]
+
+    def _reached_from(self, name: str, through: Callable[[str, str, int], int] | None) -> list[str]:
+        """Replication addresses of all nodes, as a node dials them."""
+        found = []
+        for other in self.names:
+            port = self.ports[other]["replication"]
+            if through is not None and other != name:
+                port = through(name, other, port)
+            found.append(f"{other}={self.hosts[other]}:{port}")
+        return found
 
     def __enter__(self) -> Cluster:
         return self
