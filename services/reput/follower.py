@@ -24,6 +24,7 @@ from services.reput.resume import QueueMode
 from services.reput.sync_job import SyncJob
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
+from shared.runtime.traced_ranges import TracedRange, TracedRanges
 from tidemark.errors import FlushFailed, ReplacedPositions, StoreError
 from tidemark.formats.checkpoint import Slot, Trouble
 from tidemark.formats.twins import COMPILED
@@ -76,6 +77,8 @@ class Follower:
         self._unremovable = False
         self._clean_at = self._synced_at
         self._pace = Pace()
+        self._traced = TracedRanges(self._clock.monotonic)
+        doorbell.on_note = self._traced.note
 
     async def run(self, stop: asyncio.Event) -> None:
         """Wait for the log, resume, follow; after stop dispatch the rest, sync, return.
@@ -162,6 +165,8 @@ class Follower:
             done = await self._step()
             await self._clean()
             self._note_progress()
+            if self._traced:
+                self._traced.reached(self._dispatcher.dispatched, _say_dispatched)
             await self._sync_if_due()
             now = self._clock.monotonic()
             if done:
@@ -210,7 +215,11 @@ class Follower:
             self._metrics.step_duration.observe(self._clock.monotonic() - started)
             self._pace.stepped(started, dispatcher.records_count - records)
         if dispatcher.dispatched != before:
+            began = self._clock.monotonic()
             self._doorbell.ring(BROKER)
+            self._metrics.notify.observe(self._clock.monotonic() - began)
+        if done and dispatcher.took is not None:
+            self._metrics.stepped(dispatcher.took, self._clock.wall_ms())
         return done
 
     async def _clean(self) -> None:
@@ -391,3 +400,15 @@ class Follower:
 
     async def _in_worker(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+
+
+def _say_dispatched(traced: TracedRange) -> None:
+    log.info(
+        "messages are in their queues",
+        extra={
+            "event": "trace-dispatched",
+            "trace": traced.trace,
+            "start_offset": traced.start_offset,
+            "end_offset": traced.end_offset,
+        },
+    )

@@ -6,7 +6,7 @@ costs anything per record.
 
 from __future__ import annotations
 
-from services.reput.dispatcher import Dispatcher
+from services.reput.dispatcher import Dispatcher, Took
 from shared.metrics.catalogue import dispatch as of_dispatch
 from shared.metrics.registry import Registry
 from tidemark.clock import Clock
@@ -20,6 +20,18 @@ class ReputMetrics:
         self.errors = registry.counters(of_dispatch.DISPATCH_ERRORS_TOTAL)
         self.step_duration = registry.histogram(of_dispatch.DISPATCH_STEP_DURATION_SECONDS)
         self.sync_duration = registry.histogram(of_dispatch.DISPATCH_SYNC_DURATION_SECONDS)
+        targets = registry.histograms(of_dispatch.DISPATCH_DURATION_SECONDS)
+        self._queues, self._index = targets.labels("queue"), targets.labels("index")
+        self.notify = targets.labels("notify")
+        self._visible_delay = registry.histogram(of_dispatch.DISPATCH_VISIBLE_DELAY_SECONDS)
+
+    def stepped(self, took: Took, wall_ms: int) -> None:
+        """A step was done, and what it stored is visible since wall_ms, or was before."""
+        self._queues.observe(took.queues_s)
+        if took.index_s:
+            self._index.observe(took.index_s)
+        if took.oldest_ms is not None:
+            self._visible_delay.observe(max(0, wall_ms - took.oldest_ms) / 1000)
 
     def show(self, dispatcher: Dispatcher, clock: Clock) -> None:
         """From now on there is a store, and how far it is dispatched is known."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import sys
 import tempfile
 import time
@@ -23,6 +24,7 @@ from shared.files.os_disk import OsDisk, OsFile
 from shared.files.store_dir import Role, StoreConfig
 from shared.runtime.clock import boot_id
 from shared.runtime.doorbell import Doorbell
+from shared.runtime.traced_ranges import TracedRange, encode
 from tests.support.node import free_port
 from tests.support.small_store import CONFIG, SmallStore
 from tidemark.errors import DiskFull, FlushFailed, ReplacedPositions, StoreLocked
@@ -153,6 +155,53 @@ async def test_it_waits_for_the_store_then_for_its_recovery_then_dispatches(
         assert "tidemark_dispatch_lag_bytes 0\n" in text
         await reput.end()
         small.close()
+
+
+async def test_each_step_is_measured_by_what_it_did_and_how_late_it_was_visible(
+    config: ReputConfig, small: SmallStore
+) -> None:
+    small.put(at_ms=time.time_ns() // 1_000_000 - 3000)
+    small.flush()
+    async with running(config) as reput:
+        await reput.wait_ready()
+        _, text = await reput.get("/metrics")
+        assert 'tidemark_dispatch_duration_seconds_count{target="queue"} 1\n' in text
+        assert 'tidemark_dispatch_duration_seconds_count{target="index"} 0\n' in text  # no keys
+        assert 'tidemark_dispatch_duration_seconds_count{target="notify"} 1\n' in text
+        assert "tidemark_dispatch_visible_delay_seconds_count 1\n" in text
+        (delay_s,) = re.findall(r"tidemark_dispatch_visible_delay_seconds_sum (\S+)", text)
+        assert 3.0 <= float(delay_s) < 60.0
+        small.put(keys="k", at_ms=time.time_ns() // 1_000_000)
+        small.flush()
+        await until(lambda: small.positions.get(Slot.DISPATCHED) == small.end)
+        _, text = await reput.get("/metrics")
+        assert 'tidemark_dispatch_duration_seconds_count{target="index"} 1\n' in text
+        assert "tidemark_dispatch_visible_delay_seconds_count 2\n" in text
+
+
+async def test_what_the_broker_traces_is_said_when_it_is_in_its_queue(
+    config: ReputConfig, small: SmallStore, run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    def said() -> list[dict[str, object]]:
+        found = [vars(line) for line in caplog.records]
+        return [line for line in found if line.get("event") == "trace-dispatched"]
+
+    with contextlib.closing(Doorbell(run_dir, "broker")) as bell:
+        async with running(config) as reput:
+            await reput.wait_ready()
+            start = small.end
+            unit = small.put()
+            traced = TracedRange("order-4711", start, unit.end)
+            bell.ring("reput", encode(traced))  # as a broker does: before it is flushed
+            await asyncio.sleep(0)
+            assert said() == []
+            small.flush()
+            bell.ring("reput")
+            await until(lambda: bool(said()))
+    (line,) = said()
+    assert (line["trace"], line["start_offset"], line["end_offset"]) == traced
 
 
 async def test_a_ring_is_answered_at_once_and_the_broker_is_rung(
