@@ -223,14 +223,14 @@ async def wrong_secret(stage: PodStage) -> None:
     took = time.monotonic() - began
     stage.check(not group.pod(slave).ready, "a node with a wrong secret is ready")
     await stage.load.acked(30)
-    status, why = await group.text(group.url(slave, "broker-admin") + "/ready")
-    stage.check(status == 503, f"its broker answers /ready with {status}")
+    status, why = await group.text(group.url(slave, "ha-admin") + "/ready")
+    stage.check(status == 503, f"its ha answers /ready with {status}: {why}")
     more = await _refused(stage, master)
     stage.check(more > 0, "the master's metric counts no refused connection")
     stage.restored_s = stage.gap_since(began)
     stage.note(
         f"said so after {took:.1f} s; refused by {master}: {refused:.0f}, then {more:.0f}; "
-        f"/ready of its broker: {why.strip()[:200]}"
+        f"/ready of its ha: {why.strip()[:300]}"
     )
     group.replace("Secret", name, restored)
     second = group.pod(slave)
