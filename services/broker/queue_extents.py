@@ -113,6 +113,8 @@ class QueueExtents:
         self._start = PhysicalOffset(-1)
         self._looked_from = PhysicalOffset(-1)
         """Start of the log when all queues were last compared with it."""
+        self._moved: set[str] = set()
+        """Topics of which something was found to be otherwise since ``follow`` last told."""
         self._end = PhysicalOffset(-1)
 
     # -- asking: in a slice that began with ``begin`` --------------------------------------------
@@ -167,9 +169,8 @@ class QueueExtents:
 
         turns: slices, each of which calls ``begin``.
         """
-        moved: set[str] = set()
-        await self._follow_topics(turns, moved)
-        await self._follow_start(turns, moved)
+        await self._follow_topics(turns)
+        await self._follow_start(turns)
         ends = self._offsets.ends
         for key in list(ends):
             if turns.over:
@@ -178,22 +179,22 @@ class QueueExtents:
             if topic == STATE_TOPIC or self._entered(topic) is None:
                 del ends[key]
                 continue
-            moved.add(topic)
+            self._moved.add(topic)
             bounds = self.bounds(topic, queue)
             if bounds is None or (
                 ends[key] <= self._end and bounds.max_offset == bounds.next_offset
             ):
                 del ends[key]
+        moved, self._moved = self._moved, set()
         return moved
 
-    async def _follow_topics(self, turns: Turns, moved: set[str]) -> None:
+    async def _follow_topics(self, turns: Turns) -> None:
         """Topics that have come, gone or changed, and those that time moves."""
         names = dict.fromkeys(self._topics.names())
         for name in [name for name in self._sums if name not in names]:
             if turns.over:
                 await turns.pass_on()
             self._entered(name)
-            moved.add(name)
         for name in names:
             if turns.over:
                 await turns.pass_on()
@@ -203,7 +204,6 @@ class QueueExtents:
             sums = self._entered(name)
             if sums is None or (sums is before and self._is_settled(sums)):
                 continue
-            moved.add(name)
             for queue in sums.numbers:
                 if turns.over:
                     await turns.pass_on()
@@ -211,7 +211,7 @@ class QueueExtents:
                     break  # it was changed meanwhile: the next look takes it in
                 self.bounds(name, queue)
 
-    async def _follow_start(self, turns: Turns, moved: set[str]) -> None:
+    async def _follow_start(self, turns: Turns) -> None:
         """Queues whose first message went with the log's oldest file."""
         start = self._start
         if start == self._looked_from:
@@ -219,8 +219,7 @@ class QueueExtents:
         for key, known in list(self._known.items()):
             if turns.over:
                 await turns.pass_on()
-            if known.first_at < start and self._entered(key[0]) is not None:
-                moved.add(key[0])
+            if known.first_at < start:
                 self.bounds(*key)
         self._looked_from = start
 
@@ -235,11 +234,13 @@ class QueueExtents:
         if sums is not None:
             if config is sums.config or config == sums.config:
                 return sums
+            self._moved.add(topic)
             for queue in sums.numbers:
                 self._known.pop((topic, queue), None)
             del self._sums[topic]
         if config is None:
             return None
+        self._moved.add(topic)
         numbers: Collection[int] = self._topics.queue_numbers(config)
         if numbers and max(numbers) == len(numbers) - 1:
             numbers = range(len(numbers))  # in no time and no memory
@@ -268,6 +269,8 @@ class QueueExtents:
                 return
             sums.known += 1
         else:
+            if before.bounds != found.bounds:
+                self._moved.add(key[0])
             sums.max_offsets -= before.bounds.max_offset
             sums.min_offsets -= before.bounds.min_offset
         self._known[key] = found

@@ -1,9 +1,9 @@
 """One look at all groups: each pair of a group and a topic, its queues summed up.
 
-In slices: others have their turn in between. A group that nobody is in and that has read everything
-is looked at once and then not again until it commits or its topics get messages. What a queue's
-oldest unread message says is read once, not at every look. The rules are ``lag``'s, ``pairs``' and
-``oldest``'s. Before: ``look`` took the times of the log. After: it writes the rows.
+In slices: others have their turn in between. A group that nobody is in *stands still* until it
+commits or its topics move: its queues are not looked at again, its messages only grow older. What
+the oldest unread message of a queue says is read once, not at every look. The rules are ``lag``'s,
+``pairs``' and ``oldest``'s. Before: ``look`` took the times of the log. After: it writes the rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from services.broker.groups.lag import Lag, Reason, Snapshot, age, nothing_known, unread
 from services.broker.groups.oldest import Oldest
-from services.broker.groups.pairs import Movement, Pair, QueueSample, pair
+from services.broker.groups.pairs import Movement, Pair, QueueSample, older, pair
 from services.broker.groups.queue_looks import Bounds
 from services.broker.groups.sources import OBJECTIVE_MS, Queue, Watched
 from services.broker.turns import Turns
@@ -39,23 +39,31 @@ class PairSeen(NamedTuple):
     queues: Sequence[QueueSeen]
 
 
-class _Idle(NamedTuple):
-    """A group that has read everything, and has no members."""
+class _Still(NamedTuple):
+    """A group without members, as it was found."""
 
     config: GroupConfig
     topics: frozenset[str]
+    """Those that would wake it."""
     seen: Sequence[PairSeen]
 
 
-class Memory:
-    """What one look leaves to the next."""
+class _Known:
+    """What is remembered of one group from look to look."""
+
+    __slots__ = ("movements", "still", "times_ms")
 
     def __init__(self) -> None:
-        self.movements: dict[tuple[str, str, int], Movement] = {}
-        """Of queues that had lag, by group, topic and queue."""
+        self.movements: dict[Queue, Movement] = {}
+        """Of queues that had lag."""
         self.times_ms: dict[tuple[str, int, int], int] = {}
         """Store times by topic, queue and queue offset, of messages that were the oldest ones."""
-        self.idle: dict[str, _Idle] = {}
+        self.still: _Still | None = None
+
+
+_NEW: Final = _Known()
+Memory = dict[str, _Known]
+"""What one look leaves to the next, by group."""
 
 
 class Pass:
@@ -77,7 +85,8 @@ class Pass:
         self._extents = watched.extents
         self._members = watched.members
         self._before = before
-        self.memory = Memory()
+        self.memory: Memory = {}
+        self._known, self._now_known = _NEW, _NEW
         self._turns = turns
         self._committed = committed
         self._moved = frozenset(moved)
@@ -90,21 +99,47 @@ class Pass:
         if config.broadcast:
             return ()
         name = config.name
-        idle = self._before.idle.get(name)
+        known = self._before.get(name, _NEW)
+        still = known.still
         if (
-            idle is not None
+            still is not None
             and not member_count
             and name not in self._committed
-            and idle.config is config
-            and self._moved.isdisjoint(idle.topics)
+            and still.config is config
+            and self._moved.isdisjoint(still.topics)
         ):
-            self.memory.idle[name] = idle
-            return idle.seen
+            self.memory[name] = known
+            return await self._grown_older(known, still)
+        self._known, self._now_known = known, _Known()
         seen = await self._look(config, has_members=member_count > 0)
-        if not member_count and all(map(_is_read, seen)):
+        if not member_count:
             topics = frozenset({RETRY_PREFIX + name, *(each.pair.topic for each in seen)})
-            self.memory.idle[name] = _Idle(config, topics, seen)
+            self._now_known.still = _Still(config, topics, seen)
+        self.memory[name] = self._now_known
         return seen
+
+    async def _grown_older(self, known: _Known, still: _Still) -> Sequence[PairSeen]:
+        """The pairs of a group that stands still, as of now."""
+        if not known.movements:
+            return still.seen  # there is no lag that could grow older
+        objective_s = (still.config.lag_objective_ms or OBJECTIVE_MS) / 1000
+        now_ms, now_s = self._watched.clock.wall_ms(), self._watched.clock.monotonic()
+        found: list[PairSeen] = []
+        for each in still.seen:
+            if not each.pair.messages:
+                found.append(each)
+                continue
+            ages: list[float] = []
+            age_s = 0.0
+            for queue, _, oldest_ms in each.queues:
+                if self._turns.over:
+                    await self._turns.pass_on()
+                if oldest_ms is not None and oldest_ms <= now_ms:
+                    ages.append((now_ms - oldest_ms) / 1000)
+                if (movement := known.movements.get((each.pair.topic, queue))) is not None:
+                    age_s = max(age_s, now_s - movement.moved_at_s)
+            found.append(each._replace(pair=older(each.pair, ages, age_s, objective_s)))
+        return found
 
     async def _look(self, config: GroupConfig, *, has_members: bool) -> list[PairSeen]:
         name, extents = config.name, self._extents
@@ -191,7 +226,7 @@ class Pass:
             reasons={} if why is None else {"seconds": why},
         )
         now_s = self._watched.clock.monotonic()
-        movement = self._movement((group, topic, queue), committed, now_s)
+        movement = self._movement((topic, queue), committed, now_s)
         sample = QueueSample(
             lag,
             now_s - movement.moved_at_s,
@@ -211,26 +246,18 @@ class Pass:
                 max_offset=max(known.max_offset, bounds.max_offset),
             )
 
-    def _movement(self, key: tuple[str, str, int], committed: int, now_s: float) -> Movement:
-        before = self._before.movements.get(key)
+    def _movement(self, queue: Queue, committed: int, now_s: float) -> Movement:
+        before = self._known.movements.get(queue)
         movement = Movement(committed, now_s) if before is None else before.seen(committed, now_s)
-        self.memory.movements[key] = movement
+        self._now_known.movements[queue] = movement
         return movement
 
     def _time_ms(self, topic: str, queue: int, queue_offset: int) -> int | None:
         """Store time of a message; read once, for it does not change."""
         key = (topic, queue, queue_offset)
-        time_ms = self.memory.times_ms.get(key)
+        time_ms = self._known.times_ms.get(key)
         if time_ms is None:
-            time_ms = self._before.times_ms.get(key)
-            if time_ms is None:
-                time_ms = self._watched.looks.store_time(topic, queue, queue_offset)
-            if time_ms is not None:
-                self.memory.times_ms[key] = time_ms
+            time_ms = self._watched.looks.store_time(topic, queue, queue_offset)
+        if time_ms is not None:
+            self._now_known.times_ms[key] = time_ms
         return time_ms
-
-
-def _is_read(seen: PairSeen) -> bool:
-    """Whether every queue of the pair is known to be read to its end."""
-    found = seen.pair
-    return found.messages == 0 and not found.unknown

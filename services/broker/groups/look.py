@@ -44,7 +44,7 @@ class Looks:
         self._watched: Watched | None = None
         self._role = 0
         """Grows with every change of what is looked at."""
-        self._memory = Memory()
+        self._memory: Memory = {}
         self._lagging = Lagging()
         self._room: Room | None = None
         self._running: asyncio.Task[None] | None = None
@@ -62,7 +62,7 @@ class Looks:
         """There is nothing to look at any more."""
         self._times = self._watched = self.found = self._room = None
         self._role += 1
-        self._memory, self._lagging = Memory(), Lagging()
+        self._memory, self._lagging = {}, Lagging()
         self._next_at_s = float("-inf")
 
     async def refresh(self) -> None:

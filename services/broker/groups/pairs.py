@@ -128,6 +128,18 @@ def pair(
     )
 
 
+def older(found: Pair, ages_s: Sequence[float], commit_age_s: float, objective_s: float) -> Pair:
+    """A pair of which nothing has moved, some time later.
+
+    ages_s: of the oldest unread message of each queue that has one; empty if none is known.
+    """
+    return found._replace(
+        seconds=max(ages_s, default=found.seconds),
+        commit_age_s=commit_age_s,
+        lagging=sum(age_s > objective_s for age_s in ages_s),
+    )
+
+
 def fold(pairs: Sequence[Pair], series_max: int) -> list[Pair]:
     """At most series_max pairs, and one or two more, ``_other``, of all the rest.
 

@@ -91,6 +91,14 @@ class Machine(RuleBasedStateMachine):
         self.model = Model()
         self.extents = self.model.extents()
         self.model.topics["kept"] = TopicConfig("kept", 2, 2)
+        self.told: dict[str, list[Bounds]] = {}
+
+    def now(self) -> dict[str, list[Bounds]]:
+        """Every topic with the bounds of its queues."""
+        return {
+            name: [self.model.truth(name, queue).bounds for queue in range(topic.queues)]
+            for name, topic in self.model.topics.items()
+        }
 
     @rule(topic=st.sampled_from(NAMES), queue=st.integers(0, 1))
     def append(self, topic: str, queue: int) -> None:
@@ -126,7 +134,10 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def follow(self) -> None:
-        follow(self.extents)
+        moved = follow(self.extents)
+        now, told = self.now(), self.told
+        assert moved >= {name for name in {*now, *told} if now.get(name) != told.get(name)}
+        self.told = now
         for name, sums in self.extents.sums():
             each = [self.model.truth(name, queue).bounds for queue in sums.numbers]
             assert sums.is_whole

@@ -170,7 +170,7 @@ async def test_a_group_that_has_read_everything_stands_where_the_log_does(made: 
     assert rows(found.pairs)["billing orders"][-2:] == (now_s, now_s)
 
 
-async def test_an_idle_group_is_not_looked_at_again_until_something_moves(
+async def test_a_group_without_members_is_not_looked_at_again_until_something_moves(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made.add_group("billing", {0: 4, 1: 1, 2: 0})
@@ -202,12 +202,42 @@ async def test_an_idle_group_is_not_looked_at_again_until_something_moves(
     assert asked == ["billing"]
 
 
-async def test_an_idle_group_is_found_again_when_its_retry_topic_is_made(made: Made) -> None:
+async def test_a_group_that_stands_still_is_found_again_when_its_retry_topic_is_made(
+    made: Made,
+) -> None:
     made.add_group("billing", {0: 4, 1: 1, 2: 0})
     await made.look()
     made.add_topic("%RETRY%billing", 1)
     made.broker.send("%RETRY%billing")
     assert rows((await made.look()).pairs)["billing %RETRY%billing"][6] == 1, "never committed"
+
+
+async def test_the_lag_of_a_group_that_stands_still_grows_older(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.add_group("billing", {0: 1, 1: 0, 2: 0})
+    made.add_group("read", {0: 4, 1: 1, 2: 0})
+    first = await made.look()
+    assert rows(first.lag)["billing orders main"] == (4, (10_000 - 2) / 1000)
+    assert rows(first.pairs)["billing orders"][2:4] == (0, 2)
+    monkeypatch.setattr(made.watched.looks, "store_time", None)  # nothing is read again
+    monkeypatch.setattr(made.broker.offsets, "get", None)
+    monkeypatch.setattr(made.clock, "wall_ms", lambda: NOW_MS + 1_000_000)
+    found = await made.look()
+    assert rows(found.lag)["billing orders main"] == (4, 1000 + (10_000 - 2) / 1000)
+    assert rows(found.lag)["read orders main"] == (0, 0)
+    assert rows(found.pairs)["billing orders"][2] == pytest.approx(1000.0)
+    assert rows(found.pairs)["billing orders"][3] == 2
+    assert rows(found.pairs)["billing orders"][-2:] == rows(first.pairs)["billing orders"][-2:]
+
+
+async def test_a_group_that_stands_still_loses_what_expires(made: Made) -> None:
+    made.add_group("billing", {0: 1, 1: 0, 2: 0})
+    await made.look()
+    made.broker.state.apply(TopicRecord(0, TopicConfig("orders", 3, 3, min_offsets={0: 3})))
+    found = await made.look()
+    assert rows(found.lag)["billing orders main"] == (2, (10_000 - 3) / 1000)
+    assert rows(found.topics) == {"orders": (5, 3)}
 
 
 async def test_offsets_in_a_topic_that_is_gone_are_counted_as_unknown(made: Made) -> None:
