@@ -17,6 +17,7 @@ from services.broker.gate import Gate
 from services.broker.http_requests import Bodies
 from services.broker.metrics import BrokerMetrics
 from services.broker.parts import Parts
+from services.broker.traces import Traces
 from tidemark.clock import Clock
 
 
@@ -49,6 +50,7 @@ class CallTools(NamedTuple):
     metrics: BrokerMetrics
     parts: Callable[[], Parts]
     """To be called after ``gate.check_reads`` or ``check_sends``: before, there are none."""
+    traces: Traces
 
 
 def encoding_of(request: web.Request) -> Encoding:

@@ -47,6 +47,7 @@ from services.broker.pull import PullRequest, parse_tags
 from services.broker.replication.cluster_calls import ALONE, ClusterCalls, Known, View
 from services.broker.retention.calls import RetentionCalls
 from services.broker.send_call import SendCall
+from services.broker.traces import Traces
 from services.broker.unique_ids import UniqueIds
 from shared.files.pull import PullResult
 from shared.files.queue_math import Boundary
@@ -99,13 +100,14 @@ class Api:
         self._gate = gate
         self._clock = clock
         self._paced = PacedLog(clock.monotonic)
+        self.traces = Traces(clock)
         self._metrics = metrics
         self._delay_levels_ms = delay_levels_ms
         self._bodies = Bodies(
             size_max=request_size_max, waiting_max=waiting_bytes_max, timeout_s=read_timeout_s
         )
         self._send_call = SendCall(
-            gate, rules, self._bodies, unique_ids, metrics, lambda: self._parts().sends
+            gate, rules, self._bodies, unique_ids, metrics, lambda: self._parts().sends, self.traces
         )
         self._document = encodings.encode(
             api_document.document(version=version, rules=rules, request_size_max=request_size_max),
@@ -121,7 +123,7 @@ class Api:
             # Bodies are read and bounded by _body; aiohttp's own limit is never reached.
             client_max_size=0,
         )
-        tools = CallTools(gate, self._bodies, clock, metrics, self._parts)
+        tools = CallTools(gate, self._bodies, clock, metrics, self._parts, self.traces)
         calls = (*modules(tools), ClusterCalls(lambda: self.cluster))
         for route in (*self._routes(), *itertools.chain(*(each.routes for each in calls))):
             self.app.router.add_route(
@@ -243,6 +245,8 @@ class Api:
         if pull.wait_ms and self._gate.standing is not None:
             self._check_reads(request)  # this node may be something else by now
         self._count_out(topic, result)
+        if result.message_count and (trace := self.traces.of(request.headers)) is not None:
+            trace.delivered(topic, queue, result)
         return records_answer(result) if raw else self._pull_answer(request, result)
 
     async def _offset(self, request: web.Request) -> web.StreamResponse:

@@ -41,6 +41,8 @@ from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
 
 T = TypeVar("T")
+Told = Callable[[str, Sent, int, int], None]
+"""Takes topic, what was appended, and its first and last physical offset [bytes]."""
 
 
 def _rest(request: ProduceRequest, present: frozenset[int]) -> ProduceRequest:
@@ -105,18 +107,27 @@ class Sends:
         self._put_duration = {level: metrics.put_duration.labels(level.value) for level in AckLevel}
         self._put_ok = metrics.put_results.labels("ok").inc
 
-    async def send(self, topic: str, request: ProduceRequest, born_host: Host) -> Sent | SentAgain:
+    async def send(
+        self,
+        topic: str,
+        request: ProduceRequest,
+        born_host: Host,
+        appended: Told | None = None,
+    ) -> Sent | SentAgain:
         """Store all messages of the request or none; wait for its level.
 
-        Of one that is repeated those that are not stored yet. Raises NotEnoughReplicas and
+        Of one that is repeated those that are not stored yet. appended: is told when messages are
+        in the log, before their level is reached. Raises NotEnoughReplicas and
         DelayOutOfRange before anything is stored, AckTimeout after everything is, also if the node
         stops before the level is reached.
         """
         if request.retry and self._before is not None:
-            return await self._send_again(self._before, topic, request, born_host)
-        return await self._send(topic, request, born_host)
+            return await self._send_again(self._before, topic, request, born_host, appended)
+        return await self._send(topic, request, born_host, appended)
 
-    async def _send(self, topic: str, request: ProduceRequest, born_host: Host) -> Sent:
+    async def _send(
+        self, topic: str, request: ProduceRequest, born_host: Host, told: Told | None
+    ) -> Sent:
         started = self._clock.monotonic()
         entries, message_count, picks, asked, timeout_ms, delays, _ = request
         group = self._group
@@ -151,6 +162,8 @@ class Sends:
         waiting = 0 if waits is None else sum(wait is not None for wait in waits)
         self._count(topic, entries, message_count, appended, waiting)
         sent = Sent(level, entries, runs, appended, positions, waits)
+        if told is not None:
+            told(topic, sent, appended.start, appended.end)
         deadline = started + timeout_ms / 1000
         try:
             if group is not None and promised is not None and promised.by_the_group:
@@ -172,7 +185,12 @@ class Sends:
         return sent
 
     async def _send_again(
-        self, before: SentBefore, topic: str, request: ProduceRequest, born_host: Host
+        self,
+        before: SentBefore,
+        topic: str,
+        request: ProduceRequest,
+        born_host: Host,
+        told: Told | None,
     ) -> SentAgain:
         """Append what is missing; answer when all of it has reached the level."""
         deadline = self._clock.monotonic() + request.timeout_ms / 1000
@@ -192,7 +210,7 @@ class Sends:
         fresh: list[dict[str, Any]] = []
         copies = COPIES
         if len(present) < len(unique_ids):
-            sent = await self._send(topic, _rest(request, present), born_host)
+            sent = await self._send(topic, _rest(request, present), born_host, told)
             level, copies, fresh = sent.level, sent.copies, sent.results()
         results = iter(fresh)
         answered = SentAgain(

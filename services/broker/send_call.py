@@ -28,6 +28,7 @@ from services.broker.messages import (
 from services.broker.metrics import BrokerMetrics
 from services.broker.produce import Sends
 from services.broker.sent import result_of
+from services.broker.traces import Traces
 from services.broker.unique_ids import UniqueIds
 from tidemark.errors import TidemarkError
 from tidemark.formats import twins
@@ -46,8 +47,10 @@ class SendCall:
         unique_ids: UniqueIds,
         metrics: BrokerMetrics,
         sends: Callable[[], Sends],
+        traces: Traces,
     ) -> None:
         """sends: who stores; asked for once the gate is open."""
+        self._traces = traces
         self._gate = gate
         self._rules = rules
         self._properties_size_max = rules.properties_size_max
@@ -58,9 +61,10 @@ class SendCall:
 
     async def answer(self, request: web.Request, topic: str) -> web.StreamResponse:
         """Store what the request holds. Raises TidemarkError, counted by its result."""
+        headers = request.headers
+        trace = self._traces.of(headers)
         try:
             self._gate.check_sends()
-            headers = request.headers
             content_type = headers.get(hdrs.CONTENT_TYPE)
             encoding = encodings.of_request(content_type)
             size = self._bodies.begin(request)
@@ -69,12 +73,18 @@ class SendCall:
                 if (body := self._bodies.arrived(request)) is None:
                     body = await self._bodies.whole(request)
                 produce = self._parse(body, encoding)
-                sent = await self._sends().send(topic, produce, born_host(request))
+                sent = await self._sends().send(
+                    topic, produce, born_host(request), None if trace is None else trace.appended
+                )
             finally:
                 self._bodies.end(size)
         except TidemarkError as error:
             self._metrics.put_results.labels(result_of(error)).inc()
+            if trace is not None:
+                trace.refused(topic, error)
             raise
+        if trace is not None:
+            trace.answered(topic, sent)
         accepted = encodings.of_answer(headers.get(hdrs.ACCEPT), content_type)
         body = (
             sent.packed()

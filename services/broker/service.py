@@ -95,6 +95,7 @@ class Broker:
         closing.callback(doorbell.close)
         self._show_store(store)
         api = self._api()
+        api.traces.ring = doorbell.ring
         self._show_delayed(api)
         server = await self._listen(closing, api)
         watch = Watch(store, self._health, self._stop, config.dispatch_lag_max)
@@ -121,6 +122,7 @@ class Broker:
         closing.callback(store.close)
         doorbell = Doorbell(config.sockets_dir, SERVICE)
         closing.callback(doorbell.close)
+        api.traces.ring = doorbell.ring
         self._show_store(store)
         view = ClusterView(config.cluster, config.sockets_dir, store.positions, self._clock)
         api.cluster = view

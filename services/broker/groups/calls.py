@@ -21,11 +21,13 @@ from services.broker.groups.answers import answer_map, raw_answer
 from services.broker.groups.fetch import Fetched
 from services.broker.groups.views import as_map
 from services.broker.http_requests import parameters
+from services.broker.traces import HEADER
 from shared.metrics.instruments import Count
 from tidemark.errors import CorruptRecord, DamagedFile
 
 GROUPS_AT_ONCE: Final = 1000
 """Groups listed between two turns of the loop: a few milliseconds."""
+
 
 class GroupCalls:
     """The calls of groups and their members."""
@@ -128,6 +130,7 @@ class GroupCalls:
         )
         if encodings.wants_records(request.headers.get(hdrs.ACCEPT)):
             self._count_out(group, fetched)
+            self._trace_out(request, group, fetched)
             return raw_answer(fetched)
         json_body = encoding_of(request) is Encoding.JSON
         try:
@@ -138,6 +141,7 @@ class GroupCalls:
             fetched.take_back()
             raise
         self._count_out(group, fetched)
+        self._trace_out(request, group, fetched)
         return answer(request, found)
 
     async def _commit(self, request: web.Request) -> web.StreamResponse:
@@ -146,6 +150,8 @@ class GroupCalls:
         async with self._tools.bodies.read(request) as body:
             commit = requests.parse_commit(body)
         level = await self._tools.parts().groups.commits.commit(group, commit)
+        if (trace := self._tools.traces.of(request.headers)) is not None:
+            trace.committed(group, commit.moves, str(level))
         return answer(request, {"level": str(level)})
 
     async def _committed(self, request: web.Request) -> web.StreamResponse:
@@ -177,6 +183,16 @@ class GroupCalls:
                 "dry_run": reset.dry_run,
             },
         )
+
+    def _trace_out(self, request: web.Request, group: str, fetched: Fetched) -> None:
+        """A fetch that found nothing is not worth a line, nor a place among those traced."""
+        if HEADER not in request.headers:
+            return
+        found = [piece for piece in fetched.pieces if piece.result.message_count]
+        trace = self._tools.traces.of(request.headers) if found else None
+        if trace is not None:
+            for piece in found:
+                trace.delivered(*piece.queue, piece.result, group)
 
     def _count_out(self, group: str, fetched: Fetched) -> None:
         for piece in fetched.pieces:

@@ -77,6 +77,8 @@ class RetryCalls:
                 member=None if member is None else check_name(string(member, "member"), "member"),
                 generation=_optional(fields, "generation", 0, I64_MAX),
             )
+            if (trace := self._tools.traces.of(request.headers)) is not None:
+                trace.sent_back(group, _message(fields), sent.as_dict())
         return answer(request, sent.as_dict())
 
     async def _dead(self, request: web.Request) -> web.StreamResponse:
