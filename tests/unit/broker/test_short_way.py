@@ -55,7 +55,9 @@ class Sends:
         self.answer_size = answer_size
         self.sent: list[tuple[str, ProduceRequest, Host]] = []
 
-    async def send(self, topic: str, request: ProduceRequest, born_host: Host) -> Answered:
+    async def send(
+        self, topic: str, request: ProduceRequest, born_host: Host, appended: object = None
+    ) -> Answered:
         if topic == "missing":
             raise UnknownTopic("there is no topic missing. Nothing was stored.", "Make it.")
         self.sent.append((topic, request, born_host))
