@@ -36,6 +36,7 @@ from services.ha.replica import Replica
 from services.ha.replica_disk import ReplicaDisk
 from services.ha.setup import Found
 from services.ha.streaming import LogViews
+from services.ha.traced import say_confirmed
 from services.ha.versions import SPOKEN
 from services.ha.watch import Senses, Watch
 from shared.files.lock_probe import LockProbe
@@ -48,6 +49,7 @@ from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import AdminServer, Health
 from shared.runtime.lifecycle import raise_descriptor_limit, run_parts, stop_on_signals
 from shared.runtime.paced_log import PacedLog
+from shared.runtime.traced_ranges import TracedRanges
 from tidemark.errors import NotServing, TidemarkError
 
 log = logging.getLogger(__name__)
@@ -194,6 +196,8 @@ class Ha:
             own = self._setup.own
             await links.listen(config.host or own.host, own.port)
             disk.start()
+            traced = TracedRanges(self._clock.monotonic)
+            doorbell.on_note = traced.note
             watch = Watch(
                 Senses(positions, probe, self._clock, self._clock.wall_ms),
                 positions,
@@ -201,6 +205,7 @@ class Ha:
                 self._clock,
                 carrier.happen,
                 interval_ms=config.sense_interval_ms,
+                turned=lambda: say_confirmed(traced, replica),
             )
             HaMetrics(
                 self._registry,

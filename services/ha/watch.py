@@ -97,8 +97,12 @@ class Watch:
         happen: Callable[[Event], None],
         *,
         interval_ms: int,
+        turned: Callable[[], None] = lambda: None,
     ) -> None:
-        """happen: hands an event to the replica. interval_ms: at most so long between two looks."""
+        """happen: hands an event to the replica. interval_ms: at most so long between two looks.
+        turned: called after each.
+        """
+        self._turned = turned
         self._senses, self._positions, self._doorbell = senses, positions, doorbell
         self._clock, self._happen, self._interval_ms = clock, happen, interval_ms
         self._beat_at = self._turned_at = clock.boot_ms()
@@ -116,6 +120,7 @@ class Watch:
                 tick_at = now + self._interval_ms
                 self._happen(Tick())
             self._happen(self._senses.look())
+            self._turned()
             if now - self._beat_at >= HEARTBEAT_MS:
                 self._beat(now)
             left = max(1, tick_at - self._clock.boot_ms())
