@@ -134,6 +134,8 @@ def _lines(panel: Lines) -> dashboard.Panel:
             .show_legend(True)
         )
     )
+    if panel.nothing:
+        builder = builder.no_value(panel.nothing)
     if not panel.below_zero and not panel.log:
         builder = builder.min(0)
     if panel.top is not None:
@@ -225,7 +227,7 @@ def _table(panel: Table) -> dashboard.Panel:
     builder = (
         table_builders.Panel()
         .unit(panel.unit)
-        .no_value("")
+        .no_value(panel.nothing)
         .cell_height(common.TableCellHeight.SM)
         .sort_by([common_builders.TableSortByFieldState().display_name(panel.sort).desc(True)])
         .with_transformation(dashboard.DataTransformerConfig(id_val="merge", options={}))
@@ -248,9 +250,7 @@ def _table(panel: Table) -> dashboard.Panel:
         )
     )
     for column in panel.columns:
-        properties = _column(column)
-        if properties:
-            builder = builder.override_by_name(column.title, properties)
+        builder = builder.override_by_name(column.title, _column(column))
     return builder.build()
 
 
@@ -262,7 +262,8 @@ def _field_name(column: Column, alone: bool) -> str:
 
 
 def _column(column: Column) -> list[dashboard.DynamicConfigValue]:
-    properties = []
+    # An empty cell stays empty: the panel's own words are for a table without rows.
+    properties = [_value("noValue", "")]
     if column.unit:
         properties.append(_value("unit", column.unit))
     if column.width:

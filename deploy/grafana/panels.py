@@ -71,6 +71,8 @@ class Panel:
     steps: tuple[Step, ...] = ()
     """Ascending; green below the first. Numbers of alert rules come from ``limits``."""
     links: tuple[Link, ...] = ()
+    nothing: str = ""
+    """Said where there is no series, if that is the usual and good state: ``No errors``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ PUT: Final = (
     Lines(
         title="Send until answer, by acknowledgement",
         description=told(
-            "p99 per level reached; the others are on the right.",
+            "By the level that was reached.",
             "tidemark_broker_put_duration_seconds",
         ),
         unit=units.SECONDS,
@@ -130,6 +130,7 @@ WORK: Final = (
         ),
         width=8,
         steps=(Step(REJECTING.value, RED),),
+        nothing="No errors",
     ),
 )
 SERVICE: Final = (
@@ -142,7 +143,7 @@ SERVICE: Final = (
         unit=units.SECONDS,
         queries=(
             Query(
-                quantile(0.99, "tidemark_broker_request_duration_seconds", "request"),
+                quantile(0.99, "tidemark_broker_request_duration_seconds", "request") + " >= 0",
                 "{{request}}",
             ),
         ),
@@ -154,7 +155,10 @@ SERVICE: Final = (
         description=told("Stacked, by kind.", "tidemark_broker_request_duration_seconds"),
         unit=units.REQUESTS_RATE,
         queries=(
-            Query(rate("tidemark_broker_request_duration_seconds_count", "request"), "{{request}}"),
+            Query(
+                rate("tidemark_broker_request_duration_seconds_count", "request") + " > 0",
+                "{{request}}",
+            ),
         ),
         width=8,
         stacked=True,
@@ -200,6 +204,7 @@ HELD: Final = (
         ),
         width=8,
         bars=True,
+        nothing="None refused",
     ),
 )
 
@@ -299,6 +304,7 @@ KEPT: Final = (
         ),
         width=6,
         bars=True,
+        nothing="None removed",
     ),
     Lines(
         title="Volume used",
@@ -357,6 +363,7 @@ ENDANGERED: Final = (
         ),
         width=8,
         bars=True,
+        nothing="No steps",
     ),
 )
 
@@ -419,6 +426,7 @@ LIFE: Final = (
         ),
         width=6,
         top=1,
+        nothing="Nothing to recover",
     ),
     Lines(
         title="Start: time left",
@@ -482,7 +490,7 @@ HANDLES: Final = (
         queries=(
             Query(f"max by (broker, replica, service) (tidemark_process_mappings{{{NODE}}})", WHO),
         ),
-        width=8,
+        width=6,
     ),
     Lines(
         title="Open files",
@@ -496,7 +504,7 @@ HANDLES: Final = (
                 WHO,
             ),
         ),
-        width=8,
+        width=6,
         top=1,
         steps=(Step(0.8, RED),),
     ),
@@ -513,7 +521,29 @@ HANDLES: Final = (
                 WHO,
             ),
         ),
-        width=8,
+        width=6,
+    ),
+    Lines(
+        title="Look behind the gauges",
+        description=told(
+            "Gauges of topics, queues and groups are as old as the last look, whatever the time of "
+            "the scrape.",
+            "tidemark_broker_look_timestamp_seconds",
+            "tidemark_broker_look_duration_seconds",
+        ),
+        unit=units.SECONDS,
+        queries=(
+            Query(
+                "time() - max by (broker, replica) "
+                f"(tidemark_broker_look_timestamp_seconds{{{NODE}}})",
+                "{{replica}} age",
+            ),
+            Query(
+                f"max by (broker, replica) (tidemark_broker_look_duration_seconds{{{NODE}}})",
+                "{{replica}} took",
+            ),
+        ),
+        width=6,
     ),
 )
 

@@ -202,6 +202,7 @@ WHAT: Final = (
         ),
         sort="Severity",
         width=12,
+        nothing="Nothing fires",
     ),
     Table(
         title="Worst five by age",
@@ -235,6 +236,7 @@ WHAT: Final = (
         ),
         sort="Age / objective",
         width=12,
+        nothing="No consumer group",
     ),
 )
 
@@ -389,6 +391,7 @@ DELAY: Final = (
         unit=units.SECONDS,
         queries=stages(),
         width=12,
+        nothing="No consumer group",
         stacked=True,
         colours=COLOURS,
         links=(uids.to(uids.CONSUMER_GROUP, "Consumer group"),),
@@ -503,6 +506,7 @@ RUNNING: Final = (
             Column("A", "Running since", units.DATE),
         ),
         sort="Running since",
+        nothing="Nothing is scraped",
         width=16,
     ),
     Lines(
@@ -522,6 +526,7 @@ RUNNING: Final = (
         ),
         width=8,
         bars=True,
+        nothing="Nothing was folded",
     ),
 )
 

@@ -43,6 +43,7 @@ from deploy.grafana.states import PAIR_WORDS, pair_state
 from deploy.grafana.told import told
 
 PROGRESS: Final = f"tidemark:group_progress:ratio5m{{{PAIR}}}"
+NO_RETRIES: Final = 'topic!~"%RETRY%.*"'
 BEHIND: Final = "a group that has unread messages"
 
 STATE: Final = (
@@ -56,6 +57,7 @@ STATE: Final = (
         unit=units.SECONDS,
         queries=(Query(f"max({AGE})"),),
         width=4,
+        calm=BLUE,
         spark=True,
         unknown="no group",
     ),
@@ -87,17 +89,18 @@ STATE: Final = (
     Stat(
         title="Drain time",
         description="How long until the age is 0 again at the present pace, of the slowest pair: "
-        "age / (progress − 1). Not the age: a group can be an hour behind and drained in a minute. "
-        "Nothing is shown while there is no lag, or while it does not shrink.",
+        "age / (progress − 1). ∞ while it does not shrink. Not the age: a group can be an hour "
+        "behind and drained in a minute.",
         unit=units.SECONDS,
         queries=(
             Query(
-                f"max(tidemark:group_lag_seconds:max{{{PAIR}}} / ({PROGRESS} - 1 > 0))",
-                needs="a group that catches up",
+                f"max(tidemark:group_lag_seconds:max{{{PAIR}}} / clamp_min({PROGRESS} - 1, 0)) "
+                f"or max({AGE}) == 0",
+                needs="a group without lag, or lag for a minute",
             ),
         ),
         width=4,
-        unknown="not shrinking",
+        steps=(Step(86_400, RED),),
     ),
     Stat(
         title="Members",
@@ -136,6 +139,7 @@ HISTORY: Final = (
         ),
         width=16,
         words=PAIR_WORDS,
+        nothing="No consumer group",
     ),
     Lines(
         title="Members by group",
@@ -153,15 +157,15 @@ LATE: Final = (
     Lines(
         title="Age by topic",
         description=told(
-            "Dashed: the objective of the chosen groups (the smallest). `retry` is the group's "
-            "retry topic.",
+            "The twenty oldest; those that wait for another try are below. Dashed: the objective "
+            "of the chosen groups, the smallest.",
             "tidemark_group_lag_seconds",
         ),
         unit=units.SECONDS,
         queries=(
             Query(
-                f"topk({MOST}, max by (group, topic, kind) (tidemark_group_lag_seconds{{{PAIR}}}))",
-                "{{group}} / {{topic}} {{kind}}",
+                f"topk({MOST}, {AGE})",
+                "{{group}} / {{topic}}",
             ),
             Query(f"min({OBJECTIVE})", "objective"),
         ),
@@ -189,31 +193,49 @@ LATE: Final = (
 HOW_MUCH: Final = (
     Lines(
         title="Unread messages",
-        description=told("By topic.", "tidemark_group_lag_messages"),
+        description=told("The twenty largest.", "tidemark_group_lag_messages"),
         unit=units.COUNT,
         queries=(
             Query(
-                f"topk({MOST}, sum by (group, topic, kind) "
-                f"(tidemark_group_lag_messages{{{PAIR}}}))",
-                "{{group}} / {{topic}} {{kind}}",
+                f"topk({MOST}, sum by (group, topic) "
+                f'(tidemark_group_lag_messages{{{PAIR}, kind="main"}}))',
+                "{{group}} / {{topic}}",
             ),
         ),
-        width=8,
+        width=6,
+    ),
+    Lines(
+        title="Unread in retry topics",
+        description=told(
+            "Messages whose handling failed and whose time for another try has come.",
+            "tidemark_group_lag_messages",
+        ),
+        unit=units.COUNT,
+        queries=(
+            Query(
+                f"topk({MOST}, sum by (group) "
+                f'(tidemark_group_lag_messages{{{GROUP}, kind="retry"}}))',
+                "{{group}}",
+            ),
+        ),
+        width=6,
     ),
     Lines(
         title="In flight",
         description=told(
-            "Flat at a bound: the members' buffers are full, they are what is slow.",
+            "The twenty largest. Flat at a bound: the members' buffers are full, they are what is "
+            "slow.",
             "tidemark_group_inflight_messages",
         ),
         unit=units.COUNT,
         queries=(
             Query(
-                f"topk({MOST}, sum by (group, topic) (tidemark_group_inflight_messages{{{PAIR}}}))",
+                f"topk({MOST}, sum by (group, topic) "
+                f"(tidemark_group_inflight_messages{{{PAIR}, {NO_RETRIES}}}))",
                 "{{group}} / {{topic}}",
             ),
         ),
-        width=8,
+        width=6,
     ),
     Lines(
         title="Queues by condition",
@@ -229,7 +251,7 @@ HOW_MUCH: Final = (
             Query(f"sum(tidemark_group_{name}_queues{{{PAIR}}})", name)
             for name in ("lagging", "stuck", "ahead", "unknown")
         ),
-        width=8,
+        width=6,
         colours=(("lagging", ORANGE), ("stuck", RED), ("ahead", YELLOW), ("unknown", "#8e8e8e")),
     ),
 )
@@ -294,6 +316,7 @@ AGAIN: Final = (
             ),
         ),
         width=8,
+        nothing="None",
     ),
     Lines(
         title="Given up, never read",
@@ -317,6 +340,7 @@ AGAIN: Final = (
         ),
         width=8,
         bars=True,
+        nothing="None",
     ),
     Lines(
         title="Offset resets",
@@ -333,6 +357,7 @@ AGAIN: Final = (
         ),
         width=8,
         bars=True,
+        nothing="No resets",
     ),
 )
 
@@ -361,6 +386,7 @@ SKEW: Final = (
         ),
         width=8,
         top=1,
+        nothing="No lag",
     ),
     Lines(
         title="Longest since a commit moved",
@@ -372,7 +398,7 @@ SKEW: Final = (
         queries=(
             Query(
                 f"topk({MOST}, max by (group, topic) "
-                f"(tidemark_group_commit_age_seconds{{{PAIR}}}))",
+                f"(tidemark_group_commit_age_seconds{{{PAIR}, {NO_RETRIES}}}))",
                 "{{group}} / {{topic}}",
             ),
         ),
@@ -406,6 +432,7 @@ SKEW: Final = (
         ),
         sort="Unread",
         width=8,
+        nothing="No committed offsets",
     ),
 )
 

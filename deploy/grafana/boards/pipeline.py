@@ -139,9 +139,11 @@ DURATION: Final = (
         ),
         width=8,
         bars=True,
+        nothing="No errors",
     ),
 )
 
+LONGEST: Final = f"max by (cluster, broker) (tidemark_ha_log_end_offset_bytes{{{NODE}}})"
 GROUP: Final = "a group of at least two nodes"
 WHO: Final = (
     Timeline(
@@ -154,6 +156,7 @@ WHO: Final = (
         queries=(Query(role_state(), "{{replica}}"),),
         width=12,
         words=ROLE_WORDS,
+        nothing="No group: a node alone",
     ),
     Timeline(
         title="Epoch",
@@ -163,6 +166,7 @@ WHO: Final = (
         unit=units.PLAIN,
         queries=(Query(f"max by (broker, replica) (tidemark_ha_epoch{{{NODE}}})", "{{replica}}"),),
         width=12,
+        nothing="No group: a node alone",
     ),
 )
 COPIES: Final = (
@@ -188,6 +192,7 @@ COPIES: Final = (
             ),
         ),
         width=8,
+        nothing="No group: a node alone",
     ),
     Timeline(
         title="Links",
@@ -202,6 +207,7 @@ COPIES: Final = (
         ),
         width=8,
         words=YES_NO,
+        nothing="No group: a node alone",
     ),
     Timeline(
         title="In the set",
@@ -216,6 +222,7 @@ COPIES: Final = (
         ),
         width=8,
         words=YES_NO,
+        nothing="No group: a node alone",
     ),
 )
 LINKS: Final = (
@@ -232,6 +239,7 @@ LINKS: Final = (
         ),
         width=8,
         steps=(Step(REPLICA_LAG.value, RED),),
+        nothing="No group: a node alone",
     ),
     Lines(
         title="Slaves behind, in bytes",
@@ -256,10 +264,10 @@ LINKS: Final = (
         width=8,
     ),
     Lines(
-        title="Log ends",
+        title="Behind the longest log",
         description=told(
-            "How fast each node's copy grows, the confirm offset and what each peer acknowledged: "
-            "where they part, the slower one is behind.",
+            "By what each node says of its own log, whoever is master; the confirm offset; and "
+            "what each peer has acknowledged.",
             "tidemark_ha_log_end_offset_bytes",
             "tidemark_ha_confirm_offset_bytes",
             "tidemark_ha_replica_acked_bytes",
@@ -267,21 +275,24 @@ LINKS: Final = (
         unit=units.BYTES,
         queries=(
             Query(
-                f"max by (broker, replica) (tidemark_ha_log_end_offset_bytes{{{NODE}}})",
-                "{{replica}} end",
+                f"{LONGEST} - on (cluster, broker) group_right () max by (cluster, broker, "
+                f"replica) (tidemark_ha_log_end_offset_bytes{{{NODE}}})",
+                "{{replica}}",
             ),
             Query(
-                f"max by (broker) (tidemark_ha_confirm_offset_bytes{{{NODE}}})",
+                f"{LONGEST} - on (cluster, broker) max by (cluster, broker) "
+                f"(tidemark_ha_confirm_offset_bytes{{{NODE}}})",
                 "{{broker}} confirmed",
             ),
             Query(
-                f"max by (broker, peer) (tidemark_ha_replica_acked_bytes{{{NODE}}})",
+                f"{LONGEST} - on (cluster, broker) group_right () max by (cluster, broker, peer) "
+                f"(tidemark_ha_replica_acked_bytes{{{NODE}}})",
                 "{{peer}} acknowledged",
                 needs=GROUP,
             ),
         ),
         width=8,
-        below_zero=True,
+        nothing="No group: a node alone",
     ),
 )
 TRANSFER: Final = (
@@ -341,6 +352,7 @@ CHANGES: Final = (
         ),
         width=8,
         bars=True,
+        nothing="No change",
     ),
     Lines(
         title="In-sync set changes",
@@ -356,6 +368,7 @@ CHANGES: Final = (
         width=8,
         bars=True,
         colours=(),
+        nothing="No change",
     ),
     Lines(
         title="Bytes cut",
@@ -374,6 +387,7 @@ CHANGES: Final = (
         ),
         width=8,
         bars=True,
+        nothing="Nothing was cut",
     ),
 )
 CLOCKS: Final = (
@@ -394,6 +408,7 @@ CLOCKS: Final = (
         width=8,
         steps=(Step(-CLOCK_SKEW.value, RED), Step(CLOCK_SKEW.value, RED)),
         below_zero=True,
+        nothing="No group: a node alone",
     ),
     Lines(
         title="Lease",
@@ -416,6 +431,7 @@ CLOCKS: Final = (
         ),
         width=8,
         below_zero=True,
+        nothing="No group: a node alone",
     ),
     Lines(
         title="Requests to the lease",
@@ -504,6 +520,7 @@ STRANGE: Final = (
         ),
         width=8,
         bars=True,
+        nothing="None",
     ),
 )
 
