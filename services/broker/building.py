@@ -179,6 +179,7 @@ def build_with(
             lasts_to=ground.lasts_to,
             flushed=ground.flushed,
             end=ground.end,
+            log_times=ground.log_look().times,
             ring_reput=ground.ring_reput,
             epoch=None if ground.term is None else ground.term.epoch,
             appends=ground.appends,

@@ -75,6 +75,14 @@ class BrokerConfig:
         maximum=100_000,
         says="the same of pairs of a group and a topic; 23 series each",
     )
+    queue_series_max: int = setting(
+        20_000,
+        unit="series",
+        minimum=0,
+        maximum=1_000_000,
+        says="series by queue, 2 for each queue and 2 for each group on it, those with members and "
+        "lag first; 0: none. Small: lag is not known by queue, large: slow scrapes",
+    )
     group_delay_histograms: bool = setting(
         True, says="false: no histograms of delivery and consume delay, 38 series for each group"
     )

@@ -21,19 +21,21 @@ from services.broker.groups.commit_times import CommitTimes
 from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.consumer_groups import ConsumerGroups
 from services.broker.groups.dead_letters import BYTES_AT_ONCE, DeadLetters
-from services.broker.groups.metrics import Sources
 from services.broker.groups.offsets import Offsets
 from services.broker.groups.queue_looks import QueueLooks
 from services.broker.groups.redrive import Redrive
 from services.broker.groups.send_back import SendBack
+from services.broker.groups.sources import Watched
 from services.broker.groups.stored_messages import StoredMessages
 from services.broker.groups.trace import Tracer
 from services.broker.groups.views import GroupViews
 from services.broker.lasting import Lasting
+from services.broker.log_times import LogTimes
 from services.broker.messages import Rules
 from services.broker.metrics import BrokerMetrics
 from services.broker.pull import Puller
 from services.broker.query import Queries
+from services.broker.queue_extents import QueueExtents
 from services.broker.queue_offsets import QueueOffsets
 from services.broker.retention.deletion import Deletion
 from services.broker.retention.expiry import Expiry
@@ -96,6 +98,8 @@ class Foundation(NamedTuple):
     """End of what is on disk."""
     end: Callable[[], PhysicalOffset]
     """Of the log."""
+    log_times: Callable[[], LogTimes | None]
+    """How old its stages are."""
     ring_reput: Callable[[], object]
     epoch: int | None
     """That this node is master for; None: it is alone, or a slave."""
@@ -301,9 +305,16 @@ class Consuming:
             base.clock,
             expiring=self.retention.expiring,
         )
+        extents = QueueExtents(
+            base.topics,
+            base.queue_offsets,
+            looks,
+            log_start=lambda: base.reader.min_offset,
+            dispatched=base.dispatched,
+        )
+        watched = Watched(self.configs, self.offsets, coordinator, looks, extents, base.clock)
         # The master's are the group's: a slave's would count every member's lag twice.
-        sources = Sources(self.configs, self.offsets, coordinator, looks, base.clock)
-        base.metrics.group_gauges.connect(sources if base.appends else None)
+        base.metrics.looks.connect(base.log_times, watched if base.appends else None)
         base.metrics.registry.bounds.connect(
             lambda topic: base.topics.find(topic) is not None,
             lambda group: self.configs.find(group) is not None,

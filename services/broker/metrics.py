@@ -11,18 +11,22 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from services.broker.groups.counters import GroupCounters
-from services.broker.groups.metrics import GroupGauges
+from services.broker.groups.metrics import LookGauges
 from services.broker.retention.metrics import RetentionMetrics
 from shared.files.positions import Positions
 from shared.metrics.catalogue import log as of_log
 from shared.metrics.catalogue import requests as of_requests
 from shared.metrics.registry import Registry
+from shared.runtime.clock import SystemClock
 from shared.runtime.health import Recovery
+from tidemark.clock import Clock
 from tidemark.formats.checkpoint import Slot
 
 PUT_RESULTS: Final = (
     "ok", "flush_timeout", "replica_unavailable", "disk_full", "busy", "invalid", "failed",
 )  # fmt: skip
+QUEUE_SERIES_MAX: Final = 20_000
+"""Series by queue, unless the configuration says otherwise."""
 CONNECTIONS_REFUSED: Final = ("limit", "no-request", "answer-not-taken")
 
 
@@ -43,11 +47,20 @@ class Delayed(Protocol):
 class BrokerMetrics:
     """All series of one broker, in a registry given by the service."""
 
-    def __init__(self, registry: Registry, *, group_delays: bool = True) -> None:
-        """group_delays: whether groups get histograms of their delays."""
+    def __init__(
+        self,
+        registry: Registry,
+        clock: Clock | None = None,
+        *,
+        group_delays: bool = True,
+        queue_series_max: int = QUEUE_SERIES_MAX,
+    ) -> None:
+        """clock: None: that of the machine. group_delays: whether groups get histograms of their
+        delays. queue_series_max: series by queue of all families together; 0: none.
+        """
         self.registry = registry
         self.groups = GroupCounters(registry, delays=group_delays)
-        self.group_gauges = GroupGauges(registry)
+        self.looks = LookGauges(registry, clock or SystemClock(), queue_series_max)
         self.retention = RetentionMetrics(registry)
         counters, histograms = registry.counters, registry.histograms
         self.messages_in = counters(of_requests.BROKER_MESSAGES_IN_TOTAL)

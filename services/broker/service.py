@@ -77,7 +77,12 @@ class Broker:
         self._node: GroupNode | None = None
         self._registry = Registry(SERVICE, config.series_limits)
         add_process_facts(self._registry, is_ready=lambda: self._health.ready)
-        self._metrics = BrokerMetrics(self._registry, group_delays=config.group_delay_histograms)
+        self._metrics = BrokerMetrics(
+            self._registry,
+            self._clock,
+            group_delays=config.group_delay_histograms,
+            queue_series_max=config.queue_series_max,
+        )
 
     async def run(self) -> None:
         """Everything, from the locks to the locks."""
@@ -171,7 +176,7 @@ class Broker:
             host=config.admin_host,
             port=config.admin_port,
             routes=role_probes(lambda: self._is_primary, lambda: self._is_replica),
-            before_scrape=self._metrics.group_gauges.refresh,
+            before_scrape=self._metrics.looks.refresh,
         )
         await closing.enter_async_context(admin)
         await server.start(config.host, config.port)

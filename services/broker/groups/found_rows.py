@@ -28,9 +28,9 @@ class Columns(NamedTuple):
     labels: Labels
     columns: tuple[Column, ...]
     """As long as ``labels``, each; one per family."""
-    weights: Column
-    """How much a row would be missed; 0: by nobody."""
-    activity: Column
+    weights: list[float]
+    """How much a row would be missed; 0: by nobody. Empty where nobody asks."""
+    activity: list[float]
     """Changes when what the row is about is used."""
 
     @classmethod
@@ -111,7 +111,8 @@ class Rows:
         """One group with its pairs."""
         activity = 0
         for found, queues in pairs:
-            weight = 1 if found.messages or found.subscribed else 0
+            # Pairs that members read give way last, then those with lag.
+            weight = 2.0 * found.subscribed + bool(found.messages)
             activity += found.activity
             self._lag.add((group, found.topic, found.kind), (found.messages, found.seconds))
             self._lag.weigh(weight, found.activity)
@@ -138,7 +139,7 @@ class Rows:
             self._pairs.weigh(weight, found.activity)
             self._seen[group, found.topic] = queues
         self._groups.add((group,), (members, objective_s))
-        self._groups.weigh(members, activity)
+        self._groups.weigh(float(members > 0), activity)
 
     async def topics(self, extents: QueueExtents, turns: Turns, room: Room | None) -> None:
         """All topics whose queues are known; to room, those that no group reads are offered."""

@@ -1,30 +1,28 @@
-"""Gauges of consumer groups: lag, members, movement. Taken when asked, at most once a second.
+"""Gauges of what a look found: lag of groups, topics, queues, how old the stages of the log are.
 
-A scrape first awaits ``refresh``, which looks at all groups with other requests' turns in between
-and writes rows as it goes; the registry then only reads these. Nothing is done while nobody
-scrapes. What is counted as it happens is in ``counters``. Names and definitions are those of
-docs/metrics.md. Before: the store is open and ``connect`` was called. After: ``GET /metrics``.
+A scrape first awaits ``refresh``; the registry then only reads what the last look wrote down. What
+is counted as it happens is in ``counters``. Names and definitions are those of docs/metrics.md.
+Before: ``look``. After: ``GET /metrics``.
 """
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from services.broker.groups.pair_looks import Pass
-from services.broker.groups.pairs import Movement, Pair
-from services.broker.groups.sources import OBJECTIVE_MS, Sources
+from services.broker.groups.found_rows import Columns, Found
+from services.broker.groups.look import Looks
+from services.broker.groups.sources import Watched
+from services.broker.log_times import LogTimes
 from shared.metrics.catalogue import groups as of_groups
+from shared.metrics.catalogue import log as of_log
+from shared.metrics.catalogue import requests as of_requests
+from shared.metrics.family import Family
 from shared.metrics.registry import Registry
 from shared.metrics.tables import Table
-from shared.metrics.text import Number
+from tidemark.clock import Clock
 
-__all__ = ["GroupGauges", "GroupRows", "Sources"]
-
-SAME_FOR_S: Final = 1.0
-"""What was found is served for so long."""
-
-OF_KINDS: Final = (of_groups.GROUP_LAG_MESSAGES, of_groups.GROUP_LAG_SECONDS)
+OF_LAG: Final = (of_groups.GROUP_LAG_MESSAGES, of_groups.GROUP_LAG_SECONDS)
 OF_PAIRS: Final = (
     of_groups.GROUP_LAG_QUEUE_MAX_MESSAGES,
     of_groups.GROUP_INFLIGHT_MESSAGES,
@@ -34,105 +32,97 @@ OF_PAIRS: Final = (
     of_groups.GROUP_AHEAD_QUEUES,
     of_groups.GROUP_UNKNOWN_QUEUES,
     of_groups.GROUP_SUBSCRIBED,
+    of_groups.GROUP_OLDEST_UNDELIVERED_TIMESTAMP_SECONDS,
+    of_groups.GROUP_OLDEST_UNCOMMITTED_TIMESTAMP_SECONDS,
 )
 OF_GROUPS: Final = (of_groups.GROUP_MEMBERS, of_groups.GROUP_LAG_OBJECTIVE_SECONDS)
+OF_TOPICS: Final = (
+    of_requests.TOPIC_MAX_OFFSET_MESSAGES,
+    of_requests.TOPIC_MIN_OFFSET_MESSAGES,
+)
+OF_QUEUES: Final = (
+    of_requests.QUEUE_MAX_OFFSET_MESSAGES,
+    of_requests.QUEUE_MIN_OFFSET_MESSAGES,
+)
+OF_GROUP_QUEUES: Final = (
+    of_groups.GROUP_QUEUE_OFFSET_MESSAGES,
+    of_groups.GROUP_QUEUE_OLDEST_TIMESTAMP_SECONDS,
+)
+OF_THE_LOG: Final = (
+    of_log.LOG_NEWEST_MESSAGE_TIMESTAMP_SECONDS,
+    of_log.LOG_CONFIRM_MESSAGE_TIMESTAMP_SECONDS,
+    of_log.LOG_DISPATCHED_MESSAGE_TIMESTAMP_SECONDS,
+)
+OF_THE_LOOK: Final = (
+    of_requests.BROKER_LOOK_TIMESTAMP_SECONDS,
+    of_requests.BROKER_LOOK_DURATION_SECONDS,
+)
 
 
-class Rows:
-    """A table while it is being written."""
+class LookGauges:
+    """All gauges of looks."""
 
-    def __init__(self, columns: int) -> None:
-        self.labels: list[tuple[str, ...]] = []
-        self.columns: list[list[Number | None]] = [[] for _ in range(columns)]
-        self.weights: list[float] = []
-        self.activity: list[float] = []
+    def __init__(self, registry: Registry, clock: Clock, queue_series_max: int) -> None:
+        """queue_series_max: see ``Looks``."""
+        self.looks: Final = Looks(clock, queue_series_max)
+        self._registry = registry
+        self._seen: Found | None = None
+        self._left_out: dict[Family, int] = {}
+        """The most label sets that a look had no room for."""
+        for families, table in (
+            (OF_LAG, lambda found: found.lag),
+            (OF_PAIRS, lambda found: found.pairs),
+            (OF_GROUPS, lambda found: found.groups),
+            (OF_TOPICS, lambda found: found.topics),
+            (OF_QUEUES, lambda found: found.queues),
+            (OF_GROUP_QUEUES, lambda found: found.group_queues),
+        ):
+            self._read(families, table)
+        registry.read_pass((*OF_THE_LOG, *OF_THE_LOOK), self._about_the_look)
 
-    def add(
-        self, labels: tuple[str, ...], values: tuple[Number | None, ...], weight: float, used: float
-    ) -> None:
-        """One row; see ``tables.Table``."""
-        self.labels.append(labels)
-        for column, value in zip(self.columns, values, strict=True):
-            column.append(value)
-        self.weights.append(weight)
-        self.activity.append(used)
-
-    def table(self) -> Table:
-        """As it is; nothing may be added after this."""
-        return Table(self.labels, self.columns, self.weights, self.activity)
-
-
-class GroupRows:
-    """What one look found, written down pair by pair."""
-
-    def __init__(self) -> None:
-        self.kinds, self.pairs = Rows(len(OF_KINDS)), Rows(len(OF_PAIRS))
-        self.groups = Rows(len(OF_GROUPS))
-
-    def add_pair(self, pair: Pair) -> None:
-        """One group and one topic."""
-        labels = (pair.group, pair.topic)
-        # Pairs that members read give way last, then those with lag.
-        weight = 2.0 * pair.subscribed + bool(pair.messages)
-        used = pair.activity
-        self.kinds.add((*labels, pair.kind), (pair.messages, pair.seconds), weight, used)
-        values = (
-            pair.queue_max,
-            pair.in_flight,
-            pair.commit_age_s,
-            pair.lagging,
-            pair.stuck,
-            pair.ahead,
-            pair.unknown,
-            int(pair.subscribed),
-        )
-        self.pairs.add(labels, values, weight, used)
-
-    def add_group(self, group: str, *, members: int, objective_s: float) -> None:
-        """One group."""
-        self.groups.add((group,), (members, objective_s), float(members > 0), 0.0)
-
-
-class GroupGauges:
-    """All gauges of all groups."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._sources: Sources | None = None
-        self._rows = GroupRows()
-        self._found_at_s = float("-inf")
-        self._refreshing: asyncio.Task[None] | None = None
-        self._movements: dict[tuple[str, str, int], Movement] = {}
-        """Of queues that had lag at the last look."""
-        registry.read_table(OF_KINDS, lambda: self._rows.kinds.table())
-        registry.read_table(OF_PAIRS, lambda: self._rows.pairs.table())
-        registry.read_table(OF_GROUPS, lambda: self._rows.groups.table())
-
-    def connect(self, sources: Sources | None) -> None:
-        """From now on there are groups to look at; None: no more."""
-        self._sources = sources
-        if sources is None:
-            self._rows, self._found_at_s = GroupRows(), float("-inf")
+    def connect(self, times: Callable[[], LogTimes | None], watched: Watched | None) -> None:
+        """See ``Looks.connect``."""
+        self._seen = None
+        self._left_out.clear()
+        self.looks.connect(times, watched)
 
     async def refresh(self) -> None:
-        """Look at all groups, if the last look is old; scrapes at the same time share one."""
-        sources = self._sources
-        if sources is None or sources.clock.monotonic() - self._found_at_s < SAME_FOR_S:
+        """See ``Looks.refresh``; label sets that were left out for the first time are counted."""
+        await self.looks.refresh()
+        found = self.looks.found
+        if found is None or found is self._seen:
             return
-        if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.create_task(self._look(sources), name="group-gauges")
-        await asyncio.shield(self._refreshing)
+        self._seen = found
+        self._count(OF_QUEUES, found.queues_left_out)
+        self._count(OF_GROUP_QUEUES, found.group_queues_left_out)
 
-    async def _look(self, sources: Sources) -> None:
-        pass_ = Pass(sources, self._movements)
-        rows = GroupRows()
-        for config in sources.configs.list():
-            for pair in await pass_.pairs_of(config):
-                rows.add_pair(pair)
-            rows.add_group(
-                config.name,
-                members=sources.members.member_count(config.name),
-                objective_s=(config.lag_objective_ms or OBJECTIVE_MS) / 1000,
+    def _count(self, families: tuple[Family, ...], left_out: int) -> None:
+        for family in families:
+            more = left_out - self._left_out.get(family, 0)
+            if more > 0:
+                self._left_out[family] = left_out
+                self._registry.note_dropped(family, more)
+
+    def _read(self, families: tuple[Family, ...], table: Callable[[Found], Columns]) -> None:
+        def read() -> Table:
+            found = self.looks.found
+            columns = Columns.of(len(families)) if found is None else table(found)
+            weighed = len(columns.weights) == len(columns.labels)
+            return Table(
+                columns.labels,
+                columns.columns,
+                columns.weights if weighed else None,
+                columns.activity if weighed else None,
             )
-        self._movements = pass_.movements
-        self._rows = rows
-        self._found_at_s = sources.clock.monotonic()
+
+        self._registry.read_table(families, read)
+
+    def _about_the_look(self) -> Mapping[Family, float | None]:
+        found = self.looks.found
+        if found is None:
+            return {}
+        about = dict(zip(OF_THE_LOOK, (found.began_ms / 1000, found.took_s), strict=True))
+        if found.times is None:
+            return about
+        times_s = [time_ms / 1000 for time_ms in found.times]
+        return {**about, **dict(zip(OF_THE_LOG, times_s, strict=True))}

@@ -1,9 +1,8 @@
-"""Pairs of a group and a topic as they are measured: queues summed up, bounded in number. Pure.
+"""Pairs of a group and a topic as they are measured: queues summed up. Pure.
 
 A queue is *stuck* when its commit has not moved for longer than is usual for it: four times the
 longest recent gap between two moves while there was lag, from a minute to half an hour.
-What lies beyond the bound of series is folded into ``_other``: sums stay right, and so do maxima.
-Before: ``lag`` judged the queues. After: ``metrics`` writes the series.
+Before: ``lag`` judged the queues. After: ``found_rows`` writes the series.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import Final, NamedTuple
 from services.broker.groups.lag import Lag
 from services.broker.groups.oldest import NOTHING_OUTSTANDING, Oldest, over
 
-OTHER: Final = "_other"
 STALL_GAPS: Final = 4
 STALL_MIN_S: Final = 60.0
 STALL_MAX_S: Final = 1800.0
@@ -79,21 +77,6 @@ class Pair(NamedTuple):
     activity: int = 0
     """Changes when the pair is used: the sum of what is committed and what there is."""
 
-    def with_(self, other: Pair) -> Pair:
-        """Both together, under this one's name."""
-        return self._replace(
-            messages=add(self.messages, other.messages),
-            seconds=larger(self.seconds, other.seconds),
-            queue_max=max(self.queue_max, other.queue_max),
-            in_flight=self.in_flight + other.in_flight,
-            commit_age_s=max(self.commit_age_s, other.commit_age_s),
-            lagging=self.lagging + other.lagging,
-            stuck=self.stuck + other.stuck,
-            ahead=self.ahead + other.ahead,
-            unknown=self.unknown + other.unknown,
-            subscribed=self.subscribed or other.subscribed,
-        )
-
 
 def pair(
     group: str,
@@ -138,28 +121,3 @@ def older(found: Pair, ages_s: Sequence[float], commit_age_s: float, objective_s
         commit_age_s=commit_age_s,
         lagging=sum(age_s > objective_s for age_s in ages_s),
     )
-
-
-def fold(pairs: Sequence[Pair], series_max: int) -> list[Pair]:
-    """At most series_max pairs, and one or two more, ``_other``, of all the rest.
-
-    Those that members read come first, then those with lag: what nobody reads and nobody misses is
-    folded first. By name among equals, so that the same ones are shown at every look.
-    """
-    ranked = sorted(pairs, key=lambda each: (not each.subscribed, not each.messages, *each[:2]))
-    shown = ranked[:series_max]
-    rest: dict[str, Pair] = {}
-    for each in ranked[series_max:]:
-        known = rest.get(each.kind)
-        rest[each.kind] = known.with_(each) if known else each._replace(group=OTHER, topic=OTHER)
-    return [*shown, *rest.values()]
-
-
-def add(one: int | None, other: int | None) -> int | None:
-    """The sum of what is known."""
-    return other if one is None else one + (other or 0)
-
-
-def larger(one: float | None, other: float | None) -> float | None:
-    """The larger of what is known."""
-    return other if one is None else max(one, one if other is None else other)

@@ -1,7 +1,7 @@
 """What lag is made of: who is in a group, what it committed, which queues it reads.
 
 Seams to the parts that know: ``coordinator``, ``offsets``, ``configs``. The names of what a view
-and the gauges have in common. After: ``views`` and ``pair_looks`` ask.
+and the gauges have in common. After: ``views`` and ``group_pass`` ask.
 """
 
 from __future__ import annotations
@@ -118,16 +118,6 @@ class Configs(Protocol):
 
 Expiring = Callable[[str], Mapping[Queue, int]]
 """Group → unread messages of each queue that the next deletion of a log file would take."""
-
-
-class Sources(NamedTuple):
-    """What the gauges are made of."""
-
-    configs: Configs
-    committed: Committed
-    members: Members
-    looks: QueueLooks
-    clock: Clock
 
 
 class WatchedConfigs(Protocol):

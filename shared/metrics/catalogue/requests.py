@@ -177,5 +177,22 @@ QUEUE_MIN_OFFSET_MESSAGES: Final = Family(
     "Smallest queue offset still stored",
     fold=Fold.NONE,
 )
+BROKER_LOOK_TIMESTAMP_SECONDS: Final = Family(
+    "tidemark_broker_look_timestamp_seconds",
+    Kind.GAUGE,
+    (),
+    "s",
+    "When the look began that the gauges of topics, queues and groups and the times of "
+    "replication, dispatch, delivery and processing come from. Scrapes share a look for a second, "
+    "and for five times as long as it takes",
+    alert="older than two minutes while it is scraped",
+)
+BROKER_LOOK_DURATION_SECONDS: Final = Family(
+    "tidemark_broker_look_duration_seconds",
+    Kind.GAUGE,
+    (),
+    "s",
+    "How long it took, other requests in between: grows with topics, queues and groups that move",
+)
 
 REQUESTS: Final = declared(globals())

@@ -11,13 +11,16 @@ import pytest
 from services.broker.groups import look as look_module
 from services.broker.groups.found_rows import Columns, Found
 from services.broker.groups.look import AGAIN_S, REST, Looks
+from services.broker.groups.metrics import LookGauges
 from services.broker.groups.queue_looks import QueueLooks
 from services.broker.groups.sources import Watched
 from services.broker.log_look import LogLook
 from services.broker.log_times import LogTimes
 from services.broker.queue_extents import QueueExtents
+from shared.metrics.registry import Registry
 from shared.state.records import TopicRecord
 from shared.state.values import GroupConfig, TopicConfig
+from tests.support.metrics import samples
 from tests.support.small_broker import FIRST_MS, HOST, SmallBroker
 from tidemark.formats import batch
 from tidemark.formats.batch import WireMessage
@@ -296,6 +299,71 @@ async def test_series_by_queue_are_bounded_and_what_is_left_out_is_counted(tmp_p
     assert none.found is not None
     assert (rows(none.found.queues), none.found.queues_left_out) == ({}, 0)
     made.broker.close()
+
+
+async def test_what_a_look_found_is_what_the_registry_shows(made: Made) -> None:
+    made.add_group("billing", {0: 1, 1: 1, 2: 6})
+    made.join("billing", "orders")
+    registry = Registry("broker")
+    gauges = LookGauges(registry, made.clock, 8)
+    before = samples(registry).keys()
+    gauges.connect(made.log.times, made.watched)
+    await gauges.refresh()
+    shown = {name: value for name, value in samples(registry).items() if name not in before}
+    assert shown.pop("tidemark_broker_look_duration_seconds") == 0
+    newest_s = (FIRST_MS + 5) / 1000
+    assert shown == {
+        "tidemark_broker_look_timestamp_seconds": NOW_MS / 1000,
+        "tidemark_log_newest_message_timestamp_seconds": newest_s,
+        "tidemark_log_confirm_message_timestamp_seconds": newest_s,
+        "tidemark_log_dispatched_message_timestamp_seconds": newest_s,
+        'tidemark_group_lag_messages{group="billing",topic="orders",kind="main"}': 3,
+        'tidemark_group_lag_seconds{group="billing",topic="orders",kind="main"}': 9.998,
+        **{
+            f'tidemark_group_{name}{{group="billing",topic="orders"}}': value
+            for name, value in {
+                "lag_queue_max_messages": 3,
+                "inflight_messages": 0,
+                "commit_age_seconds": 0,
+                "lagging_queues": 1,
+                "stuck_queues": 0,
+                "ahead_queues": 1,
+                "unknown_queues": 1,
+                "subscribed": 1,
+                "oldest_undelivered_timestamp_seconds": NOW_MS / 1000 - 9.998,
+                "oldest_uncommitted_timestamp_seconds": NOW_MS / 1000 - 9.998,
+            }.items()
+        },
+        'tidemark_group_members{group="billing"}': 1,
+        'tidemark_group_lag_objective_seconds{group="billing"}': 5,
+        'tidemark_topic_max_offset_messages{topic="orders"}': 5,
+        'tidemark_topic_min_offset_messages{topic="orders"}': 0,
+        'tidemark_queue_max_offset_messages{topic="orders",queue="0"}': 4,
+        'tidemark_queue_max_offset_messages{topic="orders",queue="1"}': 1,
+        'tidemark_queue_min_offset_messages{topic="orders",queue="0"}': 0,
+        'tidemark_queue_min_offset_messages{topic="orders",queue="1"}': 0,
+        **{
+            f'tidemark_group_queue_{name}{{group="billing",topic="orders",queue="{queue}"}}': value
+            for name, queue, value in (
+                ("offset_messages", 0, 1),
+                ("offset_messages", 1, 1),
+                ("oldest_timestamp_seconds", 0, NOW_MS / 1000 - 9.998),
+            )
+        },
+        **{
+            f'tidemark_telemetry_series_dropped_total{{family="tidemark_{name}"}}': 1
+            for name in (
+                "queue_max_offset_messages",
+                "queue_min_offset_messages",
+                "group_queue_offset_messages",
+                "group_queue_oldest_timestamp_seconds",
+            )
+        },
+    }
+    made.clock.now_s += 1000.0
+    await gauges.refresh()
+    name = 'tidemark_telemetry_series_dropped_total{family="tidemark_queue_max_offset_messages"}'
+    assert samples(registry)[name] == 1, "the same label set is left out again"
 
 
 async def test_a_look_serves_for_a_second_and_scrapes_share_it(made: Made) -> None:

@@ -1,13 +1,10 @@
-"""Pairs of group and topic: sums, the bound on series, and when a queue counts as stuck."""
+"""Pairs of group and topic: sums, how they grow older, and when a queue counts as stuck."""
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from services.broker.groups.lag import Lag, Reason, nothing_known
 from services.broker.groups.oldest import Oldest
-from services.broker.groups.pairs import OTHER, Movement, Pair, QueueSample, fold, pair
+from services.broker.groups.pairs import Movement, Pair, QueueSample, older, pair
 
 
 def sample(
@@ -39,45 +36,13 @@ def test_a_pair_of_which_nothing_is_known_has_no_lag() -> None:
     assert (found.messages, found.seconds, found.unknown) == (None, None, 1)
 
 
-PAIRS = st.builds(
-    Pair,
-    group=st.sampled_from("abcdef"),
-    topic=st.sampled_from("xyz"),
-    kind=st.sampled_from(["main", "retry"]),
-    messages=st.none() | st.integers(0, 100),
-    seconds=st.none() | st.floats(0, 100),
-    queue_max=st.integers(0, 100),
-    in_flight=st.integers(0, 100),
-    commit_age_s=st.floats(0, 100),
-    lagging=st.integers(0, 9),
-    stuck=st.integers(0, 9),
-    ahead=st.integers(0, 9),
-    unknown=st.integers(0, 9),
-    subscribed=st.booleans(),
-)
-
-
-@given(st.lists(PAIRS, max_size=20), st.integers(0, 8))
-def test_folding_bounds_the_series_and_keeps_sums_and_maxima(
-    pairs: list[Pair], series_max: int
-) -> None:
-    found = fold(pairs, series_max)
-    assert len(found) <= series_max + 2
-    assert sum(each.messages or 0 for each in found) == sum(each.messages or 0 for each in pairs)
-    assert sum(each.unknown for each in found) == sum(each.unknown for each in pairs)
-    known = [each.seconds for each in pairs if each.seconds is not None]
-    shown = [each.seconds for each in found if each.seconds is not None]
-    assert max(shown, default=None) == max(known, default=None)
-
-
-def test_what_members_read_and_what_lags_is_folded_last() -> None:
-    def one(group: str, messages: int, *, subscribed: bool) -> Pair:
-        queues = [sample(messages, 0.0)]
-        return pair(group, "t", "main", queues, objective_s=60.0, subscribed=subscribed)
-
-    idle, lagging = one("a", 0, subscribed=False), one("b", 5, subscribed=False)
-    read = one("c", 0, subscribed=True)
-    assert [each.group for each in fold([idle, lagging, read], 2)] == ["c", "b", OTHER]
+def test_a_pair_that_stands_still_grows_older() -> None:
+    queues = [sample(5, 61.0), sample(9, 2.0), sample(0, 0.0)]
+    found = pair("g", "t", "main", queues, objective_s=60.0, subscribed=False)
+    later = older(found, [161.0, 102.0], 100.0, 60.0)
+    assert later == found._replace(seconds=161.0, commit_age_s=100.0, lagging=2)
+    unknown = older(found._replace(seconds=None), [], 100.0, 60.0)
+    assert (unknown.seconds, unknown.lagging) == (None, 0)
 
 
 def test_a_commit_that_moves_every_second_is_stuck_after_a_minute() -> None:

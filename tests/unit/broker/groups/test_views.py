@@ -1,9 +1,8 @@
-"""Groups as the API shows them, over a store of real files: numbers, reasons, gauges."""
+"""Groups as the API shows them, over a store of real files: numbers and reasons."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,19 +11,15 @@ import pytest
 
 from services.broker.groups import views as views_module
 from services.broker.groups.lag import Reason
-from services.broker.groups.metrics import GroupGauges, Sources
 from services.broker.groups.queue_looks import QueueLooks
 from services.broker.groups.views import GroupViews
 from services.broker.queue_offsets import QueueOffsets
 from services.broker.topics import Topics
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
-from shared.metrics.bounds import Limits
-from shared.metrics.registry import Registry
 from shared.state.records import TopicRecord
 from shared.state.state import BrokerState
 from shared.state.values import GroupConfig, TopicConfig
-from tests.support.metrics import sample, samples
 from tests.support.small_store import FIRST_MS, SmallStore
 from tidemark.errors import UnknownGroup
 from tidemark.offsets import PhysicalOffset, QueueOffset
@@ -159,20 +154,6 @@ class Made:
         found: dict[str, Any] = topic["queues"][number]
         return found
 
-    def scrape(self, series_max: int = 10) -> Mapping[str, float]:
-        registry = Registry("broker", Limits(pairs=series_max))
-        gauges = GroupGauges(registry)
-        gauges.connect(Sources(self.configs, self.group, self.group, self.looks, self.group))
-        asyncio.run(gauges.refresh())
-        return {
-            " ".join((name.removeprefix("tidemark_group_"), *re.findall(r'"([^"]*)"', labels))): (
-                value
-            )
-            for name, _, labels, value in (
-                (*name.partition("{"), value) for name, value in samples(registry).items()
-            )
-        }
-
 
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[Made]:
@@ -284,89 +265,3 @@ def test_bytes_are_added_up_over_all_files_of_a_queue(made: Made) -> None:
     made.group.offsets = {("orders", 2): 3}
     found = made.queue(2)
     assert found["bytes"] == sum(unit.size for unit in units[3:])
-
-
-def test_the_gauges_say_what_the_view_says(made: Made) -> None:
-    made.group.members_now = [OneMember("m1", (Subscription("orders"),), (("orders", 0),))]
-    made.group.offsets = {("orders", 0): 1, ("orders", 1): 6}
-    found = made.scrape()
-    assert found["lag_messages billing orders main"] == 3
-    assert found["lag_seconds billing orders main"] == (10_000 - 2) / 1000
-    assert found["lag_queue_max_messages billing orders"] == 3
-    assert found["inflight_messages billing orders"] == 1
-    assert found["lagging_queues billing orders"] == 1
-    assert found["ahead_queues billing orders"] == 1
-    assert found["unknown_queues billing orders"] == 2, "one ahead, one never committed"
-    assert found["subscribed billing orders"] == 1
-    assert found["members billing"] == 1
-    assert found["lag_objective_seconds billing"] == 5
-
-
-def test_a_lag_that_is_not_known_has_no_series(made: Made) -> None:
-    made.group.members_now = [OneMember("m1", (Subscription("orders"),))]
-    found = made.scrape()
-    assert "lag_messages billing orders main" not in found
-    assert found["unknown_queues billing orders"] == 3
-
-
-def test_groups_beyond_the_bound_share_a_series(made: Made) -> None:
-    made.group.configs = {name: GroupConfig(name) for name in ("a", "b", "c")}
-    made.group.offsets = {("orders", 0): 1}
-    found = made.scrape(series_max=1)
-    assert found["lag_messages a orders main"] == 3
-    assert found["lag_messages _other _other main"] == 6
-
-
-async def test_a_look_serves_for_a_second_and_scrapes_share_it(made: Made) -> None:
-    made.group.offsets = {("orders", 0): 1}
-    registry = Registry("broker")
-    gauges = GroupGauges(registry)
-    await gauges.refresh()  # before the store is open there is nothing to look at
-    gauges.connect(Sources(made.configs, made.group, made.group, made.looks, made.group))
-
-    def lag() -> float | None:
-        labels = {"group": "billing", "topic": "orders", "kind": "main"}
-        return sample(registry, "tidemark_group_lag_messages", labels)
-
-    await asyncio.gather(gauges.refresh(), gauges.refresh())
-    made.group.offsets = {("orders", 0): 2}
-    await gauges.refresh()
-    assert lag() == 3
-    made.group.now_s += 1.0
-    await gauges.refresh()
-    assert lag() == 2
-
-
-async def test_a_queue_whose_commit_stands_still_is_stuck_after_a_minute(made: Made) -> None:
-    made.group.members_now = [OneMember("m1", (Subscription("orders"),), (("orders", 0),))]
-    made.group.offsets = {("orders", 0): 1}
-    registry = Registry("broker")
-    gauges = GroupGauges(registry)
-    gauges.connect(Sources(made.configs, made.group, made.group, made.looks, made.group))
-    labels = {"group": "billing", "topic": "orders"}
-    await gauges.refresh()
-    made.group.now_s += 61.0
-    await gauges.refresh()
-    assert sample(registry, "tidemark_group_stuck_queues", labels) == 1
-    assert sample(registry, "tidemark_group_commit_age_seconds", labels) == 61
-    made.group.offsets = {("orders", 0): 2}
-    made.group.now_s += 1.0
-    await gauges.refresh()
-    assert sample(registry, "tidemark_group_stuck_queues", labels) == 0
-
-
-def test_a_group_that_is_gone_has_no_lag_once_it_has_read_every_queue(made: Made) -> None:
-    made.group.offsets = {("orders", 0): 4, ("orders", 1): 1, ("orders", 2): 0}
-    found = made.scrape()
-    assert found["lag_messages billing orders main"] == 0
-    assert found["lag_seconds billing orders main"] == 0
-    assert found["unknown_queues billing orders"] == found["subscribed billing orders"] == 0
-    del made.group.offsets["orders", 2]  # a queue that it never read is not known to be read
-    assert made.scrape()["unknown_queues billing orders"] == 1
-
-
-def test_a_group_that_is_gone_and_ahead_of_its_queue_is_not_taken_for_one_that_is_done(
-    made: Made,
-) -> None:
-    made.group.offsets = {("orders", 0): 5, ("orders", 1): 1, ("orders", 2): 0}
-    assert made.scrape()["ahead_queues billing orders"] == 1
