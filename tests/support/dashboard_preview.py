@@ -66,16 +66,24 @@ def main() -> None:
     arguments.add_argument("--minutes", type=float, default=5)
     arguments.add_argument("out", type=Path)
     given = arguments.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
     asked = None
     if given.prometheus:
         now = time.time()
         asked = Asked(given.prometheus, now - given.minutes * 60, now, given.minutes * 60 / 150)
+    for path, height in pages(given.out, asked):
+        print(f"{path} {WIDTH_PX}x{height}")
+
+
+def pages(out: Path, asked: Asked | None) -> list[tuple[Path, int]]:
+    """Write a page for each board into out; returns each with its height in pixels."""
+    out.mkdir(parents=True, exist_ok=True)
+    written = []
     for name, board in BOARDS.items():
         page, height = _page(board, asked)
-        path = given.out / name.replace(".json", ".html")
+        path = out / name.replace(".json", ".html")
         path.write_text(page)
-        print(f"{path} {WIDTH_PX}x{height}")
+        written.append((path, height))
+    return written
 
 
 def _page(board: Mapping[str, Any], asked: Asked | None) -> tuple[str, int]:

@@ -47,6 +47,8 @@ def shown(value: float, unit: str) -> str:
     """A value as Grafana shows it, roughly."""
     if math.isnan(value):
         return "unknown"
+    if math.isinf(value):
+        return "∞"
     match unit:
         case "bytes" | "binBps":
             size, names = abs(value), ("B", "KiB", "MiB", "GiB", "TiB")
@@ -152,7 +154,7 @@ def graph(
     for index, (line, points) in enumerate(drawn):
         colour = fixed.get(line.name, COLOURS[index % len(COLOURS)])
         legend.append(f'<b style="color:{colour}">▬</b><i>{html.escape(line.name)}</i>')
-        for run in _runs(points, asked.step):
+        for run in runs(points, asked.step):
             path = " ".join(f"{across(at):.1f},{up(top):.1f}" for at, _, top in run)
             if stacked and line.name not in over:
                 back = " ".join(f"{across(at):.1f},{up(low_):.1f}" for at, low_, _ in reversed(run))
@@ -171,17 +173,17 @@ def graph(
     return _svg(parts, width, height) + f'<div class="legend">{"".join(legend)}</div>'
 
 
-def _runs(
+def runs(
     points: Sequence[tuple[float, float, float]], step: float
 ) -> list[list[tuple[float, float, float]]]:
     """Points without a hole between them: a gap stays a gap."""
-    runs: list[list[tuple[float, float, float]]] = []
+    found: list[list[tuple[float, float, float]]] = []
     for point in points:
-        if runs and point[0] - runs[-1][-1][0] < step * 1.5:
-            runs[-1].append(point)
+        if found and point[0] - found[-1][-1][0] < step * 1.5:
+            found[-1].append(point)
         else:
-            runs.append([point])
-    return runs
+            found.append([point])
+    return found
 
 
 def heat(
