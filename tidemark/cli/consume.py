@@ -24,6 +24,7 @@ from tidemark.cli.output import (
     expected_errors,
     read_from_option,
     run,
+    trace_option,
     url_option,
 )
 from tidemark.cli.times import TIMESTAMP
@@ -80,6 +81,7 @@ class Start:
     show_default=True,
     help="Bodies as lines, or one JSON object per message.",
 )
+@trace_option
 @url_option
 @read_from_option
 @expected_errors

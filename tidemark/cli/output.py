@@ -26,6 +26,7 @@ from rich.table import Table
 from tidemark.client.client import DEFAULT_URL, Client, connect
 from tidemark.client.connection import ReadFrom
 from tidemark.client.messages import Message
+from tidemark.client.transport import TRACE_ID
 from tidemark.errors import TidemarkError
 
 P = ParamSpec("P")
@@ -34,6 +35,7 @@ T = TypeVar("T")
 READER_RETRY_FOR_S: Final = 60.0
 """A broker that restarts under a reader costs a pause, not the reader."""
 _FORMAT_KEY: Final = "tidemark.cli.output.format"
+_TRACE_KEY: Final = "tidemark.cli.output.trace"
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9`\"'])")
 
 
@@ -76,6 +78,23 @@ def read_from_option(function: Callable[P, T]) -> Callable[P, T]:
         default="master",
         show_default=True,
         help="any: of the nodes named by --url, slaves first; perhaps a little behind.",
+    )(function)
+
+
+def trace_option(function: Callable[P, T]) -> Callable[P, T]:
+    """``--trace`` for commands whose messages may be followed; ``client_for`` asks for it."""
+
+    def keep(context: click.Context, _: click.Parameter, given: str | None) -> None:
+        if given is not None and TRACE_ID.fullmatch(given) is None:
+            raise click.BadParameter("1 to 64 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
+        context.meta[_TRACE_KEY] = given
+
+    return click.option(
+        "--trace",
+        metavar="ID",
+        expose_value=False,
+        callback=keep,
+        help="Follow the messages: the services log each of their steps under this id.",
     )(function)
 
 
@@ -166,8 +185,10 @@ def addresses(url: str) -> list[str]:
 
 def client_for(url: str, *, retry_for_s: float, read_from: ReadFrom = "master") -> Client:
     """A client; a URL that is none is a usage error."""
+    context = click.get_current_context(silent=True)
+    trace = None if context is None else context.meta.get(_TRACE_KEY)
     try:
-        return connect(addresses(url), retry_for_s=retry_for_s, read_from=read_from)
+        return connect(addresses(url), retry_for_s=retry_for_s, read_from=read_from, trace=trace)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--url") from error
 

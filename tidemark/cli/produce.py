@@ -38,6 +38,7 @@ from tidemark.cli.output import (
     run,
     say,
     to_json,
+    trace_option,
     url_option,
 )
 from tidemark.client.client import Client
@@ -130,6 +131,7 @@ class Tally:
 )
 @click.option("--batch", type=click.IntRange(1, 4096), default=1000, show_default=True)
 @click.option("--timeout-ms", type=click.IntRange(1, 60_000), default=10_000, show_default=True)
+@trace_option
 @url_option
 @output_option
 @expected_errors

@@ -50,6 +50,7 @@ def connect(
     retry_for_s: float = 15.0,
     limits: Limits | None = None,
     read_from: ReadFrom = "master",
+    trace: str | None = None,
 ) -> Client:
     """A client for the broker at ``url``, or for the group that it is a node of; use it with
     ``async with``.
@@ -59,10 +60,12 @@ def connect(
     one of the nodes may be away at that moment. linger_ms: wait so long for more messages before a
     request leaves. retry_for_s: how long a call that may safely be repeated is; longer than a
     failover takes. read_from: ``any`` has plain reads (pulls, messages by id or key, topics)
-    answered by the nodes given, slaves first: what is confirmed, perhaps a little late.
+    answered by the nodes given, slaves first: what is confirmed, perhaps a little late. trace: an
+    id of 1 to 64 characters of A-Z, a-z, 0-9, dot, underscore and hyphen, under which the services
+    log each step of this client's messages; for a few of them, to look into something.
     """
     bounds = limits if limits is not None else Limits()
-    connection = Connection(url, retry_for_s=retry_for_s, read_from=read_from)
+    connection = Connection(url, retry_for_s=retry_for_s, read_from=read_from, trace=trace)
     return Client(connection, bounds._replace(linger_ms=linger_ms))
 
 

@@ -49,10 +49,11 @@ class Connection:
         answer_timeout_s: float = 30.0,
         connections_max: int = 100,
         read_from: ReadFrom = "master",
+        trace: str | None = None,
     ) -> None:
         """urls: scheme, host and port, of one node or of several. retry_for_s: 0 never repeats a
         call by itself. connections_max: to all nodes together. read_from: ``any`` sends plain reads
-        to the nodes given, the master or not. Raises ValueError.
+        to the nodes given, the master or not. trace: see ``connect``. Raises ValueError.
         """
         given = [urls] if isinstance(urls, str) else list(urls)
         if not given:
@@ -63,7 +64,7 @@ class Connection:
         self._retry_for_s = retry_for_s
         self._answer_timeout_s = answer_timeout_s
         self._reads_anywhere = read_from == "any"
-        self._transport = Transport(connections_max)
+        self._transport = Transport(connections_max, trace)
         self._lookout = Lookout(self._nodes, self._ask)
         self._learning: asyncio.Task[None] | None = None
         self._learn_at: float | None = 0.0

@@ -37,10 +37,11 @@ def connect_sync(
     linger_ms: float = 0.0,
     retry_for_s: float = 15.0,
     read_from: ReadFrom = "master",
+    trace: str | None = None,
 ) -> SyncClient:
     """A blocking client for the broker, or group, at ``url``; use it with ``with``."""
     return SyncClient(
-        connect(url, linger_ms=linger_ms, retry_for_s=retry_for_s, read_from=read_from)
+        connect(url, linger_ms=linger_ms, retry_for_s=retry_for_s, read_from=read_from, trace=trace)
     )
 
 

@@ -6,6 +6,8 @@ where an attempt goes and whether it is repeated.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Final
 
 import aiohttp
@@ -18,6 +20,8 @@ from tidemark.client.retries import Failure, failure_of
 ANSWER_SIZE_MAX: Final = 256 << 20
 """An answer that announces more than this is refused: the caller bounds what it asks for."""
 READ_FROM: Final = "Tidemark-Read-From"
+TRACE: Final = "Tidemark-Trace"
+TRACE_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Failed(Exception):
@@ -31,18 +35,25 @@ class Failed(Exception):
 class Transport:
     """Pools of HTTP connections to any nodes."""
 
-    def __init__(self, connections_max: int) -> None:
-        """connections_max: to all nodes together, but for calls that are held."""
+    def __init__(self, connections_max: int, trace: str | None = None) -> None:
+        """connections_max: to all nodes together, but for calls that are held. trace: under which
+        every request is followed in the brokers' logs; None: it is not. Raises ValueError.
+        """
+        if trace is not None and TRACE_ID.fullmatch(trace) is None:
+            raise ValueError(
+                f"trace has 1 to 64 characters of A-Z, a-z, 0-9, '.', '_' and '-', not {trace!r}"
+            )
+        self._headers = {} if trace is None else {TRACE: trace}
         self._connections_max = connections_max
         self._session: aiohttp.ClientSession | None = None
         self._held: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
         """Make the pools; in the loop that uses them."""
-        self._session = _session(self._connections_max)
+        self._session = _session(self._connections_max, self._headers)
         # Without a limit of their own: there are as many as subscriptions. In the same pool, a
         # hundred fetches that wait for messages would keep every heartbeat from leaving.
-        self._held = _session(0)
+        self._held = _session(0, self._headers)
 
     async def close(self) -> None:
         """Close them."""
@@ -123,8 +134,8 @@ def _reason(failure: BaseException) -> str:
     return str(failure) or type(failure).__name__
 
 
-def _session(connections_max: int) -> aiohttp.ClientSession:
-    """A pool; connections_max 0: without a limit.
+def _session(connections_max: int, headers: Mapping[str, str]) -> aiohttp.ClientSession:
+    """A pool; connections_max 0: without a limit. headers: of every request.
 
     keepalive_timeout is below any server's: a request on a connection that the server is just
     closing would be a send of unknown outcome for no reason.
@@ -132,4 +143,5 @@ def _session(connections_max: int) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=connections_max, keepalive_timeout=10.0),
         auto_decompress=False,
+        headers=headers,
     )

@@ -114,6 +114,16 @@ def test_what_was_produced_can_be_told_to_a_program(broker: FakeBroker) -> None:
     assert (facts["lines"], facts["bytes"], facts["level"]) == (2, 4, "memory")
 
 
+def test_lines_are_followed_under_the_id_that_is_given(broker: FakeBroker) -> None:
+    assert run(broker, "produce", "lines", "--trace", "try-1", stdin=b"a\n").exit_code == 0
+    assert run(broker, "consume", "lines", "--trace", "try-2").exit_code == 0
+    assert run(broker, "consume", "lines").exit_code == 0
+    assert list(dict.fromkeys(broker.traced)) == ["try-1", "try-2", None]
+    refused = run(broker, "produce", "lines", "--trace", "no spaces", stdin=b"a\n")
+    assert refused.exit_code == 2
+    assert "1 to 64 characters" in refused.stderr
+
+
 def test_a_rate_is_kept(broker: FakeBroker) -> None:
     done = run(broker, "produce", "lines", "--rate", "100", "-o", "json", stdin=b"x\n" * 30)
     facts = json.loads(done.stdout)

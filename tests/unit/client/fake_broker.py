@@ -67,6 +67,8 @@ class FakeBroker:
     """How often it was asked for its group."""
     read_from: list[str] = field(default_factory=list)
     """What pull requests said in the header of that name."""
+    traced: list[str | None] = field(default_factory=list)
+    """Under which trace sends and pulls came."""
 
     def __post_init__(self) -> None:
         self.hold.set()
@@ -106,6 +108,7 @@ class FakeBroker:
     async def produce(self, request: web.Request) -> web.StreamResponse:
         body = msgpack.unpackb(await request.read())
         self.requests.append(body)
+        self.traced.append(request.headers.get("Tidemark-Trace"))
         self.in_flight += 1
         self.came.set()
         self.in_flight_most = max(self.in_flight, self.in_flight_most)
@@ -130,6 +133,7 @@ class FakeBroker:
 
     async def pull(self, request: web.Request) -> web.StreamResponse:
         self.pulls += 1
+        self.traced.append(request.headers.get("Tidemark-Trace"))
         if "Tidemark-Read-From" in request.headers:
             self.read_from.append(request.headers["Tidemark-Read-From"])
         self.came.set()

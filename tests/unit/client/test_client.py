@@ -248,6 +248,21 @@ async def test_plain_reads_ask_a_slave_when_told_to_and_fall_back(broker: FakeBr
         tidemark.connect(broker.url, read_from="nearest")  # type: ignore[arg-type]
 
 
+async def test_every_request_of_a_traced_client_says_under_which_id(broker: FakeBroker) -> None:
+    async with tidemark.connect(broker.url, trace="order-4711_a.b") as mq:
+        await mq.send("orders", b"1")
+        await mq.pull("orders", 0, 0)
+    async with tidemark.connect(broker.url) as mq:
+        await mq.send("orders", b"2")
+    assert broker.traced == ["order-4711_a.b", "order-4711_a.b", None]
+
+
+@pytest.mark.parametrize("trace", ["", "two words", "x" * 65, "größe", "a\n"])
+def test_a_trace_that_brokers_would_pass_over_is_refused(broker: FakeBroker, trace: str) -> None:
+    with pytest.raises(ValueError, match="trace has 1 to 64 characters"):
+        tidemark.connect(broker.url, trace=trace)
+
+
 async def test_a_send_that_the_broker_refused_as_busy_is_repeated(broker: FakeBroker) -> None:
     async def recovering(_request: web.Request) -> web.Response:
         return error(503, "not-serving", retriable=True)
