@@ -13,6 +13,7 @@ from tidemark.cli.consume import consume
 from tidemark.cli.delay import delay
 from tidemark.cli.dev import dev
 from tidemark.cli.dlq import dlq
+from tidemark.cli.doctor.command import doctor
 from tidemark.cli.drill import drill
 from tidemark.cli.group import group
 from tidemark.cli.lag import lag
@@ -39,7 +40,7 @@ def cli() -> None:
 
 COMMANDS: Final = (
     *(dev, topic, produce, consume, message),
-    *(group, lag, delay, dlq, retention, cluster, drill, store),
+    *(group, lag, delay, dlq, retention, cluster, drill, store, doctor),
 )
 for command in COMMANDS:
     cli.add_command(command)

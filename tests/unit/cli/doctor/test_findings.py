@@ -1,0 +1,70 @@
+"""Checks run side by side, end in time, and say what they could not find out."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tidemark.cli.doctor.findings import Check, Finding, Level, carried_out
+
+ROOT: Final = Path(__file__).resolve().parents[4]
+WELL: Final = Finding("a", Level.OK, "it", "is well")
+
+
+def test_findings_come_in_the_order_of_the_checks() -> None:
+    other = WELL._replace(check="b")
+    checks = [Check("a", "it", lambda: [WELL]), Check("b", "it", lambda: [other, other])]
+    assert carried_out(checks) == [WELL, other, other]
+
+
+def test_a_check_that_hangs_is_given_up_and_named_and_the_others_are_not_lost() -> None:
+    hang = threading.Event()
+
+    def hangs() -> list[Finding]:
+        hang.wait()
+        return []
+
+    began = time.monotonic()
+    found = carried_out(
+        [Check("disk.kind", "/dead", hangs), Check("a", "it", lambda: [WELL])], seconds=0.2
+    )
+    hang.set()
+    assert time.monotonic() - began < 5
+    late, well = found
+    assert well == WELL
+    assert (late.check, late.level, late.subject) == ("disk.kind", Level.ERROR, "/dead")
+    assert late.code == "doctor-timed-out"
+    assert (late.limit, late.unit) == (0.2, "s")
+
+
+def test_what_cannot_be_looked_at_is_unknown_and_not_well() -> None:
+    def refused() -> list[Finding]:
+        raise PermissionError(13, "Permission denied")
+
+    (found,) = carried_out([Check("disk.kind", "/root", refused)])
+    assert found.level is Level.UNKNOWN
+    assert "Permission denied" in found.cause
+    assert found.code == "doctor-cannot-tell"
+
+
+def test_a_defect_of_a_check_is_not_a_finding() -> None:
+    def broken() -> list[Finding]:
+        raise KeyError("ours")
+
+    with pytest.raises(KeyError):
+        carried_out([Check("a", "it", broken)])
+
+
+def test_every_code_of_the_doctor_heads_an_entry_of_the_runbook() -> None:
+    sources = (ROOT / "tidemark/cli/doctor").glob("*.py")
+    codes = set(re.findall(r'code="([a-z-]+)"', " ".join(path.read_text() for path in sources)))
+    assert {"doctor-network-disk", "doctor-unreachable", "bad-config"} <= codes, "they are found"
+    headings = re.findall(
+        r"^##+ `([a-z-]+)`$", (ROOT / "docs/runbook.md").read_text(), re.MULTILINE
+    )
+    assert codes - set(headings) == set(), "codes without a heading in docs/runbook.md"

@@ -1,0 +1,233 @@
+"""Nodes as they answer: reached or not, the right one or not, one master or not, whose clock."""
+
+from __future__ import annotations
+
+import email.utils
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from tidemark import __version__
+from tidemark.cli.doctor.findings import Finding, Level
+from tidemark.cli.doctor.nodes import look, own_names, skew
+
+
+class Node:
+    """What one node says."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.says_of_itself = "slave"
+        self.version = __version__
+        self.ahead_s = 0.0
+        self.answers_as: str | None = None
+        self.alarms: list[dict[str, str]] = []
+        self.url = ""
+
+
+class Group:
+    """Two nodes on ports of their own."""
+
+    def __init__(self) -> None:
+        self.nodes = [Node("a"), Node("b")]
+        self.in_sync = ["a", "b"]
+        self.advertised: dict[str, str] = {}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[list[Node]]:
+        async with AsyncExitStack() as stack:
+            for node in self.nodes:
+                server = TestServer(self._application(node))
+                await server.start_server()
+                stack.push_async_callback(server.close)
+                node.url = str(server.make_url("/")).rstrip("/")
+            yield self.nodes
+
+    def _application(self, node: Node) -> web.Application:
+        async def cluster(_: web.Request) -> web.Response:
+            own = node.answers_as or node.name
+            rows = [
+                {
+                    "node": each.name,
+                    "state": each.says_of_itself,
+                    "in_sync": each.name in self.in_sync,
+                    "lag_bytes": 77,
+                    "api": self.advertised.get(each.name, each.url),
+                    "admin": each.url,
+                    "seen_ms_ago": 0 if each.name == own else 40,
+                }
+                for each in self.nodes
+            ]
+            date = email.utils.formatdate(time.time() + node.ahead_s, usegmt=True)
+            return web.json_response(
+                {"cluster": "c", "group": "g0", "nodes": rows, "alarms": node.alarms},
+                headers={"Date": date},
+            )
+
+        async def document(_: web.Request) -> web.Response:
+            return web.json_response({"info": {"version": node.version}})
+
+        async def live(_: web.Request) -> web.Response:
+            return web.json_response({"live": True})
+
+        application = web.Application()
+        application.add_routes(
+            [
+                web.get("/v1/cluster", cluster),
+                web.get("/v1/openapi.json", document),
+                web.get("/live", live),
+            ]
+        )
+        return application
+
+
+@pytest.fixture
+def group() -> Group:
+    found = Group()
+    found.nodes[0].says_of_itself = "master"
+    return found
+
+
+def of(findings: list[Finding], check: str) -> list[Finding]:
+    return [finding for finding in findings if finding.check == check]
+
+
+async def test_a_group_that_is_well_has_nothing_but_well(group: Group) -> None:
+    async with group.running() as nodes:
+        found = await look([nodes[1].url])
+    assert {finding.level for finding in found} == {Level.OK}, found
+    assert [finding.subject for finding in of(found, "nodes.api")] == ["a", "b"]
+    assert of(found, "nodes.master")[0].cause == "a is the master"
+
+
+async def test_an_advertised_address_that_cannot_be_reached_is_named_with_its_node(
+    group: Group, unused_tcp_port: int
+) -> None:
+    group.advertised["b"] = f"http://127.0.0.1:{unused_tcp_port}"
+    async with group.running() as nodes:
+        found = await look([nodes[0].url])
+    well, bad = of(found, "nodes.api")
+    assert well.level is Level.OK
+    assert (bad.level, bad.subject, bad.code) == (Level.ERROR, "b", "doctor-unreachable")
+    assert str(unused_tcp_port) in bad.cause
+    assert socket.gethostname() in bad.cause
+
+
+async def test_a_name_that_nobody_knows_is_told_as_such(group: Group) -> None:
+    group.advertised["b"] = "http://no-such-node.invalid:8080"
+    async with group.running() as nodes:
+        found = await look([nodes[0].url])
+    assert "the name no-such-node.invalid is not known here" in of(found, "nodes.api")[1].cause
+
+
+async def test_an_address_that_leads_to_another_node_is_told(group: Group) -> None:
+    async with group.running() as nodes:
+        group.advertised["b"] = nodes[0].url
+        found = await look([nodes[0].url])
+    bad = of(found, "nodes.api")[1]
+    assert (bad.level, bad.code, bad.value, bad.limit) == (
+        Level.ERROR,
+        "doctor-wrong-node",
+        "a",
+        "b",
+    )
+
+
+@pytest.mark.parametrize(("masters", "count"), [((), 0), (("a", "b"), 2)])
+async def test_no_master_and_two_masters_are_errors(
+    group: Group, masters: tuple[str, ...], count: int
+) -> None:
+    for node in group.nodes:
+        node.says_of_itself = "master" if node.name in masters else "slave"
+    async with group.running() as nodes:
+        found = await look([nodes[0].url])
+    (finding,) = of(found, "nodes.master")
+    assert (finding.level, finding.value, finding.limit) == (Level.ERROR, count, 1)
+    assert finding.code == "doctor-masters"
+
+
+async def test_who_is_master_is_unknown_while_a_node_cannot_be_asked(
+    group: Group, unused_tcp_port: int
+) -> None:
+    group.advertised["a"] = f"http://127.0.0.1:{unused_tcp_port}"
+    async with group.running() as nodes:
+        found = await look([nodes[1].url])
+    (finding,) = of(found, "nodes.master")
+    assert finding.level is Level.UNKNOWN
+
+
+async def test_a_node_that_is_not_in_sync_and_its_alarms_are_told(group: Group) -> None:
+    group.in_sync = ["a"]
+    group.nodes[1].alarms = [{"code": "lease-slow", "detail": "the lease answers late"}]
+    async with group.running() as nodes:
+        found = await look([nodes[0].url])
+    (behind,) = of(found, "nodes.in-sync")
+    assert (behind.level, behind.subject, behind.value) == (Level.WARNING, "b", 77)
+    (alarm,) = of(found, "nodes.alarms")
+    assert (alarm.subject, alarm.code) == ("b", "lease-slow")
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "level"), [(0, Level.OK), (-8, Level.WARNING), (3600, Level.ERROR)]
+)
+async def test_a_clock_that_is_off_is_told(group: Group, ahead_s: float, level: Level) -> None:
+    group.nodes[1].ahead_s = ahead_s
+    async with group.running() as nodes:
+        found = await look([nodes[0].url])
+    ours, theirs = of(found, "nodes.clock")
+    assert ours.level is Level.OK
+    assert theirs.level is level
+
+
+async def test_versions_that_differ_are_told(group: Group) -> None:
+    group.nodes[1].version = "9.9.9"
+    async with group.running() as nodes:
+        found = await look([nodes[0].url])
+    (finding,) = of(found, "nodes.version")
+    assert (finding.level, finding.code) == (Level.WARNING, "doctor-versions-differ")
+    assert "b 9.9.9" in finding.subject
+
+
+async def test_a_server_that_is_none_of_ours_is_told(unused_tcp_port: int) -> None:
+    async def hello(_: web.Request) -> web.Response:
+        return web.json_response({"hello": "world"})
+
+    application = web.Application()
+    application.add_routes([web.get("/v1/cluster", hello)])
+    server = TestServer(application)
+    await server.start_server()
+    try:
+        (finding,) = await look([str(server.make_url("/")).rstrip("/")])
+    finally:
+        await server.close()
+    assert finding.level is Level.ERROR
+    assert "no node of ours" in finding.cause
+
+
+@pytest.mark.parametrize(
+    ("date", "before", "after", "expected"),
+    [
+        ("Thu, 01 Jan 1970 00:00:10 GMT", 10.2, 10.3, 0.0),
+        ("Thu, 01 Jan 1970 00:00:10 GMT", 9.5, 9.9, pytest.approx(0.1)),
+        ("Thu, 01 Jan 1970 00:00:10 GMT", 20.0, 20.1, pytest.approx(-9.0)),
+        ("Thu, 01 Jan 1970 00:00:10 GMT", 5.0, 5.5, pytest.approx(4.5)),
+        ("not a date", 5.0, 5.5, None),
+        (None, 5.0, 5.5, None),
+    ],
+)
+def test_what_a_date_of_whole_seconds_proves(
+    date: str | None, before: float, after: float, expected: Any
+) -> None:
+    assert skew(date, before, after) == expected
+
+
+def test_an_answer_is_from_the_node_that_it_has_just_seen() -> None:
+    rows = [{"node": "a", "seen_ms_ago": 12}, {"node": "b", "seen_ms_ago": 0}]
+    assert own_names({"nodes": rows}) == {"b"}
+    assert own_names({"nodes": [{"node": "a"}]}) == {"a"}, "one that starts knows only itself"

@@ -1,0 +1,112 @@
+"""``tidemark doctor``: looks at a node's settings, disk, machine and nodes; says what to do.
+
+Changes nothing. Exit status 0 if nothing is wrong, 1 with a finding of level error, 2 not
+understood. Each check is bounded in time, and what could not be found out is said.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from tidemark.cli.doctor import disk, machine, nodes, ports
+from tidemark.cli.doctor.findings import Check, Finding, Level, carried_out
+from tidemark.cli.doctor.settings import Asked, ask, differing, files_of
+from tidemark.cli.output import addresses, as_json, expected_errors, output_option, to_json
+from tidemark.client.client import DEFAULT_URL
+
+MARKS: Final = {Level.OK: "ok", Level.UNKNOWN: "??", Level.WARNING: "!!", Level.ERROR: "ERROR"}
+
+
+@click.command()
+@click.option(
+    "--config",
+    multiple=True,
+    metavar="PATH",
+    help="A directory with broker.toml, reput.toml, ha.toml; or such a file; or SERVICE=FILE.",
+)
+@click.option(
+    "--store",
+    type=click.Path(path_type=Path),
+    help="The store directory; without it that of the settings.",
+)
+@click.option(
+    "--url",
+    envvar="TIDEMARK_URL",
+    show_envvar=True,
+    help="A running node, or several with commas between; their group's other nodes are found. "
+    f"{DEFAULT_URL} if neither --config nor --store is given.",
+)
+@click.option("--all", "show_all", is_flag=True, help="Show what is well, too.")
+@output_option
+@click.pass_context
+@expected_errors
+def doctor(
+    context: click.Context,
+    config: tuple[str, ...],
+    store: Path | None,
+    url: str | None,
+    show_all: bool,
+) -> None:
+    """Say what is wrong with a node's settings, disk, clock, limits and addresses."""
+    try:
+        files = files_of(config)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--config") from error
+    if url is None and not files and store is None:
+        url = DEFAULT_URL
+    findings = examined(files, store, [] if url is None else addresses(url))
+    show(findings, show_all=show_all)
+    if any(finding.level is Level.ERROR for finding in findings):
+        context.exit(1)
+
+
+def examined(files: Mapping[str, Path], store: Path | None, urls: Sequence[str]) -> list[Finding]:
+    """All findings. files: settings by service; store: None for that of the settings."""
+    asked: dict[str, Asked] = {}
+
+    def asking(service: str, path: Path) -> Sequence[Finding]:
+        asked[service] = ask(service, path, store)
+        return asked[service].findings
+
+    findings = carried_out(
+        [
+            Check(f"config.{service}", str(path), lambda s=service, p=path: asking(s, p))  # type: ignore[misc]
+            for service, path in files.items()
+        ]
+    )
+    settings = {name: each.settings for name, each in asked.items() if each.settings is not None}
+    findings += differing(settings)
+    broker = settings.get("broker")
+    place = store or _store_of(settings)
+    checks = [*machine.checks(broker), *ports.checks(settings)]
+    if place is not None:
+        checks += disk.checks(place, broker)
+    if urls:
+        checks += nodes.checks(urls)
+    return findings + carried_out(checks)
+
+
+def show(findings: Sequence[Finding], *, show_all: bool) -> None:
+    """Print them: one JSON object, or the worst last, where a terminal's reader looks."""
+    counts = Counter(finding.level for finding in findings)
+    if as_json():
+        summary = {level.value: counts[level] for level in Level}
+        click.echo(to_json({"summary": summary, "findings": [f._asdict() for f in findings]}))
+        return
+    order = list(Level)
+    for finding in sorted(findings, key=lambda each: order.index(each.level)):
+        if finding.level is Level.OK and not show_all:
+            continue
+        click.echo(f"{MARKS[finding.level]:<5} {finding.check} {finding.subject}: {finding.cause}")
+        if finding.code:
+            click.echo(f"      [{finding.code}] {finding.remedy}".rstrip())
+    click.echo(", ".join(f"{counts[level]} {level.value}" for level in Level))
+
+
+def _store_of(settings: Mapping[str, Mapping[str, Any]]) -> Path | None:
+    return next((Path(each["store_dir"]) for each in settings.values()), None)

@@ -1,0 +1,285 @@
+"""The disk under a store: its kind, its room, how long a flush takes, what it can do.
+
+Writes a few pages into a file without a name, which is gone when it is closed; nothing else.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import statistics
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tidemark.cli.doctor.findings import Check, Finding, Level, unknown
+
+NETWORK: Final = frozenset(
+    {
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "9p", "virtiofs", "lustre"),
+        *("gpfs", "beegfs", "glusterfs", "fuse.glusterfs", "fuse.ceph", "fuse.sshfs"),
+        *("fuse.s3fs", "fuse.gcsfuse", "fuse.juicefs", "ocfs2", "gfs2"),
+    }
+)
+LOCAL: Final = frozenset({"ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"})
+VOLATILE: Final = frozenset({"tmpfs", "ramfs", "overlay", "aufs"})
+USED_PERCENT_MAX: Final = 90
+"""The broker's default of ``disk_warning_percent``: above, sends are refused."""
+FILES_AHEAD: Final = 3
+"""Log files of room that a node needs: the one in use and those that are made ahead."""
+FLUSHES: Final = 40
+FLUSH_S: Final = 3.0
+PAGE_SIZE: Final = 4096
+FLUSH_USUAL_MS: Final = 10.0
+"""A disk of flash with a power-safe cache takes 0.05–1 ms, one without 1–5, a rotating one 8–15."""
+FLUSH_MAX_MS: Final = 200.0
+"""From here on sends that wait for the disk are slower than what the alert PutSlow allows."""
+ALLOCATED: Final = 1 << 20
+
+
+def checks(store: Path, settings: Mapping[str, Any] | None) -> list[Check]:
+    """What to look at for a store that exists, or that would be made there."""
+    place = _existing(store)
+    percent = int((settings or {}).get("disk_warning_percent", USED_PERCENT_MAX))
+    shape = (settings or {}).get("store") or {}
+    file_size = int(shape.get("commit_log_file_size", 1 << 30))
+    return [
+        Check("disk.kind", str(store), lambda: [kind(place)]),
+        Check("disk.space", str(store), lambda: space(place, percent, file_size)),
+        Check("disk.flush", str(store), lambda: [flush(place)]),
+        Check("disk.allocate", str(store), lambda: [allocate(place)]),
+        Check("disk.together", str(store), lambda: [together(store)]),
+    ]
+
+
+def kind(place: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> Finding:
+    """Whether the file system is one of this machine: all three processes map its files."""
+    found = mounted_at(place, mounts.read_text(encoding="utf-8", errors="replace"))
+    if found is None:
+        return unknown("disk.kind", str(place), "its mount point is not in /proc/self/mountinfo")
+    name, point = found
+    where = f"{point} is {name}"
+    if name in NETWORK:
+        return Finding(
+            "disk.kind",
+            Level.ERROR,
+            str(place),
+            f"{where}, a network file system: mapped files and locks are not those of one kernel, "
+            "and a flush does not mean that the bytes are on a disk",
+            value=name,
+            limit="ext4, xfs",
+            code="doctor-network-disk",
+            remedy="Put the store on a local disk or a block device; replicate by a group instead.",
+        )
+    if name in VOLATILE:
+        return Finding(
+            "disk.kind",
+            Level.WARNING,
+            str(place),
+            f"{where}: what is written there ends with the machine or the container",
+            value=name,
+            limit="ext4, xfs",
+            code="doctor-volatile-disk",
+            remedy="Mount a volume there, unless this store is for a test.",
+        )
+    if name in LOCAL:
+        return Finding("disk.kind", Level.OK, str(place), where, value=name)
+    return unknown("disk.kind", str(place), f"{where}, of which nothing is known here")
+
+
+def space(place: Path, percent: int, file_size: int) -> list[Finding]:
+    """Room for messages and for the files that are made ahead; inodes."""
+    facts = os.statvfs(place)
+    size, free = facts.f_blocks * facts.f_frsize, facts.f_bavail * facts.f_frsize
+    if size == 0:
+        return [unknown("disk.space", str(place), "the file system does not say its size")]
+    used = 100 - 100 * free / size
+    ahead = FILES_AHEAD * file_size
+    found = [
+        _bounded(
+            Finding(
+                "disk.space",
+                Level.ERROR,
+                str(place),
+                f"{used:.1f} % used, {free / 2**30:.1f} GiB free: from {percent} % on sends are "
+                "refused",
+                value=round(used, 1),
+                limit=percent,
+                unit="percent",
+                code="doctor-disk-full",
+                remedy="Make room, enlarge the volume, or keep less (`tidemark retention`).",
+            ),
+            holds=used < percent,
+        ),
+        _bounded(
+            Finding(
+                "disk.room",
+                Level.WARNING,
+                str(place),
+                f"{free} bytes free; a log file has {file_size}, and {FILES_AHEAD} exist ahead",
+                value=free,
+                limit=ahead,
+                unit="bytes",
+                code="doctor-disk-full",
+                remedy="Enlarge the volume, or configure smaller log files for a new store.",
+            ),
+            holds=free >= ahead,
+        ),
+    ]
+    if facts.f_files:
+        left = 100 * facts.f_favail / facts.f_files
+        finding = Finding(
+            "disk.inodes",
+            Level.ERROR,
+            str(place),
+            f"{left:.1f} % of the inodes are free",
+            value=round(left, 1),
+            limit=1,
+            unit="percent",
+            code="doctor-disk-full",
+            remedy="Remove files; every queue needs at least one.",
+        )
+        found.append(_bounded(finding, holds=left >= 1))
+    return found
+
+
+def flush(place: Path) -> Finding:
+    """How long it takes until a page is on disk: what every acknowledgement waits for."""
+    try:
+        descriptor = _nameless(place)
+    except OSError as error:
+        return _not_writable("disk.flush", place, error)
+    took: list[float] = []
+    try:
+        page = os.urandom(PAGE_SIZE)
+        began = time.monotonic()
+        while len(took) < FLUSHES and time.monotonic() - began < FLUSH_S:
+            os.pwrite(descriptor, page, len(took) * PAGE_SIZE)
+            at = time.perf_counter()
+            os.fdatasync(descriptor)
+            took.append(1000 * (time.perf_counter() - at))
+    except OSError as error:
+        return _not_writable("disk.flush", place, error)
+    finally:
+        os.close(descriptor)
+    median, worst = statistics.median(took), max(took)
+    finding = Finding(
+        "disk.flush",
+        Level.ERROR if median > FLUSH_MAX_MS else Level.WARNING,
+        str(place),
+        f"fdatasync of a page: median {median:.2f} ms, worst {worst:.2f} ms, of {len(took)}; "
+        f"usual is less than {FLUSH_USUAL_MS:.0f} ms",
+        value=round(median, 2),
+        limit=FLUSH_USUAL_MS,
+        unit="ms",
+        code="doctor-slow-flush",
+        remedy="Use a faster disk, or one that others do not use; every ack waits for it.",
+    )
+    return _bounded(finding, holds=median <= FLUSH_USUAL_MS)
+
+
+def allocate(place: Path) -> Finding:
+    """Whether room can be taken ahead: else a full disk is met in the middle of a record."""
+    try:
+        descriptor = _nameless(place)
+    except OSError as error:
+        return _not_writable("disk.allocate", place, error)
+    try:
+        os.posix_fallocate(descriptor, 0, ALLOCATED)
+        blocks = os.fstat(descriptor).st_blocks * 512
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            return _not_writable("disk.allocate", place, error)
+        blocks = 0
+    finally:
+        os.close(descriptor)
+    finding = Finding(
+        "disk.allocate",
+        Level.WARNING,
+        str(place),
+        f"fallocate of {ALLOCATED} bytes took {blocks} on disk",
+        value=blocks,
+        limit=ALLOCATED,
+        unit="bytes",
+        code="doctor-no-allocation",
+        remedy="Use ext4 or xfs without compression.",
+    )
+    return _bounded(finding, holds=blocks >= ALLOCATED)
+
+
+def together(store: Path) -> Finding:
+    """Whether log, queues and index are on one file system, whose room is the one we look at."""
+    devices = {}
+    for name in ("", "commitlog", "consumequeue", "index", "ha", "config"):
+        path = store / name
+        if path.exists():
+            devices[name or "store"] = path.stat().st_dev
+    if not devices:
+        return unknown("disk.together", str(store), "there is no store yet")
+    finding = Finding(
+        "disk.together",
+        Level.WARNING,
+        str(store),
+        "file systems differ: " + ", ".join(f"{name} on {dev}" for name, dev in devices.items()),
+        value=len(set(devices.values())),
+        limit=1,
+        unit="file systems",
+        code="doctor-split-store",
+        remedy="Put the whole store on one file system: room is measured and kept for the log's.",
+    )
+    well = "log, queues and index are on one file system"
+    return _bounded(finding, holds=len(set(devices.values())) == 1, well=well)
+
+
+def mounted_at(place: Path, mountinfo: str) -> tuple[str, str] | None:
+    """(kind of file system, mount point) of the longest mount point above; None if there is none.
+
+    mountinfo: as proc(5) describes it; blanks in paths are octal there.
+    """
+    real = str(place.resolve())
+    best: tuple[str, str] | None = None
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) < 5 or not after:
+            continue
+        point = fields[4].encode().decode("unicode_escape")
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        # The later of two at the same point hides the earlier.
+        if inside and (best is None or len(point) >= len(best[1])):
+            best = (after.split(" ")[0], point)
+    return best
+
+
+def _nameless(place: Path) -> int:
+    return os.open(place, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+
+
+def _existing(path: Path) -> Path:
+    """The path, or the nearest directory above it that is there."""
+    while not path.is_dir() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def _bounded(finding: Finding, *, holds: bool, well: str | None = None) -> Finding:
+    """The finding as it is, or as being well."""
+    if not holds:
+        return finding
+    cause = finding.cause if well is None else well
+    return finding._replace(level=Level.OK, code="", remedy="", cause=cause)
+
+
+def _not_writable(check: str, place: Path, error: OSError) -> Finding:
+    if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+        return unknown(check, str(place), f"no file without a name can be made: {error.strerror}")
+    return Finding(
+        check,
+        Level.ERROR,
+        str(place),
+        f"cannot be written: {error.strerror}",
+        code="doctor-not-writable",
+        remedy="Run as the user that owns the store (in the image 10001); look at the mount, "
+        "which may have become read-only after a fault of the disk.",
+    )

@@ -1,0 +1,213 @@
+"""This machine: its clocks, what it allows a process, the Python that runs here.
+
+Limits are those of the process that looks: a service that was started otherwise (a unit, a pod)
+has its own, which its metrics tell (``process_max_fds``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import platform
+import resource
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tidemark import __version__
+from tidemark.cli.doctor.findings import Check, Finding, Level, unknown
+from tidemark.formats import twins
+
+MAPPED_FILES: Final = 64
+QUEUE_FILES: Final = 512
+CONNECTIONS: Final = 2048
+"""Defaults of ``mapped_files_max``, ``queue_files_mapped_max`` and ``connections_max``."""
+OTHER_DESCRIPTORS: Final = 256
+OTHER_MAPPINGS: Final = 2048
+"""Shared libraries, thread stacks, arenas."""
+LOCKED_FILES: Final = 3
+WATCH_S: Final = 1.0
+STEP_MAX_MS: Final = 20.0
+_STA_UNSYNC: Final = 0x0040
+_TIME_ERROR: Final = 5
+_MAX_ERROR_AT: Final = 3 * ctypes.sizeof(ctypes.c_long)
+_TIMEX_SIZE: Final = 512
+"""Bytes; the kernel's struct timex has 208."""
+
+
+def checks(settings: Mapping[str, Any] | None) -> list[Check]:
+    """What to look at; settings: the broker's, if they are known."""
+    known = settings or {}
+    return [
+        Check("clock.boot", "this machine", lambda: [boot_clock()]),
+        Check("clock.steps", "this machine", lambda: [steps()]),
+        Check("clock.synchronised", "this machine", lambda: [synchronised()]),
+        Check("limits.files", "this process", lambda: [open_files(known)]),
+        Check("limits.mappings", "this machine", lambda: [mappings(known)]),
+        Check("limits.memory-lock", "this process", lambda: memory_lock(known)),
+        Check("python", "this process", lambda: [python()]),
+    ]
+
+
+def boot_clock() -> Finding:
+    """Whether there is a clock that also runs while the machine sleeps: leases end by it."""
+    try:
+        seconds = time.clock_gettime(time.CLOCK_BOOTTIME)
+    except (AttributeError, OSError) as error:
+        return Finding(
+            "clock.boot",
+            Level.ERROR,
+            "this machine",
+            f"there is no CLOCK_BOOTTIME: {error}; a master that slept would not know it",
+            code="doctor-no-boot-clock",
+            remedy="Run nodes on Linux 2.6.39 or newer.",
+        )
+    cause = f"CLOCK_BOOTTIME is there: up for {seconds / 3600:.1f} h"
+    return Finding("clock.boot", Level.OK, "this machine", cause, value=round(seconds), unit="s")
+
+
+def steps() -> Finding:
+    """Whether the wall clock moves as time does, watched for a second."""
+    before = time.time() - time.monotonic()
+    time.sleep(WATCH_S)
+    moved_ms = 1000 * (time.time() - time.monotonic() - before)
+    cause = f"the wall clock moved {moved_ms:+.1f} ms against time within {WATCH_S:.0f} s"
+    finding = Finding(
+        "clock.steps",
+        Level.WARNING,
+        "this machine",
+        cause,
+        value=round(moved_ms, 1),
+        limit=STEP_MAX_MS,
+        unit="ms",
+        code="doctor-clock-wrong",
+        remedy="Let one service set the clock, and let it slew instead of step.",
+    )
+    return finding if abs(moved_ms) > STEP_MAX_MS else _well(finding)
+
+
+def synchronised() -> Finding:
+    """Whether the kernel says that somebody keeps its clock right (adjtimex, read only)."""
+    buffer = ctypes.create_string_buffer(_TIMEX_SIZE)
+    libc = ctypes.CDLL(None, use_errno=True)
+    state = libc.adjtimex(buffer)
+    if state < 0:
+        reason = errno.errorcode.get(ctypes.get_errno(), "?")
+        return unknown(
+            "clock.synchronised", "this machine", f"the kernel does not say (adjtimex: {reason})"
+        )
+    # struct timex: modes, offset, freq, maxerror, esterror, status: an int, then longs.
+    size = ctypes.sizeof(ctypes.c_long)
+    max_error_us = ctypes.c_long.from_buffer(buffer, _MAX_ERROR_AT).value
+    status = ctypes.c_int.from_buffer(buffer, 5 * size).value
+    error_ms = max_error_us / 1000
+    if state == _TIME_ERROR or status & _STA_UNSYNC:
+        return Finding(
+            "clock.synchronised",
+            Level.WARNING,
+            "this machine",
+            "nobody keeps this machine's clock right: the kernel says unsynchronised",
+            value=error_ms,
+            unit="ms",
+            code="doctor-clock-wrong",
+            remedy="Run chrony or systemd-timesyncd. Times of messages, retention and delays are "
+            "the wall clock's; leases are not.",
+        )
+    cause = f"synchronised, with an error of at most {error_ms:.1f} ms"
+    return Finding("clock.synchronised", Level.OK, "this machine", cause, value=error_ms, unit="ms")
+
+
+def open_files(settings: Mapping[str, Any]) -> Finding:
+    """Descriptors: one per mapped file and per connection."""
+    shape = settings.get("store") or {}
+    needed = (
+        int(shape.get("mapped_files_max", MAPPED_FILES))
+        + int(shape.get("queue_files_mapped_max", QUEUE_FILES))
+        + int(settings.get("connections_max", CONNECTIONS))
+        + OTHER_DESCRIPTORS
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = needed if soft == resource.RLIM_INFINITY else soft
+    finding = Finding(
+        "limits.files",
+        Level.ERROR,
+        "this process",
+        f"{_limit(soft)} open files are allowed (hard limit {_limit(hard)}); a broker with these "
+        f"settings may need {needed}",
+        value=allowed,
+        limit=needed,
+        unit="descriptors",
+        code="doctor-limit-low",
+        remedy=f"ulimit -n {needed}, LimitNOFILE= of the unit, or lower connections_max.",
+    )
+    return _well(finding) if allowed >= needed else finding
+
+
+def mappings(settings: Mapping[str, Any], *, proc: Path = Path("/proc")) -> Finding:
+    """Memory mappings: one per mapped file."""
+    shape = settings.get("store") or {}
+    needed = (
+        int(shape.get("mapped_files_max", MAPPED_FILES))
+        + int(shape.get("queue_files_mapped_max", QUEUE_FILES))
+        + OTHER_MAPPINGS
+    )
+    allowed = int((proc / "sys/vm/max_map_count").read_text())
+    finding = Finding(
+        "limits.mappings",
+        Level.ERROR,
+        "this machine",
+        f"vm.max_map_count is {allowed}; a process of a node may need {needed}",
+        value=allowed,
+        limit=needed,
+        unit="mappings",
+        code="doctor-limit-low",
+        remedy="sysctl -w vm.max_map_count=65530",
+    )
+    return _well(finding) if allowed >= needed else finding
+
+
+def memory_lock(settings: Mapping[str, Any]) -> list[Finding]:
+    """Room to keep log files in memory, where the settings ask for that."""
+    if not settings.get("lock_files_memory"):
+        return []
+    shape = settings.get("store") or {}
+    needed = LOCKED_FILES * int(shape.get("commit_log_file_size", 1 << 30))
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    finding = Finding(
+        "limits.memory-lock",
+        Level.ERROR,
+        "this process",
+        f"{_limit(soft)} bytes may be kept in memory; lock_files_memory needs {needed}",
+        value=None if soft == resource.RLIM_INFINITY else soft,
+        limit=needed,
+        unit="bytes",
+        code="doctor-limit-low",
+        remedy="LimitMEMLOCK= of the unit, or lock_files_memory = false.",
+    )
+    return [_well(finding) if soft in (resource.RLIM_INFINITY,) or soft >= needed else finding]
+
+
+def python() -> Finding:
+    """Which Python and which twins of the hot functions run."""
+    cause = f"tidemark {__version__}, Python {platform.python_version()}"
+    if twins.WHY_PURE:
+        return Finding(
+            "python",
+            Level.WARNING,
+            "this process",
+            f"{cause}; {twins.WHY_PURE}",
+            value="pure",
+            limit="compiled",
+            code="doctor-pure-twins",
+            remedy="Use the image, or install a C compiler and build again.",
+        )
+    return Finding("python", Level.OK, "this process", f"{cause}, compiled twins", "compiled")
+
+
+def _limit(value: int) -> str:
+    return "unlimited" if value == resource.RLIM_INFINITY else str(value)
+
+
+def _well(finding: Finding) -> Finding:
+    return finding._replace(level=Level.OK, code="", remedy="")

@@ -1,0 +1,148 @@
+"""Settings of a node's services, read by the services themselves (``--check-config``).
+
+The command line imports no service. Each is asked in a process of its own, with this one's
+environment: what it says is what it would start with.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tidemark.cli.doctor.findings import Finding, Level, unknown
+
+SERVICES: Final = ("broker", "reput", "ha")
+ASK_S: Final = 9.0
+BAD_CONFIG_STATUS: Final = 2
+SECRET_EVENT: Final = "secret-readable"
+
+
+class Asked(NamedTuple):
+    """What became of one service's settings."""
+
+    settings: Mapping[str, Any] | None
+    """None if they have mistakes, or were not told."""
+    findings: list[Finding]
+
+
+def files_of(given: tuple[str, ...]) -> dict[str, Path]:
+    """Service → file, of directories, files named after their service, or ``SERVICE=FILE``.
+
+    Raises ValueError naming what is none of them.
+    """
+    found: dict[str, Path] = {}
+    for each in given:
+        name, equals, path = each.partition("=")
+        if equals and name in SERVICES:
+            found[name] = Path(path)
+        elif Path(each).is_dir():
+            inside = {name: Path(each) / f"{name}.toml" for name in SERVICES}
+            present = {name: path for name, path in inside.items() if path.exists()}
+            if not present:
+                raise ValueError(f"{each} has no broker.toml, reput.toml or ha.toml")
+            found |= present
+        elif Path(each).stem in SERVICES:
+            found[Path(each).stem] = Path(each)
+        else:
+            raise ValueError(f"{each}: whose settings are these? Say broker=FILE, reput=, ha=")
+    return found
+
+
+def ask(service: str, config: Path, store: Path | None) -> Asked:
+    """Have a service read its settings. Blocks for at most ``ASK_S``."""
+    command = [sys.executable, "-m", f"services.{service}", "--check-config"]
+    command += ["--config", str(config)]
+    if store is not None:
+        command += ["--store", str(store)]
+    check = f"config.{service}"
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=False)
+    except subprocess.TimeoutExpired:
+        return Asked(None, [unknown(check, str(config), f"not read within {ASK_S:.0f} s")])
+    if done.returncode == BAD_CONFIG_STATUS:
+        cause = done.stderr.strip().removeprefix("tidemark: ").removeprefix("[bad-config] ")
+        return Asked(None, [_mistakes(check, config, cause)])
+    try:
+        settings: Mapping[str, Any] = json.loads(done.stdout)["settings"]
+    except (ValueError, KeyError, TypeError):
+        last = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
+        return Asked(None, [unknown(check, str(config), f"{service} does not say: {last[0]}")])
+    well = Finding(check, Level.OK, str(config), "read without a mistake")
+    return Asked(settings, [well, *_secret(settings, done.stderr)])
+
+
+def differing(settings: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    """What all services of a node must have alike, and have not."""
+    if len(settings) < 2:
+        return []
+    found = []
+    shapes = ("commit_log_file_size", "consume_queue_file_size", "index_slots", "index_entries")
+    for name in (*shapes, "visible_after"):
+        found += _differs(f"store.{name}", {s: v["store"][name] for s, v in settings.items()})
+    found += _differs("store_dir", {service: v["store_dir"] for service, v in settings.items()})
+    found += _differs("run_dir", {service: v["run_dir"] for service, v in settings.items()})
+    grouped = {s: v["cluster"] for s, v in settings.items() if "cluster" in v}
+    for name in ("name", "group", "node", "nodes", "api", "admin", "lease", "profile"):
+        found += _differs(f"cluster.{name}", {s: v[name] for s, v in grouped.items()})
+    names = ", ".join(settings)
+    return found or [Finding("config.together", Level.OK, names, "the services' settings agree")]
+
+
+def _differs(name: str, values: Mapping[str, object]) -> list[Finding]:
+    if len({json.dumps(value) for value in values.values()}) < 2:
+        return []
+    shown = ", ".join(f"{service} has {value}" for service, value in values.items())
+    return [
+        Finding(
+            "config.together",
+            Level.ERROR,
+            name,
+            f"the services of one node differ in {name}: {shown}",
+            code="bad-config",
+            remedy="Give all services of the node the same value.",
+        )
+    ]
+
+
+def _mistakes(check: str, config: Path, cause: str) -> Finding:
+    return Finding(
+        check,
+        Level.ERROR,
+        str(config),
+        cause,
+        code="bad-config",
+        remedy="Correct the settings; docs/configuration.md says every unit and range.",
+    )
+
+
+def _secret(settings: Mapping[str, Any], said: str) -> list[Finding]:
+    """The secret's file: ha has read it, and logged a warning if others may read it too."""
+    path = (settings.get("cluster") or {}).get("secret_file")
+    if path is None or "command_timeout_s" not in settings:  # ha alone reads it
+        return []
+    for line in said.splitlines():
+        if SECRET_EVENT in line:
+            return [
+                Finding(
+                    "config.secret",
+                    Level.ERROR,
+                    path,
+                    "others than its owner may read the group's secret",
+                    value=_mode(line),
+                    limit="0600",
+                    code="doctor-secret-readable",
+                    remedy=f"chmod 600 {path}, and if strangers had access make a new secret.",
+                )
+            ]
+    return [Finding("config.secret", Level.OK, path, "read, and only its owner may", limit="0600")]
+
+
+def _mode(line: str) -> str | None:
+    try:
+        return str(json.loads(line)["mode"])
+    except (ValueError, KeyError, TypeError):
+        return None
