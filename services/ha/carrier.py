@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 REPUT_BELL_INTERVAL_S: Final = 0.002
 """A ring wakes another process; while there is work it looks by itself more often than twice so."""
+ANNOUNCE_AGAIN_S: Final = 0.5
+ANNOUNCE_PAUSE_MAX_S: Final = 10.0
 STEPS: Final[Mapping[type, str]] = {
     wanted.LeasePut: "promote-2",
     wanted.LeaseCreate: "promote-2",
@@ -124,6 +126,9 @@ class Carrier:
         self._requests: set[asyncio.Task[None]] = set()
         self._reput_rung_at = 0.0
         self._lease_error = ""
+        self._role = ""
+        """As it is to be shown."""
+        self._announcing = False
         self._paced = PacedLog(clock.monotonic)
 
     def happen(self, event: Event) -> None:
@@ -229,16 +234,36 @@ class Carrier:
     def _announce(self, role: int) -> None:
         """Show the role where the lease is kept, after the fact: nobody decides by it."""
         name = ANNOUNCED.get(role)
-        if name is not None:
-            self._background(self._announced(name), f"announce {name}")
+        if name is None:
+            return
+        self._role = name
+        if not self._announcing:
+            self._announcing = True
+            self._background(self._announced(), "announce")
 
-    async def _announced(self, role: str) -> None:
-        reason = await self._lease.announce(role)
-        if reason:
-            log.warning(
-                "the role could not be shown on the pod",
-                extra={"event": "not-announced", "role": role, "reason": reason},
-            )
+    async def _announced(self) -> None:
+        """Go on until the pod shows the role that this node has now.
+
+        One after another, and again after a failure: 1. A master is cut off from everything, stops,
+        and cannot say so. 2. Another is elected. 3. The network heals. If the first never said it
+        again, a Service that selects the master's pod would lead to both, for ever.
+        """
+        shown, said, pause_s = "", "", ANNOUNCE_AGAIN_S
+        while shown != self._role:
+            role = self._role
+            reason = await self._lease.announce(role)
+            if not reason:
+                shown, said, pause_s = role, "", ANNOUNCE_AGAIN_S
+                continue
+            if said != role:
+                said = role
+                log.warning(
+                    "the role could not be shown on the pod, and will be again and again",
+                    extra={"event": "not-announced", "role": role, "reason": reason},
+                )
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, ANNOUNCE_PAUSE_MAX_S)
+        self._announcing = False
 
     def _ring(self) -> None:
         self._bells.ring("broker")

@@ -11,9 +11,11 @@ from tidemark.testing.pods.probes import Kind, Probes
 ASK = Exec(("true",))
 
 
-def container(**probes: Probe) -> Container:
+def container(
+    *, startup: Probe | None = None, liveness: Probe | None = None, readiness: Probe | None = None
+) -> Container:
     (found,) = plan_pod(manifests.stateful_set(), 0, "r1").containers
-    return dataclasses.replace(dataclasses.replace(found, liveness=None), **probes)
+    return dataclasses.replace(found, startup=startup, liveness=liveness, readiness=readiness)
 
 
 def kinds(probes: Probes, now: float, *, terminating: bool = False) -> list[Kind]:
