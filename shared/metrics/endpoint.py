@@ -47,13 +47,14 @@ class MetricsEndpoint:
         self._before_scrape = before_scrape
         self._slice_s, self._timeout_s = slice_s, scrape_timeout_s
         self._taking = asyncio.Lock()
-        self._scrapes = 0
+        self.scrapes = 0
+        """Under way, those that wait included."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one scrape."""
-        if self._scrapes >= SCRAPES_MAX:
-            return _later(f"{self._scrapes} scrapes are under way")
-        self._scrapes += 1
+        if self.scrapes >= SCRAPES_MAX:
+            return _later(f"{self.scrapes} scrapes are under way")
+        self.scrapes += 1
         response = web.StreamResponse()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -63,8 +64,10 @@ class MetricsEndpoint:
                 return _later("values were not taken in time")
             if request.transport is not None:
                 request.transport.abort()  # it does not read: it must not keep the values
+        except ConnectionError:
+            return response  # it has gone; the server finds that as well
         finally:
-            self._scrapes -= 1
+            self.scrapes -= 1
         return response
 
     async def _send(self, request: web.Request, response: web.StreamResponse) -> None:

@@ -204,7 +204,7 @@ class Counters(_ByLabels[int]):
         if child is None:
             child = self._series[values] = LabelledCounter()
             child.of, child.hidden = self, 0
-            if self._settle(child, values) is State.FOLDED:
+            if self._settle(child, values) is not State.SHOWN:
                 child.mark = 0
         return child
 
@@ -258,7 +258,7 @@ class Histograms(_ByLabels[Sequence[Number]]):
         if child is None:
             child = self._series[values] = LabelledHistogram(self.family.buckets)
             child.of, child.hidden = self, self.none
-            if self._settle(child, values) is State.FOLDED:
+            if self._settle(child, values) is not State.SHOWN:
                 child.mark = self.none
         return child
 

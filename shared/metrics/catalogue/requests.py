@@ -11,8 +11,10 @@ BROKER_MESSAGES_IN_TOTAL: Final = Family(
     Kind.COUNTER,
     ("topic", "kind"),
     "messages",
-    "Messages accepted and appended; acknowledged or not. `kind` is `normal`, `fifo` (with a "
-    "sharding key), `delay` or `retry` (sent back by a group)",
+    "Messages accepted and appended, once each, acknowledged or not. `kind` is `normal`, `fifo` "
+    "(with a sharding key), `delay` (under the topic it is meant for; not again when its time has "
+    "come) or `retry` (sent back by a group, or sent again from its dead letters; under the topic "
+    "it goes to)",
     alert="a rate that falls to 0 where there is always traffic",
 )
 BROKER_RECEIVED_BYTES_TOTAL: Final = Family(

@@ -1,0 +1,206 @@
+"""What the registry refuses, what it shows of what is not known, and when it reads."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from shared.metrics.catalogue import SECTIONS, families_of
+from shared.metrics.catalogue import dispatch as of_dispatch
+from shared.metrics.catalogue import every as of_every
+from shared.metrics.catalogue import groups as of_groups
+from shared.metrics.catalogue import ha as of_ha
+from shared.metrics.catalogue import log as of_log
+from shared.metrics.catalogue import requests as of_requests
+from shared.metrics.family import NAMESPACE, Family, Fold, Kind
+from shared.metrics.instruments import Histogram, Samples
+from shared.metrics.registry import Registry
+from shared.metrics.tables import Table
+from tests.support.metrics import sample, samples
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda made: made.counter(of_dispatch.DISPATCH_RECORDS_TOTAL), "not in the catalogue"),
+        (lambda made: made.read(of_ha.HA_EPOCH, lambda: 1), "not in the catalogue"),
+        (
+            lambda made: made.counter(
+                Family("tidemark_x_total", Kind.COUNTER, (), "–", "Made up here")
+            ),
+            "not in the catalogue",
+        ),
+        (lambda made: made.counter(of_requests.BROKER_LONG_POLLS), "is a gauge"),
+        (lambda made: made.counter(of_requests.BROKER_MESSAGES_IN_TOTAL), "labels"),
+        (lambda made: made.counters(of_requests.BROKER_CLOCK_STEPS_TOTAL), "labels"),
+        (lambda made: made.read(of_log.LOG_FLUSH_DURATION_SECONDS, lambda: 1), "is a histogram"),
+        (lambda made: made.gauge(of_requests.BROKER_CONNECTIONS), "labels"),
+        (lambda made: made.gauge(of_log.LOG_MAX_OFFSET_BYTES), "a source already"),
+        (lambda made: made.read_each(of_log.STORE_FREE_BYTES, dict), "a source already"),
+    ],
+)
+def test_what_the_catalogue_does_not_say_is_refused(
+    make: Callable[[Registry], object], why: str
+) -> None:
+    registry = Registry("broker")
+    registry.read(of_log.LOG_MAX_OFFSET_BYTES, lambda: 1)
+    registry.read_pass((of_log.STORE_FREE_BYTES, of_log.STORE_CAPACITY_BYTES), dict)
+    with pytest.raises(ValueError, match=why):
+        make(registry)
+
+
+def test_missing_are_the_families_without_a_source() -> None:
+    registry = Registry("reput")
+    assert of_dispatch.DISPATCH_ERRORS_TOTAL in registry.missing()
+    registry.counters(of_dispatch.DISPATCH_ERRORS_TOTAL)
+    registry.read(of_every.READY, lambda: 1)
+    missing = registry.missing()
+    assert of_dispatch.DISPATCH_ERRORS_TOTAL not in missing
+    assert of_every.READY not in missing
+    assert len(missing) == len(families_of("reput")) - 3, "and the registry has one of its own"
+
+
+def test_what_is_not_known_has_no_sample() -> None:
+    registry = Registry("broker")
+    registry.read(of_log.STORE_USED_RATIO, lambda: None)
+    registry.read_each(of_log.STORE_FREE_BYTES, lambda: {"log": 5, "index": None})
+    registry.read_pass((of_log.RECOVERY_DONE_BYTES, of_log.RECOVERY_TOTAL_BYTES), dict)
+    polls = registry.gauge(of_requests.BROKER_LONG_POLLS)
+    found = samples(registry)
+    assert found == {'tidemark_store_free_bytes{volume="log"}': 5}
+    polls.set(3)
+    assert sample(registry, "tidemark_broker_long_polls") == 3
+    polls.set(None)
+    assert sample(registry, "tidemark_broker_long_polls") is None
+
+
+def test_another_function_takes_the_place_of_the_one_before() -> None:
+    registry = Registry("broker")
+    for number in (1, 2):
+        registry.read(of_log.LOG_MAX_OFFSET_BYTES, lambda number=number: number)  # type: ignore[misc]
+        registry.read_each(of_log.STORE_FREE_BYTES, lambda number=number: {"log": number})  # type: ignore[misc]
+        registry.read_table(
+            (of_groups.GROUP_MEMBERS,),
+            lambda number=number: Table([("g",)], [[number]]),  # type: ignore[misc]
+        )
+    assert set(samples(registry).values()) == {2}
+
+
+def test_all_functions_are_called_once_and_before_anybody_else_has_a_turn() -> None:
+    registry = Registry("broker")
+    called: list[str] = []
+
+    def note(name: str) -> int:
+        called.append(name)
+        return 1
+
+    registry.read(of_log.LOG_MAX_OFFSET_BYTES, lambda: note("read"))
+    registry.read_each(of_log.STORE_FREE_BYTES, lambda: {"log": note("each")})
+    registry.read_table((of_groups.GROUP_MEMBERS,), lambda: Table([("g",)], [[note("table")]]))
+    steps = registry.take(0.0)
+    next(steps)
+    assert sorted(called) == ["each", "read", "table"]
+    list(steps)
+    assert len(called) == 3
+
+
+def test_a_function_that_fails_fails_the_scrape_and_the_next_one_is_as_before() -> None:
+    registry = Registry("broker")
+    counters = registry.counters(of_requests.BROKER_RECEIVED_BYTES_TOTAL)
+    counters.labels("t").inc(4)
+    broken = [True]
+
+    def read() -> int:
+        if broken[0]:
+            raise OSError("gone")
+        return 1
+
+    registry.read(of_log.LOG_MAX_OFFSET_BYTES, read)
+    with pytest.raises(OSError, match="gone"):
+        samples(registry)
+    broken.clear()
+    broken.append(False)
+    assert samples(registry) == {
+        'tidemark_broker_received_bytes_total{topic="t"}': 4,
+        "tidemark_log_max_offset_bytes": 1,
+    }
+
+
+def test_a_histogram_is_of_one_instant_and_counts_before_are_not_changed_by_counts_after() -> None:
+    registry = Registry("broker")
+    histogram = registry.histogram(of_requests.BROKER_MESSAGE_SIZE_BYTES)
+    histogram.observe(100)
+    steps = registry.take(0.0)
+    next(steps)
+    histogram.observe(100)
+    *_, taken = steps
+    assert taken is not None
+    ((counts),) = [each.counts[0] for each in taken if not isinstance(each, Samples) and each.texts]
+    assert sum(counts[:-1]) == 1
+    assert counts[-1] == 100
+
+
+def test_values_one_by_one_and_many_at_once_count_the_same() -> None:
+    one, many = Histogram((1, 2.5, 64)), Histogram((1, 2.5, 64))
+    for value in (0, 1, 2.5, 3, 64, 65, 1e9):
+        one.observe(value)
+    many.observe_counts([2, 1, 2, 2], sum((0, 1, 2.5, 3, 64, 65, 1e9)))
+    assert one.counts == many.counts == [2, 1, 2, 2, 1000000135.5]
+
+
+def test_label_sets_of_a_table_are_written_anew_only_when_they_are_new() -> None:
+    registry = Registry("broker")
+    rows = [(f"g{number}",) for number in range(3)]
+    registry.read_table((of_groups.GROUP_MEMBERS,), lambda: Table(rows, [[1] * len(rows)]))
+
+    def texts() -> list[str]:
+        *_, taken = registry.take(0.0)
+        assert taken is not None
+        (found,) = [each for each in taken if each.family is of_groups.GROUP_MEMBERS]
+        return [*found.texts]
+
+    before = texts()
+    del rows[1]
+    rows.append(("g9",))
+    after = texts()
+    assert [after[0], after[1]] == [before[0], before[2]]
+    assert after[0] is before[0]
+
+
+# -- the catalogue -----------------------------------------------------------------------------
+
+
+def test_names_units_and_kinds_agree() -> None:
+    for section in SECTIONS:
+        for family in section.families:
+            name, kind = family.name, family.kind
+            assert name.startswith((NAMESPACE, "process_")), name
+            assert name.endswith("_total") == (kind is Kind.COUNTER), name
+            assert bool(family.buckets) == (kind is Kind.HISTOGRAM), name
+            assert list(family.buckets) == sorted(set(family.buckets)), name
+            assert family.meaning, name
+            if family.unit == "s":
+                assert "seconds" in name, name
+            if family.unit == "bytes":
+                assert "_bytes" in name, name
+            if family.fold is not Fold.SUM:
+                assert kind is Kind.GAUGE, name
+                assert {"group", "topic"} & set(family.labels), name
+
+
+def test_no_family_is_there_twice_but_those_of_every_process() -> None:
+    names = [family.name for section in SECTIONS for family in section.families]
+    assert len(names) == len(set(names))
+    # OpenMetrics takes the _total away: then the names must still be different.
+    bare = [name.removesuffix("_total") for name in names]
+    assert len(bare) == len(set(bare))
+
+
+def test_labels_that_tell_who_it_is_are_nobodys() -> None:
+    for first, second in itertools.product(
+        (family for section in SECTIONS for family in section.families),
+        ("cluster", "broker", "replica", "service", "job", "instance", "le"),
+    ):
+        assert second not in first.labels, first.name
