@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -87,7 +87,10 @@ class AlertLoad:
 
 
 def producing(
-    url: str, topic: str, per_s: float, make: Callable[[int], NewMessage] | None = None
+    url: str | Sequence[str],
+    topic: str,
+    per_s: float,
+    make: Callable[[int], NewMessage] | None = None,
 ) -> Callable[[], Awaitable[None]]:
     """Send so many messages a second. make: the message of a number. Refusals are waited out."""
 
@@ -113,7 +116,7 @@ async def _forever(
 
 
 def consuming(
-    url: str,
+    url: str | Sequence[str],
     topic: str,
     group: str,
     *,

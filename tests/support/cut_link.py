@@ -68,6 +68,8 @@ class CutLink:
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
+            while self._is_cut:
+                await self._vanish(reader)
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
             self._writers.add(far_writer)
             try:
@@ -82,6 +84,11 @@ class CutLink:
         finally:
             self._writers.discard(writer)
             writer.transport.abort()
+
+    async def _vanish(self, reader: asyncio.StreamReader) -> None:
+        """What comes in goes nowhere. Raises _Over at the end."""
+        if not await reader.read(CHUNK):
+            raise _Over
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Raises _Over at the end: the other direction goes with it."""

@@ -25,6 +25,7 @@ REPLICATION: Final = Group(
             "Without one nobody takes sends. Two say so at most until the older one's lease is "
             "over; only one can acknowledge.",
             waits="1m",
+            keeps="3m",
         ),
         Alert(
             "TidemarkUnderReplicated",

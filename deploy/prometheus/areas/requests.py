@@ -8,6 +8,8 @@ from deploy.prometheus.areas.nodes import BY_NODE
 from deploy.prometheus.areas.recording import NODE
 from deploy.prometheus.model import Alert, Group, Severity, events
 
+# What silences failing sends stays for longer than these look back: else they would be told when
+# their cause is over.
 FAILED: Final = "failed|disk_full|flush_timeout|busy|replica_unavailable"
 WAITING: Final = "tidemark_log_confirm_offset_bytes - tidemark_log_dispatched_offset_bytes"
 
@@ -17,8 +19,8 @@ REQUESTS: Final = Group(
         Alert(
             "TidemarkSendsFail",
             f"sum {BY_NODE} (rate(tidemark_broker_put_results_total{{"
-            f'result=~"{FAILED}"}}[5m])) / sum {BY_NODE}'
-            " (rate(tidemark_broker_put_results_total[5m])) > 0.001",
+            f'result=~"{FAILED}"}}[2m])) / sum {BY_NODE}'
+            " (rate(tidemark_broker_put_results_total[2m])) > 0.001",
             Severity.PAGE,
             NODE,
             "{{ $value | humanizePercentage }} of the sends to {{ $labels.broker }} fail",
@@ -41,7 +43,7 @@ REQUESTS: Final = Group(
             "TidemarkRejecting",
             "sum by (cluster, broker, replica, pool) (rate(tidemark_broker_requests_rejected_total{"
             'pool!="put",'
-            'code=~"overloaded|not-serving|file-not-ready|lease-unavailable"}[5m])) > 1',
+            'code=~"overloaded|not-serving|file-not-ready|lease-unavailable"}[2m])) > 1',
             Severity.PAGE,
             (*NODE, "pool"),
             "{{ $labels.broker }} refuses {{ $value | humanize }} {{ $labels.pool }} requests a "
@@ -87,6 +89,7 @@ REQUESTS: Final = Group(
             "Messages are stored and acknowledged, and consumers do not see them. At "
             "`dispatch_lag_max` sends are refused as well.",
             waits="1m",
+            keeps="3m",
         ),
         Alert(
             "TidemarkDispatchSlow",
@@ -107,7 +110,7 @@ REQUESTS: Final = Group(
             NODE,
             "delayed messages of {{ $labels.broker }} are {{ $value | humanizeDuration }} late",
             "They are due and not yet in their topics; retries of consumer groups are among them.",
-            waits="3m",
+            waits="10m",
         ),
         Alert(
             "TidemarkConnectionLimit",

@@ -22,6 +22,7 @@ STORAGE: Final = Group(
             "of its fullest volume left",
             "Beyond `disk_warning_percent` sends are refused; reads go on.",
             waits="5m",
+            keeps="3m",
         ),
         Alert(
             "TidemarkStoreFillsUp",

@@ -107,7 +107,7 @@ REQUEST_CASES: Final = (
     Case(
         "Delayed messages that are late make a ticket",
         {LATE: f"0x20 8x{STEPS}"},
-        (("12m", ()), ("15m", ("TidemarkTimerOverdue",))),
+        (("19m", ()), ("21m", ("TidemarkTimerOverdue",))),
     ),
     Case(
         "Lateness that is not known is none",

@@ -21,7 +21,7 @@ from shared.metrics.catalogue import BY_NAME
 from shared.metrics.family import Kind
 from tests.support.prometheus import check
 
-RULES = [*ALERTS, *RECORDS]
+RULES: list[Alert | Record] = [*ALERTS, *RECORDS]
 SCRAPED = {"cluster", "broker", "replica", "service", "job", "instance"}
 HISTOGRAM = re.compile(r"_(bucket|sum|count)$")
 ENTRY = re.compile(r"^### `(Tidemark\w+)`\n(.*?)(?=^##? |^### |\Z)", re.MULTILINE | re.DOTALL)
