@@ -114,8 +114,9 @@ $(DEPLOY_STAMP): deploy/requirements.lock
 	$(DEPLOY_VENV)/bin/pip install --quiet --require-hashes -r deploy/requirements.lock
 	@touch $(DEPLOY_STAMP)
 
-lint-deploy: $(DEPLOY_STAMP) ## Render every overlay; schemas, policies, names of YAML, the Dockerfile (needs kubectl)
+lint-deploy: setup $(DEPLOY_STAMP) ## Render every overlay; schemas, policies, style, the Dockerfile, names that the code has (needs kubectl)
 	$(DEPLOY_VENV)/bin/python -m deploy.lint
+	$(BIN)/pytest -q -n 2 tests/deploy/test_names.py tests/deploy/test_rendering.py
 
 SECRET := deploy/k8s/overlays/ha/secret.key
 

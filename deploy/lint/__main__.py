@@ -7,10 +7,11 @@ printed; the exit status is 1 if there is one.
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -21,49 +22,59 @@ from deploy.lint.rendering import DEPLOY, NotRendered, rendered
 
 TOOLS: Final = Path(sys.executable).parent
 TIMEOUT_S: Final = 300
+STEPS: Final = ("yamllint", "hadolint", "schemas", "policies")
+"""Besides rendering, which is always done."""
 
 
 def main() -> None:
     """Check, print, end with 0 or 1."""
     parser = argparse.ArgumentParser(prog="python -m deploy.lint")
     parser.add_argument("--deploy", type=Path, default=DEPLOY, help="the directory to check")
-    deploy = parser.parse_args().deploy.resolve()
-    findings = list(_findings(deploy))
+    parser.add_argument("--only", choices=STEPS, action="append", help="default: everything")
+    arguments = parser.parse_args()
+    findings = list(_findings(arguments.deploy.resolve(), arguments.only or STEPS))
     for finding in findings:
         print(finding)
     print(f"{len(findings)} finding{'s' * (len(findings) != 1)}")
     sys.exit(1 if findings else 0)
 
 
-def _findings(deploy: Path) -> Iterator[str]:
-    yield from _tool("yamllint", "--strict", "-c", deploy / "yamllint.yaml", *_yaml_of(deploy))
+def _findings(deploy: Path, steps: Collection[str]) -> Iterator[str]:
     dockerfile = deploy / "docker" / "Dockerfile"
-    yield from _tool("hadolint", dockerfile)
+    if "yamllint" in steps:
+        yield from _tool(
+            "yamllint", "--strict", "-c", deploy / "yamllint.yaml", *sorted(deploy.rglob("*.y*ml"))
+        )
+    if "hadolint" in steps:
+        yield from _tool("hadolint", dockerfile)
     try:
         texts = rendered(deploy)
     except NotRendered as error:
         yield f"kustomize: {error}"
         return
+    if "schemas" in steps:
+        yield from _schemas(texts)
+    if "policies" in steps:
+        with tempfile.TemporaryDirectory(prefix="tidemark-policies-") as directory:
+            files = [Path(directory) / f"{overlay}.yaml" for overlay in texts]
+            for file in files:
+                file.write_text(texts[file.stem])
+            yield from policies.findings(TOOLS, deploy / "checkov.yaml", [*files, dockerfile])
+
+
+def _schemas(texts: Mapping[str, str]) -> Iterator[str]:
     versions = schemas.newest_versions()
     print(f"{len(texts)} overlays, Kubernetes {', '.join(versions)}")
+    seen: set[str] = set()
     for overlay, text in texts.items():
-        documents = [each for each in yaml.safe_load_all(text) if each is not None]
-        for document in documents:
+        for document in yaml.safe_load_all(text):
+            if document is None or (same := json.dumps(document, sort_keys=True)) in seen:
+                continue
+            seen.add(same)
             named = f"{document['kind']}/{document['metadata']['name']}"
             for version in versions:
                 for mistake in schemas.mistakes(document, version):
                     yield f"schema: {overlay}: {named}: Kubernetes {version}: {mistake}"
-    with tempfile.TemporaryDirectory(prefix="tidemark-policies-") as directory:
-        files = []
-        for overlay, text in texts.items():
-            file = Path(directory) / f"{overlay}.yaml"
-            file.write_text(text)
-            files.append(file)
-        yield from policies.findings(TOOLS, deploy / "checkov.yaml", [*files, dockerfile])
-
-
-def _yaml_of(deploy: Path) -> list[Path]:
-    return sorted(path for path in deploy.rglob("*.y*ml") if "node_modules" not in path.parts)
 
 
 def _tool(name: str, *arguments: str | Path) -> Iterator[str]:

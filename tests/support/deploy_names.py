@@ -1,0 +1,245 @@
+"""Names that manifests use, held against the code: what is not there any more is reported.
+
+Ports, paths of probes, settings, environment, files, commands, labels and metrics are each asked of
+the code that has them, so that renaming one there, or here, is a finding.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from aiohttp import web
+
+from services.broker.config import ENV_PREFIX as BROKER_PREFIX
+from services.broker.config import BrokerConfig
+from services.broker.role_probes import role_probes
+from services.ha.carrier import ANNOUNCED
+from services.ha.config import ENV_PREFIX as HA_PREFIX
+from services.ha.config import HaConfig
+from services.ha.failover import State
+from services.ha.lease.kubernetes import ACCOUNT_DIR
+from services.ha.probes import Probes
+from services.reput.config import ENV_PREFIX as REPUT_PREFIX
+from services.reput.config import ReputConfig
+from shared.metrics.catalogue import BY_NAME
+from shared.metrics.registry import Registry
+from shared.runtime.clock import SystemClock
+from shared.runtime.config import load
+from shared.runtime.health import AdminServer, Health
+from tests.support.manifests import Container, Object, config_file, containers, of_kind, pod_spec
+from tidemark.cli.main import cli
+from tidemark.errors import BadConfig
+
+PROJECT: Final = Path(__file__).resolve().parents[2]
+SETTINGS: Final[dict[str, tuple[type[Any], str]]] = {
+    "broker": (BrokerConfig, BROKER_PREFIX),
+    "reput": (ReputConfig, REPUT_PREFIX),
+    "ha": (HaConfig, HA_PREFIX),
+}
+PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
+TARGET_LABELS: Final = frozenset({"cluster", "broker", "replica", "service", "job"})
+OTHERS_METRICS: Final = frozenset({"up", "ALERTS", "ALERTS_FOR_STATE"})
+_METRIC: Final = re.compile(r"\b(tidemark_[a-z0-9_]+|tidemark:[a-z0-9_:]+)")
+_SUFFIX: Final = re.compile(r"_(bucket|sum|count)$")
+
+
+def unknown(objects: list[Object], scratch: Path) -> list[str]:
+    """Everything that is named in the manifests and not in the code. scratch: an own directory."""
+    found: list[str] = []
+    for container in containers(objects):
+        found += (f"{container.pod} {container.name}: {each}" for each in _of(container, scratch))
+    found += _ports_of_services(objects)
+    found += _labels(objects)
+    found += _metrics(objects)
+    return sorted(set(found))
+
+
+def _of(container: Container, scratch: Path) -> Iterator[str]:
+    if container.name not in SETTINGS:
+        yield "there is no such service"
+        return
+    kind, prefix = SETTINGS[container.name]
+    path = scratch / config_file(container)
+    if path.name not in container.files:
+        yield f"{path.name} is not in the ConfigMap"
+        return
+    path.write_text(container.files[path.name])
+    try:
+        settings = load(kind, path, prefix, environment=container.environment)
+    except BadConfig as error:
+        yield from error.facts["mistakes"]
+        return
+    yield from _unused_environment(container, prefix)
+    yield from _ports(container, settings)
+    yield from _paths(container, settings)
+    yield from _probes(container)
+    yield from _commands(container)
+
+
+def _unused_environment(container: Container, prefix: str) -> Iterator[str]:
+    """A variable that is neither a setting nor part of another one does nothing."""
+    values = " ".join(str(entry.get("value", "")) for entry in container.spec.get("env", []))
+    for entry in container.spec.get("env", []):
+        name = entry["name"]
+        if not name.startswith(prefix) and f"$({name})" not in values:
+            yield f"the variable {name} is read by nobody"
+
+
+def _ports(container: Container, settings: Any) -> Iterator[str]:
+    named = {port["name"]: port["containerPort"] for port in container.spec["ports"]}
+    expected = {f"{container.name}-admin": settings.admin_port}
+    match settings:
+        case BrokerConfig():
+            expected["api"] = settings.port
+        case HaConfig():
+            expected["replication"] = settings.cluster.own.port
+            admin = settings.cluster.own.admin
+            if not admin.endswith(f":{settings.admin_port}"):
+                yield f"cluster.admin says {admin}, admin_port is {settings.admin_port}"
+    if named != expected:
+        yield f"ports are {named}, the service listens on {expected}"
+    for probe in PROBES:
+        port = container.spec[probe]["httpGet"]["port"]
+        if port != f"{container.name}-admin" or port not in named:
+            yield f"{probe} asks the port {port}"
+
+
+def _paths(container: Container, settings: Any) -> Iterator[str]:
+    """What the settings write or read lies on a volume, and every volume is used."""
+    used = {"/etc/tidemark": "--config", "/tmp": "scratch", str(ACCOUNT_DIR): "token"}
+    used[str(settings.store_dir.parent)] = "store_dir"
+    used[str(settings.sockets_dir)] = "run_dir"
+    cluster = getattr(settings, "cluster", None)
+    if container.name == "ha" and cluster is not None:
+        used[str(cluster.secret_file.parent)] = "cluster.secret_file"
+    mounted = {mount["mountPath"] for mount in container.spec["volumeMounts"]}
+    needed = set(used)
+    if container.name != "ha":
+        needed.discard(str(ACCOUNT_DIR))
+    if mounted != needed:
+        yield f"mounts are {sorted(mounted)}, used are {sorted(needed)}"
+
+
+def _probes(container: Container) -> Iterator[str]:
+    for probe in PROBES:
+        path = container.spec[probe]["httpGet"]["path"]
+        if path not in admin_paths(container.name):
+            yield f"{probe} asks {path}, which the service does not answer"
+
+
+def admin_paths(service: str) -> set[str]:
+    """What the admin port of a service answers to GET."""
+    clock = SystemClock()
+    routes: list[web.RouteDef] = []
+    if service == "broker":
+        routes += role_probes(lambda: True, lambda: True)
+    if service == "ha":
+        routes += Probes(clock, lambda: State.RECOVERING).routes()
+    server = AdminServer(Health(clock), Registry(service), host="", port=0, routes=routes)
+    return {
+        resource.canonical
+        for resource in server.app.router.resources()
+        if any(route.method == "GET" for route in resource)
+    }
+
+
+def _commands(container: Container) -> Iterator[str]:
+    scripts = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["scripts"]
+    [command] = container.spec["command"]
+    if command not in scripts or scripts[command] != f"services.{container.name}.__main__:main":
+        yield f"{command} does not start it"
+    hook = container.spec["lifecycle"]["preStop"]["exec"]["command"]
+    if hook[0] not in scripts:
+        yield f"preStop runs {hook[0]}, which is not installed"
+        return
+    found: click.Command = cli
+    arguments = hook[1:]
+    while isinstance(found, click.Group):
+        name = arguments.pop(0)
+        if name not in found.commands:
+            yield f"preStop: there is no command {name} of {found.name}"
+            return
+        found = found.commands[name]
+    try:
+        context = found.make_context("hook", list(arguments))
+    except click.ClickException as error:
+        yield f"preStop: {error.format_message()}"
+        return
+    _, prefix = SETTINGS[container.name]
+    run_dir = tomllib.loads(container.files[config_file(container)])["run_dir"]
+    if str(context.params["run_dir"]) != run_dir:
+        yield f"preStop looks for sockets in {context.params['run_dir']}, {prefix}… in {run_dir}"
+
+
+def _ports_of_services(objects: list[Object]) -> Iterator[str]:
+    numbers: dict[str, int] = {}
+    for container in containers(objects):
+        numbers |= {port["name"]: port["containerPort"] for port in container.spec["ports"]}
+    optional = {"ha-admin", "replication"}  # a node alone has no ha
+    for service in of_kind(objects, "Service"):
+        for port in service["spec"]["ports"]:
+            name = port["targetPort"]
+            if name in numbers and port["port"] != numbers[name]:
+                yield f"{service['metadata']['name']}: {name} is {numbers[name]}"
+            if name not in numbers and name not in optional:
+                yield f"{service['metadata']['name']}: no container has a port {name}"
+    for policy in of_kind(objects, "NetworkPolicy"):
+        for way in ("ingress", "egress"):
+            for rule in policy["spec"].get(way, []):
+                for port in rule.get("ports", []):
+                    name = port["port"]
+                    if isinstance(name, str) and name not in {*numbers, *optional}:
+                        yield f"{policy['metadata']['name']}: no container has a port {name}"
+    for monitor in of_kind(objects, "PodMonitor"):
+        for endpoint in monitor["spec"]["podMetricsEndpoints"]:
+            if endpoint["port"] not in {*numbers, *optional}:
+                yield f"PodMonitor: no container has a port {endpoint['port']}"
+            if endpoint["path"] not in admin_paths("reput"):
+                yield f"PodMonitor: {endpoint['path']} is answered by nobody"
+            set_labels = {each["targetLabel"] for each in endpoint["relabelings"]}
+            if set_labels != TARGET_LABELS:
+                yield f"PodMonitor: labels are {sorted(set_labels)}"
+
+
+def _labels(objects: list[Object]) -> Iterator[str]:
+    roles = set(ANNOUNCED.values())
+    for service in of_kind(objects, "Service"):
+        role = service["spec"]["selector"].get("role")
+        if role is not None and role not in roles:
+            yield f"{service['metadata']['name']}: ha announces no role {role}"
+    for stateful_set in of_kind(objects, "StatefulSet"):
+        labels = stateful_set["spec"]["template"]["metadata"]["labels"]
+        for volume in pod_spec(stateful_set)["volumes"]:
+            if volume["name"] == "secret" and "secretName" not in volume["secret"]:
+                yield "the secret has no name"
+        for service in of_kind(objects, "Service"):
+            selector = {k: v for k, v in service["spec"]["selector"].items() if k != "role"}
+            own = selector.get("tidemark/group") == labels["tidemark/group"]
+            if own and not selector.items() <= labels.items():
+                yield f"{service['metadata']['name']} selects no pod"
+
+
+def _metrics(objects: list[Object]) -> Iterator[str]:
+    rules = [
+        rule
+        for each in of_kind(objects, "PrometheusRule")
+        for group in each["spec"]["groups"]
+        for rule in group["rules"]
+    ]
+    recorded = {rule["record"] for rule in rules if "record" in rule}
+    texts = [rule["expr"] for rule in rules]
+    for config_map in of_kind(objects, "ConfigMap"):
+        if "grafana_dashboard" in config_map["metadata"].get("labels", {}):
+            texts += config_map["data"].values()
+    for text in texts:
+        for name in _METRIC.findall(text):
+            if name in recorded or name in BY_NAME:
+                continue
+            family = BY_NAME.get(_SUFFIX.sub("", name))
+            if family is None:
+                yield f"there is no metric {name}"
