@@ -13,7 +13,7 @@ SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help setup run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page lock clean
+.PHONY: help setup run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page lock clean alert-drill
 
 help: ## Print this list
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -80,6 +80,9 @@ drill: setup ## All fault drills on real groups of nodes, as root in network nam
 
 drill-%: setup ## One fault drill, for example `make drill-28`; `tidemark drill --list` names them
 	$(BIN)/tidemark drill $* --out build/drills
+
+alert-drill: setup ## Planted faults told by a real Prometheus and Alertmanager, at true speed: about half an hour, as root
+	TIDEMARK_ALERT_FACTOR=$${TIDEMARK_ALERT_FACTOR:-1} $(BIN)/pytest -s -n0 --timeout 7200 tests/prometheus/test_live.py
 
 soak: setup ## Five minutes of load; anonymous memory must stay flat
 	TIDEMARK_SOAK_SECONDS=$${TIDEMARK_SOAK_SECONDS:-300} $(BIN)/pytest -s --timeout 3600 tests/processes/test_memory.py
