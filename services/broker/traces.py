@@ -71,7 +71,7 @@ class Trace:
                 "event": "trace-answered",
                 "trace": self.trace,
                 "topic": topic,
-                "level": sent.level.value,
+                "ack_level": sent.level.value,
                 "copies": sent.copies,
                 **_named(sent.results()),
             },
@@ -116,7 +116,7 @@ class Trace:
                 "event": "trace-committed",
                 "trace": self.trace,
                 "group": group,
-                "level": level,
+                "ack_level": level,
                 "count": len(moves),
                 "queues": [
                     {"topic": topic, "queue": queue, "queue_offset": offset}

@@ -21,6 +21,8 @@ SECTIONS: Final = {
 BARE_OFFSETS: Final = {"at", "end", "start", "position", "dispatched", "durable", "confirm", "size"}
 """Names that leave open what is counted, and in what."""
 
+OF_THE_LINE: Final = {"time", "level", "service", "event", "message", "logger", "error", "stack"}
+
 
 class Described(NamedTuple):
     """A row of the page."""
@@ -82,6 +84,7 @@ def test_names_of_events_and_facts_are_of_one_kind() -> None:
         assert re.fullmatch(r"[a-z]+(-[a-z]+)*", event)
         for line in lines:
             assert not line.facts & BARE_OFFSETS, f"{line.where}: {event}"
+            assert not line.facts & OF_THE_LINE, f"{line.where}: {event} would not be written"
             assert all(re.fullmatch(r"[a-z_]+|…", fact) for fact in line.facts), line
 
 
