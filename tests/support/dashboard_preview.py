@@ -122,7 +122,8 @@ def _inside(panel: Mapping[str, Any], asked: Asked | None, width: float, height:
     if panel["type"] == "stat":
         return _stat(panel, lines)
     if not lines:
-        return '<div class="none">No data</div>'
+        said = panel["fieldConfig"]["defaults"].get("noValue") or "No data"
+        return f'<div class="none">{html.escape(said)}</div>'
     match panel["type"]:
         case "table":
             return _table(panel, lines)

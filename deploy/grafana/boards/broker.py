@@ -534,8 +534,9 @@ HANDLES: Final = (
         unit=units.SECONDS,
         queries=(
             Query(
-                "time() - max by (broker, replica) "
-                f"(tidemark_broker_look_timestamp_seconds{{{NODE}}})",
+                # A look that a scrape waits for begins after the scrape's own time.
+                "clamp_min(time() - max by (broker, replica) "
+                f"(tidemark_broker_look_timestamp_seconds{{{NODE}}}), 0)",
                 "{{replica}} age",
             ),
             Query(

@@ -8,7 +8,7 @@ from deploy.grafana import units
 from deploy.grafana.boards import uids
 from deploy.grafana.limits import CLOCK_SKEW, DISPATCH_SLOW, REPLICA_LAG
 from deploy.grafana.panels import RED, Board, Heat, Lines, Row, Step, Timeline
-from deploy.grafana.queries import NODE, Query, growth, quantile, quantiles, rate
+from deploy.grafana.queries import NODE, WINDOW, Query, growth, quantile, quantiles, rate
 from deploy.grafana.states import ROLE_WORDS, YES_NO, role_state
 from deploy.grafana.told import told
 
@@ -143,7 +143,6 @@ DURATION: Final = (
     ),
 )
 
-LONGEST: Final = f"max by (cluster, broker) (tidemark_ha_log_end_offset_bytes{{{NODE}}})"
 GROUP: Final = "a group of at least two nodes"
 WHO: Final = (
     Timeline(
@@ -264,34 +263,35 @@ LINKS: Final = (
         width=8,
     ),
     Lines(
-        title="Behind the longest log",
+        title="How fast copies grow",
         description=told(
-            "By what each node says of its own log, whoever is master; the confirm offset; and "
-            "what each peer has acknowledged.",
+            "Each node's log, the confirm offset, and what each peer acknowledges. Where the lines "
+            "part, somebody falls behind; below 0 a log was cut. Not distances: nodes are scraped "
+            "at different moments.",
             "tidemark_ha_log_end_offset_bytes",
             "tidemark_ha_confirm_offset_bytes",
             "tidemark_ha_replica_acked_bytes",
         ),
-        unit=units.BYTES,
+        unit=units.BYTES_RATE,
         queries=(
             Query(
-                f"{LONGEST} - on (cluster, broker) group_right () max by (cluster, broker, "
-                f"replica) (tidemark_ha_log_end_offset_bytes{{{NODE}}})",
+                f"max by (broker, replica) "
+                f"(deriv(tidemark_ha_log_end_offset_bytes{{{NODE}}}[{WINDOW}]))",
                 "{{replica}}",
             ),
             Query(
-                f"{LONGEST} - on (cluster, broker) max by (cluster, broker) "
-                f"(tidemark_ha_confirm_offset_bytes{{{NODE}}})",
+                f"max by (broker) (deriv(tidemark_ha_confirm_offset_bytes{{{NODE}}}[{WINDOW}]))",
                 "{{broker}} confirmed",
             ),
             Query(
-                f"{LONGEST} - on (cluster, broker) group_right () max by (cluster, broker, peer) "
-                f"(tidemark_ha_replica_acked_bytes{{{NODE}}})",
+                f"max by (broker, peer) "
+                f"(deriv(tidemark_ha_replica_acked_bytes{{{NODE}}}[{WINDOW}]))",
                 "{{peer}} acknowledged",
                 needs=GROUP,
             ),
         ),
         width=8,
+        below_zero=True,
         nothing="No group: a node alone",
     ),
 )
