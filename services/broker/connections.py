@@ -16,6 +16,7 @@ from aiohttp.web_request import BaseRequest
 
 from services.broker.encodings import JSON, Encoding, encode
 from services.broker.metrics import BrokerMetrics
+from services.broker.pools import Role
 from shared.runtime.listening import listening_on
 from shared.runtime.paced_log import PacedLog
 from tidemark.errors import BadRequest, Overloaded, TidemarkError
@@ -58,13 +59,14 @@ def _plain(fact: object) -> object:
 class BoundedHandler(web.RequestHandler):
     """One connection; answers what is not HTTP in the words of our errors."""
 
-    __slots__ = ("_on_lost", "_paced")
+    __slots__ = ("_on_lost", "_paced", "role")
 
     def __init__(
         self, manager: web.Server, on_lost: Callable[[], None], paced: PacedLog, **settings: Any
     ) -> None:
         super().__init__(manager, **settings)
         self._on_lost, self._paced = on_lost, paced
+        self.role = Role.NEW
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The connection is gone."""
@@ -104,6 +106,13 @@ class BoundedHandler(web.RequestHandler):
         )
         answer.force_close()
         return answer
+
+
+def note_role(request: BaseRequest, role: Role) -> None:
+    """The request's connection asks for something of this role."""
+    connection = request.protocol
+    if isinstance(connection, BoundedHandler):
+        connection.role = role
 
 
 class _Refuser(asyncio.Protocol):
@@ -177,6 +186,17 @@ class BoundedServer:
     def connections(self) -> int:
         """Connections open now."""
         return self._open
+
+    def roles(self) -> dict[str, int]:
+        """Connections open now by what they last asked."""
+        found = dict.fromkeys((role.value for role in Role), 0)
+        handlers = () if self._manager is None else self._manager.connections
+        for handler in handlers:
+            if isinstance(handler, BoundedHandler):
+                found[handler.role.value] += 1
+        # One is open from its acceptance on, and aiohttp hears of it a moment later.
+        found[Role.NEW.value] = self._open - (sum(found.values()) - found[Role.NEW.value])
+        return found
 
     def _lost(self) -> None:
         self._open -= 1

@@ -258,6 +258,7 @@ class Consuming:
             base.store_host,
             delay_levels_ms=levels_ms,
             properties_size_max=room,
+            on_stored=base.metrics.sent_back,
         )
         self.redrive = Redrive(
             base.append,
@@ -274,6 +275,7 @@ class Consuming:
             base.store_host,
             properties_size_max=room,
             bytes_at_once=min(BYTES_AT_ONCE, store.commit_log_file_size // 4),
+            on_stored=base.metrics.sent_back,
         )
         self.tracer = Tracer(
             messages,

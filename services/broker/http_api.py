@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aiohttp import hdrs, web
@@ -18,7 +18,7 @@ from aiohttp.typedefs import Handler, Middleware
 from services.broker import api_document, encodings, openapi
 from services.broker.borrowed import records_answer
 from services.broker.calls import Calls, CallTools, Route, answer, encoding_of
-from services.broker.connections import CallHandler, error_fields
+from services.broker.connections import CallHandler, error_fields, note_role
 from services.broker.delay.calls import DelayCalls
 from services.broker.encodings import Encoding
 from services.broker.fields import (
@@ -43,6 +43,7 @@ from services.broker.messages import Rules, message_map, tags_code
 from services.broker.metrics import BrokerMetrics
 from services.broker.parts import Parts
 from services.broker.plain_paths import plain_pull, plain_send
+from services.broker.pools import KINDS, UNKNOWN, Pool, Pools, Role
 from services.broker.pull import PullRequest, parse_tags
 from services.broker.replication.cluster_calls import ALONE, ClusterCalls, Known, View
 from services.broker.retention.calls import RetentionCalls
@@ -103,6 +104,7 @@ class Api:
         self.traces = Traces(clock)
         self._metrics = metrics
         self._delay_levels_ms = delay_levels_ms
+        self.pools: Final = Pools(clock)
         self._bodies = Bodies(
             size_max=request_size_max, waiting_max=waiting_bytes_max, timeout_s=read_timeout_s
         )
@@ -157,25 +159,44 @@ class Api:
         send_time = self._metrics.request_duration.labels("send")
         pull_time = self._metrics.request_duration.labels("pull")
         send, pull, monotonic = self._send_call.answer, self._answer_pull, self._clock.monotonic
+        puts, pulling, refused = self.pools.of[Pool.PUT], self.pools.pulling, self._answer_to
 
-        async def handle(request: web.BaseRequest) -> web.StreamResponse:
-            call: Awaitable[web.StreamResponse]
-            assert isinstance(request, web.Request)
-            if request.method == "POST" and (topic := plain_send(request)) is not None:
-                series, call = send_time, send(request, topic)
-            elif request.method == "GET" and (plain := plain_pull(request.raw_path)) is not None:
-                series, call = pull_time, pull(request, *plain)
-            else:
-                return await otherwise(request)
+        async def timed_send(request: web.Request, topic: str) -> web.StreamResponse:
+            note_role(request, Role.PRODUCER)
             started = monotonic()
+            number = puts.begin(started)
             try:
-                return await call
+                return await send(request, topic)
             except ConnectionError:
                 raise
             except Exception as error:  # noqa: BLE001 - as _error_boundary
-                return self._answer_to(request, error)
+                return refused(request, error, Pool.PUT)
             finally:
-                series.observe(monotonic() - started)
+                puts.end(number)
+                send_time.observe(monotonic() - started)
+
+        async def timed_pull(
+            request: web.Request, topic: str, queue: int, given: Mapping[str, str]
+        ) -> web.StreamResponse:
+            note_role(request, Role.CONSUMER)
+            started = monotonic()
+            try:
+                with pulling():
+                    return await pull(request, topic, queue, given)
+            except ConnectionError:
+                raise
+            except Exception as error:  # noqa: BLE001 - as _error_boundary
+                return refused(request, error, Pool.PULL)
+            finally:
+                pull_time.observe(monotonic() - started)
+
+        async def handle(request: web.BaseRequest) -> web.StreamResponse:
+            assert isinstance(request, web.Request)
+            if request.method == "POST" and (topic := plain_send(request)) is not None:
+                return await timed_send(request, topic)
+            if request.method == "GET" and (plain := plain_pull(request.raw_path)) is not None:
+                return await timed_pull(request, *plain)
+            return await otherwise(request)
 
         return handle
 
@@ -331,7 +352,7 @@ class Api:
         try:
             self._bodies.check_announced(request)
         except TidemarkError as error:
-            return self._refusal(request, error, error.status)
+            return self._refusal(request, error, error.status, _pool_of(request))
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
         return None
@@ -381,16 +402,31 @@ class Api:
 
     def _timed(self, name: str, handler: Handler) -> Handler:
         series = self._metrics.request_duration.labels(name)
+        kind, monotonic = KINDS[name], self._clock.monotonic
+        requests = self.pools.of[kind.pool]
 
         @functools.wraps(handler)
         async def timed(request: web.Request) -> web.StreamResponse:
-            started = self._clock.monotonic()
+            note_role(request, kind.role)
+            started = monotonic()
+            number = requests.begin(started)
             try:
                 return await handler(request)
             finally:
-                series.observe(self._clock.monotonic() - started)
+                requests.end(number)
+                series.observe(monotonic() - started)
 
-        return timed
+        @functools.wraps(handler)
+        async def timed_pull(request: web.Request) -> web.StreamResponse:
+            note_role(request, kind.role)
+            started = monotonic()
+            try:
+                with self.pools.pulling():
+                    return await handler(request)
+            finally:
+                series.observe(monotonic() - started)
+
+        return timed_pull if kind.pool is Pool.PULL else timed
 
     def _error_boundary(self) -> Middleware:
         @web.middleware
@@ -400,15 +436,15 @@ class Api:
             except ConnectionError:
                 raise  # the client is gone: aiohttp closes
             except Exception as error:  # noqa: BLE001 - the one boundary: answer, serve on
-                return self._answer_to(request, error)
+                return self._answer_to(request, error, _pool_of(request))
 
         return boundary
 
-    def _answer_to(self, request: web.Request, error: Exception) -> web.Response:
+    def _answer_to(self, request: web.Request, error: Exception, pool: Pool) -> web.Response:
         if isinstance(error, CorruptRecord | DamagedFile):
             self._gate.note_damage(error)
         if isinstance(error, TidemarkError):
-            return self._refusal(request, error, error.status)
+            return self._refusal(request, error, error.status, pool)
         if isinstance(error, web.HTTPMethodNotAllowed):
             allowed = sorted(error.allowed_methods)
             refused = UnknownMethod(
@@ -416,29 +452,37 @@ class Api:
                 "See /v1/openapi.json.",
                 allowed=allowed,
             )
-            told = self._refusal(request, refused, refused.status)
+            told = self._refusal(request, refused, refused.status, pool)
             told.headers[hdrs.ALLOW] = ", ".join(allowed)
             return told
         if isinstance(error, web.HTTPException):
             unknown = UnknownCall(
                 f"there is no call {request.method} {shown(request.path)}.", "See /v1/openapi.json."
             )
-            return self._refusal(request, unknown, max(error.status, 400))
+            return self._refusal(request, unknown, max(error.status, 400), pool)
         self._paced.defect(error, "a call failed for a reason of our own", path=request.path)
         failed = TidemarkError(
             "the call failed for a reason of our own; whether anything was stored is unknown.",
             "See the broker's log, and report it.",
         )
-        return self._refusal(request, failed, 500)
+        return self._refusal(request, failed, 500, pool)
 
-    def _refusal(self, request: web.Request, error: TidemarkError, status: int) -> web.Response:
-        self._metrics.rejected.labels("", error.code).inc()
+    def _refusal(
+        self, request: web.Request, error: TidemarkError, status: int, pool: Pool
+    ) -> web.Response:
+        self._metrics.rejected.labels(pool.value, error.code).inc()
         refused = answer(request, error_fields(error), status)
         if error.retriable and status in (503, 507):
             refused.headers[hdrs.RETRY_AFTER] = "1"
         if not request.content.is_eof():
             refused.force_close()  # nobody reads the rest of the body
         return refused
+
+
+def _pool_of(request: web.Request) -> Pool:
+    """The kind of work of a request that the router has seen."""
+    name = request.match_info.route.name
+    return (UNKNOWN if name is None else KINDS[name]).pool
 
 
 def _checked(data: memoryview, unit: Unit, checks: record.Checks) -> record.Record:

@@ -7,12 +7,15 @@ series of their own is decided by ``shared.metrics.bounds``, not by who counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from services.broker.groups.counters import GroupCounters
 from services.broker.groups.metrics import LookGauges
+from services.broker.pools import Pools
 from services.broker.retention.metrics import RetentionMetrics
+from services.broker.volumes import Volumes
 from shared.files.positions import Positions
 from shared.metrics.catalogue import log as of_log
 from shared.metrics.catalogue import requests as of_requests
@@ -62,6 +65,7 @@ class BrokerMetrics:
         self.groups = GroupCounters(registry, delays=group_delays)
         self.looks = LookGauges(registry, clock or SystemClock(), queue_series_max)
         self.retention = RetentionMetrics(registry)
+        self._volumes: Volumes | None = None
         counters, histograms = registry.counters, registry.histograms
         self.messages_in = counters(of_requests.BROKER_MESSAGES_IN_TOTAL)
         self.received_bytes = counters(of_requests.BROKER_RECEIVED_BYTES_TOTAL)
@@ -89,9 +93,9 @@ class BrokerMetrics:
         positions: Positions,
         confirm_slot: Slot,
         recovery: Recovery,
-        free_bytes: Callable[[], int],
+        volumes: Volumes,
     ) -> None:
-        """From now on there is a store. free_bytes: of the file system that holds it."""
+        """From now on there is a store. volumes: the file systems that it is on."""
         read = self.registry.read
         for family, slot in (
             (of_log.LOG_MIN_OFFSET_BYTES, Slot.MIN),
@@ -104,7 +108,38 @@ class BrokerMetrics:
         read(of_log.RECOVERY_DONE_BYTES, lambda: recovery.done_bytes)
         read(of_log.RECOVERY_TOTAL_BYTES, lambda: recovery.total_bytes)
         read(of_log.RECOVERY_ETA_SECONDS, recovery.eta_seconds)
-        self.registry.read_each(of_log.STORE_FREE_BYTES, lambda: {"log": free_bytes()})
+        self.registry.read_each(of_log.STORE_FREE_BYTES, volumes.free)
+        self.registry.read_each(of_log.STORE_CAPACITY_BYTES, volumes.capacity)
+        self._volumes = volumes
+
+    async def refresh(self) -> None:
+        """Look at what costs something, for a scrape."""
+        if self._volumes is None:
+            await self.looks.refresh()
+        else:
+            await asyncio.gather(self.looks.refresh(), self._volumes.refresh())
+
+    def sent_back(self, topic: str, messages: int, size: int) -> None:
+        """Messages that a group sent back, or somebody sent again for it, are in the log.
+
+        topic: where they go. size: bytes of their records.
+        """
+        self.messages_in.labels(topic, "retry").inc(messages)
+        self.received_bytes.labels(topic).inc(size)
+
+    def show_requests(self, pools: Pools, connections: Callable[[], Mapping[str, int]]) -> None:
+        """pools: requests in hand. connections: by role."""
+        families = (
+            of_requests.BROKER_REQUESTS_QUEUED,
+            of_requests.BROKER_OLDEST_QUEUED_REQUEST_SECONDS,
+            of_requests.BROKER_CONNECTIONS,
+        )
+        self.registry.read_pass(
+            families,
+            lambda: dict(
+                zip(families, (pools.queued(), pools.oldest_s(), connections()), strict=True)
+            ),
+        )
 
     def show_delayed(self, delayed: Callable[[], Delayed | None]) -> None:
         """delayed: what waits for its time; None while nobody knows."""

@@ -66,7 +66,6 @@ class _TopicCounters(NamedTuple):
     """What is counted for a topic's sends."""
 
     messages: Callable[[int], None]
-    waiting: Callable[[int], None]
     received_bytes: Callable[[int], None]
 
 
@@ -159,8 +158,7 @@ class Sends:
             appended = self._append.append_now(runs)
         except FileNotReady:
             appended = await self._append.append(runs)
-        waiting = 0 if waits is None else sum(wait is not None for wait in waits)
-        self._count(topic, entries, message_count, appended, waiting)
+        self._count(topic, request, appended, waits)
         sent = Sent(level, entries, runs, appended, positions, waits)
         if told is not None:
             told(topic, sent, appended.start, appended.end)
@@ -302,25 +300,58 @@ class Sends:
         )
 
     def _count(
-        self, topic: str, entries: bytes, message_count: int, appended: Appended, waiting: int
+        self,
+        topic: str,
+        request: ProduceRequest,
+        appended: Appended,
+        waits: Sequence[Wait | None] | None,
     ) -> None:
+        """waits: what of each message waits; None: none does."""
+        message_count = request.message_count
         counters = self._counters.get(topic)
         if counters is None:
             counters = self._counters[topic] = _TopicCounters(
                 self._metrics.messages_in.labels(topic, "normal").inc,
-                self._metrics.messages_in.labels(topic, "delay").inc,
                 self._metrics.received_bytes.labels(topic).inc,
             )
-        if waiting:
-            counters.waiting(waiting)
-        counters.messages(message_count - waiting)
+        if waits is None and not isinstance(request.picks, list):
+            counters.messages(message_count)
+        else:
+            self._count_kinds(topic, request, waits, counters.messages)
         counters.received_bytes(appended.end - appended.start)
-        counts = twins.body_size_counts(entries, SIZE_BUCKETS)
+        counts = twins.body_size_counts(request.entries, SIZE_BUCKETS)
         total = counts.pop()
         if message_count == 1:
             self._message_size.observe(total)
         else:
             self._message_size.observe_counts(counts, total)
+
+    def _count_kinds(
+        self,
+        topic: str,
+        request: ProduceRequest,
+        waits: Sequence[Wait | None] | None,
+        normal: Callable[[int], None],
+    ) -> None:
+        """Count messages that differ in kind: those that wait, those with a sharding key, others.
+
+        A message is counted when it is accepted, under the topic that it is meant for; not again
+        when its time has come.
+        """
+        count, picks = request.message_count, request.picks
+        waiting = [False] * count if waits is None else [wait is not None for wait in waits]
+        each = picks if isinstance(picks, list) else [picks] * count
+        delayed = sum(waiting)
+        fifo = sum(
+            isinstance(pick, str) and not waits for pick, waits in zip(each, waiting, strict=True)
+        )
+        labels = self._metrics.messages_in.labels
+        if delayed:
+            labels(topic, "delay").inc(delayed)
+        if fifo:
+            labels(topic, "fifo").inc(fifo)
+        if count > delayed + fifo:
+            normal(count - delayed - fifo)
 
     async def _out_of_time(self, timeout_ms: int, sent: Sent, appended: Appended) -> AckTimeout:
         """What a sender is told whose messages are not durable in time."""

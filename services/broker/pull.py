@@ -17,6 +17,7 @@ from services.broker.fields import shown
 from services.broker.held_pulls import HeldPulls, Wake, Watcher
 from services.broker.limits import Budget
 from services.broker.metrics import BrokerMetrics
+from services.broker.pools import held
 from services.broker.queue_offsets import Queue, QueueOffsets
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
@@ -180,7 +181,8 @@ class Puller:
         self._places.take(1)
         self._metrics.long_polls.set(self._places.used)
         try:
-            yield
+            with held(self._clock):
+                yield
         finally:
             self._places.give_back(1)
             self._metrics.long_polls.set(self._places.used)

@@ -28,9 +28,9 @@ from services.broker.replication.node import GroupNode
 from services.broker.role_probes import role_probes
 from services.broker.serving import Serving, StateNotRead, settle_collector
 from services.broker.unique_ids import UniqueIds
+from services.broker.volumes import Volumes
 from services.broker.watch import Watch
 from shared.files.os_disk import OsDisk
-from shared.metrics.catalogue.requests import BROKER_CONNECTIONS
 from shared.metrics.process_facts import add_process_facts
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
@@ -169,14 +169,14 @@ class Broker:
             write_timeout_s=config.write_timeout_s,
             handler=api.short_way,
         )
-        self._registry.read_each(BROKER_CONNECTIONS, lambda: {"new": server.connections})
+        self._metrics.show_requests(api.pools, server.roles)
         admin = AdminServer(
             self._health,
             self._registry,
             host=config.admin_host,
             port=config.admin_port,
             routes=role_probes(lambda: self._is_primary, lambda: self._is_replica),
-            before_scrape=self._metrics.looks.refresh,
+            before_scrape=self._metrics.refresh,
         )
         await closing.enter_async_context(admin)
         await server.start(config.host, config.port)
@@ -302,12 +302,11 @@ class Broker:
             )
 
     def _show_store(self, store: OpenStore) -> None:
-        directory = store.directory
         self._metrics.show_store(
             store.positions,
             store.confirm_slot,
             self._health.recovery,
-            lambda: directory.disk.free_bytes(directory.root),
+            Volumes(store.directory, self._clock),
         )
 
     def _show_delayed(self, api: Api) -> None:

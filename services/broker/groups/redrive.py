@@ -26,6 +26,7 @@ from services.broker.groups.dead_letters import (
     LetterFilter,
     Redriven,
 )
+from services.broker.groups.send_back import Stored
 from services.broker.lasting import Lasting
 from services.broker.topics import Topics, check_user_name
 from tidemark.errors import (
@@ -137,11 +138,13 @@ class Redrive:
         *,
         properties_size_max: int,
         bytes_at_once: int = BYTES_AT_ONCE,
+        on_stored: Stored = lambda *_: None,
         pick: Callable[[int], int] = random.randrange,
     ) -> None:
         """properties_size_max: bytes that a record's properties may take, without the record CRC.
-        bytes_at_once: record bytes of one append, which have to fit into a commit log file. pick:
-        one of so many queues, for a letter without sharding key.
+        bytes_at_once: record bytes of one append, which have to fit into a commit log file.
+        on_stored: called with topic, messages and bytes of what is in the log. pick: one of so many
+        queues, for a letter without sharding key.
         """
         self._append = append
         self._lasting = lasting
@@ -152,6 +155,7 @@ class Redrive:
         self._store_host = store_host
         self._properties_size_max = properties_size_max
         self._bytes_at_once = bytes_at_once
+        self._on_stored = on_stored
         self._pick = pick
 
     async def redrive(self, group: str, request: RedriveRequest) -> RedriveResult:
@@ -226,6 +230,9 @@ class Redrive:
         except BaseException:
             self.letters.give_back(origins)
             raise
+        sizes = memoryview(appended.sizes).cast("I")
+        for run, size in zip(runs, sizes, strict=True):
+            self._on_stored(run.topic, 1, size)
         self.letters.stored(origins, appended.end)
         call.end = appended.end
         call.redriven += len(copies)

@@ -58,6 +58,10 @@ class GroupConfigs(Protocol):
         ...
 
 
+Stored = Callable[[str, int, int], None]
+"""Told of messages that are in the log now: their topic, how many, bytes of their records."""
+
+
 class Members(Protocol):
     """What this module needs of who is in a group."""
 
@@ -105,10 +109,12 @@ class SendBack:
         *,
         delay_levels_ms: tuple[int, ...],
         properties_size_max: int,
+        on_stored: Stored = lambda *_: None,
         pick: Callable[[int], int] = random.randrange,
     ) -> None:
         """delay_levels_ms: of the store, level 1 first. properties_size_max: bytes that a record's
-        properties may take, without the record CRC. pick: one of so many retry queues.
+        properties may take, without the record CRC. on_stored: called with topic, messages and
+        bytes of what is in the log. pick: one of so many retry queues.
         """
         self._append = append
         self._lasting = lasting
@@ -120,6 +126,7 @@ class SendBack:
         self._store_host = store_host
         self._delay_levels_ms = delay_levels_ms
         self._properties_size_max = properties_size_max
+        self._on_stored = on_stored
         self._pick = pick
 
     async def nack(
@@ -199,6 +206,7 @@ class SendBack:
         )
         # own: as long as the reserve lasts, a full disk does not keep members from going on.
         appended = await self._append.append([run], own=True)
+        self._on_stored(topic, 1, appended.end - appended.start)
         due_ms = (
             None
             if verdict.dead

@@ -27,10 +27,6 @@ class RetentionMetrics:
         is open."""
         registry.read_each(of_log.LOG_SEGMENTS_DELETED_TOTAL, self._deleted)
         registry.read(of_log.LOG_OLDEST_MESSAGE_TIMESTAMP_SECONDS, self._oldest)
-        registry.read_each(
-            of_log.STORE_CAPACITY_BYTES,
-            lambda: {"log": self._of(lambda kept: kept.fullness.capacity_bytes)},
-        )
         for family, read in (
             (of_log.STORE_USED_RATIO, _used_ratio),
             (of_log.STORE_FULL_SECONDS, lambda kept: kept.fullness.forecast.full_in_s),

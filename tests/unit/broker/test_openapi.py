@@ -11,6 +11,7 @@ from services.broker.gate import Gate
 from services.broker.http_api import Api
 from services.broker.messages import _MESSAGE_FIELDS, Rules
 from services.broker.metrics import BrokerMetrics
+from services.broker.pools import KINDS
 from services.broker.unique_ids import UniqueIds
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
@@ -48,6 +49,7 @@ def test_every_route_is_described_and_everything_described_is_a_route(
     }
     described = {(method, path) for path, calls in document["paths"].items() for method in calls}
     assert routes == described
+    assert {resource.name for resource in api.app.router.named_resources().values()} == set(KINDS)
 
 
 def test_the_fields_of_a_message_are_those_that_are_parsed(document: dict[str, Any]) -> None:

@@ -302,6 +302,25 @@ async def test_messages_bytes_and_sizes_are_counted() -> None:
     assert value("put_duration_seconds_count", ack="memory") == 1
 
 
+async def test_each_message_is_counted_once_by_its_kind() -> None:
+    log, registry = Log(), Registry("broker")
+    sends = sends_to(log, BrokerMetrics(registry), delay_levels_ms=(1000,))
+    bodies = (b"a", b"b", b"c", b"d")
+    await sends.send("t", request(*bodies, picks=[0, "key", None, "key"]), BORN)
+    await sends.send("t", request(b"e", picks=["key"]), BORN)
+    await sends.send("t", request(b"f"), BORN)
+    soon = Delay(level=1)
+    waiting = request(*bodies, picks=["key", "key", 1, None])._replace(
+        delays=[soon, None, soon, None]
+    )
+    await sends.send("t", waiting, BORN)
+    found = {
+        kind: sample(registry, "tidemark_broker_messages_in_total", {"topic": "t", "kind": kind})
+        for kind in ("normal", "fifo", "delay", "retry")
+    }
+    assert found == {"normal": 4, "fifo": 4, "delay": 2, "retry": None}
+
+
 @pytest.mark.parametrize(
     ("error", "label"),
     [
