@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from services.broker import openapi
+from services.broker import openapi, traces
 from services.broker.delay import openapi_delayed
 from services.broker.groups import openapi_groups, openapi_retry, openapi_views
 from services.broker.messages import Rules
@@ -51,6 +51,16 @@ READ_FROM: Final = parameter(
     "little behind the master.",
 )
 
+FOLLOWED: Final = frozenset({"send", "pull", "fetch", "commit", "nack"})
+"""Calls whose messages can be followed."""
+TRACE: Final = parameter(
+    traces.HEADER,
+    "header",
+    {"type": "string"},
+    "The services log each step of this request's messages under this id of 1 to 64 characters of "
+    "`A-Z a-z 0-9 . _ -`; anything else is passed over. For a few requests, to look into something.",
+)
+
 
 def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
     """All calls of the API port."""
@@ -59,7 +69,9 @@ def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
     whole = merged(plain, *FRAGMENTS)
     paths = {
         path: {
-            method: _in_a_group(call, on_slaves=method == "get" and call["operationId"] in readable)
+            method: _with_trace(
+                _in_a_group(call, on_slaves=method == "get" and call["operationId"] in readable)
+            )
             for method, call in calls.items()
         }
         for path, calls in whole["paths"].items()
@@ -76,6 +88,13 @@ def _in_a_group(call: Schema, *, on_slaves: bool) -> Schema:
     if on_slaves:
         told["parameters"] = [*call.get("parameters", ()), READ_FROM]
     return told
+
+
+def _with_trace(call: Schema) -> Schema:
+    """A call with the header under which its messages are followed, if they can be."""
+    if call["operationId"] not in FOLLOWED:
+        return call
+    return {**call, "parameters": [*call.get("parameters", ()), TRACE]}
 
 
 def merged(whole: Schema, *fragments: Fragment) -> Schema:

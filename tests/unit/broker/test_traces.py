@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from services.broker import api_document
 from services.broker.append import Appended
-from services.broker.messages import AckLevel
+from services.broker.messages import AckLevel, Rules
 from services.broker.sent import Sent
 from services.broker.traces import HEADER, MESSAGES_NAMED_MAX, TRACED_PER_S, Trace, Traces
 from shared.files.commit_log import CommitLogReader
@@ -142,3 +143,14 @@ def test_what_is_handed_out_is_named_by_ids_and_places_and_nothing_else(
     text = json.dumps(line["messages"])
     assert "business" not in text
     assert "secret-key" not in text
+
+
+def test_every_call_that_looks_for_the_header_is_described_with_it() -> None:
+    document = api_document.document(version="0", rules=Rules(1 << 20, True), request_size_max=1)
+    described = {
+        call["operationId"]
+        for calls in document["paths"].values()
+        for call in calls.values()
+        if any(each.get("name") == HEADER for each in call.get("parameters", ()))
+    }
+    assert described == api_document.FOLLOWED
