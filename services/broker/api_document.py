@@ -58,7 +58,7 @@ TRACE: Final = parameter(
     "header",
     {"type": "string"},
     "The services log each step of this request's messages under this id of 1 to 64 characters of "
-    "`A-Z a-z 0-9 . _ -`; anything else is passed over. For a few requests, to look into something.",
+    "`A-Z a-z 0-9 . _ -`; anything else is passed over. For a few requests, to look into them.",
 )
 
 
