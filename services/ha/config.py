@@ -31,6 +31,11 @@ class HaConfig:
     host: str = setting("", says="address that replication listens on; empty: that of own entry")
     admin_host: str = setting("127.0.0.1", says="probes, metrics, commands of the cluster")
     admin_port: int = setting(8083, minimum=0, maximum=65_535, says="0 takes a free one")
+    commands: Literal["port", "socket"] = setting(
+        "port",
+        says="where orders to the cluster are taken: socket: only on this node itself; port: by "
+        "whoever reaches the admin port, which knows nobody",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     sense_interval_ms: int = setting(

@@ -50,6 +50,12 @@ class CommandTimeout(TidemarkError):
     code, title, status = "command-timeout", "The command goes on, its outcome is not known", 504
 
 
+class OrderBySocket(ClusterRefused):
+    """An order came over the network, where the settings allow none."""
+
+    code, title, status = "order-by-socket", "Orders are not taken on this port", 403
+
+
 class Answer(NamedTuple):
     """What a call is answered."""
 
@@ -74,11 +80,11 @@ class Control:
         self._next_token = 1
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
 
-    def routes(self) -> list[web.RouteDef]:
-        """``GET /v1/cluster`` and ``POST /v1/cluster/{command}``."""
+    def routes(self, *, orders: bool = True) -> list[web.RouteDef]:
+        """``GET /v1/cluster``, ``POST /v1/cluster/{command}``; without orders that is refused."""
         return [
             web.get("/v1/cluster", self._on_status),
-            web.post("/v1/cluster/{command}", self._on_command),
+            web.post("/v1/cluster/{command}", self._on_command if orders else self._on_refused),
         ]
 
     def close(self) -> None:
@@ -130,6 +136,16 @@ class Control:
 
     async def _on_status(self, _: web.Request) -> web.Response:
         return _json(Answer(200, self._status()))
+
+    async def _on_refused(self, request: web.Request) -> web.Response:
+        """Whoever reaches a port may look at the group; only who is on the node may order."""
+        error = OrderBySocket(
+            f"{request.match_info['command']} is taken on the node itself only. Nothing was done.",
+            "Give the order there: `tidemark cluster` goes over the socket where TIDEMARK_RUN_DIR "
+            "and TIDEMARK_HA_CLUSTER_NODE are set, as in the container ha of a pod: "
+            "`kubectl exec POD -c ha -- tidemark cluster ...`.",
+        )
+        return _json(Answer(error.status, _error_body(error)))
 
     async def _on_command(self, request: web.Request) -> web.Response:
         try:

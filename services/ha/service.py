@@ -98,7 +98,10 @@ class Ha:
                 self._registry,
                 host=config.admin_host,
                 port=config.admin_port,
-                routes=[*probes.routes(), *self._control.routes()],
+                routes=[
+                    *probes.routes(),
+                    *self._control.routes(orders=config.commands == "port"),
+                ],
             )
             await closing.enter_async_context(admin)
             prepared = asyncio.ensure_future(asyncio.to_thread(stores.prepare, config.cluster))

@@ -30,6 +30,7 @@ RENAMED = {
     "variable that is a setting": ("TIDEMARK_HA_CLUSTER_NODES", "TIDEMARK_HA_CLUSTER_PEERS"),
     "variable that is part of one": ("name: NAMESPACE", "name: NAME_SPACE"),
     "group in a setting": ("CLUSTER_GROUP\n", "CLUSTER_SHARD\n"),
+    "variable of the command line": ("name: TIDEMARK_RUN_DIR", "name: TIDEMARK_RUNDIR"),
     "setting in a file": ("stop_timeout_s = 10.0", "drain_timeout_s = 10.0"),
     "table of a file": ("[cluster]", "[group]"),
     "port in a file": ("admin_port = 8082", "admin_port = 8092"),

@@ -32,6 +32,7 @@ from shared.runtime.clock import SystemClock
 from shared.runtime.config import load
 from shared.runtime.health import AdminServer, Health
 from tests.support.manifests import Container, Object, config_file, containers, of_kind, pod_spec
+from tidemark.cli.cluster_calls import NODE_VARIABLE, RUN_DIR_VARIABLE
 from tidemark.cli.main import cli
 from tidemark.errors import BadConfig
 
@@ -82,11 +83,18 @@ def _of(container: Container, scratch: Path) -> Iterator[str]:
 
 
 def _unused_environment(container: Container, prefix: str) -> Iterator[str]:
-    """A variable that is neither a setting nor part of another one does nothing."""
+    """A variable that is neither a setting nor part of another one, nor of the command line's,
+    does nothing."""
+    run_dir = container.environment.get(RUN_DIR_VARIABLE)
+    if container.name == "ha" and (run_dir is None or NODE_VARIABLE not in container.environment):
+        yield f"{RUN_DIR_VARIABLE} and {NODE_VARIABLE} are needed for orders"
+    if run_dir not in (None, tomllib.loads(container.files[config_file(container)])["run_dir"]):
+        yield f"{RUN_DIR_VARIABLE} is {run_dir}"
     values = " ".join(str(entry.get("value", "")) for entry in container.spec.get("env", []))
     for entry in container.spec.get("env", []):
         name = entry["name"]
-        if not name.startswith(prefix) and f"$({name})" not in values:
+        known = name.startswith(prefix) or name == RUN_DIR_VARIABLE
+        if not known and f"$({name})" not in values:
             yield f"the variable {name} is read by nobody"
 
 

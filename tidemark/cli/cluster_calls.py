@@ -1,17 +1,21 @@
 """The cluster's calls as the command line makes them: find the right node, ask it.
 
 Any node of the group tells the others' addresses (``GET /v1/cluster``), and the master knows most;
-commands go to the admin port of the node that carries them out. Used by ``cluster``.
+commands go to the admin port of the node that carries them out, or over its socket if this runs
+on it: nodes may take orders in no other way. Used by ``cluster``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 
+from shared.runtime.doorbell import socket_path
 from tidemark.errors import BrokenAnswer, ClusterRefused, NotServing, TidemarkError, Unreachable
 
 TIMEOUT_S: Final = 30.0
@@ -19,6 +23,26 @@ TIMEOUT_S: Final = 30.0
 VIEW_TIMEOUT_S: Final = 2.0
 """What a node knows it says at once; one that is stopped or cut off says nothing."""
 CONNECT_TIMEOUT_S: Final = 2.0
+
+SOCKET_NAME: Final = "ha-control"
+"""Of ha's calls, as ``services/ha/control.py`` names it."""
+RUN_DIR_VARIABLE: Final = "TIDEMARK_RUN_DIR"
+NODE_VARIABLE: Final = "TIDEMARK_HA_CLUSTER_NODE"
+"""Both set: this runs on a node of the group, as in the container of ha of a pod."""
+
+
+class OwnNode(NamedTuple):
+    """The node on which this runs."""
+
+    name: str
+    run_dir: Path
+
+
+def own_node(environment: Mapping[str, str] | None = None) -> OwnNode | None:
+    """The node on which this runs, as far as the environment says. None: not on one."""
+    variables = os.environ if environment is None else environment
+    name, run_dir = variables.get(NODE_VARIABLE), variables.get(RUN_DIR_VARIABLE)
+    return OwnNode(name, Path(run_dir)) if name and run_dir else None
 
 
 class Refusal(ClusterRefused):
@@ -35,6 +59,7 @@ class ClusterCalls:
     def __init__(self, urls: Sequence[str]) -> None:
         """urls: of the API of one node, or of several."""
         self._urls = urls
+        self._own = own_node()
 
     async def view(self) -> dict[str, Any]:
         """What the nodes know of the group: the master's view, if it answers, else the best one.
@@ -56,8 +81,7 @@ class ClusterCalls:
 
     async def at(self, node: str, command: str, order: Mapping[str, object]) -> dict[str, Any]:
         """Have a command carried out by a node. Raises Refusal, Unreachable …"""
-        admin = node_of(await self.view(), node)["admin"]
-        return await _call("POST", f"{admin}/v1/cluster/{command}", order)
+        return await self._order(node_of(await self.view(), node), command, order)
 
     async def at_master(
         self, command: str, order: Mapping[str, object], *, or_any: bool = False
@@ -73,19 +97,28 @@ class ClusterCalls:
                 "Nothing was changed.",
                 "See `tidemark cluster status`, and try again.",
             )
-        admin = node_of(view, master)["admin"]
-        return await _call("POST", f"{admin}/v1/cluster/{command}", order)
+        return await self._order(node_of(view, master), command, order)
 
     async def at_any(self, command: str, order: Mapping[str, object]) -> dict[str, Any]:
         """The same by the first node that answers."""
         unreachable: Unreachable | None = None
-        for node in (await self.view())["nodes"]:
+        own = None if self._own is None else self._own.name
+        for node in sorted((await self.view())["nodes"], key=lambda node: node["node"] != own):
             try:
-                return await _call("POST", f"{node['admin']}/v1/cluster/{command}", order)
+                return await self._order(node, command, order)
             except Unreachable as error:
                 unreachable = error
         assert unreachable is not None, "a group has nodes"
         raise unreachable
+
+    async def _order(
+        self, node: Mapping[str, Any], command: str, order: Mapping[str, object]
+    ) -> dict[str, Any]:
+        path = f"/v1/cluster/{command}"
+        if self._own is not None and node["node"] == self._own.name:
+            socket = socket_path(self._own.run_dir, SOCKET_NAME)
+            return await _call("POST", f"http://{self._own.name}{path}", order, socket=socket)
+        return await _call("POST", f"{node['admin']}{path}", order)
 
 
 def node_of(view: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -130,13 +163,20 @@ def _worth(view: Mapping[str, Any]) -> tuple[bool, bool, int, int]:
 
 
 async def _call(
-    method: str, url: str, order: Mapping[str, object] | None, *, timeout_s: float = TIMEOUT_S
+    method: str,
+    url: str,
+    order: Mapping[str, object] | None,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    socket: Path | None = None,
 ) -> dict[str, Any]:
+    """socket: who is asked there, whatever host the URL names."""
+    connector = None if socket is None else aiohttp.UnixConnector(str(socket))
     timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
     headers = {"Accept": "application/json"}
     try:
         async with (
-            aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
+            aiohttp.ClientSession(timeout=timeout, headers=headers, connector=connector) as session,
             session.request(method, url, json=order) as response,
         ):
             body = await response.json(content_type=None)

@@ -19,10 +19,9 @@ from typing import Any, Final, NamedTuple
 import aiohttp
 
 from shared.runtime.doorbell import socket_path
+from tidemark.cli.cluster_calls import SOCKET_NAME
 from tidemark.errors import NotServing, TidemarkError
 
-SOCKET_NAME: Final = "ha-control"
-"""Of ha's calls, as ``services/ha/control.py`` names it."""
 PAUSE_S: Final = 0.2
 """Between two questions: a switch takes less than a second."""
 REFUSED_PAUSE_S: Final = 1.0

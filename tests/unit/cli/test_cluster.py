@@ -2,14 +2,24 @@ from __future__ import annotations
 
 import json
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socketserver import ThreadingMixIn, UnixStreamServer
 from typing import Any, ClassVar
 
 import pytest
 from click.testing import CliRunner, Result
 
+from tidemark.cli.cluster_calls import (
+    NODE_VARIABLE,
+    RUN_DIR_VARIABLE,
+    SOCKET_NAME,
+    OwnNode,
+    own_node,
+)
 from tidemark.cli.main import cli
 
 
@@ -39,6 +49,22 @@ class Group(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         return
+
+
+class OwnHa(Group):
+    """The same over the socket of the node on which the command runs."""
+
+    def do_POST(self) -> None:
+        order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.orders.append((f"socket{self.path}", order))
+        self._answer(200, {"done": True})
+
+    def address_string(self) -> str:
+        return "socket"
+
+
+class SocketServer(ThreadingMixIn, UnixStreamServer):
+    daemon_threads = True
 
 
 @pytest.fixture
@@ -183,3 +209,38 @@ def test_status_says_what_losing_the_master_would_cost_and_that_failover_is_paus
     shown = _run("status", url=url).output
     assert "no other node is in sync" in shown
     assert "paused: nobody takes over" in shown
+
+
+def test_on_a_node_its_own_orders_go_over_its_socket(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its port may take none: whoever reaches it could make any node the master.
+    Group.answers["/n0/v1/cluster/switchover"] = (
+        403,
+        {"code": "order-by-socket", "detail": "on the node only.", "advice": "Go there."},
+    )
+    refused = _run("switchover", "-o", "json", url=url)
+    assert json.loads(refused.stderr)["code"] == "order-by-socket"
+    Group.orders.clear()
+    with tempfile.TemporaryDirectory(prefix="tm-") as run_dir:
+        server = SocketServer(f"{run_dir}/{SOCKET_NAME}.sock", OwnHa)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv(NODE_VARIABLE, "n0")
+        monkeypatch.setenv(RUN_DIR_VARIABLE, run_dir)
+        assert _run("switchover", "--to", "n1", url=url).exit_code == 0
+        assert _run("pause", url=url).exit_code == 0
+        # What another node has to do still goes to that node.
+        assert _run("adopt", "n1", url=url).exit_code == 0
+        server.shutdown()
+        server.server_close()
+    assert Group.orders == [
+        ("socket/v1/cluster/switchover", {"to": "n1"}),
+        ("socket/v1/cluster/pause", {}),
+        ("/n1/v1/cluster/adopt", {}),
+    ]
+
+
+def test_half_of_what_names_a_node_names_none() -> None:
+    assert own_node({NODE_VARIABLE: "n0"}) is None
+    assert own_node({RUN_DIR_VARIABLE: "/run", NODE_VARIABLE: ""}) is None
+    assert own_node({RUN_DIR_VARIABLE: "/run", NODE_VARIABLE: "n0"}) == OwnNode("n0", Path("/run"))

@@ -16,7 +16,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from services.ha.control import SOCKET_NAME as SERVED_NAME
-from tidemark.cli.hand_over import SOCKET_NAME, Said, judge
+from tidemark.cli.cluster_calls import SOCKET_NAME
+from tidemark.cli.hand_over import Said, judge
 from tidemark.cli.main import cli
 
 DONE = (200, {"master": "n1", "epoch": 8, "took_ms": 300})

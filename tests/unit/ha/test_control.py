@@ -11,6 +11,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 
 from services.ha.control import BODY_SIZE_MAX, COMMANDS_MAX, Control, ControlSocket
 from services.ha.effects import Reply
@@ -132,3 +134,17 @@ async def test_commands_that_wait_are_bounded() -> None:
     async with calling(operator.control) as session:
         statuses = await asyncio.gather(*(order(session) for _ in range(COMMANDS_MAX + 4)))
     assert sorted(statuses) == [503] * 4 + [504] * COMMANDS_MAX
+
+
+async def test_a_port_that_takes_no_orders_still_tells_the_status() -> None:
+    operator = Operator()
+    app = web.Application()
+    app.add_routes(operator.control.routes(orders=False))
+    async with TestClient(TestServer(app)) as client:
+        async with client.get("/v1/cluster") as answer:
+            assert (answer.status, await answer.json()) == (200, {"master": "n0"})
+        async with client.post("/v1/cluster/switchover", json={}) as answer:
+            body = await answer.json()
+    assert (answer.status, body["code"]) == (403, "order-by-socket")
+    assert "TIDEMARK_RUN_DIR" in body["advice"]
+    assert operator.commands == []
