@@ -13,10 +13,10 @@ SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help setup run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page lock clean alert-drill
+.PHONY: help setup run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page k8s-run k8s-drill lock clean alert-drill
 
 help: ## Print this list
-	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 SPEEDUPS := setup.py $(wildcard tidemark/formats/speedups/*.pyx tidemark/formats/speedups/*.h)
 
@@ -127,6 +127,14 @@ k8s-secret: $(SECRET) ## Make the secret that the nodes of overlays/ha prove the
 
 $(SECRET):
 	umask 077 && $(PYTHON) -c 'import secrets; print(secrets.token_hex(32))' > $@
+
+OVERLAY ?= ha
+
+k8s-run: setup k8s-secret ## As root: run the pods of deploy/k8s/overlays/OVERLAY here, in namespaces, until Ctrl-C
+	$(BIN)/python -m tidemark.testing.pods run --overlay deploy/k8s/overlays/$(OVERLAY)
+
+k8s-drill: setup k8s-secret ## As root: break those pods under load, and judge; report in build/k8s
+	$(BIN)/python -m tidemark.testing.pods drill --overlay deploy/k8s/overlays/$(OVERLAY)
 
 dashboards: setup ## Write the Grafana dashboards again from deploy/grafana/boards
 	$(BIN)/python -m deploy.grafana

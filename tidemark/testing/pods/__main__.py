@@ -20,7 +20,7 @@ from typing import Final
 from tidemark.testing.pods.api import NoTool
 from tidemark.testing.pods.breaking import DRILLS
 from tidemark.testing.pods.cluster import Cluster, described
-from tidemark.testing.pods.drilling import PodDrill, PodRunner, write_report
+from tidemark.testing.pods.drilling import PodDrill, PodRunner, with_short_liveness, write_report
 from tidemark.testing.pods.kubelet import Event
 from tidemark.testing.pods.kustomize import render
 from tidemark.testing.pods.objects import BadManifest, Objects
@@ -40,6 +40,9 @@ def main() -> int:
     run.add_argument("--keep", action="store_true", help="go on with the claims that are in --out")
     drill = verbs.add_parser("drill", help="break them under load, and judge")
     drill.add_argument("names", nargs="*", metavar="NAME", help="drills; default: all")
+    drill.add_argument(
+        "--short", action="store_true", help="those of the tests, with shorter liveness probes"
+    )
     drill.add_argument("--list", action="store_true", help="name all drills, and do nothing")
     drill.add_argument("--seed", type=int, help="of what is random; default: any")
     drill.add_argument("--patience", type=float, default=1.0, help="as of `tidemark drill`")
@@ -57,7 +60,14 @@ def main() -> int:
             raise NoTool(missing)
         objects = render(arguments.overlay)
         if arguments.verb == "drill":
-            chosen = [one for one in DRILLS if not arguments.names or one.name in arguments.names]
+            chosen = [
+                one
+                for one in DRILLS
+                if (one.name in arguments.names or not arguments.names)
+                and (one.short or not arguments.short)
+            ]
+            if arguments.short:
+                objects = with_short_liveness(objects)
             unknown = set(arguments.names) - {one.name for one in DRILLS}
             if unknown:
                 parser.error(f"no such drill: {', '.join(sorted(unknown))}; see --list")

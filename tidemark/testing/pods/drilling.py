@@ -7,6 +7,7 @@ acked is owed here as there.
 from __future__ import annotations
 
 import asyncio
+import copy
 import shutil
 import time
 import traceback
@@ -34,6 +35,11 @@ from tidemark.testing.pods.objects import Objects
 READY_S: Final = 120.0
 DRILL_S: Final = 600.0
 TELL_S: Final = 0.05
+SHORT_LIVENESS: Final = {
+    "periodSeconds": 2,
+    "failureThreshold": 3,
+    "terminationGracePeriodSeconds": 3,
+}
 NEXT_VERSION: Final = "0.1.0+next"
 NEXT_IMAGE: Final = "tidemark:next"
 LOAD: Final = Plan(producers=3, requests_per_s=10.0)
@@ -51,6 +57,8 @@ class PodDrill(NamedTuple):
     run: Callable[[PodStage], Awaitable[None]]
     restored_within_s: float | None = None
     """Without a single ack from the fault on; None: no service is owed in between."""
+    short: bool = False
+    """Runs with the tests, with shorter liveness probes."""
 
 
 class PodRunner:
@@ -140,12 +148,26 @@ class PodRunner:
         stage.group.heal()
         await stage.group.ready(READY_S * self._patience)
         await stage.in_sync(timeout_s=READY_S * self._patience)
+        refused = stage.group.cluster.api.refusals
+        stage.check(not refused, f"the Roles do not give what is asked for: {refused[:2]}")
         stage.load.pause()
         try:
             await stage.load.quiet()
             return await compare(stage, whole=True)
         finally:
             stage.load.resume()
+
+
+def with_short_liveness(objects: Objects) -> Objects:
+    """The same manifests, in which a process that hangs is killed within seconds."""
+    changed = []
+    for found in objects:
+        one = copy.deepcopy(dict(found))
+        if one["kind"] == "StatefulSet":
+            for container in one["spec"]["template"]["spec"]["containers"]:
+                container["livenessProbe"] |= SHORT_LIVENESS
+        changed.append(one)
+    return Objects(changed)
 
 
 async def _tell_addresses(group: PodGroup) -> None:

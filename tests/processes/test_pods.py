@@ -1,0 +1,152 @@
+"""The pods of the rendered manifests as processes: run, broken under load, judged.
+
+``make k8s-drill`` runs all drills with the manifest's own probes; here is what takes three minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.node import PROJECT, wait_until
+from tidemark.testing.pods.starting import what_is_missing
+
+pytestmark = [pytest.mark.xdist_group("pods"), pytest.mark.timeout(900)]
+
+PATIENCE: Final = "5"
+"""Other tests have the machine as well: how long service is away is what ``make k8s-drill`` judges."""
+SEED: Final = os.environ.get("TIDEMARK_DRILL_SEED", str(time.time_ns() % 1_000_000))
+READY_S: Final = 120.0
+STOP_S: Final = 150.0
+
+
+@pytest.fixture
+def overlay(tmp_path: Path) -> Path:
+    """The manifests with a secret of this test."""
+    missing = what_is_missing()
+    if missing:
+        if os.environ.get("TIDEMARK_REQUIRE_ALL") == "1":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    shutil.copytree(PROJECT / "deploy" / "k8s", tmp_path / "k8s")
+    found = tmp_path / "k8s" / "overlays" / "ha"
+    (found / "secret.key").write_text(secrets.token_hex(32) + "\n", encoding="ascii")
+    return found
+
+
+def pods(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tidemark.testing.pods", *arguments],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.fixture
+def running(overlay: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """``run`` on the overlay, and the URLs of its Services."""
+    process = pods("run", "--overlay", str(overlay), "--out", str(tmp_path / "out"))
+    try:
+        yield process, _urls(process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _urls(process: subprocess.Popen[str]) -> list[str]:
+    """Read what it prints until it says where the Services are."""
+    assert process.stdout is not None
+    said: list[str] = []
+    found: list[str] = []
+    for line in process.stdout:
+        said.append(line)
+        if line.startswith("  tidemark-") and "http://" in line:
+            found.append(line.split()[-1])
+        elif line.startswith("Logs:"):
+            return found
+    raise AssertionError(f"it ended with {process.wait()}: {''.join(said)}")
+
+
+def test_the_drills_on_pods_pass(overlay: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = pods(
+        *("drill", "--short", "--patience", PATIENCE, "--seed", SEED),
+        *("--overlay", str(overlay), "--out", str(out)),
+    )
+    said, _ = process.communicate()
+    print(said)
+    if process.returncode:
+        for path in (out / "events.log", *sorted((out / "logs").glob("*.log"))):
+            print(f"--- {path.name}\n{path.read_text(encoding='utf-8')[-10_000:]}")
+    assert process.returncode == 0
+    assert (out / "report.md").read_text(encoding="utf-8").count("| passed |") == 7
+
+
+def test_the_services_of_running_pods_answer_and_all_stop_in_order(
+    running: tuple[subprocess.Popen[str], list[str]],
+) -> None:
+    process, urls = running
+    assert len(urls) == 2
+    for url in urls:
+        with urllib.request.urlopen(f"{url}/v1/cluster", timeout=10) as answer:
+            nodes = json.load(answer)["nodes"]
+        assert sorted(node["node"] for node in nodes) == ["tidemark-g0-0", "tidemark-g0-1"]
+    request = urllib.request.Request(
+        f"{urls[0]}/v1/topics/t/messages",
+        json.dumps({"messages": [{"body": "hello"}], "ack": "replicated"}).encode(),
+        {"Content-Type": "application/json"},
+    )
+
+    def is_sent() -> bool:
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return int(answer.status) == 200
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise
+            made = urllib.request.Request(f"{urls[0]}/v1/topics/t", b"{}", method="PUT")
+            made.add_header("Content-Type", "application/json")
+            urllib.request.urlopen(made, timeout=10).close()
+            return False
+
+    wait_until(is_sent, "a message to be stored by way of the Service", READY_S)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=STOP_S)
+    print(said)
+    assert process.returncode == 0
+    gone = [line.split()[2].rstrip(":") for line in said.splitlines() if " Gone:" in line]
+    assert gone == ["tidemark-g0-1", "tidemark-g0-0"]
+    assert "SIGKILL" not in said
+
+
+def test_who_is_not_root_is_told_what_to_do() -> None:
+    done = (
+        subprocess.run(
+            ["setpriv", "--reuid", "65534", sys.executable, "-m", "tidemark.testing.pods", "run"],
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if os.geteuid() == 0 and shutil.which("setpriv")
+        else None
+    )
+    if done is None or "Permission denied" in done.stderr:
+        pytest.skip("another user cannot run this interpreter")
+    assert done.returncode == 2
+    assert "run it as root, with sudo" in done.stderr
