@@ -87,7 +87,10 @@ def _run(objects: Objects, out: Path, published: Sequence[Published], *, keep: b
 
     def tell(event: Event) -> None:
         where = f"{event.pod}/{event.container}" if event.container else event.pod
-        print(f"{event.at - began:7.1f} s  {where:<24} {event.reason}: {event.message}", flush=True)
+        print(
+            f"{event.at - began:7.1f} s  {where:<24} {event.reason}: {one_line(event.message)}",
+            flush=True,
+        )
 
     network = new_network()
     with contextlib.suppress(KeyboardInterrupt):
@@ -161,6 +164,11 @@ async def _until_stopped(cluster: Cluster, published: Sequence[Published]) -> No
         stopping.cancel()
         at_once.cancel()
         await asyncio.gather(stopping, at_once, return_exceptions=True)
+
+
+def one_line(message: str) -> str:
+    """A message without what is in further lines but words."""
+    return " ".join(message.split())
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
