@@ -21,6 +21,7 @@ from tidemark.cli.message import message
 from tidemark.cli.produce import produce
 from tidemark.cli.retention import retention
 from tidemark.cli.store import store
+from tidemark.cli.support.command import support_bundle
 from tidemark.cli.topic import topic
 
 INTERRUPTED = 130
@@ -40,7 +41,8 @@ def cli() -> None:
 
 COMMANDS: Final = (
     *(dev, topic, produce, consume, message),
-    *(group, lag, delay, dlq, retention, cluster, drill, store, doctor),
+    *(group, lag, delay, dlq, retention, cluster, drill, store),
+    *(doctor, support_bundle),
 )
 for command in COMMANDS:
     cli.add_command(command)

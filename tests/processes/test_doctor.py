@@ -1,0 +1,91 @@
+"""The doctor beside a real group: nothing wrong, a node gone, and both said as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import run
+from tests.support.dev import Dev
+from tests.support.node import Node, wait_until
+from tidemark.testing.node import free_ports
+
+
+def doctor(*arguments: str | Path) -> tuple[int, list[dict[str, Any]]]:
+    done = run("doctor", *arguments, "-o", "json")
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode, json.loads(done.stdout)["findings"]
+
+
+def level(findings: list[dict[str, Any]], check: str) -> dict[str, str]:
+    return {each["subject"]: each["level"] for each in findings if each["check"] == check}
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Dev]:
+    dev = Dev(tmp_path / "d", free_ports(15)[0], nodes=2)
+    try:
+        dev.wait_for("Stop with Ctrl-C")
+        yield dev
+    finally:
+        dev.close()
+
+
+def test_a_group_is_well_and_a_node_that_is_gone_is_named(group: Dev) -> None:
+    first, port = group.url.rsplit(":", 1)
+    urls = f"{group.url},{first}:{int(port) + 10}"
+    status, found = doctor("--url", urls)
+    assert status == 0, [each for each in found if each["level"] == "error"]
+    assert level(found, "nodes.api") == {"n0": "ok", "n1": "ok"}
+    assert set(level(found, "nodes.version").values()) == {"ok"}
+    (master,) = [each for each in found if each["check"] == "nodes.master"]
+    assert master["level"] == "ok"
+    gone = "n1" if master["cause"].startswith("n0") else "n0"
+    for pid, command in group.children.items():
+        if f"/{gone} " in command:
+            os.kill(pid, signal.SIGSTOP)  # alive, and answers nothing
+
+    def told() -> bool:
+        nonlocal status, found
+        status, found = doctor("--url", urls)
+        return level(found, "nodes.in-sync").get(gone) == "warning"
+
+    try:
+        wait_until(told, f"the doctor to say that {gone} is not in sync")
+        assert status == 1
+        assert level(found, "nodes.api")[gone] == "error"
+        assert level(found, "nodes.admin")[gone] == "warning"
+        bad = next(
+            each for each in found if (each["check"], each["subject"]) == ("nodes.api", gone)
+        )
+        assert bad["code"] == "doctor-unreachable"
+        assert "no answer within" in bad["cause"]
+    finally:
+        for pid in group.children:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_node_alone_is_looked_at_with_its_settings_while_it_runs_and_when_it_is_stopped(
+    tmp_path: Path,
+) -> None:
+    with Node(tmp_path) as node:
+        node.start()
+        node.wait_ready()
+        asked = ("--config", f"broker={tmp_path}/broker.toml", "--config", tmp_path / "reput.toml")
+        status, found = doctor(*asked, "--url", node.api_url)
+        assert status == 0, [each for each in found if each["level"] == "error"]
+        listening = [each for each in found if each["check"].startswith("ports.")]
+        assert len(listening) == 3
+        assert {each["cause"] for each in listening} == {"a service of ours listens there"}
+        assert level(found, "disk.together") == {str(tmp_path / "store"): "ok"}
+        node.stop()
+        status, found = doctor(*asked)
+        assert status == 0
+        free = [each["cause"] for each in found if each["check"].startswith("ports.")]
+        assert set(free) == {"free: the service does not run"}

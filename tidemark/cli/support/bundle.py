@@ -1,0 +1,140 @@
+"""The archive while it is put together: files in memory, bounded, and what was left out of it.
+
+Every collector adds what it finds or says why not; none of them ends the others. Written in one
+go at the end, so that half an archive is never left.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from tidemark.cli.support.redact import without
+
+SIZE_MAX: Final = 64 << 20
+"""Bytes of all files together, before they are compressed."""
+FILE_SIZE_MAX: Final = 8 << 20
+COLLECT_S: Final = 40.0
+"""The longest is the doctor: its checks end within twice ten seconds, its questions before them."""
+ALWAYS_LEFT_OUT: Final = {
+    "message bodies": "nothing of the commit log is read",
+    "keys, tags and properties of messages": "they are the users' data",
+    "secrets": "files that settings name are not copied, and their contents are looked for in the "
+    "rest",
+    "consume queues and index": "their sizes and times are in store/files.jsonl",
+    "config/*.json": "names of topics and groups are in the metrics; offsets as well",
+}
+
+
+class LeftOut(NamedTuple):
+    """What is not in the bundle, and why."""
+
+    what: str
+    why: str
+
+
+class Bundle:
+    """Files by name. Several threads may add; what comes after ``close`` is dropped."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytes] = {}
+        self._left_out = [LeftOut(what, why) for what, why in ALWAYS_LEFT_OUT.items()]
+        self._size = 0
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def add(self, name: str, data: bytes) -> None:
+        """Take a file in; cut at its bound, left out at the bundle's."""
+        with self._lock:
+            if self._closed:
+                return
+            if len(data) > FILE_SIZE_MAX:
+                self._left_out.append(
+                    LeftOut(f"the rest of {name}", f"{len(data)} bytes; {FILE_SIZE_MAX} are kept")
+                )
+                data = data[: data.rfind(b"\n", 0, FILE_SIZE_MAX) + 1 or FILE_SIZE_MAX]
+            if self._size + len(data) > SIZE_MAX:
+                self._left_out.append(LeftOut(name, f"the bundle would exceed {SIZE_MAX} bytes"))
+                return
+            self._files[name] = data
+            self._size += len(data)
+
+    def add_text(self, name: str, text: str) -> None:
+        """A text file."""
+        self.add(name, text.encode("utf-8", "replace"))
+
+    def add_json(self, name: str, value: object) -> None:
+        """A value as JSON, for people as well."""
+        text = json.dumps(value, indent=1, ensure_ascii=False, default=str)
+        self.add_text(name, text + "\n")
+
+    def leave_out(self, what: str, why: str) -> None:
+        """Note what is not there, and why."""
+        with self._lock:
+            if not self._closed:
+                self._left_out.append(LeftOut(what, why))
+
+    def collect(self, collectors: Mapping[str, Callable[[], None]]) -> None:
+        """Run all of them side by side, each for at most ``COLLECT_S``; what fails is noted.
+
+        In daemon threads: a dead network file system holds up neither the others nor the end.
+        """
+        defects: list[BaseException] = []
+
+        def run(name: str, work: Callable[[], None]) -> None:
+            try:
+                work()
+            except (OSError, ValueError) as error:
+                self.leave_out(name, f"{type(error).__name__}: {error}")
+            except BaseException as error:  # noqa: BLE001 raised again by the caller
+                defects.append(error)
+
+        threads = {
+            name: threading.Thread(target=run, args=(name, work), name=name, daemon=True)
+            for name, work in collectors.items()
+        }
+        for thread in threads.values():
+            thread.start()
+        for name, thread in threads.items():
+            thread.join(COLLECT_S)
+            if thread.is_alive():
+                self.leave_out(name, f"it took longer than {COLLECT_S:.0f} s")
+        if defects:
+            raise defects[0]
+
+    def close(self, secrets: Iterable[bytes], facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Take the secrets out of every file, add the manifest, and return it."""
+        known = list(secrets)
+        with self._lock:
+            self._closed = True
+            for name, data in self._files.items():
+                clean, count = without(data, known)
+                if count:
+                    self._files[name] = clean
+                    self._left_out.append(LeftOut(f"a secret in {name}", f"found {count} times"))
+            manifest = {
+                **facts,
+                "files": {name: len(data) for name, data in sorted(self._files.items())},
+                "left_out": [each._asdict() for each in self._left_out],
+            }
+            text = json.dumps(manifest, indent=1, ensure_ascii=False, default=str) + "\n"
+            self._files["manifest.json"] = without(text.encode(), known)[0]
+        return manifest
+
+    def archive(self, directory: str, mtime: float) -> bytes:
+        """The .tar.gz, all files below one directory; mtime: of each, in seconds."""
+        packed = io.BytesIO()
+        with (
+            gzip.GzipFile(fileobj=packed, mode="wb", mtime=int(mtime)) as compressed,
+            tarfile.open(fileobj=compressed, mode="w") as archive,
+        ):
+            for name, data in sorted(self._files.items()):
+                entry = tarfile.TarInfo(f"{directory}/{name}")
+                entry.size, entry.mode, entry.mtime = len(data), 0o600, int(mtime)
+                archive.addfile(entry, io.BytesIO(data))
+        return packed.getvalue()

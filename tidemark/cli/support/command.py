@@ -1,0 +1,213 @@
+"""``tidemark support-bundle``: one archive for somebody who helps from afar.
+
+Works with whatever is left: a stopped node, a damaged store, a disk that cannot be written (the
+archive then goes elsewhere, or to standard output). Nothing of a message and no secret is in it;
+its manifest says what was left out, and why.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from tidemark import __version__
+from tidemark.cli.doctor.command import examined
+from tidemark.cli.doctor.settings import ask, files_of
+from tidemark.cli.output import addresses, expected_errors, output_option, print_facts, say
+from tidemark.cli.support import of_machine, of_nodes, of_store, redact
+from tidemark.cli.support.bundle import Bundle
+from tidemark.client.client import DEFAULT_URL
+from tidemark.errors import TidemarkError
+
+SECRET_SIZE_MAX: Final = 64 << 10
+SECRET_SETTINGS: Final = ("secret_file", "tls_key_file")
+STDOUT: Final = "-"
+LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "[::1]"}
+
+
+class BundleNotWritten(TidemarkError):
+    """The archive could not be put where it was to go."""
+
+    code, title = "bundle-not-written", "The support bundle is not written"
+
+
+@click.command("support-bundle")
+@click.option("--config", multiple=True, metavar="PATH", help="Settings, as of `tidemark doctor`.")
+@click.option(
+    "--store",
+    type=click.Path(path_type=Path),
+    help="The store directory; without it that of the settings.",
+)
+@click.option(
+    "--url",
+    envvar="TIDEMARK_URL",
+    show_envvar=True,
+    help=f"Running nodes; {DEFAULT_URL} if neither --config nor --store is given.",
+)
+@click.option(
+    "--admin",
+    multiple=True,
+    metavar="URL",
+    help="An admin port whose /ready and /metrics to take; those that are known need no naming.",
+)
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A file with a service's log; the last lines are taken.",
+)
+@click.option(
+    "--file",
+    "target",
+    help="Where to write it; `-`: standard output. A name in this directory without it.",
+)
+@output_option
+@expected_errors
+def support_bundle(
+    config: tuple[str, ...],
+    store: Path | None,
+    url: str | None,
+    admin: tuple[str, ...],
+    logs: tuple[Path, ...],
+    target: str | None,
+) -> None:
+    """Put into one archive what is needed to help: no message, no key, no secret."""
+    try:
+        files = files_of(config)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--config") from error
+    if url is None and not files and store is None:
+        url = DEFAULT_URL
+    made_at = time.time()
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(made_at))
+    name = f"tidemark-support-{re.sub(r'[^A-Za-z0-9.-]', '-', platform.node())}-{stamp}"
+    bundle = Bundle()
+    urls = [] if url is None else addresses(url)
+    settings, secrets = _settings(bundle, files, store)
+    collectors = _collectors(bundle, settings, files, store, urls, [*admin], [*logs])
+    bundle.collect(collectors)
+    facts = {"tidemark": __version__, "made_at": stamp, "host": platform.node()}
+    manifest = bundle.close(secrets, facts)
+    data = bundle.archive(name, made_at)
+    if target == STDOUT:
+        sys.stdout.buffer.write(data)
+        say(f"{len(data)} bytes, {len(manifest['files'])} files")
+        return
+    path = Path(target or f"{name}.tar.gz")
+    _write(path, data)
+    print_facts(
+        {
+            "file": str(path),
+            "size": len(data),
+            "files": len(manifest["files"]),
+            "left_out": len(manifest["left_out"]),
+        }
+    )
+    say("Look into it before you send it: manifest.json says what is in it and what is not.")
+
+
+def _settings(
+    bundle: Bundle, files: Mapping[str, Path], store: Path | None
+) -> tuple[dict[str, Mapping[str, Any]], list[bytes]]:
+    """Settings by service, added to the bundle; and the secrets that they name, to be removed."""
+    found: dict[str, Mapping[str, Any]] = {}
+    secrets: list[bytes] = []
+    for service, path in files.items():
+        asked = ask(service, path, store)
+        if asked.settings is None:
+            causes = "; ".join(finding.cause for finding in asked.findings)
+            bundle.leave_out(f"config/{service}.json", redact.text(causes))
+            continue
+        found[service] = asked.settings
+        bundle.add_json(f"config/{service}.json", redact.settings(asked.settings))
+        for name in SECRET_SETTINGS:
+            named = (asked.settings.get("cluster") or {}).get(name)
+            if named is not None:
+                secrets += _secret(bundle, Path(named))
+    return found, secrets
+
+
+def _secret(bundle: Bundle, path: Path) -> list[bytes]:
+    """What is in a file of secrets, whole and line by line, to look for it in the bundle."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(SECRET_SIZE_MAX)
+    except OSError as error:
+        bundle.leave_out(f"a search for what is in {path}", f"{error.strerror}")
+        return []
+    lines = [line.strip() for line in data.splitlines()]
+    return [data, *(line for line in lines if len(line) >= redact.SECRET_SIZE_MIN)]
+
+
+def _collectors(
+    bundle: Bundle,
+    settings: Mapping[str, Mapping[str, Any]],
+    files: Mapping[str, Path],
+    store: Path | None,
+    urls: Sequence[str],
+    admins: list[str],
+    logs: Sequence[Path],
+) -> dict[str, Callable[[], None]]:
+    """Everything that can be asked or read, by what it is."""
+    place = store or next((Path(each["store_dir"]) for each in settings.values()), None)
+    found: dict[str, Callable[[], None]] = {
+        "versions.json": partial(of_machine.versions, bundle),
+        "machine/kernel.json": partial(of_machine.kernel, bundle),
+        "doctor.json": partial(_doctor, bundle, files, place, urls),
+    }
+    if place is not None:
+        found |= {
+            "store/files.jsonl": partial(of_store.listing, bundle, place),
+            "store/checkpoint.json": partial(of_store.checkpoint, bundle, place),
+            "store/epochs.json": partial(of_store.epoch_table, bundle, place),
+            "store/ha": partial(of_store.small_files, bundle, place),
+            "machine/mount.json": partial(of_machine.mount, bundle, place),
+        }
+    known = [*admins, *_admins(settings)]
+    if urls or known:
+        found["nodes"] = partial(of_nodes.nodes, bundle, urls, known)
+    for path in logs:
+        name, count = f"logs/{path.name}", 2
+        while name in found:  # each service's log may be called the same in its own directory
+            name, count = f"logs/{path.name}.{count}", count + 1
+        found[name] = partial(of_machine.log, bundle, path, name)
+    return found
+
+
+def _admins(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The admin ports of this machine's services, as their settings say."""
+    return [
+        f"http://{LOOPBACK.get(each['admin_host'], each['admin_host'])}:{each['admin_port']}"
+        for each in settings.values()
+        if each.get("admin_port")
+    ]
+
+
+def _doctor(
+    bundle: Bundle, files: Mapping[str, Path], store: Path | None, urls: Sequence[str]
+) -> None:
+    findings = [finding._asdict() for finding in examined(files, store, urls)]
+    bundle.add_json("doctor.json", redact.settings(findings))
+
+
+def _write(path: Path, data: bytes) -> None:
+    """A new file that only its owner may read. Raises BundleNotWritten."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise BundleNotWritten(
+            f"{path} cannot be written: {error.strerror}. Nothing else was changed.",
+            "Name another place with --file, or `--file -` for standard output.",
+        ) from error

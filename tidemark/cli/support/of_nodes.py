@@ -1,0 +1,83 @@
+"""What a bundle tells of running nodes: the group as each sees it, readiness, metrics.
+
+A node that does not answer is noted; that is a fact as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from tidemark.cli.support import redact
+from tidemark.cli.support.bundle import FILE_SIZE_MAX, Bundle
+
+CALL_S: Final = 4.0
+ADMIN_PATHS: Final = {"/ready": "ready.json", "/live": "live.json", "/metrics": "metrics.txt"}
+
+
+def nodes(bundle: Bundle, urls: Sequence[str], admins: Sequence[str]) -> None:
+    """Ask nodes by the addresses of their API, and processes by those of their admin ports."""
+    asyncio.run(_nodes(bundle, urls, admins))
+
+
+async def _nodes(bundle: Bundle, urls: Sequence[str], admins: Sequence[str]) -> None:
+    timeout = aiohttp.ClientTimeout(total=CALL_S)
+    headers = {"Accept": "application/json"}
+    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+        given = await asyncio.gather(*(_view(session, bundle, url) for url in urls))
+        told = [node for view in given for node in _rows(view)]
+        others = {str(node["api"]).rstrip("/") for node in told if node.get("api")} - set(urls)
+        await asyncio.gather(*(_view(session, bundle, url) for url in sorted(others)))
+        ports = {*admins, *(str(node["admin"]).rstrip("/") for node in told if node.get("admin"))}
+        await asyncio.gather(
+            *(_admin(session, bundle, url, path) for url in sorted(ports) for path in ADMIN_PATHS)
+        )
+
+
+def _rows(view: object) -> list[dict[str, Any]]:
+    rows = view.get("nodes") if isinstance(view, dict) else None
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+async def _view(session: aiohttp.ClientSession, bundle: Bundle, url: str) -> object:
+    """The group as one node sees it, and the node's version."""
+    name = f"nodes/{_name(url)}/cluster.json"
+    body = await _get(session, bundle, f"{url}/v1/cluster", name)
+    if body is None:
+        return None
+    try:
+        value: object = json.loads(body)
+    except ValueError:
+        bundle.leave_out(name, f"{url} answers something that is not JSON")
+        return None
+    bundle.add_json(name, redact.settings(value))
+    return value
+
+
+async def _admin(session: aiohttp.ClientSession, bundle: Bundle, url: str, path: str) -> None:
+    name = f"nodes/{_name(url)}/{ADMIN_PATHS[path]}"
+    body = await _get(session, bundle, f"{url}{path}", name)
+    if body is not None:
+        bundle.add_text(name, redact.text(body.decode("utf-8", "replace")))
+
+
+async def _get(session: aiohttp.ClientSession, bundle: Bundle, url: str, name: str) -> bytes | None:
+    """The body whatever the status: 503 of /ready says why. None, noted, if there is none."""
+    try:
+        async with session.get(url) as response:
+            return await response.content.read(FILE_SIZE_MAX)
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        reason = str(error) or f"no answer within {CALL_S:.0f} s"
+        bundle.leave_out(name, redact.text(f"{url}: {reason}"))
+        return None
+
+
+def _name(url: str) -> str:
+    """A directory for an address: host and port."""
+    parts = urlsplit(url)
+    return f"{parts.hostname or 'unknown'}_{parts.port or 80}".replace(":", "-")
