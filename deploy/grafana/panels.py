@@ -29,9 +29,9 @@ class Step(NamedTuple):
 
 
 class Word(NamedTuple):
-    """How a number, or a label, that stands for a state is shown."""
+    """How a number that stands for a state is shown."""
 
-    value: int | str
+    value: int
     text: str
     colour: str
 

@@ -24,10 +24,12 @@ ROLE_WORDS: Final = (
     Word(4, "fenced", ORANGE),
     Word(5, "halted", RED),
 )
+SEVERITIES: Final = ("info", "ticket", "page")
+"""In the order of their numbers, from 1."""
 SEVERITY_WORDS: Final = (
-    Word("page", "page", RED),
-    Word("ticket", "ticket", ORANGE),
-    Word("info", "info", GREY),
+    Word(3, "page", RED),
+    Word(2, "ticket", ORANGE),
+    Word(1, "info", GREY),
 )
 YES_NO: Final = (Word(0, "no", RED), Word(1, "yes", GREEN))
 
@@ -51,4 +53,18 @@ def role_state() -> str:
             f'{number} * (tidemark_ha_role{{{NODE}, role="{role}"}} == 1)'
             for number, role in enumerate(ROLES, 1)
         )
+    )
+
+
+def severity_state(firing: str, by: str) -> str:
+    """Per firing alert: a number of ``SEVERITY_WORDS``, so that a table puts pages first.
+
+    firing: a selector of ``ALERTS`` that ends in ``}``.
+    """
+    return "max by ({}) ({})".format(
+        by,
+        " or ".join(
+            f'{number} * {firing[:-1]}, severity="{severity}"}}'
+            for number, severity in enumerate(SEVERITIES, 1)
+        ),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import html
 import json
+import math
 import time
 import urllib.parse
 import urllib.request
@@ -171,30 +172,45 @@ def _table(panel: Mapping[str, Any], lines: Sequence[Line]) -> str:
     organised = panel["transformations"][-1]["options"]
     sources = sorted(organised["indexByName"], key=organised["indexByName"].__getitem__)
     titles = organised["renameByName"]
-    units = {
-        override["matcher"]["options"]: each["value"]
+    looks = {
+        override["matcher"]["options"]: {
+            each["id"]: each["value"] for each in override["properties"]
+        }
         for override in panel["fieldConfig"]["overrides"]
-        for each in override["properties"]
-        if each["id"] == "unit"
     }
     rows: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for line in lines:
         key = tuple(sorted(line.labels.items()))
         rows.setdefault(key, {})[line.letter] = line.points[-1][1]
+    sort = panel["options"]["sortBy"][0]["displayName"]
+    by = next(_letter(source) for source in sources if titles[source] == sort)
     cells = []
-    for key, values in rows.items():
+    for key, values in sorted(
+        rows.items(), key=lambda row: row[1].get(by, -math.inf), reverse=True
+    ):
         labels = dict(key)
-        texts = [_cell(each, labels, values, units.get(titles[each], "")) for each in sources]
-        cells.append("".join(f"<td>{html.escape(text)}</td>" for text in texts))
+        texts = [_cell(each, labels, values, looks.get(titles[each], {})) for each in sources]
+        cells.append("".join(f"<td>{text}</td>" for text in texts))
     head = "".join(f"<th>{html.escape(titles[source])}</th>" for source in sources)
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
-def _cell(source: str, labels: Mapping[str, str], values: Mapping[str, float], unit: str) -> str:
-    if source.startswith("Value"):
-        letter = source.removeprefix("Value #") if "#" in source else "A"
-        return shown(values[letter], unit) if letter in values else ""
-    return labels.get(source, "")
+def _letter(source: str) -> str:
+    return source.removeprefix("Value #") if "#" in source else "A"
+
+
+def _cell(
+    source: str, labels: Mapping[str, str], values: Mapping[str, float], look: Mapping[str, Any]
+) -> str:
+    if not source.startswith("Value"):
+        return html.escape(labels.get(source, ""))
+    value = values.get(_letter(source))
+    if value is None:
+        return ""
+    if not ("mappings" in look or "thresholds" in look):
+        return html.escape(shown(value, look.get("unit", "")))
+    text, colour = worded({"type": "stat", "fieldConfig": {"defaults": look}}, value)
+    return f'<span style="color:{colour}">{html.escape(text)}</span>'
 
 
 if __name__ == "__main__":

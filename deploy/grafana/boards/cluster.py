@@ -42,7 +42,14 @@ from deploy.grafana.queries import (
     rate,
 )
 from deploy.grafana.stages import COLOURS, stages
-from deploy.grafana.states import PAIR_WORDS, ROLE_WORDS, SEVERITY_WORDS, pair_state, role_state
+from deploy.grafana.states import (
+    PAIR_WORDS,
+    ROLE_WORDS,
+    SEVERITY_WORDS,
+    pair_state,
+    role_state,
+    severity_state,
+)
 from deploy.grafana.told import told
 
 TARGETS: Final = f"up{{{JOBS}, {NODE}}}"
@@ -187,12 +194,12 @@ WHAT: Final = (
         unit=units.PLAIN,
         queries=(
             Query(
-                f"max by (severity, alertname, broker, replica, peer, group, topic) ({FIRING})",
+                severity_state(FIRING, "alertname, broker, replica, peer, group, topic"),
                 needs="an alert that fires",
             ),
         ),
         columns=(
-            Column("severity", "Severity", words=SEVERITY_WORDS, width=90),
+            Column("A", "Severity", units.PLAIN, words=SEVERITY_WORDS, width=90),
             Column("alertname", "Alert"),
             Column("broker", "Broker set", links=(uids.TO_BROKER,), width=100),
             Column("replica", "Node", width=110),
