@@ -42,6 +42,7 @@ NAMES: Final = (
     "replication",
     "write_pool",
     "growth",
+    "metrics",
 )
 """All benchmarks, in the order of the figures, the longest last."""
 RUNS: Final = 5

@@ -7,8 +7,9 @@ Before: a part of a service makes one from a family of the catalogue. After: ``r
 
 from __future__ import annotations
 
-import bisect
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from operator import add
 from typing import NamedTuple
 
 from shared.metrics.family import Family
@@ -84,7 +85,7 @@ class Histogram:
 
     def observe(self, value: float) -> None:
         """Count one value."""
-        self._counts[bisect.bisect_left(self._bounds, value)] += 1
+        self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def observe_counts(self, counts: Sequence[int], total: float) -> None:
@@ -92,9 +93,7 @@ class Histogram:
 
         total: their sum.
         """
-        mine = self._counts
-        for bucket, count in enumerate(counts):
-            mine[bucket] += count
+        self._counts = list(map(add, self._counts, counts))
         self._sum += total
 
     @property

@@ -1,0 +1,344 @@
+"""Figure 16: what counting costs a send, and what a scrape of 10,000 topics and groups costs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import statistics
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import uvloop
+
+from bench import crowd
+from bench.exchange import LoadFailed
+from bench.harness import Figure, Options, options, report
+from bench.load import Shape
+from bench.one_sender import TOPIC
+from bench.servers import (
+    HOST,
+    SERVER_CORE,
+    Node,
+    pin_to,
+    pin_to_load_core,
+    settle,
+    work_dir,
+)
+from bench.steady import Steady
+from bench.whole_send import Broker
+from shared.metrics.bounds import GROUPS_MAX, PAIRS_MAX, TOPICS_MAX
+from shared.metrics.family import Family
+from shared.metrics.instruments import Counter, Gauge, Histogram
+from shared.metrics.labelled import Counters, Histograms, LabelledCounter, LabelledHistogram
+from shared.metrics.registry import Registry
+
+COST_GOAL: Final = 2.0
+SCRAPE_GOAL_S: Final = 1.0
+P99_GOAL: Final = 1.5
+SENDS: Final = 250
+"""In one block."""
+BLOCKS: Final = 240
+BLOCKS_QUICK: Final = 60
+MESSAGES: Final = {"a message": 1, "16 messages": 16}
+COUNT: Final = 10_000
+COUNT_QUICK: Final = 1_000
+PER_SECOND: Final = 200.0
+CONNECTIONS: Final = 8
+PHASE_S: Final = 15.0
+PHASE_S_QUICK: Final = 4.0
+PHASES: Final = 5
+PAUSE_S: Final = 0.5
+"""Between two scrapes. Prometheus waits for thirty times as long: here its scrapes are wanted."""
+
+
+# -- what counting costs -------------------------------------------------------------------------
+
+
+class _NoCounter(LabelledCounter):
+    __slots__ = ()
+
+    def inc(self, amount: int = 1) -> None:
+        return
+
+
+class _NoHistogram(LabelledHistogram):
+    __slots__ = ()
+
+    def observe(self, value: float) -> None:
+        return
+
+    def observe_counts(self, counts: Sequence[int], total: float) -> None:
+        return
+
+
+class _NoGauge(Gauge):
+    __slots__ = ()
+
+    def set(self, value: float | None) -> None:
+        return
+
+
+class _NoCounters(Counters):
+    def labels(self, *values: str) -> LabelledCounter:
+        return _NoCounter()
+
+
+class _NoHistograms(Histograms):
+    def labels(self, *values: str) -> LabelledHistogram:
+        return _NoHistogram(())
+
+
+class NoRegistry(Registry):
+    """Its instruments are called and do nothing."""
+
+    def counter(self, family: Family) -> Counter:
+        return _NoCounter()
+
+    def gauge(self, family: Family, start: float | None = None) -> Gauge:
+        return _NoGauge()
+
+    def histogram(self, family: Family) -> Histogram:
+        return _NoHistogram(family.buckets)
+
+    def counters(self, family: Family) -> Counters:
+        return _NoCounters(family, None, self.note_dropped)
+
+    def histograms(self, family: Family) -> Histograms:
+        return _NoHistograms(family, None, self.note_dropped)
+
+
+class _Sender:
+    """The process that sends."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._in, self._out = process.stdin, process.stdout
+
+    async def block(self, port: int) -> float:
+        """Processor time of this process' thread for one send [µs], over a block."""
+        gc.collect()
+        began = time.thread_time()
+        self._in.write(f"{port} {SENDS}\n".encode())
+        if await self._out.readline() != b"done\n":
+            raise LoadFailed("the sender has ended")
+        return (time.thread_time() - began) / SENDS * 1e6
+
+
+async def _costs(root: Path, messages: int, blocks: int) -> tuple[list[float], list[float]]:
+    """A send with instruments and without, block by block [µs]."""
+    found: tuple[list[float], list[float]] = ([], [])
+    sending = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "bench.one_sender",
+        str(messages),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    sender = _Sender(sending)
+    async with (
+        Broker(root / "with", Registry("broker")) as counting,
+        Broker(root / "without", NoRegistry("broker")) as silent,
+    ):
+        sides = [(counting, found[0]), (silent, found[1])]
+        for number in range(-4, blocks):
+            for broker, values in sides if number % 2 else sides[::-1]:
+                value = await sender.block(broker.port)
+                if number >= 0:
+                    values.append(value)
+        sending.terminate()
+        await sending.wait()
+    return found
+
+
+def cost_figures(given: Options) -> list[Figure]:
+    """What counting adds to a send."""
+    figures = []
+    for name, messages in MESSAGES.items():
+        root = work_dir("metrics")
+        blocks = BLOCKS_QUICK if given.quick else BLOCKS
+        counting, silent = uvloop.run(_costs(root, messages, blocks))
+        settle()
+        added = [(one / none - 1) * 100 for one, none in zip(counting, silent, strict=True)]
+        figures += [
+            Figure(
+                f"instruments add to a send of {name}, processor time",
+                "%",
+                added,
+                COST_GOAL,
+                more_is_better=False,
+            ),
+            Figure(
+                f"send of {name} with instruments",
+                "µs",
+                counting,
+                None,
+                "with instruments that do nothing",
+                silent,
+                more_is_better=False,
+            ),
+        ]
+    return figures
+
+
+# -- what a scrape costs -------------------------------------------------------------------------
+
+
+class Scrape(NamedTuple):
+    """One scrape."""
+
+    began: float
+    ended: float
+    """On the clock of ``time.perf_counter``."""
+    lines: int
+    size: int
+    """Bytes."""
+
+
+def scrape(node: Node) -> Scrape:
+    """All of a broker's metrics, as Prometheus fetches them."""
+    request = urllib.request.Request(
+        f"http://{HOST}:{node.ports['broker']}/metrics",
+        headers={"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"},
+    )
+    began = time.perf_counter()
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        text = answer.read()
+    return Scrape(began, time.perf_counter(), text.count(b"\n") - 1, len(text))
+
+
+def p99(values: Sequence[float]) -> float:
+    """The 99th percentile [ms]."""
+    return statistics.quantiles(values, n=100)[98] * 1000
+
+
+class Phases(NamedTuple):
+    """What phases with and without scrapes saw, one of each per run."""
+
+    quiet_ms: list[float]
+    """p99 of sends while nobody scrapes."""
+    scraped_ms: list[float]
+    """p99 of sends that were under way during a scrape."""
+    scrape_s: list[float]
+    """Median of the scrapes of a phase."""
+    lines: int
+    size: int
+
+
+def _phases(node: Node, given: Options) -> Phases:
+    phase_s = PHASE_S_QUICK if given.quick else PHASE_S
+    shape = Shape(messages=1, ack="disk")
+    found = Phases([], [], [], 0, 0)
+    for number in range(PHASES):
+        with Steady(
+            node.address, TOPIC, shape, per_second=PER_SECOND, connections=CONNECTIONS
+        ) as load:
+            settled = time.perf_counter() + 1.0
+            time.sleep(1.0 + phase_s)
+            until = time.perf_counter() + phase_s
+            scrapes = []
+            quiet_until = time.perf_counter()
+            while time.perf_counter() < until:
+                scrapes.append(scrape(node))
+                time.sleep(PAUSE_S)
+        during = [
+            sent.took_s
+            for sent in load.sent
+            if any(each.began <= sent.at + sent.took_s and sent.at < each.ended for each in scrapes)
+        ]
+        found.quiet_ms.append(p99(load.between(settled, quiet_until)))
+        found.scraped_ms.append(p99(during))
+        found.scrape_s.append(statistics.median(each.ended - each.began for each in scrapes))
+        found = found._replace(
+            lines=max(each.lines for each in scrapes), size=max(each.size for each in scrapes)
+        )
+        print(
+            f"phase {number}: p99 {found.quiet_ms[-1]:.1f} ms, during {len(scrapes)} scrapes "
+            f"{found.scraped_ms[-1]:.1f} ms ({len(during)} sends); a scrape "
+            f"{found.scrape_s[-1]:.3f} s, {found.lines} lines, {found.size >> 10} KiB",
+            flush=True,
+        )
+    return found
+
+
+def scrape_figures(given: Options) -> tuple[list[Figure], str]:
+    """What a scrape costs, and what the node looked like."""
+    count = COUNT_QUICK if given.quick else COUNT
+    limits: dict[str, Any] = {}
+    with Node(profile="local", broker=limits, core=None) as node:
+        node.make_topic(TOPIC, 4)
+        crowd.make(node, count)
+        node.wait_dispatched()
+        scrape(node)
+        found = _phases(node, given)
+        dropped = (
+            sum(
+                node.metric("broker", f'tidemark_telemetry_series_dropped_total{{family="{name}"}}')
+                for name in ("tidemark_broker_received_bytes_total", "tidemark_group_members")
+            )
+            if count > TOPICS_MAX
+            else 0
+        )
+    ratios = [busy / quiet for busy, quiet in zip(found.scraped_ms, found.quiet_ms, strict=True)]
+    figures = [
+        Figure(
+            f"scrape of {count:,} topics and groups, {found.lines:,} lines",
+            "s",
+            found.scrape_s,
+            SCRAPE_GOAL_S,
+            more_is_better=False,
+        ),
+        Figure(
+            "p99 of a send during scrapes",
+            "× without",
+            ratios,
+            P99_GOAL,
+            more_is_better=False,
+        ),
+        Figure(
+            "p99 of a send during scrapes",
+            "ms",
+            found.scraped_ms,
+            None,
+            "without",
+            found.quiet_ms,
+            more_is_better=False,
+        ),
+    ]
+    note = (
+        f"{found.lines:,} lines, {found.size >> 10:,} KiB; bounds {TOPICS_MAX:,} topics, "
+        f"{PAIRS_MAX:,} pairs, {GROUPS_MAX:,} groups; {dropped:,.0f} series of topics and groups "
+        "folded"
+    )
+    return figures, note
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; the exit status."""
+    given = options(__doc__, arguments)
+    pin_to(SERVER_CORE)
+    figures = cost_figures(given)
+    pin_to_load_core()
+    shown, note = scrape_figures(given)
+    return report(
+        "metrics",
+        [*figures, *shown],
+        f"""Cost: the broker's own code from a connection on the loopback to the page cache and
+        back, ack=memory, one request after the other from another process, blocks of {SENDS} with
+        instruments and with ones that do nothing in turn; processor time of the broker's
+        thread. Scrapes: broker and reput, profile local, neither pinned;
+        {PER_SECOND:g} sends/s of one message with ack=disk over {CONNECTIONS} connections to one
+        topic; {PHASES} times {PHASE_S:g} s without and {PHASE_S:g} s with a scrape every
+        {PAUSE_S:g} s after the last. During scrapes: sends under way while one was.""",
+        quick=given.quick,
+        notes=[note],
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

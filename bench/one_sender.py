@@ -1,0 +1,35 @@
+"""Sends when told to: lines ``PORT COUNT`` come in, ``done`` goes out after so many answers.
+
+A process of its own beside a broker under measurement, so that its work is not the broker's.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from bench.latency import HttpSocket
+from bench.load import Shape, Template
+from bench.servers import HOST, pin_to_load_core
+
+TOPIC = "orders"
+
+
+def main(messages: int) -> None:
+    """Until the end of standard input."""
+    pin_to_load_core()
+    template = Template(Shape(messages=messages), HOST, [(TOPIC, None)])
+    connections: dict[int, HttpSocket] = {}
+    for line in sys.stdin:
+        port, count = map(int, line.split())
+        if port not in connections:
+            connections[port] = HttpSocket((HOST, port))
+        connection = connections[port]
+        for _ in range(count):
+            connection.send(bytes(template.next(0)))
+            while connection.receive() is None:
+                pass
+        print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
