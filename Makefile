@@ -13,7 +13,7 @@ SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help setup run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page k8s-run k8s-drill lock clean alert-drill
+.PHONY: help setup run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill lint-deploy lock clean alert-drill
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -119,7 +119,7 @@ $(DEPLOY_STAMP): deploy/requirements.lock
 
 lint-deploy: setup $(DEPLOY_STAMP) ## Render every overlay; schemas, policies, style, the Dockerfile, names that the code has (needs kubectl)
 	$(DEPLOY_VENV)/bin/python -m deploy.lint
-	$(BIN)/pytest -q -n 2 tests/deploy/test_names.py tests/deploy/test_rendering.py
+	$(BIN)/pytest -q -n 2 tests/deploy/test_names.py tests/deploy/test_rendering.py tests/deploy/test_pages.py
 
 SECRET := deploy/k8s/overlays/ha/secret.key
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from deploy.lint.rendering import DEPLOY, KUBECTL, copied, overlays_of, render, rendered
 from services.broker.config import ENV_PREFIX as BROKER_PREFIX
@@ -256,6 +257,16 @@ def test_dashboards_and_rules_come_with_the_component() -> None:
     }
     assert shown == {path.name for path in (DEPLOY / "grafana" / "dashboards").glob("*.json")}
     assert shown, "no dashboard is there"
+
+
+def test_the_operator_takes_as_many_samples_as_the_plain_prometheus() -> None:
+    [monitor] = of_kind(overlays()["ha-monitoring"], "PodMonitor")
+    plain = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    limits = {job["sample_limit"] for job in plain["scrape_configs"]}
+    assert limits == {monitor["spec"]["sampleLimit"]}
+    for endpoint in monitor["spec"]["podMetricsEndpoints"]:
+        assert endpoint["interval"] == plain["global"]["scrape_interval"]
+        assert endpoint["scrapeTimeout"] == plain["global"]["scrape_timeout"]
 
 
 def test_kubectl_is_what_people_use() -> None:

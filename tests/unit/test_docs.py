@@ -99,8 +99,8 @@ def test_every_source_path_that_a_page_names_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_make_target_that_a_page_names_exists(page: Path) -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for target in re.findall(r"`make (?:-B )?([a-z-]+)", page.read_text()):
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for target in re.findall(r"`make (?:-B )?([a-z0-9-]+)", page.read_text()):
         assert target in targets, f"{page.name} names make {target}"
 
 
