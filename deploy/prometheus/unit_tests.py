@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from deploy.prometheus.cases.healthy import HEALTHY, STEP_S, Case
+from deploy.prometheus.cases.healthy import HEALTHY, STEP_S, STEPS, Case
+from deploy.prometheus.promql import milliseconds
 from deploy.prometheus.rendering import HEAD, as_yaml
 
 FIRING: Final = 'group by (alertname) (ALERTS{alertstate="firing"})'
@@ -25,11 +26,13 @@ def unit_test_file(cases: Sequence[Case], rule_files: Sequence[str]) -> str:
 
 def _test(case: Case) -> dict[str, Any]:
     series = {**HEALTHY, **case.changes}
+    last_ms = max(milliseconds(time) for time, _ in case.fires)
+    steps = last_ms // (STEP_S * 1000) + 1  # further on nobody looks
     return {
         "name": case.name,
         "interval": f"{STEP_S}s",
         "input_series": [
-            {"series": name, "values": values}
+            {"series": name, "values": values.replace(f"x{STEPS}", f"x{steps}")}
             for name, values in series.items()
             if values is not None
         ],

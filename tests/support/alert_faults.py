@@ -21,7 +21,8 @@ from tests.support.alert_load import AlertLoad, consuming, producing
 from tests.support.alert_stage import Stage, Target
 from tests.support.cluster import Cluster
 from tests.support.cut_link import CutLink
-from tests.support.node import PROJECT, Node
+from tests.support.node import PROJECT, Node, wait_until
+from tests.support.raw_member import RawMember, Source
 from tests.support.small_disk import mounted
 from tidemark.client.messages import NewMessage
 
@@ -136,6 +137,30 @@ class Clusters:
             link.close()
 
     # -- load -----------------------------------------------------------------------------------
+
+    def happen_before(self) -> None:
+        """What a healthy group meets now and then. It is before Prometheus looks: no news later."""
+        node = self.healthy.nodes[self.healthy.wait_master()]
+        self._set_up(node, f"topics/{TOPIC}", {"queues": QUEUES})
+        self._set_up(node, "groups/failing", {"retry_max": 0})
+        sent = {"messages": [{"body_text": "x", "keys": ["a"]} for _ in range(20)]}
+        assert node.request_json("POST", f"/v1/topics/{TOPIC}/messages", sent)[0] == 200
+        member = RawMember(node, "failing", topics=(TOPIC,))
+        member.join()
+        found: list[Source] = []
+
+        def are_read() -> bool:
+            found.extend(source for source, _ in member.fetch())
+            return bool(found)
+
+        wait_until(are_read, "messages for the group that fails")
+        member.nack(found[0])
+        member.join()  # as after a crash: all that it has is handed out again
+        wait_until(lambda: [*member.fetch()], "messages that come again")
+        member.call("DELETE", member.path)
+        for place in ("first", "last"):
+            member.call("POST", "/v1/groups/failing/reset", {"topic": TOPIC, "to": place})
+        assert node.request_json("GET", "/v1/groups/nobody")[0] == 404
 
     def begin_load(self) -> None:
         """What goes on from before Prometheus looks until the end."""

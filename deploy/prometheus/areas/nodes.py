@@ -7,6 +7,8 @@ from typing import Final
 from deploy.prometheus.areas.recording import NODE, SET
 from deploy.prometheus.model import TARGET_LABELS, Alert, Group, Severity, events
 
+SAMPLES_MAX: Final = 150_000
+"""``sample_limit`` of the scrape configuration."""
 BY_NODE: Final = f"by ({', '.join(NODE)})"
 BY_PROCESS: Final = f"by ({', '.join(TARGET_LABELS)})"
 
@@ -65,6 +67,17 @@ NODES: Final = Group(
             "A roll-out has stopped half-way. Neighbouring versions work together, but only until "
             "one of them is two apart.",
             waits="1h",
+        ),
+        Alert(
+            "TidemarkScrapeLarge",
+            f'scrape_samples_scraped{{job=~"tidemark-.*"}} > {SAMPLES_MAX * 4 // 5}',
+            Severity.TICKET,
+            (*TARGET_LABELS, "job", "instance"),
+            "{{ $labels.service }} of {{ $labels.replica }} in {{ $labels.broker }} exports "
+            "{{ $value }} samples",
+            "At the scrape's `sample_limit` the whole answer is thrown away, and the process "
+            "counts as one that does not answer.",
+            waits="10m",
         ),
         Alert(
             "TidemarkSeriesDropped",

@@ -65,7 +65,7 @@ NODE_CASES: Final = (
     Case(
         "A process that does not answer is told after a minute",
         gone("n1/reput"),
-        (("11m", ()), ("12m", ("TidemarkTargetDown",)), ("60m", ("TidemarkTargetDown",))),
+        (("11m", ()), ("12m", ("TidemarkTargetDown",)), ("20m", ("TidemarkTargetDown",))),
     ),
     Case(
         "A process that misses one scrape is not",
@@ -97,12 +97,12 @@ NODE_CASES: Final = (
     Case(
         "A rolling update is silent",
         rolled(),
-        (("11m", ()), ("12m", ()), ("20m", ()), ("22m", ()), ("24m", ()), ("60m", ())),
+        (("11m", ()), ("12m", ()), ("20m", ()), ("22m", ()), ("24m", ()), ("30m", ())),
     ),
     Case(
         "A set whose targets have all gone from discovery is missed",
         gone(*of_node("s0"), discovered=False),
-        (("14m", ()), ("17m", ("TidemarkBrokerGone",)), ("70m", ("TidemarkBrokerGone",))),
+        (("14m", ()), ("17m", ("TidemarkBrokerGone",)), ("40m", ("TidemarkBrokerGone",))),
     ),
     Case(
         "A set that lost one of its nodes from discovery is still there",
@@ -156,6 +156,11 @@ NODE_CASES: Final = (
             for version, values in (("1.0", "1x20 stale"), ("1.1", f"_x21 1x{STEPS}"))
         },
         (("30m", ()), ("65m", ()), ("75m", ("TidemarkVersionsDiffer",))),
+    ),
+    Case(
+        "An answer that is nearly too large to be taken makes a ticket",
+        {series("scrape_samples_scraped", "n0/broker"): f"90000x20 130000x{STEPS}"},
+        (("19m", ()), ("21m", ("TidemarkScrapeLarge",))),
     ),
     Case(
         "Series that were folded are shown",

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from deploy.prometheus.areas import ALERTS, GROUPS, RECORDS
+from deploy.prometheus.areas.nodes import SAMPLES_MAX
 from deploy.prometheus.areas.recording import SET
 from deploy.prometheus.cases import CASES
 from deploy.prometheus.cases.healthy import HEALTHY, Case
@@ -35,7 +36,7 @@ def evidence(name: str) -> list[str]:
 
 def labels_of(metric: str) -> set[str]:
     """Every label that a metric's samples have. Raises KeyError if there is no such metric."""
-    if metric in ("up", "ALERTS"):
+    if metric in ("up", "scrape_samples_scraped", "ALERTS"):
         return {*SCRAPED, *(("alertname", "alertstate") if metric == "ALERTS" else ())}
     for record in RECORDS:
         if record.name == metric:
@@ -99,7 +100,7 @@ def test_every_target_of_the_example_has_the_labels_that_rules_need() -> None:
         "tidemark-ha",
     ]
     for job in config["scrape_configs"]:
-        assert job["sample_limit"] == 150_000
+        assert job["sample_limit"] == SAMPLES_MAX
         (file,) = job["file_sd_configs"][0]["files"]
         for entry in yaml.safe_load((ROOT / "deploy/prometheus" / file).read_text()):
             assert set(entry["labels"]) == {"cluster", "broker", "replica"}
