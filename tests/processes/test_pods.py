@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import shutil
 import signal
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from deploy.lint.rendering import copied
 from tests.support.node import PROJECT
 from tidemark.testing.pods.starting import what_is_missing
 
@@ -32,17 +31,15 @@ STOP_S: Final = 150.0
 
 
 @pytest.fixture
-def overlay(tmp_path: Path) -> Path:
+def overlay() -> Iterator[Path]:
     """The manifests with a secret of this test."""
     missing = what_is_missing()
     if missing:
         if os.environ.get("TIDEMARK_REQUIRE_ALL") == "1":
             pytest.fail(missing)
         pytest.skip(missing)
-    shutil.copytree(PROJECT / "deploy" / "k8s", tmp_path / "k8s")
-    found = tmp_path / "k8s" / "overlays" / "ha"
-    (found / "secret.key").write_text(secrets.token_hex(32) + "\n", encoding="ascii")
-    return found
+    with copied() as deploy:
+        yield deploy / "k8s" / "overlays" / "ha"
 
 
 def pods(*arguments: str) -> subprocess.Popen[str]:
@@ -80,7 +77,7 @@ def _urls(process: subprocess.Popen[str]) -> list[str]:
     raise AssertionError(f"it ended with {process.wait()}: {''.join(said)}")
 
 
-def call(method: str, url: str, body: dict[str, object]) -> int:
+def call(method: str, url: str, body: Mapping[str, object]) -> int:
     request = urllib.request.Request(url, json.dumps(body).encode(), method=method)
     request.add_header("Content-Type", "application/json")
     with urllib.request.urlopen(request, timeout=10) as answer:

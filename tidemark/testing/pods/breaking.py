@@ -54,6 +54,31 @@ async def pod_kill(stage: PodStage) -> None:
     stage.note(f"acked again while the pod came back; ready {took:.1f} s later")
 
 
+async def container_kill(stage: PodStage) -> None:
+    """Each container is killed alone, of a slave and of the master; it comes back in its pod."""
+    group, master = stage.group, await stage.master()
+    gaps = []
+    for name in (*stage.slaves(master), master):
+        for container in ("reput", "broker", "ha"):
+            await stage.load.acked(30)
+            pod, running = group.pod(name), group.pod(name).containers[container]
+            assert running.process is not None
+            restarts, at = running.restarts, stage.mark()
+            running.process.send(signal.SIGKILL)
+            await group.until(
+                lambda running=running, restarts=restarts: running.restarts > restarts,  # type: ignore[misc]
+                f"{container} of {name} to be started again",
+                60,
+            )
+            await group.ready(READY_S)
+            await stage.acked_again(READY_S)
+            gaps.append((stage.gap_since(at), f"{container} of {name}"))
+            stage.check(group.pod(name) is pod, f"{name} is another pod now")
+            stage.check(not group.events(at, reason="Killing"), "probes killed more")
+    stage.restored_s = max(gaps)[0]
+    stage.note("without an ack: " + ", ".join(f"{what} {gap:.1f} s" for gap, what in gaps))
+
+
 async def cut_off(stage: PodStage) -> None:
     """The master's node is cut off from everything; the other one takes over."""
     group, master = stage.group, await stage.master()
@@ -304,6 +329,13 @@ DRILLS: Final = (
         run=cut_off,
         restored_within_s=ELECTED_S,
         short=True,
+    ),
+    PodDrill(
+        number="9",
+        name="container-kill",
+        title="each container of a slave and of the master is killed alone",
+        run=container_kill,
+        restored_within_s=ELECTED_S,
     ),
     PodDrill(
         number="8",

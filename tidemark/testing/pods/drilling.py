@@ -18,7 +18,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from tidemark.testing.drills.checker import Verdict
-from tidemark.testing.drills.comparing import compare
+from tidemark.testing.drills.comparing import compare, compare_queues
 from tidemark.testing.drills.finding import Finder
 from tidemark.testing.drills.ledger import Ledger
 from tidemark.testing.drills.namespaces import Namespaces
@@ -153,7 +153,9 @@ class PodRunner:
         stage.load.pause()
         try:
             await stage.load.quiet()
-            return await compare(stage, whole=True)
+            verdict = await compare(stage, whole=True)
+            verdict.violations += await compare_queues(stage)
+            return verdict
         finally:
             stage.load.resume()
 
