@@ -45,9 +45,10 @@ class JsonFormatter(logging.Formatter):
         }
         if line["event"] == LIBRARY:
             line["logger"] = record.name
+        own = frozenset(line)
         for name, value in vars(record).items():
-            if name not in _OWN and name not in line:
-                line[name] = value
+            if name not in _OWN and name != "event":
+                line[f"{name}_" if name in own else name] = value
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
             line["error"] = f"{type(error).__name__}: {error}"

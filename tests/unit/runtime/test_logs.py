@@ -74,3 +74,10 @@ def test_a_line_of_a_library_says_which(lines: io.StringIO) -> None:
     for name in ("aiohttp.access", "urllib3.connectionpool"):
         logging.getLogger(name).warning("once for every try")
     assert len(lines.getvalue().splitlines()) == 1
+
+
+def test_a_fact_named_like_a_field_of_the_line_is_kept_beside_it(lines: io.StringIO) -> None:
+    logging.getLogger("x").info("odd", extra={"event": "ready", "level": "disk", "time": 7})
+    line = json.loads(lines.getvalue())
+    assert (line["level"], line["level_"], line["time_"]) == ("info", "disk", 7)
+    assert line["event"] == "ready"
