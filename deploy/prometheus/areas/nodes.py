@@ -80,6 +80,17 @@ NODES: Final = Group(
             waits="10m",
         ),
         Alert(
+            "TidemarkLookOld",
+            f"time() - max {BY_NODE} (tidemark_broker_look_timestamp_seconds) > 120",
+            Severity.TICKET,
+            NODE,
+            "figures of topics and groups of {{ $labels.replica }} in {{ $labels.broker }} are "
+            "{{ $value | humanizeDuration }} old",
+            "The broker looks at its topics, queues and groups while it is asked for metrics, and "
+            "does not come round. Alerts about consumer groups are as old.",
+            waits="5m",
+        ),
+        Alert(
             "TidemarkSeriesDropped",
             events("tidemark_telemetry_series_dropped_total", "1h", (*TARGET_LABELS, "family")),
             Severity.INFO,

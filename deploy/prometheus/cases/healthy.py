@@ -100,6 +100,7 @@ def _add_node(node: str, found: dict[str, str]) -> None:
         series("tidemark_log_oldest_message_timestamp_seconds", broker): always(-250000),
         series("tidemark_recovery_done_bytes", broker): always(1e9),
         series("tidemark_timer_overdue_seconds", broker): always(0),
+        series("tidemark_broker_look_timestamp_seconds", broker): growing(STEP_S),
         series("tidemark_broker_clock_steps_total", broker): always(0),
         series("tidemark_broker_connections_refused_total", broker, reason="limit"): always(0),
     }

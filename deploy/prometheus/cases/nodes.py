@@ -158,6 +158,11 @@ NODE_CASES: Final = (
         (("30m", ()), ("65m", ()), ("75m", ("TidemarkVersionsDiffer",))),
     ),
     Case(
+        "Figures that are minutes old make a ticket",
+        {series("tidemark_broker_look_timestamp_seconds", "n0/broker"): f"0+30x20 600x{STEPS}"},
+        (("16m", ()), ("18m", ("TidemarkLookOld",))),
+    ),
+    Case(
         "An answer that is nearly too large to be taken makes a ticket",
         {series("scrape_samples_scraped", "n0/broker"): f"90000x20 130000x{STEPS}"},
         (("19m", ()), ("21m", ("TidemarkScrapeLarge",))),
