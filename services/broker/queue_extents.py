@@ -26,6 +26,8 @@ from tidemark.offsets import PhysicalOffset, QueueOffset
 QUEUES_MAX: Final = 100_000
 """Queues that are remembered, about 400 bytes each; those of further topics are looked up in their
 files, and the topics have no sums."""
+TOPICS_AT_ONCE: Final = 16
+"""Topics looked at between two looks at the clock; their queues are looked at one by one."""
 NOTHING: Final = Extent(Bounds(0, 0, 0), NO_MESSAGE)
 
 
@@ -69,10 +71,18 @@ class Looks(Protocol):
 class TopicSums:
     """One topic, its queues added up. For the event loop."""
 
-    __slots__ = ("config", "has_retention", "known", "max_offsets", "min_offsets", "numbers")
+    __slots__ = (
+        "config", "has_retention", "known", "labels", "max_offsets", "min_offsets", "no_group",
+        "numbers", "queue_labels",
+    )  # fmt: skip
 
     def __init__(self, config: TopicConfig, numbers: Collection[int]) -> None:
         self.config = config
+        # Label values, kept from look to look: what lives on needs no work from the garbage
+        # collector.
+        self.labels = (config.name,)
+        self.no_group = ("", config.name)
+        self.queue_labels: dict[int, tuple[str, str]] = {}
         self.numbers: Collection[int] = numbers
         """The queues that can be read, ascending."""
         self.has_retention = retention_of(config) is not None
@@ -81,6 +91,13 @@ class TopicSums:
         """Queues that are in the sums."""
         self.max_offsets = 0
         self.min_offsets = 0
+
+    def labels_of(self, queue: int) -> tuple[str, str]:
+        """Label values of one of its queues."""
+        labels = self.queue_labels.get(queue)
+        if labels is None:
+            labels = self.queue_labels[queue] = (self.config.name, str(queue))
+        return labels
 
     @property
     def is_whole(self) -> bool:
@@ -157,10 +174,9 @@ class QueueExtents:
         """All topics but the broker's own state, by the time they were met."""
         return list(self._sums.items())
 
-    def last_seen(self, topic: str, queue: int) -> Bounds | None:
-        """A queue's bounds as they were last told; None if they never were."""
-        known = self._known.get((topic, queue))
-        return None if known is None else known.bounds
+    def topic(self, name: str) -> TopicSums | None:
+        """One topic; None if it is not there."""
+        return self._entered(name)
 
     # -- keeping up ------------------------------------------------------------------------------
 
@@ -195,8 +211,8 @@ class QueueExtents:
             if turns.over:
                 await turns.pass_on()
             self._entered(name)
-        for name in names:
-            if turns.over:
+        for number, name in enumerate(names):
+            if number % TOPICS_AT_ONCE == 0 and turns.over:
                 await turns.pass_on()
             if name == STATE_TOPIC:
                 continue

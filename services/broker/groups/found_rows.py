@@ -6,8 +6,9 @@ write text. What is not known is None and gets no sample. Before: ``look``. Afte
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from services.broker.groups.group_pass import PairSeen, QueueSeen
 from services.broker.groups.oldest import shown
@@ -17,6 +18,9 @@ from services.broker.groups.sources import Queue
 from services.broker.log_times import LogTimes
 from services.broker.queue_extents import QueueExtents
 from services.broker.turns import Turns
+
+ROWS_AT_ONCE: Final = 16
+"""Rows written between two looks at the clock."""
 
 Labels = list[tuple[str, ...]]
 Column = list[float | None]
@@ -38,16 +42,11 @@ class Columns(NamedTuple):
         """An empty table of so many families."""
         return cls([], tuple([] for _ in range(families)), [], [])
 
-    def add(self, labels: tuple[str, ...], values: Sequence[float | None]) -> None:
-        """One row; a table is added to with one kind of row only."""
+    def add_two(self, labels: tuple[str, ...], one: float | None, other: float | None) -> None:
+        """One row of a table of two families."""
         self.labels.append(labels)
-        for column, value in zip(self.columns, values, strict=True):
-            column.append(value)
-
-    def weigh(self, weight: float, activity: float) -> None:
-        """Of the row added last."""
-        self.weights.append(weight)
-        self.activity.append(activity)
+        self.columns[0].append(one)
+        self.columns[1].append(other)
 
 
 class Found(NamedTuple):
@@ -82,12 +81,17 @@ class Rows:
     def __init__(self, times: LogTimes | None) -> None:
         self._times = times
         self._lag = Columns.of(2)
-        self._pairs = Columns.of(10)
+        # Row by row the same pairs: what is said of each is said once.
+        pairs = Columns.of(10)
+        self._pairs = pairs._replace(weights=self._lag.weights, activity=self._lag.activity)
         self._groups = Columns.of(2)
         self._topics = Columns.of(2)
         self._queues = Columns.of(2)
         self._group_queues = Columns.of(2)
         self._seen: dict[tuple[str, str], Sequence[QueueSeen]] = {}
+        self._topics_read: set[str] = set()
+        self._group_queue_count = 0
+        self._queue_count = 0
         self._left_out = (0, 0)
 
     def found(self, began_ms: int, took_s: float) -> Found:
@@ -109,49 +113,49 @@ class Rows:
         self, group: str, members: int, objective_s: float, pairs: Sequence[PairSeen]
     ) -> None:
         """One group with its pairs."""
-        activity = 0
-        for found, queues in pairs:
+        activity, times = 0, self._times
+        lag, columns = self._lag, self._pairs.columns
+        for labels, kind_labels, found, queues in pairs:
+            lag.add_two(kind_labels, found.messages, found.seconds)
             # Pairs that members read give way last, then those with lag.
-            weight = 2.0 * found.subscribed + bool(found.messages)
+            lag.weights.append(2.0 * found.subscribed + bool(found.messages))
+            lag.activity.append(found.activity)
             activity += found.activity
-            self._lag.add((group, found.topic, found.kind), (found.messages, found.seconds))
-            self._lag.weigh(weight, found.activity)
             undelivered_s = uncommitted_s = None
-            if self._times is not None and found.oldest is not None:
-                times = shown(self._times, found.oldest)
-                undelivered_s = times.undelivered_ms / 1000
-                uncommitted_s = times.uncommitted_ms / 1000
-            self._pairs.add(
-                (group, found.topic),
-                (
-                    found.queue_max,
-                    found.in_flight,
-                    found.commit_age_s,
-                    found.lagging,
-                    found.stuck,
-                    found.ahead,
-                    found.unknown,
-                    int(found.subscribed),
-                    undelivered_s,
-                    uncommitted_s,
-                ),
-            )
-            self._pairs.weigh(weight, found.activity)
-            self._seen[group, found.topic] = queues
-        self._groups.add((group,), (members, objective_s))
-        self._groups.weigh(float(members > 0), activity)
+            if times is not None and found.oldest is not None:
+                undelivered_ms, uncommitted_ms = shown(times, found.oldest)
+                undelivered_s, uncommitted_s = undelivered_ms / 1000, uncommitted_ms / 1000
+            self._pairs.labels.append(labels)
+            columns[0].append(found.queue_max)
+            columns[1].append(found.in_flight)
+            columns[2].append(found.commit_age_s)
+            columns[3].append(found.lagging)
+            columns[4].append(found.stuck)
+            columns[5].append(found.ahead)
+            columns[6].append(found.unknown)
+            columns[7].append(int(found.subscribed))
+            columns[8].append(undelivered_s)
+            columns[9].append(uncommitted_s)
+            self._seen[labels] = queues
+            self._topics_read.add(found.topic)
+            self._group_queue_count += len(queues)
+        self._groups.add_two((group,), members, objective_s)
+        self._groups.weights.append(float(members > 0))
+        self._groups.activity.append(activity)
 
     async def topics(self, extents: QueueExtents, turns: Turns, room: Room | None) -> None:
         """All topics whose queues are known; to room, those that no group reads are offered."""
-        read = {topic for _, topic in self._seen}
-        for name, sums in extents.sums():
-            if turns.over:
+        read, topics = self._topics_read, self._topics
+        for number, (name, sums) in enumerate(extents.sums()):
+            if number % ROWS_AT_ONCE == 0 and turns.over:
                 await turns.pass_on()
+            self._queue_count += len(sums.numbers)
             if sums.is_whole:
-                self._topics.add((name,), (sums.max_offsets, sums.min_offsets))
-                self._topics.weigh(0, sums.max_offsets)
+                topics.add_two(sums.labels, sums.max_offsets, sums.min_offsets)
+                topics.weights.append(0)
+                topics.activity.append(sums.max_offsets)
             if room is not None and name not in read:
-                room.offer(("", name), len(sums.numbers), Rank.NO_GROUP)
+                room.offer(sums.no_group, len(sums.numbers), Rank.NO_GROUP)
 
     async def queues(
         self,
@@ -159,33 +163,33 @@ class Rows:
         bounds: Mapping[Queue, Bounds],
         turns: Turns,
         room: Room | None,
-        *,
-        group_queues: int,
     ) -> None:
-        """The queues that have room. bounds: as met by the pass over the groups. group_queues: how
-        many rows ``group_queues`` would have with room for all.
-        """
+        """The queues that have room. bounds: as met by the pass over the groups."""
         if room is None:
             return
-        for (group, topic), count in room.pairs.items():
-            for queue, committed, oldest_ms in self._seen.get((group, topic), ())[:count]:
-                if turns.over:
+        rows = 0
+        for name, count in room.pairs.items():
+            for row in itertools.islice(self._seen.get(name, ()), count):
+                rows += 1
+                if rows % ROWS_AT_ONCE == 0 and turns.over:
                     await turns.pass_on()
-                if committed is not None or oldest_ms is not None:
-                    oldest_s = None if oldest_ms is None else oldest_ms / 1000
-                    self._group_queues.add((group, topic, str(queue)), (committed, oldest_s))
+                if row.committed is not None or row.oldest_ms is not None:
+                    oldest_s = None if row.oldest_ms is None else row.oldest_ms / 1000
+                    self._group_queues.add_two(row.labels, row.committed, oldest_s)
         for topic, count in room.topics.items():
-            for queue in list(extents.numbers(topic) or ())[:count]:
-                if turns.over:
+            sums = extents.topic(topic)
+            for queue in () if sums is None else itertools.islice(sums.numbers, count):
+                rows += 1
+                if rows % ROWS_AT_ONCE == 0 and turns.over:
                     await turns.pass_on()
                 # The bounds of now would do for the maximum, and not for the minimum: it may have
                 # passed the offset of a group that was looked at before.
                 met = bounds.get((topic, queue)) or extents.bounds(topic, queue)
-                if met is not None:
-                    self._queues.add((topic, str(queue)), (met.max_offset, met.min_offset))
-        all_queues = sum(len(sums.numbers) for _, sums in extents.sums())
+                if met is not None and sums is not None:
+                    labels = sums.labels_of(queue)
+                    self._queues.add_two(labels, met.max_offset, met.min_offset)
         shown_by_group = sum(count for (group, _), count in room.pairs.items() if group)
         self._left_out = (
-            max(0, all_queues - sum(room.topics.values())),
-            max(0, group_queues - shown_by_group),
+            max(0, self._queue_count - sum(room.topics.values())),
+            max(0, self._group_queue_count - shown_by_group),
         )

@@ -21,11 +21,15 @@ from shared.state.values import GroupConfig
 from tidemark.formats.send_back import RETRY_PREFIX
 
 READ_ALL: Final = Lag(0, None, 0.0, in_flight=0)
+IS_READ: Final = QueueSample(READ_ALL)
 
 
 class QueueSeen(NamedTuple):
     """One queue as a group stands in it."""
 
+    labels: tuple[str, str, str]
+    """Group, topic, queue. Kept from look to look, like all of this that does not change: what
+    lives on needs no work from the garbage collector."""
     queue: int
     committed: int | None
     oldest_ms: int | None
@@ -35,6 +39,10 @@ class QueueSeen(NamedTuple):
 class PairSeen(NamedTuple):
     """One pair, and its queues."""
 
+    labels: tuple[str, str]
+    """Group and topic."""
+    kind_labels: tuple[str, str, str]
+    """And kind."""
     pair: Pair
     queues: Sequence[QueueSeen]
 
@@ -51,13 +59,14 @@ class _Still(NamedTuple):
 class _Known:
     """What is remembered of one group from look to look."""
 
-    __slots__ = ("movements", "still", "times_ms")
+    __slots__ = ("movements", "rows", "still", "times_ms")
 
     def __init__(self) -> None:
         self.movements: dict[Queue, Movement] = {}
         """Of queues that had lag."""
         self.times_ms: dict[tuple[str, int, int], int] = {}
         """Store times by topic, queue and queue offset, of messages that were the oldest ones."""
+        self.rows: dict[Queue, QueueSeen] = {}
         self.still: _Still | None = None
 
 
@@ -131,7 +140,7 @@ class Pass:
                 continue
             ages: list[float] = []
             age_s = 0.0
-            for queue, _, oldest_ms in each.queues:
+            for _, queue, _, oldest_ms in each.queues:
                 if self._turns.over:
                     await self._turns.pass_on()
                 if oldest_ms is not None and oldest_ms <= now_ms:
@@ -181,8 +190,28 @@ class Pass:
                 objective_s=(config.lag_objective_ms or OBJECTIVE_MS) / 1000,
                 subscribed=topic in subscribed or (is_retry and has_members),
             )
-            found.append(PairSeen(summed._replace(activity=activity), seen))
+            found.append(
+                PairSeen(
+                    (name, topic),
+                    (name, topic, summed.kind),
+                    summed._replace(activity=activity),
+                    seen,
+                )
+            )
         return found
+
+    def _row(
+        self, group: str, topic: str, queue: int, committed: int | None, oldest_ms: int | None
+    ) -> QueueSeen:
+        """What is shown of a queue; the same object as at the look before if it says the same."""
+        key = (topic, queue)
+        row = self._known.rows.get(key)
+        if row is None:
+            row = QueueSeen((group, topic, str(queue)), queue, committed, oldest_ms)
+        elif row.committed != committed or row.oldest_ms != oldest_ms:
+            row = row._replace(committed=committed, oldest_ms=oldest_ms)
+        self._now_known.rows[key] = row
+        return row
 
     def _sample(
         self, group: str, topic: str, queue: int, *, has_members: bool
@@ -190,21 +219,23 @@ class Pass:
         """One queue in one step: all that moves is of one instant."""
         committed = self._watched.committed.get(group, topic, queue)
         bounds = self._extents.bounds(topic, queue)
-        row = QueueSeen(queue, committed, None)
         if bounds is None:
+            row = self._row(group, topic, queue, committed, None)
             return QueueSample(nothing_known(Reason.UNKNOWN_TOPIC)), row
         self._note(topic, queue, bounds)
         if committed == bounds.max_offset:
-            return QueueSample(READ_ALL), row
+            return IS_READ, self._row(group, topic, queue, committed, None)
         found = unread(Snapshot(committed, *bounds))
         if committed is None or found.first is None or found.messages is None:
             reason = found.reason or Reason.NEVER_COMMITTED
+            row = self._row(group, topic, queue, committed, None)
             return QueueSample(nothing_known(reason, lost=found.lost, ahead=found.ahead)), row
         handed_to = next_offset = found.first
         if has_members and (place := self._members.place_of(group, (topic, queue))) is not None:
             handed_to, next_offset = place
         in_flight = min(max(0, handed_to - committed), found.messages)
         if not found.messages:
+            row = self._row(group, topic, queue, committed, None)
             return QueueSample(READ_ALL._replace(lost=found.lost)), row
         head_ms = self._time_ms(topic, queue, found.first)
         undelivered = min(max(next_offset, found.first), bounds.max_offset)
@@ -233,7 +264,7 @@ class Pass:
             has_members and movement.is_stuck(now_s),
             Oldest(ready_ms, head_ms) if is_known else None,
         )
-        return sample, row._replace(oldest_ms=head_ms)
+        return sample, self._row(group, topic, queue, committed, head_ms)
 
     def _note(self, topic: str, queue: int, bounds: Bounds) -> None:
         key = (topic, queue)

@@ -104,26 +104,22 @@ class Looks:
         pass_ = Pass(watched, self._memory, turns, committed=committed, moved=moved)
         room = Room(self._queue_series_max, self._room) if self._queue_series_max else None
         now_s = self._clock.monotonic()
-        queues = 0
         for config in watched.configs.all():
             if turns.over:
                 await turns.pass_on()
             count = watched.members.member_count(config.name)
             seen = await pass_.group(config, count)
             rows.group(config.name, count, (config.lag_objective_ms or OBJECTIVE_MS) / 1000, seen)
-            for each in seen:
-                queues += len(each.queues)
-                if room is None:
-                    continue
+            for each in seen if room is not None else ():
+                assert room is not None
                 found = each.pair
-                name = (found.group, found.topic)
                 rank = self._lagging.rank(
-                    name,
+                    each.labels,
                     has_lag=bool(found.messages),
                     subscribed=found.subscribed,
                     now_s=now_s,
                 )
-                room.offer(name, len(each.queues), rank)
+                room.offer(each.labels, len(each.queues), rank)
         if role == self._role:
             self._memory = pass_.memory
             self._lagging.forget_gone(now_s)
@@ -132,5 +128,5 @@ class Looks:
             for _ in room.fill():
                 if turns.over:
                     await turns.pass_on()
-        await rows.queues(extents, pass_.bounds, turns, room, group_queues=queues)
+        await rows.queues(extents, pass_.bounds, turns, room)
         return room

@@ -67,7 +67,7 @@ class Room:
         """before: of the look before; who is in it stays before its equals."""
         self._left = series_max
         self._was_in: frozenset[Name] | set[Name] = set() if before is None else set(before.pairs)
-        self._offered: dict[tuple[Rank, bool], list[tuple[Name, int]]] = {}
+        self._offered: dict[tuple[Rank, bool], dict[Name, int]] = {}
         self.pairs: dict[Name, int] = {}
         """Pair that is in → how many of its queues are, from the first on. The group of a topic
         that no group reads is empty."""
@@ -77,16 +77,19 @@ class Room:
     def offer(self, pair: Name, queues: int, rank: Rank) -> None:
         """A pair with so many queues would be shown."""
         if queues:
-            self._offered.setdefault((rank, pair not in self._was_in), []).append((pair, queues))
+            self._offered.setdefault((rank, pair not in self._was_in), {})[pair] = queues
 
     def fill(self) -> Iterator[None]:
         """Let in who has room; yields after each one, for others to have their turn."""
-        for _, pairs in sorted(self._offered.items()):
-            for pair, queues in pairs:
+        for key in sorted(self._offered):
+            pairs = self._offered[key]
+            for pair, queues in pairs.items():
                 if self._left < PER_QUEUE:
+                    self._offered.clear()
                     return
                 self._take(pair, queues)
                 yield
+        self._offered.clear()
 
     def _take(self, pair: Name, queues: int) -> None:
         group, topic = pair
