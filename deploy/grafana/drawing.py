@@ -60,6 +60,8 @@ def draw(panel: Panel) -> dashboard.Panel:
             raise TypeError(f"{type(panel).__name__} has no drawing")
     model.title, model.description = panel.title, panel.description
     model.datasource, model.interval = DATASOURCE, SCRAPE_PERIOD
+    if panel.nothing and model.field_config is not None:
+        model.field_config.defaults.no_value = panel.nothing
     model.targets = [
         _target(panel, letter, index) for index, letter in enumerate(LETTERS[: len(panel.queries)])
     ]
@@ -134,8 +136,6 @@ def _lines(panel: Lines) -> dashboard.Panel:
             .show_legend(True)
         )
     )
-    if panel.nothing:
-        builder = builder.no_value(panel.nothing)
     if not panel.below_zero and not panel.log:
         builder = builder.min(0)
     if panel.top is not None:
@@ -227,7 +227,6 @@ def _table(panel: Table) -> dashboard.Panel:
     builder = (
         table_builders.Panel()
         .unit(panel.unit)
-        .no_value(panel.nothing)
         .cell_height(common.TableCellHeight.SM)
         .sort_by([common_builders.TableSortByFieldState().display_name(panel.sort).desc(True)])
         .with_transformation(dashboard.DataTransformerConfig(id_val="merge", options={}))

@@ -57,6 +57,10 @@ class Column(NamedTuple):
     """In pixels; 0 shares what is left."""
 
 
+ALONE: Final = "No group: a node alone"
+"""Instead of what ha measures, where there is none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
     """What all kinds have."""

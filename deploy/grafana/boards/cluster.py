@@ -8,6 +8,7 @@ from deploy.grafana import units
 from deploy.grafana.boards import uids
 from deploy.grafana.limits import DISPATCH_SLOW, REPLICA_LAG, STORE_NEARLY_FULL
 from deploy.grafana.panels import (
+    ALONE,
     BLUE,
     GREY,
     ORANGE,
@@ -306,6 +307,7 @@ HOW_LONG: Final = (
         width=8,
         words=ROLE_WORDS,
         links=(uids.to(uids.PIPELINE, "Dispatch and replication"),),
+        nothing=ALONE,
     ),
 )
 
@@ -429,6 +431,7 @@ DELAY: Final = (
         width=6,
         steps=(Step(REPLICA_LAG.value, RED),),
         links=(uids.to(uids.PIPELINE, "Dispatch and replication"),),
+        nothing=ALONE,
     ),
 )
 

@@ -7,7 +7,7 @@ from typing import Final
 from deploy.grafana import units
 from deploy.grafana.boards import uids
 from deploy.grafana.limits import CLOCK_SKEW, DISPATCH_SLOW, REPLICA_LAG
-from deploy.grafana.panels import RED, Board, Heat, Lines, Row, Step, Timeline
+from deploy.grafana.panels import ALONE, RED, Board, Heat, Lines, Row, Step, Timeline
 from deploy.grafana.queries import NODE, WINDOW, Query, growth, quantile, quantiles, rate
 from deploy.grafana.states import ROLE_WORDS, YES_NO, role_state
 from deploy.grafana.told import told
@@ -155,7 +155,7 @@ WHO: Final = (
         queries=(Query(role_state(), "{{replica}}"),),
         width=12,
         words=ROLE_WORDS,
-        nothing="No group: a node alone",
+        nothing=ALONE,
     ),
     Timeline(
         title="Epoch",
@@ -165,7 +165,7 @@ WHO: Final = (
         unit=units.PLAIN,
         queries=(Query(f"max by (broker, replica) (tidemark_ha_epoch{{{NODE}}})", "{{replica}}"),),
         width=12,
-        nothing="No group: a node alone",
+        nothing=ALONE,
     ),
 )
 COPIES: Final = (
@@ -191,7 +191,7 @@ COPIES: Final = (
             ),
         ),
         width=8,
-        nothing="No group: a node alone",
+        nothing=ALONE,
     ),
     Timeline(
         title="Links",
@@ -206,7 +206,7 @@ COPIES: Final = (
         ),
         width=8,
         words=YES_NO,
-        nothing="No group: a node alone",
+        nothing=ALONE,
     ),
     Timeline(
         title="In the set",
@@ -221,7 +221,7 @@ COPIES: Final = (
         ),
         width=8,
         words=YES_NO,
-        nothing="No group: a node alone",
+        nothing=ALONE,
     ),
 )
 LINKS: Final = (
@@ -238,7 +238,7 @@ LINKS: Final = (
         ),
         width=8,
         steps=(Step(REPLICA_LAG.value, RED),),
-        nothing="No group: a node alone",
+        nothing=ALONE,
     ),
     Lines(
         title="Slaves behind, in bytes",
@@ -261,6 +261,7 @@ LINKS: Final = (
             ),
         ),
         width=8,
+        nothing=ALONE,
     ),
     Lines(
         title="How fast copies grow",
@@ -292,7 +293,7 @@ LINKS: Final = (
         ),
         width=8,
         below_zero=True,
-        nothing="No group: a node alone",
+        nothing=ALONE,
     ),
 )
 TRANSFER: Final = (
@@ -302,6 +303,7 @@ TRANSFER: Final = (
         unit=units.BYTES_RATE,
         queries=(Query(rate("tidemark_ha_transferred_bytes_total", "broker, peer"), "{{peer}}"),),
         width=8,
+        nothing=ALONE,
     ),
     Heat(
         title="Sent to acknowledged",
@@ -312,6 +314,7 @@ TRANSFER: Final = (
         unit=units.SECONDS,
         queries=(Query(rate("tidemark_ha_ack_duration_seconds_bucket", "le"), "{{le}}"),),
         width=8,
+        nothing=ALONE,
     ),
     Lines(
         title="Sent to acknowledged, quantiles",
@@ -320,6 +323,7 @@ TRANSFER: Final = (
         queries=quantiles("tidemark_ha_ack_duration_seconds"),
         width=8,
         log=True,
+        nothing=ALONE,
     ),
 )
 CHANGES: Final = (
@@ -408,7 +412,7 @@ CLOCKS: Final = (
         width=8,
         steps=(Step(-CLOCK_SKEW.value, RED), Step(CLOCK_SKEW.value, RED)),
         below_zero=True,
-        nothing="No group: a node alone",
+        nothing=ALONE,
     ),
     Lines(
         title="Lease",
@@ -431,7 +435,7 @@ CLOCKS: Final = (
         ),
         width=8,
         below_zero=True,
-        nothing="No group: a node alone",
+        nothing=ALONE,
     ),
     Lines(
         title="Requests to the lease",
@@ -448,6 +452,7 @@ CLOCKS: Final = (
             Query(rate("tidemark_ha_lease_unknown_total", "broker"), "{{broker}} unknown"),
         ),
         width=8,
+        nothing=ALONE,
     ),
 )
 STRANGE: Final = (
@@ -473,6 +478,7 @@ STRANGE: Final = (
             ),
         ),
         width=8,
+        nothing=ALONE,
     ),
     Lines(
         title="Connections",
@@ -485,6 +491,7 @@ STRANGE: Final = (
             Query(f"max by (broker, replica) (tidemark_ha_connections{{{NODE}}})", "{{replica}}"),
         ),
         width=4,
+        nothing=ALONE,
     ),
     Lines(
         title="New connections",
@@ -494,6 +501,7 @@ STRANGE: Final = (
         unit=units.EVENTS_RATE,
         queries=(Query(rate("tidemark_ha_accepted_connections_total", "replica"), "{{replica}}"),),
         width=4,
+        nothing=ALONE,
     ),
     Lines(
         title="Elections, cuts, stalls",

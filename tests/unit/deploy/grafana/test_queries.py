@@ -14,6 +14,7 @@ import yaml
 
 from deploy.grafana.boards import BOARDS as WRITTEN
 from deploy.grafana.limits import LIMITS
+from deploy.grafana.panels import Stat
 from deploy.prometheus.areas import ALERTS, RECORDS
 from shared.metrics.catalogue import BY_NAME
 from shared.metrics.family import Kind
@@ -170,3 +171,26 @@ def test_what_a_panel_lacks_until_something_happens_is_said_in_words() -> None:
     told = [query.needs for board in WRITTEN for panel in board.panels() for query in panel.queries]
     assert all(needs == needs.strip() and not needs.endswith(".") for needs in told)
     assert any(told)
+
+
+def test_a_panel_that_is_empty_as_long_as_all_is_well_says_so() -> None:
+    for board in WRITTEN:
+        for panel in board.panels():
+            if all(query.needs for query in panel.queries) and not isinstance(panel, Stat):
+                assert panel.nothing, panel.title
+
+
+def test_words_for_nothing_reach_grafana() -> None:
+    told = {
+        (f"{board.uid}.json", panel.title): panel.nothing
+        for board in WRITTEN
+        for panel in board.panels()
+        if panel.nothing
+    }
+    shown = {
+        (target.board, target.panel["title"]): target.panel["fieldConfig"]["defaults"].get(
+            "noValue"
+        )
+        for target in TARGETS
+    }
+    assert {place: shown[place] for place in told} == told
