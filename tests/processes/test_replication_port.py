@@ -21,6 +21,7 @@ from services.ha import payloads
 from services.ha.frames import Decoder, Frame, FrameType, encode
 from services.ha.handshake import NONCE_SIZE, Connecting, Identity
 from services.ha.payloads import Ack, Append, Hello
+from services.ha.versions import SPOKEN
 from tests.processes.test_memory import descriptors, rss_anon
 from tests.processes.test_replication import REPLICATED, make_topic, send_acked
 from tests.support import ha_fuzz
@@ -156,7 +157,7 @@ async def test_noise_costs_a_closed_connection_and_a_line_per_peer_and_minute(
 def hello(cluster: Cluster, name: str) -> Frame:
     size = int(str(SMALL_STORE["commit_log_file_size"]))
     epoch = cluster.epoch()
-    said = Hello("g0", name, "ab" * 16, 1, size, epoch, 0, 0, 0, 0, ())
+    said = Hello("g0", name, "ab" * 16, SPOKEN.highest, size, epoch, 0, 0, 0, 0, ())
     return payloads.frame(epoch, said)
 
 

@@ -12,6 +12,7 @@ from services.ha import payloads
 from services.ha.frames import FrameType, encode
 from services.ha.handshake import Identity
 from services.ha.payloads import Ack, Append, Hello
+from services.ha.versions import SPOKEN
 from tidemark.formats.checkpoint import Slot
 from tidemark.testing.drills.group import DrillNode
 from tidemark.testing.drills.intruder import Intruder
@@ -102,7 +103,7 @@ async def rogue_client(stage: Stage) -> None:
     async with _connect(node) as liar:
         told = await liar.prove(true, _secret(stage), master)
         stage.check(told == "", f"the secret was not believed: {told}")
-        hello = Hello("g0", slave, ROGUE, 1, LOG_FILE_SIZE, epoch, 0, 0, 0, 0, ())
+        hello = Hello("g0", slave, ROGUE, SPOKEN.highest, LOG_FILE_SIZE, epoch, 0, 0, 0, 0, ())
         await liar.send(encode(payloads.frame(epoch, hello)))
         await liar.receive()
         await liar.send(encode(payloads.frame(epoch, Ack(HUGE, HUGE, 0))))
@@ -225,7 +226,19 @@ def _hostile(stage: Stage, rng: Random) -> bytes:
                 (
                     Ack(end, end, rng.randrange(1 << 32)),
                     Append(epoch, 0, end, end, 1, 100, rng.randbytes(100)),
-                    Hello("g0", "n1", ROGUE, 1, LOG_FILE_SIZE, epoch, 0, end, end, end, ()),
+                    Hello(
+                        "g0",
+                        "n1",
+                        ROGUE,
+                        SPOKEN.highest,
+                        LOG_FILE_SIZE,
+                        epoch,
+                        0,
+                        end,
+                        end,
+                        end,
+                        (),
+                    ),
                 )
             ),
         )
