@@ -25,7 +25,13 @@ from tidemark.testing.pods.kubelet import Event
 from tidemark.testing.pods.kustomize import render
 from tidemark.testing.pods.objects import BadManifest, Objects
 from tidemark.testing.pods.plans import NOT_DONE
-from tidemark.testing.pods.starting import Published, new_network, publish, what_is_missing
+from tidemark.testing.pods.starting import (
+    Published,
+    new_network,
+    publish,
+    what_is_missing,
+    with_secrets,
+)
 
 HEAD: Final = ("POD", "ADDRESS", "ROLE", "READY", "RESTARTS", "")
 LOOK_S: Final = 0.2
@@ -58,7 +64,9 @@ def main() -> int:
         missing = what_is_missing()
         if missing:
             raise NoTool(missing)
-        objects = render(arguments.overlay)
+        objects, made = with_secrets(render(arguments.overlay))
+        if made:
+            print(f"Made for this run, as nothing in the overlay does: Secret {', '.join(made)}.")
         if arguments.verb == "drill":
             chosen = [
                 one
@@ -184,8 +192,8 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 def _what_to_try(cluster: Cluster, published: Sequence[Published]) -> str:
     lines = ["", "All pods are ready. Services, from this machine:"]
     lines += [f"  {one.service:<22} {one.url}" for one in published]
-    name = next((name for name in sorted(cluster.pods) if cluster.role(name) == "master"), None)
-    if name is not None:
+    names = sorted(cluster.pods, key=lambda name: (cluster.role(name) != "master", name))
+    for name in names[:1]:
         pod = cluster.pods[name]
         container = pod.plan.containers[0].name
         process = pod.containers[container].process
@@ -195,6 +203,8 @@ def _what_to_try(cluster: Cluster, published: Sequence[Published]) -> str:
         lines += [
             f"In another terminal, inside the container {container} of {name}:",
             f"  {tidemark} cluster status",
+            f"  {tidemark} topic create greetings",
+            f"  echo hello | {tidemark} produce greetings",
             f"  kill -9 {process.pid}    # the kubelet starts it again",
         ]
     lines += [f"Logs: {cluster.directory / 'logs'}. Ctrl-C stops all pods in order.", ""]

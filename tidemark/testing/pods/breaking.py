@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import re
 import secrets
 import shutil
@@ -19,6 +20,7 @@ from shared.cluster.time_rules import PROFILES
 from tidemark.testing.pods.drilling import NEXT_IMAGE, NEXT_VERSION, PodDrill, PodStage
 from tidemark.testing.pods.group import PROFILE
 from tidemark.testing.pods.objects import BadManifest
+from tidemark.testing.pods.plans import content_of
 
 TIMES: Final = PROFILES[PROFILE]
 ELECTED_S: Final = TIMES.lease_ms / 1000 + 5.0
@@ -229,15 +231,18 @@ async def wrong_secret(stage: PodStage) -> None:
     group, master = stage.group, await stage.master()
     (slave, *_) = stage.slaves(master)
     name = _secret_name(stage)
-    right = dict(group.cluster.objects.get("Secret", group.namespace, name)["data"])
+    right = copy.deepcopy(dict(group.cluster.objects.get("Secret", group.namespace, name)))
     wrong = base64.b64encode(secrets.token_hex(32).encode()).decode()
     began = stage.mark()
 
     def changed(found: dict[str, Any]) -> None:
-        found["data"] = dict.fromkeys(found["data"], wrong)
+        keys = content_of(right)
+        found.pop("stringData", None)
+        found["data"] = dict.fromkeys(keys, wrong)
 
     def restored(found: dict[str, Any]) -> None:
-        found["data"] = right
+        found.clear()
+        found.update(copy.deepcopy(right))
 
     group.replace("Secret", name, changed)
     first = group.pod(slave)

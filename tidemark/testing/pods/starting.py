@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import socket
 from pathlib import Path
@@ -16,9 +17,11 @@ from typing import Final, NamedTuple
 from tidemark.testing.drills.namespaces import LOOPBACK, Namespaces, NoNamespaces
 from tidemark.testing.pods.api import NoTool
 from tidemark.testing.pods.kustomize import MISSING
-from tidemark.testing.pods.objects import Objects
+from tidemark.testing.pods.objects import Objects, namespace_of
 from tidemark.testing.pods.services import is_headless
 
+SECRET_KEY: Final = "secret"
+"""What services look for in a Secret that is mounted as a whole."""
 NEEDED: Final = {
     "kubectl": MISSING,
     "ip": "`ip` is not installed: apt-get install iproute2",
@@ -48,6 +51,30 @@ def what_is_missing() -> str:
     if unreadable is not None:
         missing.append(f"{unreadable} cannot be read by the pods' user: chmod -R o+rX {unreadable}")
     return "; ".join(missing)
+
+
+def with_secrets(objects: Objects) -> tuple[Objects, list[str]]:
+    """The objects with a Secret in place of each that pods mount and that others are to make, as
+    overlays for production leave it. Also: their names.
+    """
+    made: dict[tuple[str, str], dict[str, object]] = {}
+    for stateful_set in objects.of_kind("StatefulSet"):
+        namespace = namespace_of(stateful_set)
+        for volume in stateful_set["spec"]["template"]["spec"].get("volumes") or ():
+            spec = volume.get("secret") or {"optional": True}
+            name = spec.get("secretName", "")
+            if spec.get("optional") or objects.find("Secret", namespace, name) is not None:
+                continue
+            made[namespace, name] = {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": name, "namespace": namespace},
+                "stringData": {
+                    item["key"]: secrets.token_hex(32)
+                    for item in spec.get("items") or ({"key": SECRET_KEY},)
+                },
+            }
+    return Objects([*objects, *made.values()]), sorted(name for _, name in made)
 
 
 def publish(objects: Objects) -> list[Published]:

@@ -6,6 +6,8 @@ import pytest
 
 from tests.unit.testing.pods import manifests
 from tidemark.testing.pods.objects import BadManifest, Objects, quantity, revision_of, selects
+from tidemark.testing.pods.plans import content_of
+from tidemark.testing.pods.starting import with_secrets
 
 
 @pytest.mark.parametrize(
@@ -62,3 +64,14 @@ def test_a_template_that_says_the_same_has_the_same_revision() -> None:
     assert revision_of(found) == revision_of(again)
     again["metadata"]["annotations"]["colour"] = "red"
     assert revision_of(found) != revision_of(again)
+
+
+def test_a_secret_that_others_are_to_make_is_made_for_a_run() -> None:
+    there, made = with_secrets(manifests.objects())
+    assert made == []
+    assert [one["kind"] for one in there] == ["StatefulSet", "Secret"]
+    found, made = with_secrets(Objects([manifests.stateful_set()]))
+    assert made == ["key"]
+    content = content_of(found.get("Secret", "shop", "key"))
+    assert list(content) == ["secret"]
+    assert len(content["secret"]) == 64
