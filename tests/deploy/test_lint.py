@@ -13,11 +13,6 @@ import pytest
 from deploy.lint import custom
 from deploy.lint.rendering import DEPLOY
 
-PYTHON: Final = DEPLOY.parent / ".venv-deploy" / "bin" / "python"
-pytestmark = [
-    pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed"),
-    pytest.mark.skipif(not PYTHON.exists(), reason="the tools are not installed: make lint-deploy"),
-]
 Breaking = tuple[str, str, str, str]
 BROKEN: Final[dict[str, Breaking]] = {
     # what: file, old text, new text, beginning of the finding
@@ -69,9 +64,9 @@ BROKEN: Final[dict[str, Breaking]] = {
 STEP_OF: Final = {"schema": "schemas", "policy": "policies", "kustomize": "yamllint"}
 
 
-def lint(deploy: Path, step: str = "") -> subprocess.CompletedProcess[str]:
+def lint(python: Path, deploy: Path, step: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [PYTHON, "-m", "deploy.lint", "--deploy", deploy, *(["--only", step] if step else [])],
+        [python, "-m", "deploy.lint", "--deploy", deploy, *(["--only", step] if step else [])],
         cwd=DEPLOY.parent,
         capture_output=True,
         text=True,
@@ -86,22 +81,22 @@ def deploy(tmp_path: Path) -> Path:
     return Path(shutil.copytree(DEPLOY, tmp_path / "deploy", ignore=ignored))
 
 
-def test_the_manifests_are_sound(deploy: Path) -> None:
-    done = lint(deploy)
+def test_the_manifests_are_sound(deploy: Path, tools: Path) -> None:
+    done = lint(tools, deploy)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("\n0 findings\n")
     assert "8 overlays, Kubernetes 1." in done.stdout
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_is_broken_is_found(what: str, deploy: Path) -> None:
+def test_what_is_broken_is_found(what: str, deploy: Path, tools: Path) -> None:
     file, old, new, finding = BROKEN[what]
     path = deploy / file
     text = path.read_text()
     assert old in text, f"{old!r} is not in {file} any more: change this test with it"
     path.write_text(text.replace(old, new))
     kind = finding.partition(":")[0]
-    done = lint(deploy, STEP_OF.get(kind, kind))
+    done = lint(tools, deploy, STEP_OF.get(kind, kind))
     assert done.returncode == 1, done.stdout + done.stderr
     assert any(line.startswith(finding) for line in done.stdout.splitlines()), done.stdout
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shutil
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,6 @@ from tests.support import deploy_names
 from tests.support.deploy_names import unknown
 from tests.support.manifests import documents, overlays
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("kubectl") is None, reason="kubectl is not installed (1.21 or newer)"
-)
 OVERLAYS = ["dev", "ha", "prod", "ha-two-groups", "prod-two-groups", "ha-monitoring"]
 RENAMED = {
     "port of a container": ("containerPort: 8083", "containerPort: 8183"),

@@ -14,7 +14,6 @@ from tests.support.page_commands import NEEDS, blocks, commands, missing_paths, 
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = [ROOT / "docs" / name for name in ("kubernetes.md", "upgrading.md")]
-pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 
 
 @pytest.fixture(params=PAGES, ids=lambda page: page.name)

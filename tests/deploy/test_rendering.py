@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,9 +28,6 @@ from tests.support.manifests import (
     pod_spec,
 )
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("kubectl") is None, reason="kubectl is not installed (1.21 or newer)"
-)
 NODES: Final = {"dev": 1, "ha": 2, "prod": 3}
 SETTINGS: Final[dict[str, tuple[type[Any], str]]] = {
     "broker": (BrokerConfig, BROKER_PREFIX),
