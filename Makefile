@@ -13,7 +13,7 @@ SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help setup run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill lint-deploy lock clean alert-drill
+.PHONY: help setup run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill lint-deploy old-kustomize lock clean alert-drill
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -120,6 +120,16 @@ $(DEPLOY_STAMP): deploy/requirements.lock
 lint-deploy: setup $(DEPLOY_STAMP) ## Render every overlay; schemas, policies, style, the Dockerfile, names that the code has (needs kubectl)
 	$(DEPLOY_VENV)/bin/python -m deploy.lint
 	$(BIN)/pytest -q -n 2 tests/deploy/test_names.py tests/deploy/test_rendering.py tests/deploy/test_pages.py
+
+OLD_KUSTOMIZE := build/old-kustomize/kustomize
+
+old-kustomize: $(OLD_KUSTOMIZE) ## Build the kustomize of kubectl 1.21 (needs Go); tests/deploy then compares what both render
+
+$(OLD_KUSTOMIZE):
+	mkdir -p $(@D)
+	cd $(@D) && printf 'module old\n\ngo 1.16\n\nrequire sigs.k8s.io/kustomize/kustomize/v4 v4.0.5\n' > go.mod \
+	  && printf '//go:build tools\n\npackage old\n\nimport _ "sigs.k8s.io/kustomize/kustomize/v4"\n' > tools.go \
+	  && GOFLAGS=-mod=mod go build -o kustomize sigs.k8s.io/kustomize/kustomize/v4
 
 SECRET := deploy/k8s/overlays/ha/secret.key
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +33,7 @@ SETTINGS: Final[dict[str, tuple[type[Any], str]]] = {
     "reput": (ReputConfig, REPUT_PREFIX),
     "ha": (HaConfig, HA_PREFIX),
 }
-OLD_KUSTOMIZE: Final = os.environ.get("TIDEMARK_OLD_KUSTOMIZE", "")
+OLD_KUSTOMIZE: Final = DEPLOY.parent / "build" / "old-kustomize" / "kustomize"
 
 
 def base_name(overlay: str) -> str:
@@ -235,11 +234,11 @@ def test_manifests_are_plain_characters() -> None:
         assert path.read_text().isascii(), path
 
 
-@pytest.mark.skipif(not OLD_KUSTOMIZE, reason="TIDEMARK_OLD_KUSTOMIZE names no kustomize 4.0.5")
+@pytest.mark.skipif(not OLD_KUSTOMIZE.exists(), reason="it is not built: make old-kustomize")
 def test_kustomize_of_kubectl_1_21_renders_the_same() -> None:
     with copied() as deploy:
         for overlay in overlays_of(deploy):
-            assert render(deploy, overlay, (OLD_KUSTOMIZE, "build")) == render(deploy, overlay)
+            assert render(deploy, overlay, (str(OLD_KUSTOMIZE), "build")) == render(deploy, overlay)
 
 
 def test_dashboards_and_rules_come_with_the_component() -> None:
