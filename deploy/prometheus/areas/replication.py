@@ -119,7 +119,7 @@ REPLICATION: Final = Group(
             f"sum {BY_NODE} (rate(tidemark_ha_refused_connections_total[5m])) > 0.05",
             Severity.TICKET,
             NODE,
-            "{{ $labels.replica }} of {{ $labels.broker }} refuses {{ $value | humanize }} "
+            '{{ $labels.replica }} of {{ $labels.broker }} refuses {{ $value | printf "%.2f" }} '
             "connections a second on its replication port",
             "Somebody connects who does not know the secret: a node with another one, a scanner, "
             "a probe.",
