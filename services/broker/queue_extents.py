@@ -132,6 +132,9 @@ class QueueExtents:
         """Start of the log when all queues were last compared with it."""
         self._moved: set[str] = set()
         """Topics of which something was found to be otherwise since ``follow`` last told."""
+        self.min_offsets_before: dict[Queue, int] = {}
+        """Queues whose min offset has moved since ``follow`` last told, and where it was: an offset
+        that was read meanwhile lies behind that, and may lie before where it is now."""
         self._end = PhysicalOffset(-1)
 
     # -- asking: in a slice that began with ``begin`` --------------------------------------------
@@ -202,6 +205,7 @@ class QueueExtents:
             ):
                 del ends[key]
         moved, self._moved = self._moved, set()
+        self.min_offsets_before.clear()
         return moved
 
     async def _follow_topics(self, turns: Turns) -> None:
@@ -252,7 +256,9 @@ class QueueExtents:
                 return sums
             self._moved.add(topic)
             for queue in sums.numbers:
-                self._known.pop((topic, queue), None)
+                known = self._known.pop((topic, queue), None)
+                if known is not None:
+                    self.min_offsets_before[topic, queue] = known.bounds.min_offset
             del self._sums[topic]
         if config is None:
             return None
@@ -287,6 +293,8 @@ class QueueExtents:
         else:
             if before.bounds != found.bounds:
                 self._moved.add(key[0])
+                if before.bounds.min_offset < found.bounds.min_offset:
+                    self.min_offsets_before.setdefault(key, before.bounds.min_offset)
             sums.max_offsets -= before.bounds.max_offset
             sums.min_offsets -= before.bounds.min_offset
         self._known[key] = found

@@ -7,14 +7,12 @@ write text. What is not known is None and gets no sample. Before: ``look``. Afte
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from services.broker.groups.group_pass import PairSeen, QueueSeen
 from services.broker.groups.oldest import shown
-from services.broker.groups.queue_looks import Bounds
 from services.broker.groups.queue_room import Rank, Room
-from services.broker.groups.sources import Queue
 from services.broker.log_times import LogTimes
 from services.broker.queue_extents import QueueExtents
 from services.broker.turns import Turns
@@ -160,11 +158,10 @@ class Rows:
     async def queues(
         self,
         extents: QueueExtents,
-        bounds: Mapping[Queue, Bounds],
         turns: Turns,
         room: Room | None,
     ) -> None:
-        """The queues that have room. bounds: as met by the pass over the groups."""
+        """The queues that have room, after the pass over the groups."""
         if room is None:
             return
         rows = 0
@@ -182,12 +179,13 @@ class Rows:
                 rows += 1
                 if rows % ROWS_AT_ONCE == 0 and turns.over:
                     await turns.pass_on()
-                # The bounds of now would do for the maximum, and not for the minimum: it may have
-                # passed the offset of a group that was looked at before.
-                met = bounds.get((topic, queue)) or extents.bounds(topic, queue)
-                if met is not None and sums is not None:
-                    labels = sums.labels_of(queue)
-                    self._queues.add_two(labels, met.max_offset, met.min_offset)
+                bounds = extents.bounds(topic, queue)
+                if bounds is None or sums is None:
+                    break  # deleted meanwhile
+                # The bounds of now do for the maximum, and not for the minimum: it may have passed
+                # the offset of a group that was looked at before.
+                first = extents.min_offsets_before.get((topic, queue), bounds.min_offset)
+                self._queues.add_two(sums.labels_of(queue), bounds.max_offset, first)
         shown_by_group = sum(count for (group, _), count in room.pairs.items() if group)
         self._left_out = (
             max(0, self._queue_count - sum(room.topics.values())),

@@ -9,12 +9,11 @@ the oldest unread message of a queue says is read once, not at every look. The r
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from services.broker.groups.lag import Lag, Reason, Snapshot, age, nothing_known, unread
 from services.broker.groups.oldest import Oldest
 from services.broker.groups.pairs import Movement, Pair, QueueSample, older, pair
-from services.broker.groups.queue_looks import Bounds
 from services.broker.groups.sources import OBJECTIVE_MS, Queue, Watched
 from services.broker.turns import Turns
 from shared.state.values import GroupConfig
@@ -57,20 +56,23 @@ class _Still(NamedTuple):
 
 
 class _Known:
-    """What is remembered of one group from look to look."""
+    """What is remembered of one group from look to look; changed in place."""
 
-    __slots__ = ("movements", "rows", "still", "times_ms")
+    __slots__ = ("heads_ms", "movements", "pairs", "ready_ms", "rows", "still")
 
     def __init__(self) -> None:
         self.movements: dict[Queue, Movement] = {}
-        """Of queues that had lag."""
-        self.times_ms: dict[tuple[str, int, int], int] = {}
-        """Store times by topic, queue and queue offset, of messages that were the oldest ones."""
+        """Of queues that have lag."""
+        self.heads_ms: dict[Queue, tuple[int, int]] = {}
+        """Queue offset and store time of the message that was the oldest unread one."""
+        self.ready_ms: dict[Queue, tuple[int, int]] = {}
+        """The same of the oldest one that was not handed out, where that is another."""
         self.rows: dict[Queue, QueueSeen] = {}
+        self.pairs: dict[str, PairSeen] = {}
+        """By topic."""
         self.still: _Still | None = None
 
 
-_NEW: Final = _Known()
 Memory = dict[str, _Known]
 """What one look leaves to the next, by group."""
 
@@ -95,20 +97,18 @@ class Pass:
         self._members = watched.members
         self._before = before
         self.memory: Memory = {}
-        self._known, self._now_known = _NEW, _NEW
+        self._known = _Known()
         self._turns = turns
         self._committed = committed
         self._moved = frozenset(moved)
-        self.bounds: dict[Queue, Bounds] = {}
-        """Of each queue that was looked at: the smallest minimum and the largest maximum met, so
-        that every group's offset in it lies between the two."""
 
     async def group(self, config: GroupConfig, member_count: int) -> Sequence[PairSeen]:
         """The pairs of one group: the topics that members read, and those it has offsets in."""
         if config.broadcast:
             return ()
         name = config.name
-        known = self._before.get(name, _NEW)
+        known = self._before.get(name) or _Known()
+        self.memory[name] = known
         still = known.still
         if (
             still is not None
@@ -117,14 +117,12 @@ class Pass:
             and still.config is config
             and self._moved.isdisjoint(still.topics)
         ):
-            self.memory[name] = known
             return await self._grown_older(known, still)
-        self._known, self._now_known = known, _Known()
+        self._known, known.still = known, None
         seen = await self._look(config, has_members=member_count > 0)
         if not member_count:
             topics = frozenset({RETRY_PREFIX + name, *(each.pair.topic for each in seen)})
-            self._now_known.still = _Still(config, topics, seen)
-        self.memory[name] = self._now_known
+            known.still = _Still(config, topics, seen)
         return seen
 
     async def _grown_older(self, known: _Known, still: _Still) -> Sequence[PairSeen]:
@@ -168,20 +166,20 @@ class Pass:
             if queue not in known:
                 strays.append(queue)  # its topic is gone, or has fewer queues: so is its offset
         found: list[PairSeen] = []
+        queue_count = 0
         for topic, strays in topics.items():
             is_retry = topic == retry
             queues = [*(extents.numbers(topic) or ()), *sorted(strays)]
             samples: list[QueueSample] = []
             seen: list[QueueSeen] = []
-            activity = 0
+            activity, queue_count = 0, queue_count + len(queues)
             for queue in queues:
                 if self._turns.over:
                     await self._turns.pass_on()
                 sample, row = self._sample(name, topic, queue, has_members=has_members)
                 samples.append(sample)
                 seen.append(row)
-                bounds = self.bounds.get((topic, queue))
-                activity += (row.committed or 0) + (0 if bounds is None else bounds.max_offset)
+                activity += 2 * (row.committed or 0) + (sample.lag.messages or 0)
             summed = pair(
                 name,
                 topic,
@@ -190,15 +188,38 @@ class Pass:
                 objective_s=(config.lag_objective_ms or OBJECTIVE_MS) / 1000,
                 subscribed=topic in subscribed or (is_retry and has_members),
             )
-            found.append(
-                PairSeen(
-                    (name, topic),
-                    (name, topic, summed.kind),
-                    summed._replace(activity=activity),
-                    seen,
-                )
-            )
+            found.append(self._pair_seen(summed._replace(activity=activity), seen))
+        remembered = self._known
+        if len(remembered.rows) > queue_count or len(remembered.pairs) > len(found):
+            self._forget_gone(found)
         return found
+
+    def _pair_seen(self, summed: Pair, seen: Sequence[QueueSeen]) -> PairSeen:
+        """The same object as at the look before if it says the same."""
+        pairs, topic = self._known.pairs, summed.topic
+        before = pairs.get(topic)
+        if before is None:
+            names = (summed.group, topic)
+            now = PairSeen(names, (*names, summed.kind), summed, seen)
+        elif before.pair == summed and before.queues == seen:
+            return before
+        else:
+            now = before._replace(pair=summed, queues=seen)
+        pairs[topic] = now
+        return now
+
+    def _forget_gone(self, found: Sequence[PairSeen]) -> None:
+        """Topics or queues have gone since they were looked at."""
+        known = self._known
+        kept = {(each.pair.topic, row.queue) for each in found for row in each.queues}
+        remembered: tuple[dict[Queue, Any], ...] = (
+            known.rows, known.movements, known.heads_ms, known.ready_ms,
+        )  # fmt: skip
+        for of_queues in remembered:
+            for queue in of_queues.keys() - kept:
+                del of_queues[queue]
+        for topic in known.pairs.keys() - {each.pair.topic for each in found}:
+            del known.pairs[topic]
 
     def _row(
         self, group: str, topic: str, queue: int, committed: int | None, oldest_ms: int | None
@@ -210,7 +231,9 @@ class Pass:
             row = QueueSeen((group, topic, str(queue)), queue, committed, oldest_ms)
         elif row.committed != committed or row.oldest_ms != oldest_ms:
             row = row._replace(committed=committed, oldest_ms=oldest_ms)
-        self._now_known.rows[key] = row
+        else:
+            return row
+        self._known.rows[key] = row
         return row
 
     def _sample(
@@ -222,8 +245,8 @@ class Pass:
         if bounds is None:
             row = self._row(group, topic, queue, committed, None)
             return QueueSample(nothing_known(Reason.UNKNOWN_TOPIC)), row
-        self._note(topic, queue, bounds)
         if committed == bounds.max_offset:
+            self._known.movements.pop((topic, queue), None)
             return IS_READ, self._row(group, topic, queue, committed, None)
         found = unread(Snapshot(committed, *bounds))
         if committed is None or found.first is None or found.messages is None:
@@ -235,15 +258,16 @@ class Pass:
             handed_to, next_offset = place
         in_flight = min(max(0, handed_to - committed), found.messages)
         if not found.messages:
+            self._known.movements.pop((topic, queue), None)
             row = self._row(group, topic, queue, committed, None)
             return QueueSample(READ_ALL._replace(lost=found.lost)), row
-        head_ms = self._time_ms(topic, queue, found.first)
+        head_ms = self._time_ms(self._known.heads_ms, topic, queue, found.first)
         undelivered = min(max(next_offset, found.first), bounds.max_offset)
         ready_ms = None
         if undelivered == found.first:
             ready_ms = head_ms
         elif undelivered < bounds.max_offset:
-            ready_ms = self._time_ms(topic, queue, undelivered)
+            ready_ms = self._time_ms(self._known.ready_ms, topic, queue, undelivered)
         is_known = head_ms is not None and (
             ready_ms is not None or undelivered == bounds.max_offset
         )
@@ -266,29 +290,25 @@ class Pass:
         )
         return sample, self._row(group, topic, queue, committed, head_ms)
 
-    def _note(self, topic: str, queue: int, bounds: Bounds) -> None:
-        key = (topic, queue)
-        known = self.bounds.get(key)
-        if known is None:
-            self.bounds[key] = bounds
-        elif known is not bounds:
-            self.bounds[key] = bounds._replace(
-                min_offset=min(known.min_offset, bounds.min_offset),
-                max_offset=max(known.max_offset, bounds.max_offset),
-            )
-
     def _movement(self, queue: Queue, committed: int, now_s: float) -> Movement:
         before = self._known.movements.get(queue)
         movement = Movement(committed, now_s) if before is None else before.seen(committed, now_s)
-        self._now_known.movements[queue] = movement
+        if movement is not before:
+            self._known.movements[queue] = movement
         return movement
 
-    def _time_ms(self, topic: str, queue: int, queue_offset: int) -> int | None:
+    def _time_ms(
+        self,
+        known: dict[Queue, tuple[int, int]],
+        topic: str,
+        queue: int,
+        queue_offset: int,
+    ) -> int | None:
         """Store time of a message; read once, for it does not change."""
-        key = (topic, queue, queue_offset)
-        time_ms = self._known.times_ms.get(key)
-        if time_ms is None:
-            time_ms = self._watched.looks.store_time(topic, queue, queue_offset)
+        before = known.get((topic, queue))
+        if before is not None and before[0] == queue_offset:
+            return before[1]
+        time_ms = self._watched.looks.store_time(topic, queue, queue_offset)
         if time_ms is not None:
-            self._now_known.times_ms[key] = time_ms
+            known[topic, queue] = (queue_offset, time_ms)
         return time_ms

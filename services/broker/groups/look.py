@@ -128,5 +128,5 @@ class Looks:
             for _ in room.fill():
                 if turns.over:
                     await turns.pass_on()
-        await rows.queues(extents, pass_.bounds, turns, room)
+        await rows.queues(extents, turns, room)
         return room

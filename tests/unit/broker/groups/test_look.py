@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from services.broker.groups import look as look_module
-from services.broker.groups.found_rows import Columns, Found
+from services.broker.groups.found_rows import Columns, Found, Rows
 from services.broker.groups.look import AGAIN_S, REST, Looks
 from services.broker.groups.metrics import LookGauges
 from services.broker.groups.queue_looks import QueueLooks
@@ -241,6 +242,44 @@ async def test_a_group_that_stands_still_loses_what_expires(made: Made) -> None:
     found = await made.look()
     assert rows(found.lag)["billing orders main"] == (2, (10_000 - 3) / 1000)
     assert rows(found.topics) == {"orders": (5, 3)}
+
+
+async def test_what_is_remembered_of_queues_and_topics_goes_with_them(made: Made) -> None:
+    made.add_group("billing", {0: 1, 1: 0, 2: 0})
+    made.add_group("billing", {0: 0}, topic="other")
+    made.add_topic("other", 1)
+    made.join("billing", "orders", "other")
+    assert len(rows((await made.look()).group_queues)) == 4
+    made.broker.state.topics["orders"] = TopicConfig("orders", 2, 2)
+    del made.broker.state.topics["other"]
+    made.broker.state.offsets["billing"] = {("orders", 0): 1, ("orders", 1): 0}
+    made.members.topics["billing"] = ["orders"]
+    found = await made.look()
+    assert [*rows(found.pairs)] == ["billing orders"]
+    assert [*rows(found.group_queues)] == ["billing orders 0", "billing orders 1"]
+    (known,) = made.looks._memory.values()
+    assert known.rows.keys() == known.heads_ms.keys() == {("orders", 0), ("orders", 1)}
+    assert known.pairs.keys() == {"orders"}
+
+
+async def test_a_queue_shows_where_it_began_when_the_groups_offsets_were_read(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.add_group("billing", {0: 1, 1: 1, 2: 0})
+    made.join("billing", "orders")
+    await made.look()
+    topics = Rows.topics
+
+    async def expires(rows: Rows, *given: Any) -> None:
+        """Messages of queue 0 are hidden while the look goes on, behind its groups."""
+        made.broker.state.topics["orders"] = TopicConfig("orders", 3, 3, min_offsets={0: 3})
+        await topics(rows, *given)
+
+    monkeypatch.setattr(Rows, "topics", expires)
+    found = await made.look()
+    assert rows(found.group_queues)["billing orders 0"][0] == 1
+    assert rows(found.queues)["orders 0"] == (4, 0), "the group has not lost anything"
+    assert rows((await made.look()).queues)["orders 0"] == (4, 3)
 
 
 async def test_offsets_in_a_topic_that_is_gone_are_counted_as_unknown(made: Made) -> None:
