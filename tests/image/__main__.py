@@ -34,6 +34,7 @@ def run(directory: Path) -> None:
         proof.contents(engine, IMAGE)
         proof.start(engine)
         proof.confinement(engine)
+        proof.doctor(engine)
         proof.failover(engine)
         proof.stop(engine)
 
