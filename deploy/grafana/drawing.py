@@ -21,6 +21,7 @@ from grafana_foundation_sdk.models import common, dashboard, heatmap, prometheus
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat, QueryEditorMode
 
 from deploy.grafana.panels import (
+    ENDLESS,
     GREEN,
     GREY,
     Column,
@@ -318,8 +319,9 @@ def _mappings(words: Sequence[Word], unknown: str = "unknown") -> list[dashboard
         mappings.append(
             dashboard.ValueMap(
                 options={
-                    str(word.value): dashboard.ValueMappingResult(
-                        text=word.text, color=word.colour, index=index
+                    # As JavaScript writes the number: that is what Grafana looks up.
+                    "Infinity" if word.value == ENDLESS else f"{word.value:g}": (
+                        dashboard.ValueMappingResult(text=word.text, color=word.colour, index=index)
                     )
                     for index, word in enumerate(words)
                 }

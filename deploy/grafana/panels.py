@@ -28,10 +28,14 @@ class Step(NamedTuple):
     colour: str
 
 
+ENDLESS: Final = float("inf")
+
+
 class Word(NamedTuple):
     """How a number that stands for a state is shown."""
 
-    value: int
+    value: float
+    """Whole, or ``ENDLESS``."""
     text: str
     colour: str
 

@@ -77,9 +77,10 @@ def _colour(name: str) -> str:
 def worded(panel: Mapping[str, Any], value: float) -> tuple[str, str]:
     """Text and colour of a value by mappings, else by thresholds."""
     defaults = panel["fieldConfig"]["defaults"]
+    name = "Infinity" if math.isinf(value) else f"{value:g}"
     for mapping in defaults.get("mappings", ()):
-        if mapping["type"] == "value" and f"{value:g}" in mapping["options"]:
-            found = mapping["options"][f"{value:g}"]
+        if mapping["type"] == "value" and name in mapping["options"]:
+            found = mapping["options"][name]
             return found["text"], _colour(found["color"])
         if mapping["type"] == "special" and math.isnan(value):
             return mapping["options"]["result"]["text"], "#8e8e8e"

@@ -9,6 +9,7 @@ from deploy.grafana.boards import uids
 from deploy.grafana.limits import FALLING_BEHIND
 from deploy.grafana.panels import (
     BLUE,
+    ENDLESS,
     GREEN,
     ORANGE,
     RED,
@@ -22,6 +23,7 @@ from deploy.grafana.panels import (
     Step,
     Table,
     Timeline,
+    Word,
 )
 from deploy.grafana.queries import (
     AGE,
@@ -89,7 +91,7 @@ STATE: Final = (
     Stat(
         title="Drain time",
         description="How long until the age is 0 again at the present pace, of the slowest pair: "
-        "age / (progress − 1). ∞ while it does not shrink. Not the age: a group can be an hour "
+        "age / (progress − 1). Never while it does not shrink. Not the age: a group can be an hour "
         "behind and drained in a minute.",
         unit=units.SECONDS,
         queries=(
@@ -101,6 +103,7 @@ STATE: Final = (
         ),
         width=4,
         steps=(Step(86_400, RED),),
+        words=(Word(ENDLESS, "never", RED),),
     ),
     Stat(
         title="Members",
