@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from tidemark.testing.pods.api import NoTool
-from tidemark.testing.pods.breaking import DRILLS
 from tidemark.testing.pods.cluster import Cluster, described
 from tidemark.testing.pods.drilling import PodDrill, PodRunner, with_short_liveness, write_report
+from tidemark.testing.pods.families import DRILLS
 from tidemark.testing.pods.kubelet import Event
 from tidemark.testing.pods.kustomize import render
 from tidemark.testing.pods.objects import BadManifest, Objects
@@ -145,7 +145,7 @@ async def _until_stopped(cluster: Cluster, published: Sequence[Published]) -> No
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     print(f"Not done here: {'; '.join(NOT_DONE)}.")
     async with cluster:
-        if not cluster.enforced:
+        if not cluster.wiring.enforced:
             print(
                 "Policies hold at Services only: nft is not installed (apt-get install nftables)."
             )

@@ -11,46 +11,30 @@ from __future__ import annotations
 import asyncio
 import copy
 import os
-import random
 import shutil
-import socket
-import subprocess
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tidemark.testing.drills.namespaces import Namespaces
-from tidemark.testing.pods.api import PORT, Api, make_authority
+from tidemark.testing.pods.api import Api, make_authority
 from tidemark.testing.pods.containers import Image
-from tidemark.testing.pods.environment import Placed, ServiceAddress, addresses_of
+from tidemark.testing.pods.environment import Placed
 from tidemark.testing.pods.kubelet import Context, Event, RunningPod
 from tidemark.testing.pods.objects import Manifest, Objects, namespace_of, revision_of
 from tidemark.testing.pods.plans import plan_pod
-from tidemark.testing.pods.policies import End, is_allowed, nft_rules
 from tidemark.testing.pods.rbac import Account
 from tidemark.testing.pods.rollout import PodState, Step, Verb, Wanted, next_steps
-from tidemark.testing.pods.services import (
-    Forwarder,
-    Member,
-    hosts_file,
-    is_headless,
-    members_of,
-    target_port,
-)
+from tidemark.testing.pods.services import Member
 from tidemark.testing.pods.volumes import CA_NAME
+from tidemark.testing.pods.wiring import API_ADDRESS, API_HOST, Published, Wiring
 
-API_HOST: Final = "api"
-API_ADDRESS: Final = "10.214.0.1"
-SERVICES_NET: Final = "10.214.1."
 LOOK_S: Final = 0.1
 NODE_ADDRESS: Final = "10.213.255.254"
 """What ``status.hostIP`` says; nobody is there."""
-END_S: Final = 120.0
-Published = Mapping[tuple[str, int], socket.socket]
-"""Listening sockets of another network, by Service and port."""
 
 
 class Cluster:
@@ -75,10 +59,8 @@ class Cluster:
         self.api = Api(lambda: self.objects)
         self.pods: dict[str, RunningPod] = {}
         self.events: list[Event] = []
-        self.enforced = shutil.which("nft") is not None
-        """Whether NetworkPolicies hold between pods, not only at Services."""
         self._tell_person = tell
-        self._published = dict(published or {})
+        self.wiring = Wiring(network, lambda: self.objects, self.members, published or {})
         # A socket's path has at most 108 bytes, and volumes hold sockets.
         self._scratch = Path(tempfile.mkdtemp(prefix="tm-pods-"))
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -86,13 +68,7 @@ class Cluster:
         self._tokens: dict[str, str] = {}
         self._templates: dict[str, Manifest] = {}
         self._current: dict[str, str] = {}
-        self._ends: dict[str, End] = {}
-        self._service_addresses: dict[tuple[str, str], str] = {
-            ("default", "kubernetes"): API_ADDRESS
-        }
-        self._forwarders: list[Forwarder] = []
         self._keeper: asyncio.Task[None] | None = None
-        self._shown = ""
 
     async def __aenter__(self) -> Cluster:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -102,7 +78,7 @@ class Cluster:
         self._authority = authority.certificate.read_text(encoding="ascii")
         self.apply(self.objects)
         await self.api.start(API_ADDRESS, authority)
-        await self._serve()
+        await self.wiring.serve()
         self._keeper = asyncio.create_task(self._keep())
         return self
 
@@ -113,8 +89,7 @@ class Cluster:
         for pod in self.pods.values():
             pod.kill()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        for forwarder in self._forwarders:
-            await forwarder.close()
+        await self.wiring.close()
         await self.api.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -205,10 +180,6 @@ class Cluster:
         """What a pod's label says of its role; empty: nothing."""
         return self.labels(name).get("role", "")
 
-    def service_url(self, name: str, namespace: str, port: int) -> str:
-        """Where a Service is reached from here."""
-        return f"http://{self._service_addresses[namespace, name]}:{port}"
-
     def probe_kills(self) -> int:
         """How many containers probes had killed so far."""
         return sum(event.reason == "Killing" for event in self.events)
@@ -270,7 +241,7 @@ class Cluster:
         placed = Placed(uid, host.address, f"node-{plan.name}", NODE_ADDRESS, _allocatable())
         context = Context(
             objects=self.objects,
-            services=self._links(plan.namespace),
+            services=self.wiring.links(plan.namespace),
             host=host,
             network=self.network.descriptor(host.name),
             hosts_file=hosts_path,
@@ -284,13 +255,6 @@ class Cluster:
         self.api.server.objects.make_pod(plan.namespace, plan.name, plan.labels)
         pod = RunningPod(plan, placed, context)
         self.pods[plan.name] = pod
-        self._ends[plan.name] = End(
-            host.address,
-            plan.namespace,
-            plan.labels,
-            self._namespace_labels(plan.namespace),
-            plan.named_ports,
-        )
         self._show()
         self._tasks[plan.name] = asyncio.create_task(pod.run(), name=plan.name)
 
@@ -299,20 +263,18 @@ class Cluster:
         for name, task in list(self._tasks.items()):
             if task.done():
                 del self._tasks[name]
+                directory = self._directory(name)
                 pod = self.pods.pop(name)
                 self.api.forget(self._tokens.pop(name))
                 self.api.server.objects.remove_pod(pod.plan.namespace, name)
-                del self._ends[name]
                 self.network.remove(self._hosts.pop(name))
-                shutil.rmtree(self._scratch / f"{name}.{pod.placed.uid[:8]}", ignore_errors=True)
+                shutil.rmtree(directory, ignore_errors=True)
                 self._tell(Event(time.monotonic(), name, "", "Gone", ""))
                 task.result()
 
     def _tell(self, event: Event) -> None:
         self.events.append(event)
         self._tell_person(event)
-
-    # -- names, services, policies ----------------------------------------------------------------
 
     def members(self) -> list[Member]:
         """All pods as Services see them."""
@@ -326,99 +288,13 @@ class Cluster:
             for name, pod in self.pods.items()
         ]
 
-    def end_of(self, name: str) -> End:
-        """A pod as NetworkPolicies see it, with the labels that it has now."""
-        end = self._ends[name]
-        return End(end.address, end.namespace, self.labels(name), end.namespace_labels, end.ports)
-
-    def _namespace_labels(self, namespace: str) -> dict[str, str]:
-        found = self.objects.find("Namespace", "", namespace)
-        labels = {} if found is None else found["metadata"].get("labels") or {}
-        return {**labels, "kubernetes.io/metadata.name": namespace}
-
-    async def _serve(self) -> None:
-        """Listen at the addresses of all Services."""
-        number = 0
-        for service in self.objects.of_kind("Service"):
-            if is_headless(service):
-                continue
-            number += 1
-            name, namespace = service["metadata"]["name"], namespace_of(service)
-            address = f"{SERVICES_NET}{number}"
-            self.network.add_here(f"service-{namespace}-{name}", address)
-            self._service_addresses[namespace, name] = address
-            for entry in service["spec"]["ports"]:
-                port = int(entry["port"])
-                forwarder = Forwarder(self._chooser(service, port))
-                await forwarder.listen(address, port)
-                self._forwarders.append(forwarder)
-                if (name, port) in self._published:
-                    outside = Forwarder(self._chooser(service, port))
-                    await outside.serve(self._published[name, port])
-                    self._forwarders.append(outside)
-
-    def _chooser(self, service: Manifest, port: int) -> Callable[[str], tuple[str, int] | None]:
-        def choose(peer: str) -> tuple[str, int] | None:
-            source = next(
-                (self.end_of(n) for n, end in self._ends.items() if end.address == peer), None
-            )
-            policies = self.objects.of_kind("NetworkPolicy")
-            found: list[tuple[str, int]] = []
-            for member in members_of(service, self.members()):
-                number = target_port(service, port, member.plan)
-                # Who is no pod comes from a node, and nodes are let in.
-                if number is not None and (
-                    source is None
-                    or is_allowed(policies, source, self.end_of(member.plan.name), number)
-                ):
-                    found.append((member.address, number))
-            return random.choice(found) if found else None
-
-        return choose
-
-    def _links(self, namespace: str) -> tuple[ServiceAddress, ...]:
-        given = {
-            name: address
-            for (within, name), address in self._service_addresses.items()
-            if within == namespace
-        }
-        kubernetes = ServiceAddress("kubernetes", API_ADDRESS, (("https", PORT),))
-        return (kubernetes, *addresses_of(self.objects, namespace, given))
-
     def _show(self) -> None:
-        """Write the names and the rules of policies, if anything about them has changed."""
-        members = self.members()
-        state = repr([(m.plan.name, m.address, sorted(m.labels.items()), m.ready) for m in members])
-        if state == self._shown:
-            return
-        self._shown = state
-        services = self.objects.of_kind("Service")
-        for member in members:
-            name = member.plan.name
-            path = self._scratch / f"{name}.{self.pods[name].placed.uid[:8]}" / "hosts"
-            text = hosts_file(member, members, services, self._service_addresses)
-            # In place: it is the file itself that is mounted in the containers.
-            path.write_text(text, encoding="ascii")
-        if self.enforced:
-            self._enforce()
+        """Tell the pods of each other."""
+        self.wiring.show({name: self._directory(name) / "hosts" for name in self.pods})
 
-    def _enforce(self) -> None:
-        pods = [self.end_of(name) for name in self._ends]
-        policies = self.objects.of_kind("NetworkPolicy")
-        rules = "\n".join(nft_rules(policies, pods, [End(API_ADDRESS)]))
-        text = f"""
-            table inet pods
-            delete table inet pods
-            table inet pods {{
-                chain judged {{
-                    ct state established,related accept
-                    {rules}
-                }}
-                chain through {{ type filter hook forward priority 0; jump judged; }}
-                chain here {{ type filter hook input priority 0; jump judged; }}
-            }}
-        """
-        subprocess.run(["nft", "-f", "-"], input=text.encode(), check=True)
+    def _directory(self, name: str) -> Path:
+        """Of the pod of a name that there is now."""
+        return self._scratch / f"{name}.{self.pods[name].placed.uid[:8]}"
 
 
 def _key(stateful_set: Manifest) -> str:
@@ -446,10 +322,3 @@ def described(cluster: Cluster) -> list[tuple[str, ...]]:
             )
         )
     return rows
-
-
-def small(objects: Objects, changes: Mapping[str, Any]) -> Objects:
-    """The same objects with some replaced, by kind and name: ``{"Secret/NAME": {...}}``."""
-    return Objects(
-        [changes.get(f"{found['kind']}/{found['metadata']['name']}", found) for found in objects]
-    )

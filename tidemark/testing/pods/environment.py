@@ -13,7 +13,8 @@ from math import ceil
 from typing import Final, NamedTuple
 
 from tidemark.testing.pods.objects import BadManifest, Manifest, Objects, namespace_of, quantity
-from tidemark.testing.pods.plans import Container, PodPlan, content_of
+from tidemark.testing.pods.plans import Container, PodPlan
+from tidemark.testing.pods.volume_plans import content_of
 
 IMAGE: Final[Mapping[str, str]] = {
     "PATH": "/opt/tidemark/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

@@ -1,6 +1,6 @@
 """The pods of one StatefulSet as a group that drills act on: what is asked and done.
 
-Step before: ``cluster`` runs the pods. Step after: ``breaking`` breaks them.
+Step before: ``cluster`` runs the pods. Step after: ``families`` break them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import aiohttp
 
 from tidemark.testing.drills.finding import Finder
 from tidemark.testing.drills.namespaces import CLIENTS
-from tidemark.testing.pods.cluster import API_HOST, Cluster
+from tidemark.testing.pods.cluster import Cluster
 from tidemark.testing.pods.kubelet import Event, RunningPod
 from tidemark.testing.pods.objects import Manifest, Objects
+from tidemark.testing.pods.wiring import API_HOST
 
 STORE: Final = "/var/lib/tidemark/store"
 API_PORT: Final = "api"

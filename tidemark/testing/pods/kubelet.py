@@ -27,8 +27,9 @@ from tidemark.testing.pods.environment import (
     variables,
 )
 from tidemark.testing.pods.objects import BadManifest, Objects
-from tidemark.testing.pods.plans import Container, Files, PodPlan, Probe, Sleep
+from tidemark.testing.pods.plans import Container, PodPlan, Probe, Sleep
 from tidemark.testing.pods.probes import Kind, Probes
+from tidemark.testing.pods.volume_plans import Files
 from tidemark.testing.pods.volumes import ACCOUNT_PLACE, ACCOUNT_VOLUME, Volumes
 
 TICK_S: Final = 0.05

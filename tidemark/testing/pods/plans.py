@@ -8,12 +8,12 @@ Step before: ``kustomize`` renders. Step after: ``kubelet`` starts.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tidemark.testing.pods.objects import BadManifest, Manifest, namespace_of
+from tidemark.testing.pods.volume_plans import Claim, Volume, volume_of
 
 NOT_DONE: Final = (
     "limits of processor and memory",
@@ -151,38 +151,6 @@ class Container:
     pre_stop: Handler | None = None
 
 
-class EmptyDir(NamedTuple):
-    """A directory as old as the pod."""
-
-    memory: bool
-    size_max: str
-    """As the manifest says; empty: no bound."""
-
-
-class Claim(NamedTuple):
-    """A directory that stays when the pod goes."""
-
-    name: str
-
-
-class Source(NamedTuple):
-    """One source of a volume of files."""
-
-    kind: str
-    """configMap, secret, downwardAPI or serviceAccountToken."""
-    spec: Manifest
-
-
-class Files(NamedTuple):
-    """Files of ConfigMaps, Secrets, tokens."""
-
-    sources: tuple[Source, ...]
-    mode: int
-
-
-Volume = EmptyDir | Claim | Files
-
-
 @dataclass(frozen=True, slots=True)
 class PodPlan:
     """One pod, before it has an address."""
@@ -221,7 +189,7 @@ def plan_pod(stateful_set: Manifest, ordinal: int, revision: str) -> PodPlan:
     security = pod.get("securityContext") or {}
     claims = [found["metadata"]["name"] for found in spec.get("volumeClaimTemplates") or ()]
     volumes: dict[str, Volume] = {
-        found["name"]: _volume(found, name) for found in pod.get("volumes") or ()
+        found["name"]: volume_of(found, name) for found in pod.get("volumes") or ()
     }
     volumes |= {claim: Claim(f"{claim}-{name}") for claim in claims}
     containers = tuple(_container(found, security, name) for found in pod["containers"])
@@ -347,44 +315,3 @@ def _handler(found: Manifest, ports: Mapping[str, int], where: str) -> Handler:
     if "sleep" in found:
         return Sleep(float(found["sleep"]["seconds"]))
     raise BadManifest(f"{where}: a probe or hook does nothing that is known: {dict(found)}")
-
-
-def _volume(found: Manifest, pod: str) -> Volume:
-    kinds = sorted(set(found) - {"name"})
-    match kinds:
-        case ["emptyDir"]:
-            spec = found["emptyDir"] or {}
-            return EmptyDir(spec.get("medium") == "Memory", str(spec.get("sizeLimit", "")))
-        case ["persistentVolumeClaim"]:
-            return Claim(found["persistentVolumeClaim"]["claimName"])
-        case ["configMap"]:
-            spec = found["configMap"]
-            return Files((Source("configMap", spec),), _mode(spec))
-        case ["secret"]:
-            spec = {**found["secret"], "name": found["secret"]["secretName"]}
-            return Files((Source("secret", spec),), _mode(spec))
-        case ["projected"]:
-            spec = found["projected"]
-            sources = tuple(
-                Source(kind, inner) for one in spec["sources"] for kind, inner in one.items()
-            )
-            return Files(sources, _mode(spec))
-        case ["downwardAPI"]:
-            spec = found["downwardAPI"]
-            return Files((Source("downwardAPI", spec),), _mode(spec))
-    raise BadManifest(f"{pod}: volume {found['name']} is {kinds}, which cannot be done here")
-
-
-def _mode(spec: Manifest) -> int:
-    return int(spec.get("defaultMode", 0o644))
-
-
-def content_of(found: Manifest) -> dict[str, bytes]:
-    """The keys of a ConfigMap or a Secret."""
-    if found["kind"] == "Secret":
-        coded = {key: base64.b64decode(text) for key, text in (found.get("data") or {}).items()}
-        plain = {key: str(t).encode() for key, t in (found.get("stringData") or {}).items()}
-        return coded | plain
-    plain = {key: str(text).encode() for key, text in (found.get("data") or {}).items()}
-    binary = found.get("binaryData") or {}
-    return plain | {key: base64.b64decode(text) for key, text in binary.items()}

@@ -18,15 +18,8 @@ from typing import Final
 
 from tidemark.testing.pods.environment import Placed, field_value
 from tidemark.testing.pods.objects import BadManifest, Manifest, Objects, quantity
-from tidemark.testing.pods.plans import (
-    Claim,
-    EmptyDir,
-    Files,
-    PodPlan,
-    Source,
-    Volume,
-    content_of,
-)
+from tidemark.testing.pods.plans import PodPlan
+from tidemark.testing.pods.volume_plans import Claim, EmptyDir, Files, Source, Volume, content_of
 
 ACCOUNT_PLACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 ACCOUNT_VOLUME: Final = "kube-api-access"

@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.testing.pods import manifests
 from tidemark.testing.pods.objects import BadManifest, Objects, quantity, revision_of, selects
-from tidemark.testing.pods.plans import content_of
 from tidemark.testing.pods.starting import with_secrets
+from tidemark.testing.pods.volume_plans import content_of
 
 
 @pytest.mark.parametrize(

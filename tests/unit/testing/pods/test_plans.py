@@ -6,7 +6,8 @@ import pytest
 
 from tests.unit.testing.pods import manifests
 from tidemark.testing.pods.objects import BadManifest
-from tidemark.testing.pods.plans import Claim, EmptyDir, Exec, Files, HttpGet, Probe, plan_pod
+from tidemark.testing.pods.plans import Exec, HttpGet, Probe, plan_pod
+from tidemark.testing.pods.volume_plans import Claim, EmptyDir, Files
 
 
 def test_a_pod_has_what_its_template_says() -> None:
