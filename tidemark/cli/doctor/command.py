@@ -88,6 +88,7 @@ def examined(files: Mapping[str, Path], store: Path | None, urls: Sequence[str])
         checks += disk.checks(place, broker)
     if urls:
         checks += nodes.checks(urls)
+        checks += ports.replication_checks(broker or settings.get("ha") or {})
     return findings + carried_out(checks)
 
 

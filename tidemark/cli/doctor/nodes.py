@@ -19,6 +19,7 @@ import aiohttp
 
 from tidemark import __version__
 from tidemark.cli.doctor.findings import Check, Finding, Level, unknown
+from tidemark.cli.doctor.roles import roles
 
 CALL_S: Final = 3.0
 SKEW_MAX_S: Final = 2.0
@@ -74,7 +75,8 @@ async def look(urls: Sequence[str]) -> list[Finding]:
     everyone = by_name or {told.url: told for told in first if told.view is not None}
     found += [_clock_of(name, told) for name, told in everyone.items() if told.view is not None]
     found.append(_versions({n: t.version for n, t in everyone.items() if t.view is not None}))
-    return [*found, *roles(by_name)] if named else [*found, _alone(view)]
+    answering = {name: each.view for name, each in by_name.items() if each.view is not None}
+    return [*found, *roles([*named], answering)] if named else [*found, _alone(view)]
 
 
 async def ask(session: aiohttp.ClientSession, url: str) -> Told:
@@ -122,104 +124,6 @@ def own_names(view: Mapping[str, Any]) -> set[str]:
     if len(nodes) == 1:
         return {str(nodes[0].get("node"))}
     return {str(node.get("node")) for node in nodes if node.get("seen_ms_ago") == 0}
-
-
-def roles(told: Mapping[str, Told]) -> list[Finding]:
-    """Whether exactly one node says of itself that it is the master, and all know the same."""
-    masters, groups = [], set()
-    answering = {name: each.view for name, each in told.items() if each.view is not None}
-    for name, view in answering.items():
-        groups.add((view.get("cluster"), view.get("group")))
-        for node in view["nodes"]:
-            if node.get("node") == name and node.get("state") == "master":
-                masters.append(name)
-    found = []
-    if len(groups) > 1:
-        found.append(
-            Finding(
-                "nodes.group",
-                Level.ERROR,
-                ", ".join(answering),
-                f"the nodes are of different groups: {sorted(map(str, groups))}",
-                code="doctor-wrong-node",
-                remedy="Correct cluster.name, cluster.group and the addresses.",
-            )
-        )
-    subject = ", ".join(told)
-    silent = [name for name in told if name not in answering]
-    if len(masters) == 1:
-        found.append(
-            Finding("nodes.master", Level.OK, subject, f"{masters[0]} is the master", 1, 1)
-        )
-    elif not masters and silent:
-        found.append(
-            unknown(
-                "nodes.master",
-                subject,
-                f"no node that answers is the master; {', '.join(silent)} cannot be asked here",
-            )
-        )
-    else:
-        reasons = "; ".join(
-            sorted({str(view.get("reason")) for view in answering.values() if view.get("reason")})
-        )
-        found.append(
-            Finding(
-                "nodes.master",
-                Level.ERROR,
-                subject,
-                f"{len(masters)} nodes say that they are master ({', '.join(masters) or 'none'})"
-                + (f": {reasons}" if reasons else ""),
-                value=len(masters),
-                limit=1,
-                unit="masters",
-                code="doctor-masters",
-                remedy="`tidemark cluster status` says who has the lease. None: wait for the lease "
-                "to run out; two for longer than that: stop both and report it.",
-            )
-        )
-    return [*found, *_in_sync(masters, answering), *_alarms(answering)]
-
-
-def _alarms(views: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
-    """What the nodes themselves complain of; their codes have entries of their own."""
-    return [
-        Finding(
-            "nodes.alarms",
-            Level.WARNING,
-            name,
-            str(alarm.get("detail")),
-            code=str(alarm.get("code")),
-            remedy="The runbook's entry of this code says what to do.",
-        )
-        for name, view in views.items()
-        for alarm in view.get("alarms") or ()
-    ]
-
-
-def _in_sync(masters: Sequence[str], views: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
-    if len(masters) != 1:
-        return []
-    view = views[masters[0]]
-    outside = [node for node in view["nodes"] if not node.get("in_sync")]
-    if not outside:
-        count = len(view["nodes"])
-        return [Finding("nodes.in-sync", Level.OK, masters[0], f"all {count} nodes are in sync")]
-    return [
-        Finding(
-            "nodes.in-sync",
-            Level.WARNING,
-            str(node["node"]),
-            f"not in sync: {node.get('reason') or 'it catches up'}",
-            value=node.get("lag_bytes"),
-            limit=0,
-            unit="bytes behind",
-            code="doctor-not-in-sync",
-            remedy="Until it is, the others take over without it. docs/replication.md says how a "
-            "node comes back.",
-        )
-        for node in outside
-    ]
 
 
 def _api_of(name: str, told: Told) -> Finding:

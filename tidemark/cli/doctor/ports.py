@@ -1,4 +1,4 @@
-"""The ports of a node's services: free, or taken by the service itself.
+"""The ports of a node's services, free or taken by the service itself; and the others' replication.
 
 Only on the machine where the node runs, or is to run; addresses are those of its settings.
 """
@@ -61,6 +61,46 @@ def port(service: str, place: tuple[str, int], path: str) -> Finding:
             remedy="Stop what listens there (`ss -ltnp`), or choose another port or address.",
         )
     return Finding(check, Level.OK, subject, "free: the service does not run")
+
+
+def replication_checks(settings: Mapping[str, Any]) -> list[Check]:
+    """Where the other nodes take replication: known to a node's settings alone."""
+    cluster = settings.get("cluster") or {}
+    found = []
+    for entry in cluster.get("nodes") or ():
+        name, _, address = str(entry).partition("=")
+        if name != cluster.get("node"):
+            found.append(
+                Check("nodes.replication", name, lambda n=name, a=address: [replication(n, a)])  # type: ignore[misc]
+            )
+    return found
+
+
+def replication(name: str, address: str) -> Finding:
+    """Whether a connection to a node's replication port can be made from here."""
+    host, _, port = address.rpartition(":")
+    check, problem = "nodes.replication", ""
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S):
+            pass
+    except TimeoutError:
+        problem = f"no answer within {CONNECT_S:.0f} s"
+    except socket.gaierror:
+        problem = f"the name {host} is not known here"
+    except OSError as error:
+        problem = str(error.strerror or error)
+    if not problem:
+        return Finding(check, Level.OK, name, f"{address} takes connections")
+    return Finding(
+        check,
+        Level.ERROR,
+        name,
+        f"{address} cannot be reached from here ({socket.gethostname()}): {problem}",
+        value=address,
+        code="doctor-unreachable",
+        remedy="This node cannot copy from or to it: correct cluster.nodes, the name service or "
+        "the network policy; or start it.",
+    )
 
 
 def _is_ours(host: str, number: int, path: str) -> bool:

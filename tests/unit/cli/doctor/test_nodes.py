@@ -16,6 +16,7 @@ from aiohttp.test_utils import TestServer
 from tidemark import __version__
 from tidemark.cli.doctor.findings import Finding, Level
 from tidemark.cli.doctor.nodes import look, own_names, skew
+from tidemark.cli.doctor.ports import replication_checks
 
 
 class Node:
@@ -231,3 +232,23 @@ def test_an_answer_is_from_the_node_that_it_has_just_seen() -> None:
     rows = [{"node": "a", "seen_ms_ago": 12}, {"node": "b", "seen_ms_ago": 0}]
     assert own_names({"nodes": rows}) == {"b"}
     assert own_names({"nodes": [{"node": "a"}]}) == {"a"}, "one that starts knows only itself"
+
+
+def test_replication_is_tried_of_all_other_nodes_of_the_settings(unused_tcp_port: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as peer:
+        entries = [
+            "a=127.0.0.1:1",
+            f"b=127.0.0.1:{peer.getsockname()[1]}",
+            f"c=127.0.0.1:{unused_tcp_port}",
+            "d=no-such-node.invalid:8084",
+        ]
+        checks = replication_checks({"cluster": {"node": "a", "nodes": entries}})
+        found = [finding for check in checks for finding in check.work()]
+    assert [(each.subject, each.level) for each in found] == [
+        ("b", Level.OK),
+        ("c", Level.ERROR),
+        ("d", Level.ERROR),
+    ]
+    assert "refused" in found[1].cause
+    assert "the name no-such-node.invalid is not known here" in found[2].cause
+    assert replication_checks({}) == []

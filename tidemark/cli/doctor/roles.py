@@ -1,0 +1,111 @@
+"""Who is what in a group: exactly one master, nobody out of sync unnoticed, no alarm. Pure.
+
+Each node is believed of itself alone; what it says of others is old by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tidemark.cli.doctor.findings import Finding, Level, unknown
+
+
+def roles(names: Sequence[str], answering: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    """Whether exactly one node says of itself that it is the master, and all know the same.
+
+    names: of all nodes. answering: the views of those that answer.
+    """
+    masters, groups = [], set()
+    for name, view in answering.items():
+        groups.add((view.get("cluster"), view.get("group")))
+        for node in view["nodes"]:
+            if node.get("node") == name and node.get("state") == "master":
+                masters.append(name)
+    found = []
+    if len(groups) > 1:
+        found.append(
+            Finding(
+                "nodes.group",
+                Level.ERROR,
+                ", ".join(answering),
+                f"the nodes are of different groups: {sorted(map(str, groups))}",
+                code="doctor-wrong-node",
+                remedy="Correct cluster.name, cluster.group and the addresses.",
+            )
+        )
+    subject = ", ".join(names)
+    silent = [name for name in names if name not in answering]
+    if len(masters) == 1:
+        found.append(
+            Finding("nodes.master", Level.OK, subject, f"{masters[0]} is the master", 1, 1)
+        )
+    elif not masters and silent:
+        found.append(
+            unknown(
+                "nodes.master",
+                subject,
+                f"no node that answers is the master; {', '.join(silent)} cannot be asked here",
+            )
+        )
+    else:
+        reasons = "; ".join(
+            sorted({str(view.get("reason")) for view in answering.values() if view.get("reason")})
+        )
+        found.append(
+            Finding(
+                "nodes.master",
+                Level.ERROR,
+                subject,
+                f"{len(masters)} nodes say that they are master ({', '.join(masters) or 'none'})"
+                + (f": {reasons}" if reasons else ""),
+                value=len(masters),
+                limit=1,
+                unit="masters",
+                code="doctor-masters",
+                remedy="`tidemark cluster status` says who has the lease. None: wait for the lease "
+                "to run out; two for longer than that: stop both and report it.",
+            )
+        )
+    return [*found, *_in_sync(masters, answering), *_alarms(answering)]
+
+
+def _alarms(views: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    """What the nodes themselves complain of; their codes have entries of their own."""
+    return [
+        Finding(
+            "nodes.alarms",
+            Level.WARNING,
+            name,
+            str(alarm.get("detail")),
+            code=str(alarm.get("code")),
+            remedy="The runbook's entry of this code says what to do.",
+        )
+        for name, view in views.items()
+        for alarm in view.get("alarms") or ()
+    ]
+
+
+def _in_sync(masters: Sequence[str], views: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    if len(masters) != 1:
+        return []
+    view = views[masters[0]]
+    outside = [node for node in view["nodes"] if not node.get("in_sync")]
+    if not outside:
+        count = len(view["nodes"])
+        return [Finding("nodes.in-sync", Level.OK, masters[0], f"all {count} nodes are in sync")]
+    return [
+        Finding(
+            "nodes.in-sync",
+            Level.WARNING,
+            str(node["node"]),
+            f"not in sync: {node.get('reason') or 'it catches up'}",
+            value=node.get("lag_bytes"),
+            limit=0,
+            unit="bytes behind",
+            code="doctor-not-in-sync",
+            remedy="Until it is, the others take over without it. docs/replication.md says how a "
+            "node comes back.",
+        )
+        for node in outside
+    ]
