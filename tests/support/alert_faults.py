@@ -142,10 +142,14 @@ class Clusters:
         """What a healthy group meets now and then. It is before Prometheus looks: no news later."""
         node = self.healthy.nodes[self.healthy.wait_master()]
         self._set_up(node, f"topics/{TOPIC}", {"queues": QUEUES})
-        self._set_up(node, "groups/failing", {"retry_max": 0})
+        self.give_up(node, "before")
+
+    def give_up(self, node: Node, group: str) -> None:
+        """A group gives up on a message, reads others twice, and is reset to both ends."""
+        self._set_up(node, f"groups/{group}", {"retry_max": 0})
         sent = {"messages": [{"body_text": "x", "keys": ["a"]} for _ in range(20)]}
         assert node.request_json("POST", f"/v1/topics/{TOPIC}/messages", sent)[0] == 200
-        member = RawMember(node, "failing", topics=(TOPIC,))
+        member = RawMember(node, group, topics=(TOPIC,))
         member.join()
         found: list[Source] = []
 
@@ -159,8 +163,16 @@ class Clusters:
         wait_until(lambda: [*member.fetch()], "messages that come again")
         member.call("DELETE", member.path)
         for place in ("first", "last"):
-            member.call("POST", "/v1/groups/failing/reset", {"topic": TOPIC, "to": place})
+            member.call("POST", f"/v1/groups/{group}/reset", {"topic": TOPIC, "to": place})
         assert node.request_json("GET", "/v1/groups/nobody")[0] == 404
+
+    def switch_over(self) -> None:
+        """The healthy group's master hands over to its slave, as before an update."""
+        master = self.healthy.wait_master()
+        status, answer = self.healthy.command(master, "switchover")
+        assert status == 200, answer
+        self.healthy.wait_master(other_than=master)
+        self.healthy.wait_in_sync()
 
     def begin_load(self) -> None:
         """What goes on from before Prometheus looks until the end."""
@@ -237,7 +249,7 @@ class Clusters:
                 "reput stopped",
                 ("TidemarkTargetDown", "reput", ""),
                 lambda: self.reput.pause("reput"),
-                lambda: self.reput.resume("reput"),
+                self._start_reput_again,
                 0.0,
                 fires_too=frozenset({"TidemarkDispatchStuck"}),
             ),
@@ -247,7 +259,9 @@ class Clusters:
                 self._fill,
                 self.ballast.unlink,
                 5.0,
-                fires_too=frozenset({"TidemarkNotReady", "TidemarkSendsFail"}),
+                fires_too=frozenset(
+                    {"TidemarkNotReady", "TidemarkSendsFail", "TidemarkTimerOverdue"}
+                ),
             ),
             Fault(
                 "slave cut off",
@@ -257,6 +271,10 @@ class Clusters:
                 10.0,
             ),
         ]
+
+    def _start_reput_again(self) -> None:
+        self.reput.kill("reput")
+        self.reput.start("reput")
 
     def _cut(self) -> None:
         for link in self.links:

@@ -52,7 +52,7 @@ CONSUMERS: Final = Group(
             "Members are there, messages are unread, and the commits stand still for far longer "
             "than is usual for these queues.",
             waits="2m",
-            keeps="5m",
+            keeps="6m",
         ),
         Alert(
             "TidemarkGroupFallingBehind",
@@ -64,7 +64,7 @@ CONSUMERS: Final = Group(
             "The group is later than its objective and gets later: it reads fewer seconds of "
             "stored time than pass.",
             waits="10m",
-            keeps="5m",
+            keeps="3m",
         ),
         Alert(
             "TidemarkGroupLagObjective",
@@ -76,7 +76,7 @@ CONSUMERS: Final = Group(
             "Unread messages are more than five times as old as the objective allows, and the "
             "group is not catching up.",
             waits="15m",
-            keeps="10m",
+            keeps="5m",
         ),
         Alert(
             "TidemarkGroupRetentionRace",

@@ -25,6 +25,7 @@ NODES: Final = Group(
             "The process is gone, hangs, or cannot be reached. Everything else about this node is "
             "silent meanwhile.",
             waits="1m",
+            keeps="3m",
         ),
         Alert(
             "TidemarkBrokerGone",
@@ -36,6 +37,7 @@ NODES: Final = Group(
             "Discovery knows no node of it any more, so nothing else can tell how it is. Ends "
             "by itself after six hours, for a set that was taken away on purpose.",
             waits="5m",
+            keeps="4m",
         ),
         Alert(
             "TidemarkNotReady",

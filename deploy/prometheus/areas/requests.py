@@ -89,7 +89,7 @@ REQUESTS: Final = Group(
             "Messages are stored and acknowledged, and consumers do not see them. At "
             "`dispatch_lag_max` sends are refused as well.",
             waits="1m",
-            keeps="3m",
+            keeps="2m",
         ),
         Alert(
             "TidemarkDispatchSlow",
@@ -101,7 +101,7 @@ REQUESTS: Final = Group(
             "Dispatch goes on and does not keep pace. A group's lag does not show it: it has read "
             "all that can be seen.",
             waits="3m",
-            keeps="2m",
+            keeps="1m",
         ),
         Alert(
             "TidemarkTimerOverdue",

@@ -176,6 +176,32 @@ def test_every_alert_that_is_silenced_or_silences_exists() -> None:
         assert set(receiver) == {"name"}, "as delivered nothing is sent anywhere"
 
 
+def test_what_is_silenced_ends_before_what_silences_it() -> None:
+    """Dispatch stood still because reput was stopped. Reput came back, its alert ended, and that of
+    dispatch, which stayed for longer, was told when all was well."""
+    config = yaml.safe_load((ROOT / "deploy/prometheus/alertmanager.yml").read_text())
+    names = {alert.name: alert for alert in ALERTS}
+    judged = 0
+    for rule in config["inhibit_rules"]:
+        for source in _matched(rule["source_matchers"], names):
+            for target in _matched(rule["target_matchers"], names):
+                if target.waits == "0s":
+                    continue  # an event is news whenever
+                if source.name == "TidemarkTargetDown" and "Dispatch" not in target.name:
+                    continue  # a full disk does not follow from it
+                if source.name == "TidemarkGroupStopped":
+                    continue  # those two need a member
+                if source.name == "TidemarkDispatchStuck" and "Group" in target.name:
+                    continue  # a consumer's own trouble begins when there is something to read
+                if milliseconds(target.keeps) and set(rule["equal"]) <= set(target.labels):
+                    judged += 1
+                    assert milliseconds(target.keeps) < milliseconds(source.keeps), (
+                        source.name,
+                        target.name,
+                    )
+    assert judged >= 5
+
+
 def _matched(matchers: list[str], names: dict[str, Alert]) -> list[Alert]:
     """Alerts that all matchers fit; each alternative of a pattern must fit one."""
     found = set(names)
