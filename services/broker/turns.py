@@ -32,21 +32,28 @@ class Turns:
         self._monotonic = clock.monotonic
         self._on_begin = on_begin
         self._steps = 0
-        self._until = 0.0
+        self._began = 0.0
+        self._before_s = 0.0
         self._begin()
 
     @property
     def over(self) -> bool:
         """Whether the slice is used up; to be asked once per step."""
         self._steps += 1
-        return self._steps >= STEPS_MAX or self._monotonic() >= self._until
+        return self._steps >= STEPS_MAX or self._monotonic() >= self._began + SLICE_S
+
+    @property
+    def busy_s(self) -> float:
+        """Time that all slices have taken so far, this one included."""
+        return self._before_s + self._monotonic() - self._began
 
     async def pass_on(self) -> None:
         """Let others have their turn."""
+        self._before_s = self.busy_s
         await asyncio.sleep(0)
         self._begin()
 
     def _begin(self) -> None:
         self._steps = 0
-        self._until = self._monotonic() + SLICE_S
+        self._began = self._monotonic()
         self._on_begin()

@@ -203,7 +203,8 @@ def test_requests_connections_and_volumes_are_counted_as_they_are(
     assert node.request_json("GET", "/v1/topics/nothing")[0] == 404
     assert node.request_json("POST", "/v1/topics/nothing/messages", {"messages": []})[0] == 400
     producer, silent, slow = (connection_to(node) for _ in range(3))
-    request.addfinalizer(lambda: [each.close() for each in (producer, silent, slow)])
+    for each in (producer, silent, slow):
+        request.addfinalizer(each.close)
     producer.request(
         "POST",
         "/v1/topics/orders/messages",

@@ -2,8 +2,8 @@
 
 A look begins when somebody scrapes and the last one is old enough; nothing is done while nobody
 does. One at a time, in slices, and so seldom that a fifth of the loop's time at most goes into it:
-a look that takes 0.5 s serves for 2.5 s. A scrape waits for the look that it began, but not longer
-than ``WAIT_S``: then it shows the one before. Each says when it began and how long it took.
+a look whose slices take 0.5 s serves for 2.5 s. A scrape waits for the look that it began, but not
+longer than ``WAIT_S``: then it shows the one before. Each says when it began and how long it took.
 
 Of one instant are: the positions of the log, read when the look begins; and of each queue its
 bounds and one group's offset. What the log has got since the look began is not outstanding in it
@@ -28,7 +28,7 @@ from tidemark.clock import Clock
 AGAIN_S: Final = 1.0
 """No look begins sooner after the one before."""
 REST: Final = 4.0
-"""Nor before so many times as long as that one took have passed since it ended."""
+"""Nor before so many times as long as its slices took have passed since it ended."""
 WAIT_S: Final = 0.5
 """A scrape waits so long for a look."""
 
@@ -86,19 +86,22 @@ class Looks:
         role, watched, clock = self._role, self._watched, self._clock
         began_ms, began_s = clock.wall_ms(), clock.monotonic()
         rows = Rows(self._times())
-        room = None
+        room, busy_s = None, 0.0
         if watched is not None:
-            room = await self._look_at_groups(watched, rows, role)
+            turns = Turns(clock, watched.extents.begin)
+            room = await self._look_at_groups(watched, rows, turns, role)
+            busy_s = turns.busy_s
         ended_s = clock.monotonic()
         if role != self._role:
             return  # what was looked at is another's by now
         self._room = room
         self.found = rows.found(began_ms, ended_s - began_s)
-        self._next_at_s = max(began_s + AGAIN_S, ended_s + REST * (ended_s - began_s))
+        self._next_at_s = max(began_s + AGAIN_S, ended_s + REST * busy_s)
 
-    async def _look_at_groups(self, watched: Watched, rows: Rows, role: int) -> Room | None:
+    async def _look_at_groups(
+        self, watched: Watched, rows: Rows, turns: Turns, role: int
+    ) -> Room | None:
         extents = watched.extents
-        turns = Turns(self._clock, extents.begin)
         moved = await extents.follow(turns)
         committed = watched.committed.take_moved()
         pass_ = Pass(watched, self._memory, turns, committed=committed, moved=moved)
