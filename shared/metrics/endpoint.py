@@ -20,8 +20,8 @@ from shared.metrics.instruments import Taken
 from shared.metrics.registry import Registry
 from tidemark.clock import Clock
 
-SLICE_S: Final = 0.001
-"""Work between two turns of the loop. A piece more may be under way: at most 5 ms in all."""
+SLICE_S: Final = 0.0005
+"""Work between two turns of the loop; with the piece under way then, a millisecond at most."""
 SCRAPES_MAX: Final = 4
 """Scrapes at a time, those that wait included."""
 SCRAPE_TIMEOUT_S: Final = 10.0
