@@ -1,0 +1,249 @@
+"""One run of the alert drill: look, plant, wait until somebody is told, clear, ask dashboards.
+
+What was seen is kept and judged by the tests (``tests/prometheus/test_live.py``). Times are seconds
+since the first look.
+"""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from deploy.grafana.listing import Expression, expressions
+from deploy.prometheus.areas import ALERTS
+from tests.support.alert_clusters import TOPIC, Clusters
+from tests.support.alert_faults import Fault, Key, SecondMaster, faults_of
+from tests.support.alert_stage import Stage, key_of
+
+WATCH_S: Final = 180.0
+MARGIN_S: Final = 60.0
+"""For a machine that does much else: on top of what an alert promises."""
+LOOK_EVERY_S: Final = 0.5
+WAITS: Final = {alert.name: alert.waits for alert in ALERTS}
+LATELY: Final = "2m"
+"""Events are looked for in so long a time: they happen here once."""
+
+
+@dataclass
+class Observed:
+    """What was seen."""
+
+    firing_s: dict[Key, float] = field(default_factory=dict)
+    """When an alert was first seen to fire, since the first fault."""
+    told_s: dict[Key, float] = field(default_factory=dict)
+    summaries: dict[Key, str] = field(default_factory=dict)
+    planted: list[Fault] = field(default_factory=list)
+    cleared: set[Key] = field(default_factory=set)
+    texts: dict[tuple[str, str], str] = field(default_factory=dict)
+    """By node and service of the healthy group: what /metrics said."""
+    unhealthy: list[str] = field(default_factory=list)
+    """Rules that could not be evaluated, at any look."""
+    empty: list[Expression] = field(default_factory=list)
+    """Expressions of dashboards that returned nothing though running was enough."""
+    waiting: dict[tuple[str, str, str], Expression] = field(default_factory=dict)
+    """Of those that need an event, by place: what has returned nothing in any cluster so far."""
+    before_s: float = 0.0
+    """How long was watched before any fault."""
+    before: set[Key] = field(default_factory=set)
+    """What fired in that time."""
+
+
+class Watcher:
+    """Looks at what fires and who was told, and keeps when it was first so."""
+
+    def __init__(self, stage: Stage, found: Clusters, observed: Observed) -> None:
+        self._stage, self._clusters, self.observed = stage, found, observed
+        self._began = time.monotonic()
+        self._told = len(stage.receiver.told)
+
+    def look(self) -> None:
+        """Once."""
+        now_s = time.monotonic() - self._began
+        observed = self.observed
+        for alerts in self._stage.prometheus.firing().values():
+            for labels in alerts:
+                if observed.firing_s.setdefault(key_of(labels), now_s) == now_s:
+                    print(f"{now_s:6.1f} s  fires  {' '.join(key_of(labels))}")
+        told = self._stage.receiver.told
+        for each in told[self._told :]:
+            self._told += 1
+            print(f"{now_s:6.1f} s  told   {each.status} {' '.join(each.key)}: {each.summary}")
+            if each.status == "firing":
+                observed.told_s.setdefault(each.key, now_s)
+                observed.summaries.setdefault(each.key, each.summary)
+        for rule in self._stage.prometheus.rules():
+            if rule["health"] == "err" or rule.get("lastError"):
+                observed.unhealthy.append(f"{rule['name']}: {rule.get('lastError')}")
+        self._clusters.load.check()
+
+    def until(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
+        """Go on looking until it holds. Raises AssertionError after the deadline."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.look()
+            if condition():
+                return
+            assert time.monotonic() < deadline, f"waited {timeout_s:.0f} s for {what}"
+            time.sleep(LOOK_EVERY_S)
+
+    def until_told(self, fault: Fault, timeout_s: float) -> None:
+        """Until somebody has been told of a fault."""
+        self.until(
+            lambda: fault.told in self.observed.told_s, f"{fault.name} to be told", timeout_s
+        )
+
+    @property
+    def now_s(self) -> float:
+        return time.monotonic() - self._began
+
+
+def promised_s(stage: Stage, fault: Fault) -> float:
+    """After this, at the latest, somebody is told."""
+    steps = 3 * (stage.seconds("15s") + stage.seconds("15s"))
+    return (
+        fault.true_after_s
+        + stage.seconds(WAITS[fault.told[0]])
+        + stage.seconds(fault.watched)
+        + stage.seconds("30s")  # group_wait
+        + steps
+        + MARGIN_S
+    )
+
+
+def drill(stage: Stage, found: Clusters) -> Observed:
+    """The whole run. Raises AssertionError if something that is waited for does not come."""
+    observed = Observed()
+    watcher = Watcher(stage, found, observed)
+    targets = found.targets()
+    stage.watch(targets)
+    prometheus = stage.prometheus
+    watcher.until(
+        lambda: [each["value"][1] for each in prometheus.query("sum(up)")] == [str(len(targets))],
+        "every process to be asked",
+        60 + stage.seconds("1m"),
+    )
+    watcher.until(
+        lambda: bool(
+            prometheus.query(
+                'tidemark:group_last_read:timestamp_seconds{cluster="consumers",group="dead"}'
+            )
+        ),
+        "the group that will die to be seen reading",
+        60 + stage.seconds("2m"),
+    )
+    observed.before_s = watcher.now_s
+    observed.before = set(observed.firing_s)
+
+    faults = faults_of(found, stage)
+    planted_s: dict[Key, float] = {}
+    for fault in faults:
+        fault.plant()
+        planted_s[fault.told] = watcher.now_s
+        print(f"{watcher.now_s:6.1f} s  planted {fault.name}")
+    observed.planted += faults
+    for fault in sorted(faults, key=lambda fault: promised_s(stage, fault)):
+        left_s = planted_s[fault.told] + promised_s(stage, fault) - watcher.now_s
+        watcher.until_told(fault, left_s)
+    watcher.until(lambda: watcher.now_s >= stage.seconds("5m"), "rates to have a whole range", 3600)
+    _take_metrics(found, observed)
+    _ask_dashboards(stage, observed)
+    _clear(stage, watcher, [fault for fault in faults if fault.clear is not None])
+    _ask_again(stage, observed)
+    found.switch_over()
+    print(f"{watcher.now_s:6.1f} s  switched over in the healthy group")
+    after_s = watcher.now_s + stage.seconds("2m")
+    watcher.until(lambda: watcher.now_s >= after_s, "two minutes without a word", after_s)
+    _ask_again(stage, observed)
+    _plant_second_master(stage, watcher)
+    _give_up(stage, watcher, found)
+    _ask_again(stage, observed)
+    watcher.until(lambda: watcher.now_s >= WATCH_S, "three minutes to be over", WATCH_S)
+    return observed
+
+
+def _take_metrics(found: Clusters, observed: Observed) -> None:
+    for name, node in found.healthy.nodes.items():
+        for role in node.roles:
+            with urllib.request.urlopen(node.admin_url(role) + "/metrics", timeout=30) as answer:
+                observed.texts[name, role] = answer.read().decode()
+
+
+def _ask_dashboards(stage: Stage, observed: Observed) -> None:
+    """Of the healthy group what needs no event, of all clusters what does."""
+    times = {
+        "__rate_interval": f"{max(1, round(stage.seconds('1m')))}s",
+        "__interval": f"{max(1, round(stage.seconds('15s')))}s",
+        "__range": f"{max(1, round(stage.seconds('5m')))}s",
+    }
+    healthy = {"cluster": "healthy", "broker": "g0", "group": "orders", "topic": TOPIC}
+    for expression in expressions({**healthy, **times}):
+        found = stage.prometheus.query(expression.expr)  # one that cannot be asked raises
+        if not found and not expression.needs:
+            observed.empty.append(expression)
+    lately = {**times, "__rate_interval": LATELY}
+    for expression in expressions(lately):
+        if expression.needs and not stage.prometheus.query(expression.expr):
+            observed.waiting[expression.board, expression.panel, expression.letter] = expression
+
+
+def _ask_again(stage: Stage, observed: Observed) -> None:
+    """Whether what had nothing to show has by now."""
+    for place, expression in [*observed.waiting.items()]:
+        if stage.prometheus.query(expression.expr):
+            del observed.waiting[place]
+
+
+def _clear(stage: Stage, watcher: Watcher, faults: list[Fault]) -> None:
+    for fault in faults:
+        assert fault.clear is not None
+        fault.clear()
+        print(f"{watcher.now_s:6.1f} s  cleared {fault.name}")
+    wanted = {fault.told for fault in faults}
+
+    def are_over() -> bool:
+        fires = {
+            key_of(labels) for alerts in stage.prometheus.firing().values() for labels in alerts
+        }
+        return not wanted & fires
+
+    watcher.until(are_over, "cleared faults to be over", MARGIN_S + stage.seconds("5m"))
+    watcher.observed.cleared |= wanted
+
+
+def _plant_second_master(stage: Stage, watcher: Watcher) -> None:
+    second, targets = SecondMaster(), stage.targets
+    fault = Fault(
+        "two masters planted",
+        ("TidemarkMasterCount", "healthy", ""),
+        lambda: stage.watch([*targets, second.target]),
+        lambda: stage.watch(targets),
+        0.0,
+    )
+    try:
+        fault.plant()
+        print(f"{watcher.now_s:6.1f} s  planted {fault.name}")
+        watcher.observed.planted.append(fault)
+        watcher.until_told(fault, promised_s(stage, fault))
+        _clear(stage, watcher, [fault])
+    finally:
+        second.close()
+
+
+def _give_up(stage: Stage, watcher: Watcher, found: Clusters) -> None:
+    """Events, not states: they are told when they come and end by themselves."""
+    node = found.healthy.nodes[found.healthy.wait_master()]
+    faults = [
+        Fault(name, (alert, "healthy", "giving-up"), lambda: None, None, 0.0)
+        for name, alert in (
+            ("a dead letter", "TidemarkDeadLetters"),
+            ("a reset", "TidemarkGroupOffsetReset"),
+        )
+    ]
+    watcher.observed.planted += faults
+    print(f"{watcher.now_s:6.1f} s  planted a dead letter and a reset")
+    found.give_up(node, "giving-up")
+    for fault in faults:
+        watcher.until_told(fault, promised_s(stage, fault))
