@@ -72,6 +72,8 @@ class Engine:
 
     def __enter__(self) -> Engine:
         self._directory.mkdir(parents=True, exist_ok=True)
+        # Bridges of a run that was kept: an engine in this machine's network would make them here.
+        shutil.rmtree(self._directory / "data/network", ignore_errors=True)
         with (self._directory / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 ["unshare", *self._namespaces(), "sh", "-euc", self._start_line()],
