@@ -13,6 +13,7 @@ After: ``groups.look`` asks for bounds, the gauges for topics.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, Protocol
 
@@ -96,7 +97,7 @@ class TopicSums:
         """Label values of one of its queues."""
         labels = self.queue_labels.get(queue)
         if labels is None:
-            labels = self.queue_labels[queue] = (self.config.name, str(queue))
+            labels = self.queue_labels[queue] = (self.config.name, sys.intern(str(queue)))
         return labels
 
     @property

@@ -8,8 +8,9 @@ the oldest unread message of a queue says is read once, not at every look. The r
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from services.broker.groups.lag import Lag, Reason, Snapshot, age, nothing_known, unread
 from services.broker.groups.oldest import Oldest
@@ -50,24 +51,49 @@ class _Still(NamedTuple):
     """A group without members, as it was found."""
 
     config: GroupConfig
-    topics: frozenset[str]
+    topics: tuple[str, ...]
     """Those that would wake it."""
     seen: Sequence[PairSeen]
+    lags: bool
+    """Whether there is anything that could grow older."""
+
+
+class _KnownQueue:
+    """What is remembered of one queue of a group from look to look; changed in place."""
+
+    __slots__ = ("head", "movement", "ready", "row")
+
+    def __init__(self, row: QueueSeen) -> None:
+        self.row = row
+        self.movement: Movement | None = None
+        """None while there is no lag."""
+        self.head: tuple[int, int] | None = None
+        """Queue offset and store time of the message that was the oldest unread one."""
+        self.ready: tuple[int, int] | None = None
+        """The same of the oldest one that was not handed out, where that is another."""
+
+    def says(self, committed: int | None, oldest_ms: int | None = None) -> QueueSeen:
+        """What is shown of it; the same object as at the look before if it says the same."""
+        row = self.row
+        if row.committed != committed or row.oldest_ms != oldest_ms:
+            row = self.row = row._replace(committed=committed, oldest_ms=oldest_ms)
+        return row
+
+    def moved(self, committed: int, now_s: float) -> Movement:
+        """How the commit of a queue with lag moves, up to now."""
+        before = self.movement
+        movement = Movement(committed, now_s) if before is None else before.seen(committed, now_s)
+        self.movement = movement
+        return movement
 
 
 class _Known:
     """What is remembered of one group from look to look; changed in place."""
 
-    __slots__ = ("heads_ms", "movements", "pairs", "ready_ms", "rows", "still")
+    __slots__ = ("pairs", "queues", "still")
 
     def __init__(self) -> None:
-        self.movements: dict[Queue, Movement] = {}
-        """Of queues that have lag."""
-        self.heads_ms: dict[Queue, tuple[int, int]] = {}
-        """Queue offset and store time of the message that was the oldest unread one."""
-        self.ready_ms: dict[Queue, tuple[int, int]] = {}
-        """The same of the oldest one that was not handed out, where that is another."""
-        self.rows: dict[Queue, QueueSeen] = {}
+        self.queues: dict[Queue, _KnownQueue] = {}
         self.pairs: dict[str, PairSeen] = {}
         """By topic."""
         self.still: _Still | None = None
@@ -121,14 +147,15 @@ class Pass:
         self._known, known.still = known, None
         seen = await self._look(config, has_members=member_count > 0)
         if not member_count:
-            topics = frozenset({RETRY_PREFIX + name, *(each.pair.topic for each in seen)})
-            known.still = _Still(config, topics, seen)
+            topics = (RETRY_PREFIX + name, *(each.pair.topic for each in seen))
+            lags = any(each.pair.messages for each in seen)
+            known.still = _Still(config, topics, seen, lags)
         return seen
 
     async def _grown_older(self, known: _Known, still: _Still) -> Sequence[PairSeen]:
         """The pairs of a group that stands still, as of now."""
-        if not known.movements:
-            return still.seen  # there is no lag that could grow older
+        if not still.lags:
+            return still.seen
         objective_s = (still.config.lag_objective_ms or OBJECTIVE_MS) / 1000
         now_ms, now_s = self._watched.clock.wall_ms(), self._watched.clock.monotonic()
         found: list[PairSeen] = []
@@ -143,8 +170,9 @@ class Pass:
                     await self._turns.pass_on()
                 if oldest_ms is not None and oldest_ms <= now_ms:
                     ages.append((now_ms - oldest_ms) / 1000)
-                if (movement := known.movements.get((each.pair.topic, queue))) is not None:
-                    age_s = max(age_s, now_s - movement.moved_at_s)
+                of_queue = known.queues.get((each.pair.topic, queue))
+                if of_queue is not None and of_queue.movement is not None:
+                    age_s = max(age_s, now_s - of_queue.movement.moved_at_s)
             found.append(each._replace(pair=older(each.pair, ages, age_s, objective_s)))
         return found
 
@@ -190,7 +218,7 @@ class Pass:
             )
             found.append(self._pair_seen(summed._replace(activity=activity), seen))
         remembered = self._known
-        if len(remembered.rows) > queue_count or len(remembered.pairs) > len(found):
+        if len(remembered.queues) > queue_count or len(remembered.pairs) > len(found):
             self._forget_gone(found)
         return found
 
@@ -212,29 +240,10 @@ class Pass:
         """Topics or queues have gone since they were looked at."""
         known = self._known
         kept = {(each.pair.topic, row.queue) for each in found for row in each.queues}
-        remembered: tuple[dict[Queue, Any], ...] = (
-            known.rows, known.movements, known.heads_ms, known.ready_ms,
-        )  # fmt: skip
-        for of_queues in remembered:
-            for queue in of_queues.keys() - kept:
-                del of_queues[queue]
+        for queue in known.queues.keys() - kept:
+            del known.queues[queue]
         for topic in known.pairs.keys() - {each.pair.topic for each in found}:
             del known.pairs[topic]
-
-    def _row(
-        self, group: str, topic: str, queue: int, committed: int | None, oldest_ms: int | None
-    ) -> QueueSeen:
-        """What is shown of a queue; the same object as at the look before if it says the same."""
-        key = (topic, queue)
-        row = self._known.rows.get(key)
-        if row is None:
-            row = QueueSeen((group, topic, str(queue)), queue, committed, oldest_ms)
-        elif row.committed != committed or row.oldest_ms != oldest_ms:
-            row = row._replace(committed=committed, oldest_ms=oldest_ms)
-        else:
-            return row
-        self._known.rows[key] = row
-        return row
 
     def _sample(
         self, group: str, topic: str, queue: int, *, has_members: bool
@@ -242,32 +251,33 @@ class Pass:
         """One queue in one step: all that moves is of one instant."""
         committed = self._watched.committed.get(group, topic, queue)
         bounds = self._extents.bounds(topic, queue)
+        known = self._known_queue(group, topic, queue)
         if bounds is None:
-            row = self._row(group, topic, queue, committed, None)
-            return QueueSample(nothing_known(Reason.UNKNOWN_TOPIC)), row
+            return QueueSample(nothing_known(Reason.UNKNOWN_TOPIC)), known.says(committed)
         if committed == bounds.max_offset:
-            self._known.movements.pop((topic, queue), None)
-            return IS_READ, self._row(group, topic, queue, committed, None)
+            known.movement = None
+            return IS_READ, known.says(committed)
         found = unread(Snapshot(committed, *bounds))
         if committed is None or found.first is None or found.messages is None:
             reason = found.reason or Reason.NEVER_COMMITTED
-            row = self._row(group, topic, queue, committed, None)
-            return QueueSample(nothing_known(reason, lost=found.lost, ahead=found.ahead)), row
+            unknown = nothing_known(reason, lost=found.lost, ahead=found.ahead)
+            return QueueSample(unknown), known.says(committed)
         handed_to = next_offset = found.first
         if has_members and (place := self._members.place_of(group, (topic, queue))) is not None:
             handed_to, next_offset = place
         in_flight = min(max(0, handed_to - committed), found.messages)
         if not found.messages:
-            self._known.movements.pop((topic, queue), None)
-            row = self._row(group, topic, queue, committed, None)
-            return QueueSample(READ_ALL._replace(lost=found.lost)), row
-        head_ms = self._time_ms(self._known.heads_ms, topic, queue, found.first)
+            known.movement = None
+            return QueueSample(READ_ALL._replace(lost=found.lost)), known.says(committed)
+        known.head = self._stored(known.head, topic, queue, found.first)
+        head_ms = None if known.head is None else known.head[1]
         undelivered = min(max(next_offset, found.first), bounds.max_offset)
         ready_ms = None
         if undelivered == found.first:
             ready_ms = head_ms
         elif undelivered < bounds.max_offset:
-            ready_ms = self._time_ms(self._known.ready_ms, topic, queue, undelivered)
+            known.ready = self._stored(known.ready, topic, queue, undelivered)
+            ready_ms = None if known.ready is None else known.ready[1]
         is_known = head_ms is not None and (
             ready_ms is not None or undelivered == bounds.max_offset
         )
@@ -281,34 +291,28 @@ class Pass:
             reasons={} if why is None else {"seconds": why},
         )
         now_s = self._watched.clock.monotonic()
-        movement = self._movement((topic, queue), committed, now_s)
+        movement = known.moved(committed, now_s)
         sample = QueueSample(
             lag,
             now_s - movement.moved_at_s,
             has_members and movement.is_stuck(now_s),
             Oldest(ready_ms, head_ms) if is_known else None,
         )
-        return sample, self._row(group, topic, queue, committed, head_ms)
+        return sample, known.says(committed, head_ms)
 
-    def _movement(self, queue: Queue, committed: int, now_s: float) -> Movement:
-        before = self._known.movements.get(queue)
-        movement = Movement(committed, now_s) if before is None else before.seen(committed, now_s)
-        if movement is not before:
-            self._known.movements[queue] = movement
-        return movement
+    def _known_queue(self, group: str, topic: str, queue: int) -> _KnownQueue:
+        key = (topic, queue)
+        known = self._known.queues.get(key)
+        if known is None:
+            labels = (group, topic, sys.intern(str(queue)))
+            known = self._known.queues[key] = _KnownQueue(QueueSeen(labels, queue, None, None))
+        return known
 
-    def _time_ms(
-        self,
-        known: dict[Queue, tuple[int, int]],
-        topic: str,
-        queue: int,
-        queue_offset: int,
-    ) -> int | None:
-        """Store time of a message; read once, for it does not change."""
-        before = known.get((topic, queue))
+    def _stored(
+        self, before: tuple[int, int] | None, topic: str, queue: int, queue_offset: int
+    ) -> tuple[int, int] | None:
+        """Queue offset and store time of a message; read once, for that does not change."""
         if before is not None and before[0] == queue_offset:
-            return before[1]
+            return before
         time_ms = self._watched.looks.store_time(topic, queue, queue_offset)
-        if time_ms is not None:
-            known[topic, queue] = (queue_offset, time_ms)
-        return time_ms
+        return None if time_ms is None else (queue_offset, time_ms)

@@ -258,7 +258,7 @@ async def test_what_is_remembered_of_queues_and_topics_goes_with_them(made: Made
     assert [*rows(found.pairs)] == ["billing orders"]
     assert [*rows(found.group_queues)] == ["billing orders 0", "billing orders 1"]
     (known,) = made.looks._memory.values()
-    assert known.rows.keys() == known.heads_ms.keys() == {("orders", 0), ("orders", 1)}
+    assert known.queues.keys() == {("orders", 0), ("orders", 1)}
     assert known.pairs.keys() == {"orders"}
 
 
