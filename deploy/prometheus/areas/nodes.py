@@ -7,8 +7,8 @@ from typing import Final
 from deploy.prometheus.areas.recording import NODE, SET
 from deploy.prometheus.model import TARGET_LABELS, Alert, Group, Severity, events
 
-SAMPLES_MAX: Final = 150_000
-"""``sample_limit`` of the scrape configuration."""
+SAMPLES_MAX: Final = 400_000
+"""``sample_limit`` of the scrape configuration: more than a broker has at its default bounds."""
 BY_NODE: Final = f"by ({', '.join(NODE)})"
 BY_PROCESS: Final = f"by ({', '.join(TARGET_LABELS)})"
 

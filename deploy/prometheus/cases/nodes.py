@@ -164,7 +164,7 @@ NODE_CASES: Final = (
     ),
     Case(
         "An answer that is nearly too large to be taken makes a ticket",
-        {series("scrape_samples_scraped", "n0/broker"): f"90000x20 130000x{STEPS}"},
+        {series("scrape_samples_scraped", "n0/broker"): f"90000x20 350000x{STEPS}"},
         (("19m", ()), ("21m", ("TidemarkScrapeLarge",))),
     ),
     Case(

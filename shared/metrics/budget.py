@@ -1,0 +1,56 @@
+"""How many lines a scrape of a service can have at most, whatever names people make. Pure.
+
+What a Prometheus takes of one target (``sample_limit``) must be more: beyond it, it takes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from shared.metrics.bounds import Limits
+from shared.metrics.catalogue import families_of
+from shared.metrics.family import Family, Kind
+from shared.metrics.labelled import LABEL_SETS_MAX
+
+QUEUE_SERIES_MAX: Final = 20_000
+"""``queue_series_max`` of a broker, unless it is set otherwise; of all families by queue."""
+DEFAULT: Final = Limits()
+PER_LABEL_SET: Final[Mapping[tuple[str, str], int]] = {
+    ("tidemark_broker_messages_in_total", "kind"): 4,
+    ("tidemark_group_skipped_messages_total", "reason"): 2,
+    ("tidemark_group_offset_resets_total", "direction"): 2,
+    ("tidemark_group_lag_messages", "kind"): 1,  # a topic is a group's own retry topic, or is not
+    ("tidemark_group_lag_seconds", "kind"): 1,
+}
+"""Values of a label beside topic and group, by family and label."""
+
+
+def lines_of(family: Family) -> int:
+    """Lines of one label set."""
+    return len(family.buckets) + 3 if family.kind is Kind.HISTOGRAM else 1
+
+
+def series_most(
+    service: str,
+    limits: Limits = DEFAULT,
+    queue_series: int = QUEUE_SERIES_MAX,
+) -> int:
+    """Lines of a scrape that no set of topics, groups and members exceeds."""
+    found = queue_series if service == "broker" else 0
+    for family in families_of(service):
+        labels = set(family.labels)
+        if "queue" in labels:
+            continue  # in queue_series
+        if {"topic", "group"} <= labels:
+            sets = limits.pairs + 1
+        elif "topic" in labels:
+            sets = limits.topics + 1
+        elif "group" in labels:
+            sets = limits.groups + 1
+        else:
+            sets = LABEL_SETS_MAX + 1 if labels else 1
+        for label in labels - {"topic", "group"}:
+            sets *= PER_LABEL_SET.get((family.name, label), 1)
+        found += sets * lines_of(family)
+    return found
