@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -34,6 +35,8 @@ STOP_S: Final = 150.0
 def overlay() -> Iterator[Path]:
     """The manifests with a secret of this test."""
     missing = what_is_missing()
+    if os.environ.get("TIDEMARK_REQUIRE_ALL") == "1" and shutil.which("nft") is None:
+        pytest.fail("nft is not installed: apt-get install nftables")
     if missing:
         if os.environ.get("TIDEMARK_REQUIRE_ALL") == "1":
             pytest.fail(missing)
@@ -52,29 +55,97 @@ def pods(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
+class Running(NamedTuple):
+    """``run`` on the overlay, once all is ready."""
+
+    process: subprocess.Popen[str]
+    urls: list[str]
+    """Of its Services."""
+    pid: str
+    """The first process of the master's broker."""
+
+
 @pytest.fixture
-def running(overlay: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """``run`` on the overlay, and the URLs of its Services."""
+def running(overlay: Path, tmp_path: Path) -> Iterator[Running]:
     process = pods("run", "--overlay", str(overlay), "--out", str(tmp_path / "out"))
     try:
-        yield process, _urls(process)
+        yield _ready(process)
     finally:
         process.kill()
         process.communicate()
 
 
-def _urls(process: subprocess.Popen[str]) -> list[str]:
-    """Read what it prints until it says where the Services are."""
+def _ready(process: subprocess.Popen[str]) -> Running:
+    """Read what it prints until it says where everything is."""
     assert process.stdout is not None
     said: list[str] = []
     found: list[str] = []
+    pid = ""
     for line in process.stdout:
         said.append(line)
         if line.startswith("  tidemark-") and "http://" in line:
             found.append(line.split()[-1])
+        elif "--target" in line:
+            pid = line.split("--target ")[1].split()[0]
         elif line.startswith("Logs:"):
-            return found
+            return Running(process, found, pid)
     raise AssertionError(f"it ended with {process.wait()}: {''.join(said)}")
+
+
+INSIDE: Final = """
+import json, socket
+def reached(host, port):
+    try:
+        socket.create_connection((host, port), 2).close()
+        return "open"
+    except TimeoutError:
+        return "silence"
+    except OSError:
+        return "refused"
+def written(path):
+    try:
+        open(path, "w").close()
+        return True
+    except OSError:
+        return False
+status = dict(line.split(":", 1) for line in open("/proc/1/status"))
+print(json.dumps({
+    **{name: status[name].split() for name in ("Uid", "Gid", "Groups")},
+    "rights": [status[name].strip() for name in ("CapBnd", "CapEff", "NoNewPrivs")],
+    "name": socket.gethostname(),
+    "command": open("/proc/1/cmdline").read().split(chr(0))[1].rpartition("/")[2],
+    "written": [path for path in ("/x", "/usr/x", "/opt/tidemark/bin/x", "/etc/tidemark/x",
+        "/var/lib/tidemark/x", "/run/tidemark/x", "/tmp/x") if written(path)],
+    "reached": {f"{host}:{port}": reached(host, port) for host, port in (
+        ("tidemark-g0-1.tidemark-g0-nodes.tidemark.svc", 8084), ("tidemark-g0-master", 8080),
+        ("kubernetes.default.svc", 443), ("tidemark-g0-1.tidemark-g0-nodes", 9999),
+        ("kubernetes.default.svc", 80))},
+}))
+"""
+"""What a process finds in a container, and what its first process is."""
+
+
+def test_a_container_is_what_the_manifest_says(running: Running) -> None:
+    inside = ("nsenter", "--all", "--target", running.pid, "--setuid", "10001", "--setgid", "10001")
+    done = subprocess.run(
+        [*inside, sys.executable, "-c", INSIDE], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found["Uid"]) == set(found["Gid"]) == set(found["Groups"]) == {"10001"}
+    assert found["rights"] == ["0" * 16, "0" * 16, "1"]
+    assert found["name"] == "tidemark-g0-0"
+    assert found["command"] == "tidemark-broker"
+    assert found["written"] == ["/var/lib/tidemark/x", "/run/tidemark/x", "/tmp/x"]
+    # Dropped by the policies; where nft is missing the packet arrives, and nobody listens.
+    denied = "silence" if shutil.which("nft") else "refused"
+    assert found["reached"] == {
+        "tidemark-g0-1.tidemark-g0-nodes.tidemark.svc:8084": "open",
+        "tidemark-g0-master:8080": "open",
+        "kubernetes.default.svc:443": "open",
+        "tidemark-g0-1.tidemark-g0-nodes:9999": denied,
+        "kubernetes.default.svc:80": denied,
+    }
 
 
 def call(method: str, url: str, body: Mapping[str, object]) -> int:
@@ -100,9 +171,9 @@ def test_the_drills_on_pods_pass(overlay: Path, tmp_path: Path) -> None:
 
 
 def test_the_services_of_running_pods_answer_and_all_stop_in_order(
-    running: tuple[subprocess.Popen[str], list[str]],
+    running: Running,
 ) -> None:
-    process, urls = running
+    process, urls = running.process, running.urls
     assert len(urls) == 2
     for url in urls:
         with urllib.request.urlopen(f"{url}/v1/cluster", timeout=10) as answer:

@@ -14,15 +14,22 @@ HEAD: Final = (
 
 
 def page(
-    results: Sequence[Result], *, seed: int, began: str, seconds: float, pictures: Iterable[str]
+    results: Sequence[Result],
+    *,
+    seed: int,
+    began: str,
+    seconds: float,
+    pictures: Iterable[str],
+    title: str = "Fault drills",
+    profile: str = "local",
 ) -> str:
-    """The report."""
+    """The report. profile: the time rules that the group had."""
     passed = sum(result.passed for result in results)
     parts = [
-        "# Fault drills",
+        f"# {title}",
         "",
         f"{passed} of {len(results)} passed. Begun {began}, {seconds / 60:.1f} minutes, seed "
-        f"{seed}, times of the profile `local`. RTO: the longest time without a single "
+        f"{seed}, times of the profile `{profile}`. RTO: the longest time without a single "
         "acknowledgement from the fault on. RPO: messages acked at `replicated` that the last "
         "master's log does not have. Errors: requests that were refused, none of which is stored; "
         "unknown: requests whose senders do not know. Duplicates and out of order are counted in "

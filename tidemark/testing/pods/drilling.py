@@ -28,7 +28,7 @@ from tidemark.testing.drills.stage import DrillFailed, GroupStage
 from tidemark.testing.drills.workload import Plan, Workload
 from tidemark.testing.pods.cluster import Cluster
 from tidemark.testing.pods.containers import PROJECT, TREES, Image
-from tidemark.testing.pods.group import PodGroup
+from tidemark.testing.pods.group import PROFILE, PodGroup
 from tidemark.testing.pods.kubelet import Event
 from tidemark.testing.pods.objects import Objects
 
@@ -198,5 +198,13 @@ def next_image(directory: Path) -> Image:
 
 def write_report(results: Sequence[Result], path: Path, *, began: str, seconds: float) -> None:
     """The page that the fault drills write, too."""
-    text = page(results, seed=results[0].seed, began=began, seconds=seconds, pictures=())
-    path.write_text(text.replace("# Fault drills", "# Drills on pods", 1), encoding="utf-8")
+    text = page(
+        results,
+        seed=results[0].seed,
+        began=began,
+        seconds=seconds,
+        pictures=(),
+        title="Drills on pods",
+        profile=PROFILE,
+    )
+    path.write_text(text, encoding="utf-8")
