@@ -22,7 +22,7 @@ from services.broker.groups.lag import (
 )
 from services.broker.topics import Topics
 from shared.files.commit_log import CommitLogReader
-from shared.files.consume_queue import ConsumeQueues
+from shared.files.consume_queue import ConsumeQueueReader, ConsumeQueues
 from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 
 UNITS_AT_ONCE: Final = 1 << 15
@@ -101,16 +101,20 @@ class QueueLooks:
         """Minimum, then maximum, then the next number: so that none is below the one before."""
         floor = self._floor(topic, queue)
         with self._queues.glance(topic, queue) as reader:
-            first = max(reader.min_offset(self._log.min_offset), floor)
-            end = max(reader.max_offset(self._dispatched()), first)
-        return Bounds(first, end, max(self._next_of((topic, queue)), end))
+            return self._bounds(reader, floor)
+
+    def _bounds(self, reader: ConsumeQueueReader, floor: int) -> Bounds:
+        first = max(reader.min_offset(self._log.min_offset), floor)
+        end = max(reader.max_offset(self._dispatched()), first)
+        return Bounds(first, end, max(self._next_of((reader.topic, reader.queue)), end))
 
     def extent(self, topic: str, queue: int) -> Extent:
         """``bounds``, and where the first message lies."""
-        bounds = self.bounds(topic, queue)
-        if bounds.min_offset >= bounds.max_offset:
-            return Extent(bounds, NO_MESSAGE)
+        floor = self._floor(topic, queue)
         with self._queues.glance(topic, queue) as reader:
+            bounds = self._bounds(reader, floor)
+            if bounds.min_offset >= bounds.max_offset:
+                return Extent(bounds, NO_MESSAGE)
             unit = reader.unit(QueueOffset(bounds.min_offset))
         return Extent(bounds, -1 if unit is None or unit.size <= 0 else unit.physical_offset)
 
