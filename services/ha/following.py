@@ -77,6 +77,13 @@ class Following:
             self._peers.close(link.link, reason)
         self._own.happen(Happening.LINK_LOST, reason)
 
+    def end(self) -> bool:
+        """This process is to end: tell the master, once; whether it may wait for this replica."""
+        if self.link is None:
+            return False
+        self._own.out.put(*self.link.leave())
+        return self.link.leaving and self.linked and self._own.state is State.IN_SYNC
+
     def tick(self) -> None:
         """Begin where nothing is begun, end what is dead."""
         own = self._own
@@ -93,6 +100,8 @@ class Following:
             return
         master = self.master
         if master is None or self._promises.pending or master.epoch != self._promises.promised:
+            return
+        if own.stopping:
             return
         peer = self._peers.by_node.get(master.node)
         if peer is not None and peer.link is not None and peer.link != self._tried:

@@ -30,7 +30,7 @@ class Addition(NamedTuple):
 class Peer:
     """What the master knows of one replica in this term."""
 
-    __slots__ = ("durable", "heard_ms", "linked", "mark", "marked_ms", "reached_ms")
+    __slots__ = ("durable", "heard_ms", "leaving", "linked", "mark", "marked_ms", "reached_ms")
 
     def __init__(self, now_ms: int) -> None:
         self.linked = False
@@ -38,6 +38,8 @@ class Peer:
         """When its last frame came; at first the term's start."""
         self.durable: int | None = None
         """Acknowledged on the present link."""
+        self.leaving = False
+        """It said on its last link that its process is about to end."""
         self.mark: int | None = None
         self.marked_ms = now_ms
         self.reached_ms = now_ms
@@ -119,12 +121,22 @@ class InSync:
         """A link to it passed the comparison of logs: nothing on it counts yet."""
         peer = self.peer(member)
         peer.linked, peer.durable, peer.mark, peer.heard_ms = True, None, None, now_ms
+        peer.leaving = False
 
     def unlinked(self, member: Member) -> None:
         """Its link is over: what it acknowledged there counts no more."""
         peer = self.peer(member)
         peer.linked, peer.durable, peer.mark = False, None, None
         self._falter(member)
+
+    def leaving(self, member: Member) -> None:
+        """Its process is about to end: it is not waited for longer than it takes to remove it."""
+        self.peer(member).leaving = True
+        self._falter(member)
+
+    def left(self, member: Member) -> bool:
+        """Whether it said that it ends, and nothing waits for it any more."""
+        return self.peer(member).leaving and member not in self.wait_set
 
     def acknowledged(
         self, member: Member, durable: int, *, own_end: int, confirm: int, now_ms: int
@@ -133,7 +145,7 @@ class InSync:
         peer = self.peer(member)
         peer.heard_ms = now_ms
         peer.acknowledged(durable, own_end, now_ms)
-        if member in self._published or member in self.adding:
+        if peer.leaving or member in self._published or member in self.adding:
             return
         # Below either it lacks what this term's successor must have; with nothing of the epoch it
         # lacks the epoch's entry, too.
@@ -155,11 +167,13 @@ class InSync:
                 self._falter(member)
 
     def silent(self, member: Member, now_ms: int) -> bool:
-        """Whether it holds the others up: not heard, or too far behind for too long."""
+        """Whether it holds the others up, or soon will: not heard, too far behind for too long, or
+        about to end."""
         peer = self.peer(member)
         behind_ms = now_ms - peer.reached_ms
         return (
-            now_ms - peer.heard_ms >= self._times.link_dead_ms
+            peer.leaving
+            or now_ms - peer.heard_ms >= self._times.link_dead_ms
             or behind_ms >= self._times.lag_max_ms
         )
 

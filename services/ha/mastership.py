@@ -90,7 +90,8 @@ class Mastership:
         for link in self.links.values():
             told = peers.fresh(link.peer.node)
             trouble = told is not None and told.facts.get("trouble")
-            if link.peer in self.in_sync.published and link.counts is not None and not trouble:
+            unfit = trouble or self.in_sync.peer(link.peer).leaving
+            if link.peer in self.in_sync.published and link.counts is not None and not unfit:
                 counted.append((-link.counts, link.peer))
         return [member for _, member in sorted(counted)]
 
@@ -150,6 +151,9 @@ class Mastership:
         if link is None:
             return
         own.out.put(*link.ack(ack, self.log, own.now_ms))
+        # Not of a group that ends as a whole: its members stay electable for the next start.
+        if ack.leaving and not link.closed and not own.stopping:
+            self.in_sync.leaving(link.peer)
         if link.counts is not None:
             self._durable[link.peer] = link.counts
             self.in_sync.acknowledged(
@@ -195,8 +199,11 @@ class Mastership:
         if self._deadline_ms is None or now >= self._deadline_ms:
             self._depose("the lease was not renewed in time")
             return
-        for link in [link for link in self.links.values() if link.dead(now)]:
-            self._drop(link, "nothing heard from the slave")
+        for link in list(self.links.values()):
+            if link.dead(now):
+                self._drop(link, "nothing heard from the slave")
+            elif self.in_sync.left(link.peer):
+                self._drop(link, "it ends, and nobody waits for it")
         self.in_sync.expire(now)
         self._announce()
         self._grant()

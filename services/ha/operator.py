@@ -27,6 +27,8 @@ SWITCH_MS_MAX: Final = 5000
 
 ANSWERS_MS_MAX: Final = 2500
 """An order that needs every node to answer waits for them so long."""
+REMOVAL_MS_MAX: Final = 1500
+"""A slave that ends waits no longer to be taken out of the set."""
 STOPPING: Final = "stopping"
 """Reason of a switch ordered by this process itself, before it ends."""
 
@@ -52,6 +54,7 @@ class Operator:
         """An order to make the lease again, and since when it waits for answers."""
         self._stop: int | None = None
         """Who is told when this process may end."""
+        self._stop_since_ms = 0
 
     def tick(self) -> None:
         """Begin a switch that trouble asks for; answer the operator once the target is master."""
@@ -76,7 +79,7 @@ class Operator:
         own, token = self.own, order.token
         match order.name:
             case "switchover" if order.arguments.get("reason") == STOPPING:
-                own.stopping, self._stop = True, token
+                own.stopping, self._stop, self._stop_since_ms = True, token, own.now_ms
                 self._watch_stop()
             case "switchover":
                 self._order_switch(order)
@@ -220,7 +223,8 @@ class Operator:
         holder = None if stored is None else stored.lease.holder
         takers = self._takers()
         if holder is None or holder.member != own.member or not takers:
-            self._stopped()
+            if not self._waited_for():
+                self._stopped()
             return
         token, self._stop = self._stop, None
         assert token is not None
@@ -228,6 +232,11 @@ class Operator:
             leadership.edits.begin(token, orders.released_for(own, takers[0]))
         except orders.Refused as refused:
             self._refuse(token, refused)
+
+    def _waited_for(self) -> bool:
+        """Whether a master still waits for this slave, which says that it ends: until it has taken
+        it out of the set, senders would wait for a process that is gone."""
+        return self.following.end() and self.own.now_ms - self._stop_since_ms < REMOVAL_MS_MAX
 
     def _takers(self) -> list[str]:
         """Other members of the set that answer, the one with most of the log first."""

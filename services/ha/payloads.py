@@ -27,7 +27,7 @@ from services.ha.payload_fields import (
     put_table,
     put_text,
 )
-from services.ha.versions import SPOKEN, WITH_CLOCKS
+from services.ha.versions import SPOKEN, WITH_CLOCKS, WITH_LEAVING
 from tidemark.formats.epochs import EpochStart
 
 FACTS_SIZE_MAX: Final = 64 * 1024
@@ -111,6 +111,8 @@ class Ack(NamedTuple):
     durable: int
     nonce: int
     """Of the last APPEND seen; 0: none on this link."""
+    leaving: bool = False
+    """Its process is about to end: nobody needs to wait for it. Never said in version 1."""
 
 
 class PromisePurpose(IntEnum):
@@ -299,13 +301,15 @@ def _take_append(reader: Reader) -> Append:
     return Append(data_epoch, start, offset, confirm, nonce, size, reader.take(size))
 
 
-def _put_ack(ack: Ack) -> bytes:
-    return put_numbers(ack.appended, ack.durable) + U64.pack(ack.nonce)
+def _put_ack(ack: Ack, version: int) -> bytes:
+    leaving = U8.pack(ack.leaving) if version >= WITH_LEAVING else b""
+    return put_numbers(ack.appended, ack.durable) + U64.pack(ack.nonce) + leaving
 
 
-def _take_ack(reader: Reader) -> Ack:
+def _take_ack(reader: Reader, version: int) -> Ack:
     # appended ≥ durable is for ``MasterLink`` to judge: breaking it is a lie, not damage.
-    return Ack(reader.offset(), reader.offset(), reader.number(U64))
+    appended, durable, nonce = reader.offset(), reader.offset(), reader.number(U64)
+    return Ack(appended, durable, nonce, version >= WITH_LEAVING and reader.number(U8) != 0)
 
 
 def _put_promise(promise: Promise) -> bytes:
@@ -425,7 +429,7 @@ _ENCODERS: Final[dict[FrameType, Callable[[Any, int], bytes]]] = {
     FrameType.HELLO_OK: lambda ok, _: _put_hello_ok(ok),
     FrameType.RESYNC_REQUIRED: lambda required, _: _put_resync(required),
     FrameType.APPEND: lambda append, _: _put_append(append),
-    FrameType.ACK: lambda ack, _: _put_ack(ack),
+    FrameType.ACK: _put_ack,
     FrameType.PROMISE: lambda promise, _: _put_promise(promise),
     FrameType.PROMISE_OK: lambda ok, _: put_numbers(*ok),
     FrameType.STATUS: _put_status,
@@ -438,7 +442,7 @@ _DECODERS: Final[dict[FrameType, Callable[[Reader, int], Payload]]] = {
     FrameType.HELLO_OK: lambda reader, _: _take_hello_ok(reader),
     FrameType.RESYNC_REQUIRED: lambda reader, _: _take_resync(reader),
     FrameType.APPEND: lambda reader, _: _take_append(reader),
-    FrameType.ACK: lambda reader, _: _take_ack(reader),
+    FrameType.ACK: _take_ack,
     FrameType.PROMISE: lambda reader, _: _take_promise(reader),
     FrameType.PROMISE_OK: lambda reader, _: _take_promise_ok(reader),
     FrameType.STATUS: _take_status,

@@ -21,6 +21,7 @@ from services.ha.effects import Close, Copy, Effect, PersistTable, Publish, Send
 from services.ha.lease.value import Member
 from services.ha.payloads import Ack, Append, Hello, HelloOk, Payload, ResyncRequired
 from services.ha.truncation import InOrder, Outcome, ResyncPlan, plan
+from services.ha.versions import WITH_LEAVING
 from shared.cluster.time_rules import TimeRules
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.epochs import EpochStart
@@ -82,6 +83,8 @@ class SlaveLink:
         self._confirm_heard = 0
         self._nonce = 0
         self._first = True
+        self.leaving = False
+        """The master was told that this process is about to end."""
         self._persisting: int | None = None
         self._held: deque[Append] = deque()
         self._held_size = 0
@@ -192,6 +195,14 @@ class SlaveLink:
         self.appended, self.durable = end, durable
         return [self._ack()]
 
+    def leave(self) -> list[Effect]:
+        """This process is to end: say so once, and go on acknowledging until the master has taken
+        this replica out of the set, so that no sender waits for it. Nothing if that was said."""
+        if self.closed or not self.in_order or self.leaving or self._own.version < WITH_LEAVING:
+            return []
+        self.leaving = True
+        return [self._ack()]
+
     def heard(self, now_ms: int) -> None:
         """A frame of the master came that is none of the above."""
         self._heard_ms = now_ms
@@ -265,7 +276,7 @@ class SlaveLink:
         return None, self.hello()
 
     def _ack(self) -> Effect:
-        return self._send(Ack(self.appended, self.durable, self._nonce))
+        return self._send(Ack(self.appended, self.durable, self._nonce, self.leaving))
 
     def _send(self, payload: Payload) -> Effect:
         return Send(self.link, payloads.frame(self._epoch, payload, self._own.version))

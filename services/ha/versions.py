@@ -6,7 +6,8 @@ What a version says that the one before did not:
 
 - 1: the protocol of docs/replication.md.
 - 2: STATUS says when it was asked, by the asker's clock; STATUS_OK repeats that and says what the
-  wall clock of the answering node is. ``peer_clock`` reckons with it.
+  wall clock of the answering node is. ``peer_clock`` reckons with it. ACK says whether its sender
+  is about to end.
 
 A new version is added here and in ``payloads``, which writes to each peer what its version knows;
 the oldest goes when no release that is still in use speaks it only. Step before: a handshake. Step
@@ -32,6 +33,8 @@ SPOKEN: Final = Versions(1, 2)
 """Of this code."""
 WITH_CLOCKS: Final = 2
 """From here on STATUS and STATUS_OK carry times."""
+WITH_LEAVING: Final = 2
+"""From here on ACK says whether its sender is leaving."""
 
 
 def common(own: Versions, other: Versions) -> int | None:

@@ -111,6 +111,23 @@ def test_a_silent_member_is_wanted_out_and_waited_for_until_it_is() -> None:
     assert in_sync.wait_set == {B}
 
 
+def test_a_member_that_ends_is_wanted_out_at_once_and_not_added_until_it_is_back() -> None:
+    in_sync = term(A, B, C)
+    linked(in_sync, B, 200, end=200, now_ms=10)
+    linked(in_sync, C, 200, end=200, now_ms=10)
+    in_sync.leaving(C)
+    assert in_sync.wanted(10) == (A, B)
+    assert not in_sync.left(C)  # waited for until it is known to be out
+    in_sync.known(lease(A, B), None)
+    assert in_sync.left(C)
+    in_sync.acknowledged(C, 200, own_end=200, confirm=0, now_ms=20)
+    in_sync.unlinked(C)
+    in_sync.acknowledged(B, 200, own_end=200, confirm=0, now_ms=2000)
+    assert in_sync.wanted(2000) is None
+    linked(in_sync, C, 200, end=200, now_ms=2000)
+    assert in_sync.wanted(2000) == (A, B, C)
+
+
 def test_the_set_never_shrinks_below_the_minimum() -> None:
     in_sync = term(A, B, C, min_in_sync=2)
     in_sync.peer(C).heard_ms = 500

@@ -17,13 +17,14 @@ from services.ha.payloads import (
 )
 from services.ha.slave_protocol import HELD_FRAMES_MAX, NO_COMMON_BYTES, SlaveLink, SlaveLog
 from services.ha.truncation import CutPlan, Halt, InOrder, ResyncPlan
+from services.ha.versions import SPOKEN
 from shared.cluster.time_rules import LOCAL
 from tests.support.ha_links import FILE_SIZE, SLAVE, entry
 from tidemark.formats.checkpoint import Slot
 
 EPOCH = 7
 TABLE = (entry(3, 0), entry(5, 400))
-LOG = SlaveLog("g0", SLAVE, 1, FILE_SIZE, EPOCH, 0, 1000, 1000, 300, TABLE)
+LOG = SlaveLog("g0", SLAVE, SPOKEN.highest, FILE_SIZE, EPOCH, 0, 1000, 1000, 300, TABLE)
 OK = HelloOk(1000, 77, 1000, 0, 5000, 350, TABLE[1:])
 
 
@@ -44,6 +45,17 @@ def in_order(own: SlaveLog = LOG, ok: HelloOk = OK) -> SlaveLink:
     return link
 
 
+def test_leaving_is_said_once_and_with_every_acknowledgement_after_it() -> None:
+    link = in_order()
+    assert said(link.leave()) == [Ack(1000, 1000, 0, leaving=True)]
+    assert link.leave() == []
+    link.append(Append(EPOCH, TABLE[-1].start, 1000, 350, 1, 0, b""), 0)
+    assert said(link.copied(1000, 1000)) == [Ack(1000, 1000, 1, leaving=True)]
+    old = in_order(LOG._replace(version=1))
+    assert old.leave() == []
+    assert not old.leaving
+
+
 def said(effects: list[Effect]) -> list[Payload]:
     sends = [effect for effect in effects if isinstance(effect, Send)]
     assert all(effect.frame.epoch == EPOCH for effect in sends)
@@ -61,7 +73,9 @@ def bytes_at(offset: int, size: int, *, nonce: int = 1, epoch: int = 5, start: i
 
 def test_hello_says_who_and_what() -> None:
     (hello,) = said(new_link().hello())
-    expected = Hello("g0", "n1", "11" * 16, 1, FILE_SIZE, EPOCH, 0, 1000, 1000, 300, TABLE)
+    expected = Hello(
+        "g0", "n1", "11" * 16, SPOKEN.highest, FILE_SIZE, EPOCH, 0, 1000, 1000, 300, TABLE
+    )
     assert hello == expected
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from services.ha.events import Command
+from services.ha.in_sync import GROWTH_PAUSE_MS
+from services.ha.operator import REMOVAL_MS_MAX
+from services.ha.versions import Versions
 from tests.unit.ha.group import Group, grown, lease_of, order, same_logs
 from tidemark.formats.checkpoint import Slot, Trouble
 
@@ -99,9 +102,63 @@ def test_a_broker_that_ends_during_a_switch_does_not_stop_it() -> None:
     assert len(master.volume.log) >= end
 
 
-def test_a_slave_that_is_to_end_need_not_wait() -> None:
+def test_a_slave_that_is_to_end_is_taken_out_of_the_set_before_it_does() -> None:
     group = grown()
-    assert order(group["b"], "switchover", reason="stopping", wait_ms=100).ok
+    reply = order(group["b"], "switchover", reason="stopping", wait_ms=200)
+    assert reply.ok
+    assert group.set == {"a", "c"}
+    group["b"].kill()
+    began = group.now
+    group.send_confirmed()
+    assert group.now - began < 100  # nobody waits for it: not until its link is dead
+    group.run(2 * GROWTH_PAUSE_MS)
+    assert group.set == {"a", "c"}
+    group["b"].start()
+    group.wait_in_sync("a", "b", "c")
+
+
+def test_a_slave_that_ends_while_the_set_cannot_shrink_says_so_for_a_moment_only() -> None:
+    group = grown()
+    group["c"].kill()
+    group.until(lambda: group.set == {"a", "b"})
+    began = group.now
+    assert order(group["b"], "switchover", reason="stopping").ok
+    assert REMOVAL_MS_MAX <= group.now - began < REMOVAL_MS_MAX + 200
+    assert group.set == {"a", "b"}  # min_in_sync: it stays electable
+
+
+def test_a_slave_ends_at_once_where_the_master_does_not_know_of_leaving() -> None:
+    group = grown()
+    group["a"].versions = Versions(1, 1)
+    group["a"].kill()
+    group["a"].start()
+    group.wait_master()
+    group.wait_in_sync("a", "b", "c")
+    slave = next(name for name in ("b", "c") if name != group.master.name)
+    old = group.master.versions == Versions(1, 1)
+    reply = order(group[slave], "switchover", reason="stopping", wait_ms=300)
+    assert reply.ok
+    assert (slave in group.set) == old
+
+
+def test_a_member_that_ends_is_no_target_of_a_switch() -> None:
+    group = grown()
+    group["c"].kill()
+    group.until(lambda: group.set == {"a", "b"})
+    group["b"].happen(Command(78, "switchover", {"reason": "stopping"}))
+    group.run(100)
+    reply = order(group["a"], "switchover")
+    assert not reply.ok
+
+
+def test_members_that_end_together_stay_in_the_set() -> None:
+    group = Group(("a", "b"), 1)
+    group.start()
+    group.wait_in_sync("a", "b")
+    for token, node in enumerate(("a", "b"), 79):
+        group[node].happen(Command(token, "switchover", {"reason": "stopping"}))
+    group.until(lambda: 79 in group["a"].replies and 80 in group["b"].replies)
+    assert group.set == {"a", "b"}
 
 
 def test_a_master_without_another_member_ends_and_keeps_its_lease() -> None:
