@@ -120,6 +120,13 @@ def doctor(engine: Engine) -> None:
     wrong = [each for each in said["findings"] if each["level"] == "error"]
     _expect(not wrong, f"inside n0-broker the doctor finds {wrong}")
     say(f"the doctor finds nothing wrong: {said['summary']} inside n0-broker")
+    settings = "/etc/tidemark/broker.toml"
+    bundle = f"tidemark support-bundle --config {settings} --file /tmp/b >&2; tar tzf /tmp/b"
+    names = engine.compose("exec", "-T", "n0-broker", "sh", "-euc", bundle).split()
+    inside_it = {name.partition("/")[2] for name in names}
+    wanted = {"manifest.json", "config/broker.json", "store/checkpoint.json", "doctor.json"}
+    _expect(wanted <= inside_it, f"the support bundle has only {sorted(inside_it)}")
+    say(f"a support bundle of {len(names)} files is made there")
 
 
 def failover(engine: Engine) -> None:

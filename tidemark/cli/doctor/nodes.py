@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import json
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from tidemark import __version__
+from tidemark.cli.bounded_answer import read_bounded
 from tidemark.cli.doctor.findings import Check, Finding, Level, unknown
 from tidemark.cli.doctor.roles import roles
 
@@ -25,7 +27,7 @@ CALL_S: Final = 3.0
 SKEW_MAX_S: Final = 2.0
 """Two of a date header's seconds: less cannot be told by it."""
 SKEW_ERROR_S: Final = 30.0
-ANSWER_SIZE_MAX: Final = 1 << 20
+ANSWER_SIZE_MAX: Final = 4 << 20
 
 
 class Told(NamedTuple):
@@ -82,15 +84,16 @@ async def look(urls: Sequence[str]) -> list[Finding]:
 async def ask(session: aiohttp.ClientSession, url: str) -> Told:
     """What a node says of its group, its version and the time."""
     try:
-        before = time.time()
-        async with session.get(f"{url}/v1/cluster") as response:
-            after = time.time()
-            body = await response.json(content_type=None)
-            date = response.headers.get("Date")
-        if not isinstance(body, dict) or not isinstance(body.get("nodes"), list):
-            return Told(url, None, "what answers is no node of ours", None, None)
-        async with session.get(f"{url}/v1/openapi.json") as response:
-            document = await response.json(content_type=None)
+        async with asyncio.timeout(CALL_S):
+            before = time.time()
+            async with session.get(f"{url}/v1/cluster") as response:
+                after = time.time()
+                body = json.loads(await read_bounded(response, ANSWER_SIZE_MAX))
+                date = response.headers.get("Date")
+            if not isinstance(body, dict) or not isinstance(body.get("nodes"), list):
+                return Told(url, None, "what answers is no node of ours", None, None)
+            async with session.get(f"{url}/v1/openapi.json") as response:
+                document = json.loads(await read_bounded(response, ANSWER_SIZE_MAX))
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         return Told(url, None, await _why(url, error), None, None)
     info = document.get("info") if isinstance(document, dict) else None

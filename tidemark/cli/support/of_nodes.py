@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from tidemark.cli.bounded_answer import read_bounded
 from tidemark.cli.support import redact
 from tidemark.cli.support.bundle import FILE_SIZE_MAX, Bundle
 
@@ -70,7 +71,7 @@ async def _get(session: aiohttp.ClientSession, bundle: Bundle, url: str, name: s
     """The body whatever the status: 503 of /ready says why. None, noted, if there is none."""
     try:
         async with session.get(url) as response:
-            return await response.content.read(FILE_SIZE_MAX)
+            return await read_bounded(response, FILE_SIZE_MAX)
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         reason = str(error) or f"no answer within {CALL_S:.0f} s"
         bundle.leave_out(name, redact.text(f"{url}: {reason}"))
