@@ -20,6 +20,7 @@ from services.ha.master_protocol import MasterLink, MasterLog
 from services.ha.payloads import Ack, Append, Hello, HelloOk, ResyncRequired
 from services.ha.slave_protocol import SlaveLink, SlaveLog
 from services.ha.truncation import CutPlan, Halt, InOrder, Outcome, ResyncPlan
+from services.ha.versions import SPOKEN
 from shared.cluster.time_rules import LOCAL
 from tidemark.formats.epochs import EpochStart
 from tidemark.offsets import Epoch, PhysicalOffset
@@ -105,7 +106,7 @@ class Log:
         return SlaveLog(
             group="g0",
             member=SLAVE,
-            version=1,
+            version=SPOKEN.highest,
             file_size=FILE_SIZE,
             promised=99,
             first_offset=self.first_offset,
@@ -127,7 +128,7 @@ class Pair:
             SLAVE,
             epoch=epoch,
             group="g0",
-            version=1,
+            version=SPOKEN.highest,
             file_size=FILE_SIZE,
             rules=LOCAL,
             now_ms=now_ms,
