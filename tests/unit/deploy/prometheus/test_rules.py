@@ -106,6 +106,19 @@ def test_every_target_of_the_example_has_the_labels_that_rules_need() -> None:
             assert set(entry["labels"]) == {"cluster", "broker", "replica"}
 
 
+def test_pods_are_asked_as_machines_are() -> None:
+    config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    monitor = yaml.safe_load(
+        (ROOT / "deploy/k8s/components/monitoring/podmonitor.yaml").read_text()
+    )["spec"]
+    assert monitor["sampleLimit"] == SAMPLES_MAX
+    assert len(monitor["podMetricsEndpoints"]) == len(config["scrape_configs"])
+    for endpoint in monitor["podMetricsEndpoints"]:
+        assert endpoint["interval"] == config["global"]["scrape_interval"]
+        assert endpoint["scrapeTimeout"] == config["global"]["scrape_timeout"]
+        assert {each["targetLabel"] for each in endpoint["relabelings"]} == {*TARGET_LABELS, "job"}
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_a_rule_speaks_of_what_there_is(rule: Alert | Record) -> None:
     assert list(unknown_names(rule.expr)) == []
