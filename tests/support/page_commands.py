@@ -40,7 +40,10 @@ def commands(page: Path, needs: str) -> list[str]:
     """Lines of the blocks that need that, and, for a cluster, kubectl's within sentences."""
     found = [line for block in blocks(page) if block.needs == needs
              for line in block.text.splitlines() if line.strip()]  # fmt: skip
-    return found + (_INLINE.findall(page.read_text()) if needs == "cluster" else [])
+    if needs == "cluster":
+        # A verb alone, as `kubectl diff`, is the name of a command and none to type.
+        found += (each for each in _INLINE.findall(page.read_text()) if len(each.split()) > 2)
+    return found
 
 
 def missing_paths(page: Path, root: Path) -> list[str]:
