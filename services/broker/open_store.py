@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Callable
 
 from services.broker.config import BrokerConfig
@@ -18,7 +17,7 @@ from shared.files.clean_stop import mark_clean_if_last
 from shared.files.disk import Disk, RecordLock
 from shared.files.positions import Positions
 from shared.files.recovery import Recovered, recover
-from shared.files.store_dir import Role, StoreDir
+from shared.files.store_dir import Role, StoreDir, new_start_id
 from shared.runtime.clock import boot_id
 from tidemark.clock import Clock
 from tidemark.errors import DiskFull, ReadOnlyDisk, RestartNeeded, StoreError
@@ -73,7 +72,7 @@ class OpenStore:
             raise
         positions.publish(Slot.BROKER_STATE, BrokerState.STARTING)
         positions.publish(Slot.SERVING_EPOCH, 0)
-        positions.publish(Slot.BROKER_PID, os.getpid())
+        positions.publish(Slot.BROKER_PID, new_start_id())
         positions.publish(Slot.BROKER_HEARTBEAT_MS, clock.boot_ms())
         return cls(directory, positions, locks, clock)
 

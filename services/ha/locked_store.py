@@ -8,7 +8,6 @@ append. Step before: configuration. Step after: ``opening`` finds out what the v
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import zlib
 from collections.abc import Callable
@@ -30,7 +29,7 @@ from shared.files.disk import RecordLock
 from shared.files.log_walk import Progress
 from shared.files.positions import Positions
 from shared.files.recovery import Recovered, recover
-from shared.files.store_dir import Role, StoreDir
+from shared.files.store_dir import Role, StoreDir, new_start_id
 from tidemark.clock import Clock
 from tidemark.errors import DamagedFile, GroupStore
 from tidemark.formats.checkpoint import Slot
@@ -84,7 +83,7 @@ class LockedStore:
         # Before anything that takes time: the broker may serve under a grant of our predecessor.
         fence(positions)
         positions.publish(Slot.HA_NONCE, secrets.randbits(64) | 1)
-        positions.publish(Slot.HA_PID, os.getpid())
+        positions.publish(Slot.HA_PID, new_start_id())
         positions.publish(Slot.HA_HEARTBEAT_MS, clock.boot_ms())
         return cls(directory, positions, lock, setup, clock)
 

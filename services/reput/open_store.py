@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from typing import Final
 
 from services.reput.config import ReputConfig
@@ -17,7 +16,7 @@ from shared.files.clean_stop import mark_clean_if_last
 from shared.files.commit_log import CommitLogReader
 from shared.files.disk import Disk, RecordLock
 from shared.files.positions import Positions
-from shared.files.store_dir import Role, StoreDir
+from shared.files.store_dir import Role, StoreDir, new_start_id
 from shared.runtime.clock import SystemClock, boot_id, utc_offset_s
 from tidemark.clock import Clock
 from tidemark.errors import DiskFull, ReadOnlyDisk, RestartNeeded
@@ -63,7 +62,7 @@ class OpenStore:
         except BaseException:
             lock.release()
             raise
-        positions.publish(Slot.REPUT_PID, os.getpid())
+        positions.publish(Slot.REPUT_PID, new_start_id())
         return cls(directory, positions, lock, clock if clock is not None else SystemClock())
 
     @staticmethod

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from collections.abc import Iterable
 from enum import IntEnum
 from pathlib import Path
@@ -42,7 +43,7 @@ from tidemark.errors import (
     StoreLocked,
     StoreMissing,
 )
-from tidemark.formats.checkpoint import Slot
+from tidemark.formats.checkpoint import Slot, pid_of, start_id
 
 __all__ = ["Role", "StoreConfig", "StoreDir", "config_of"]
 
@@ -77,7 +78,12 @@ PID_SLOTS: Final = {
     Role.REPUT: (Slot.REPUT_PID,),
     Role.HA: (Slot.HA_PID,),
 }
-"""Where a holder says its process id, in the order of likelihood."""
+"""Where a holder says which start of which process it is, in the order of likelihood."""
+
+
+def new_start_id() -> int:
+    """What this process publishes in its slot: another number at each start, also as process 1."""
+    return start_id(os.getpid(), secrets.randbits(40))
 
 
 def _queue_number(name: str) -> int | None:
@@ -317,9 +323,9 @@ class StoreDir:
         """Process id of whoever holds the role's byte, as far as it said so."""
         page = read_whole(self.disk, self.checkpoint_path) or b""
         for slot in PID_SLOTS[role]:
-            pid = int.from_bytes(page[slot * 8 : slot * 8 + 8], "little")
-            if pid:
-                return pid
+            start = int.from_bytes(page[slot * 8 : slot * 8 + 8], "little")
+            if start:
+                return pid_of(start)
         text = (read_whole(self.disk, self.abort_path) or b"").strip()
         return int(text) if text.isdigit() else None
 

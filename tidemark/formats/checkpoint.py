@@ -78,6 +78,7 @@ class Slot(IntEnum):
     """The epoch under which the broker appends; 0 = not appending."""
     BROKER_HEARTBEAT_MS = _BROKER + 2
     BROKER_PID = _BROKER + 3
+    """Which start of which process this is (``start_id``); 0: it has ended in order."""
     GENERATION = _BROKER + 4
     """Raised by every recovery: what was published under a smaller one is void."""
     BROKER_STATE = _BROKER + 5
@@ -100,6 +101,7 @@ class Slot(IntEnum):
     """End of what queues and index cover on disk; dispatch resumes here."""
     REPUT_HEARTBEAT_MS = _REPUT + 2
     REPUT_PID = _REPUT + 3
+    """As of the broker."""
     REPUT_GENERATION = _REPUT + 4
     RESUME_UNITS = _REPUT + 5
     """Sum of the max queue offsets of all queues at DISPATCHED_DURABLE."""
@@ -137,6 +139,7 @@ class Slot(IntEnum):
     HA_NONCE = _HA + 7
     HA_HEARTBEAT_MS = _HA + 8
     HA_PID = _HA + 9
+    """As of the broker."""
     HA_GENERATION = _HA + 10
     GRANTED_TO = _HA + 11
     """BROKER_NONCE of the start of the broker that may append under EPOCH; 0 = none."""
@@ -217,3 +220,20 @@ def encode_page(head: Head) -> bytes:
 def min_timestamp(head: Head) -> int:
     """Store time from which recovery after an unclean stop must look (ms; 0 = everything)."""
     return max(0, min(head.physic_timestamp_ms, head.logics_timestamp_ms) - MIN_TIMESTAMP_MARGIN_MS)
+
+
+PID_BITS: Final = 22
+"""Linux gives no larger process id than 2**22 - 1 (proc(5), kernel/pid_max: at most 2**22)."""
+
+
+def start_id(pid: int, salt: int) -> int:
+    """One start of a process: its id, and above it a number drawn at the start, at most 40 bits.
+
+    In a container every process is number 1, again after a restart: the id alone tells nothing.
+    """
+    return (salt & ((1 << 40) - 1)) << PID_BITS | (pid & ((1 << PID_BITS) - 1))
+
+
+def pid_of(start: int) -> int:
+    """The process id in a start's number, as seen in its own namespace."""
+    return start & ((1 << PID_BITS) - 1)

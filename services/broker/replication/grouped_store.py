@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
 
 from services.broker.config import BrokerConfig
@@ -22,7 +21,7 @@ from shared.files.disk import Disk, RecordLock
 from shared.files.log_walk import Progress
 from shared.files.positions import Positions
 from shared.files.recovery import Recovered, recover
-from shared.files.store_dir import Role, StoreDir
+from shared.files.store_dir import Role, StoreDir, new_start_id
 from shared.runtime.clock import boot_id
 from shared.runtime.health import Health
 from tidemark.clock import Clock
@@ -100,7 +99,7 @@ class GroupedStore(OpenStore):
         publish(Slot.EPOCH_RECORD_END, 0)
         publish(Slot.BROKER_TROUBLE, Trouble.NONE)
         publish(Slot.BROKER_STATE, BrokerState.STARTING)
-        publish(Slot.BROKER_PID, os.getpid())
+        publish(Slot.BROKER_PID, new_start_id())
         publish(Slot.BROKER_HEARTBEAT_MS, self._clock.boot_ms())
         publish(Slot.BROKER_NONCE, self.nonce)
 

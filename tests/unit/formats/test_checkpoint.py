@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.formats import checkpoint
-from tidemark.formats.checkpoint import Head, Slot
+from tidemark.formats.checkpoint import Head, Slot, pid_of, start_id
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 HEADS = st.builds(Head, I64, I64, I64, I64, I64)
@@ -90,3 +90,14 @@ def test_the_resume_check_is_a_crc_over_the_three_values() -> None:
     expected = zlib.crc32(struct.pack("<QQQ", 7, 8, 9))
     assert checkpoint.resume_check(7, 8, 9) == expected
     assert checkpoint.resume_check(0, 0, 0) != 0  # a page of zeros does not pass
+
+
+@given(pid=st.integers(1, (1 << 22) - 1), salt=st.integers(0, (1 << 40) - 1))
+def test_a_start_tells_its_process_and_fits_a_slot(pid: int, salt: int) -> None:
+    start = start_id(pid, salt)
+    assert 0 < start < 1 << 63
+    assert pid_of(start) == pid
+
+
+def test_two_starts_of_process_1_differ() -> None:
+    assert start_id(1, 7) != start_id(1, 8)
