@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support import offline
+from tests.support.cluster import Cluster
 from tests.support.node import Node, wait_until
 from tests.support.raw_member import RawMember
 
@@ -257,3 +258,54 @@ def test_requests_connections_and_volumes_are_counted_as_they_are(
     send(node, {"body_text": "the held pull ends", "queue": 2})
     held.join(30.0)
     assert not held.is_alive()
+
+
+def times_of(shown: Shown) -> list[float] | None:
+    """Newest, confirmed and dispatched, as far as a look has found them."""
+    stages = ("newest", "confirm", "dispatched")
+    names = [f"log_{stage}_message_timestamp_seconds" for stage in stages]
+    return [shown[name] for name in names] if names[0] in shown else None
+
+
+def test_a_slave_tells_the_times_of_its_log_and_a_dead_reput_shows_as_dispatch(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path, store=FIXED) as cluster:
+        cluster.start()
+        cluster.wait_in_sync()
+        name = cluster.wait_master()
+        (other,) = set(cluster.names) - {name}
+        master, slave = cluster.nodes[name], cluster.nodes[other]
+        assert master.request_json("PUT", "/v1/topics/orders", {"queues": QUEUES})[0] == 200
+        member = RawMember(master, "billing")
+        member.join()
+        send(master, {"body_text": "first", "queue": 0})
+        wait_until(lambda: [*member.fetch()], "the message")
+
+        def same() -> bool:
+            """Both have everything, and so has the group, but for its commit."""
+            here, there = times_of(scrape(master)), times_of(scrape(slave))
+            return here is not None and here == there and len(set(here)) == 1
+
+        wait_until(same, "both to have the same newest record, dispatched")
+        shown = scrape(slave)
+        assert not [key for key in shown if key.startswith(("group_", "topic_", "queue_"))]
+        assert {key for key in shown if key.startswith("store_free")} == {
+            f"store_free_bytes {volume}" for volume in ("log", "queue", "index")
+        }
+
+        master.kill("reput")
+        # Each is confirmed before the next one is sent: they differ in store time.
+        for number in range(5):
+            send(master, {"body_text": f"waits {number}", "queue": 1})
+
+        def is_dispatch() -> bool:
+            """Delay shows where it comes from: neither at replication nor at the consumer."""
+            shown = scrape(master)
+            newest, confirmed, dispatched = times_of(shown) or (0.0, 0.0, 0.0)
+            undelivered = shown.get(
+                "group_oldest_undelivered_timestamp_seconds billing orders", dispatched
+            )
+            return newest == confirmed > dispatched == undelivered
+
+        wait_until(is_dispatch, "the delay to show as dispatch")
