@@ -109,6 +109,22 @@ async def test_a_dead_members_messages_are_handed_out_again(rig: Rig) -> None:
     assert got(await rig.fetch("m2", generation=heard.generation)) == {0: [1, 2, 3]}
 
 
+async def test_a_place_tells_what_was_handed_out_while_the_queue_is_somebodys(rig: Rig) -> None:
+    rig.put(4)
+    assert rig.coordinator.place_of(GROUP, ALL[0]) is None
+    assert set(rig.coordinator.topics_read(GROUP)) == set()
+    await rig.join("m1")
+    assert "orders" in rig.coordinator.topics_read(GROUP)
+    assert rig.coordinator.place_of(GROUP, ALL[0]) == (0, 0)
+    await rig.fetch("m1")
+    assert rig.coordinator.place_of(GROUP, ALL[0]) == (4, 4)
+    await rig.commit({ALL[0]: 1})
+    assert rig.coordinator.place_of(GROUP, ALL[0]) == (4, 4)
+    rig.clock.now_ms += SESSION_MS
+    rig.look()
+    assert rig.coordinator.place_of(GROUP, ALL[0]) is None
+
+
 async def test_a_queue_changes_hands_when_its_old_owner_has_let_go(rig: Rig) -> None:
     rig.put(2, 3)
     first = await rig.join("m1")

@@ -81,6 +81,19 @@ async def test_an_accepted_offset_is_served_at_once_and_durable_when_waited_for(
         assert log.durable_to == 1
 
 
+def test_groups_whose_offsets_moved_are_told_once() -> None:
+    state = BrokerState()
+    state.offsets["before"] = {("t", 0): 1}
+    offsets = Offsets(state, Log(), flushed=lambda: 7)
+    assert set(offsets.take_moved()) == {"before"}, "nobody has looked at it"
+    assert set(offsets.take_moved()) == set()
+    offsets.accept("g", {("t", 0): 5})
+    offsets.accept("before", {("t", 0): 1})
+    assert set(offsets.take_moved()) == {"g"}, "the same offset again moves nothing"
+    offsets.remove_group("before")
+    assert set(offsets.take_moved()) == {"before"}
+
+
 async def test_what_moves_within_a_window_goes_into_one_record() -> None:
     log = Log()
     offsets = made(log)
