@@ -18,8 +18,9 @@ from typing import Final
 
 from tidemark.clock import Clock
 
-SLICE_S: Final = 0.001
-"""A slice is over after so long; with what is done between two looks at it, 2 ms at most."""
+SLICE_S: Final = 0.0005
+"""A slice is over after so long; with what is done between two looks at it, 2 ms at most. A send
+takes several turns of the loop, and each is longer by a slice while there is such work."""
 STEPS_MAX: Final = 1024
 """And after so many steps, should the clock stand still."""
 
