@@ -51,7 +51,10 @@ class MetricsEndpoint:
         """Under way, those that wait included."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer one scrape."""
+        """Answer one scrape; to HEAD with the head alone."""
+        if request.method == hdrs.METH_HEAD:
+            form = choose(request.headers.get(hdrs.ACCEPT))
+            return web.Response(headers={hdrs.CONTENT_TYPE: form.value})
         if self.scrapes >= SCRAPES_MAX:
             return _later(f"{self.scrapes} scrapes are under way")
         self.scrapes += 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from operator import add
 from typing import NamedTuple
 
 from shared.metrics.family import Family
@@ -93,7 +92,7 @@ class Histogram:
 
         total: their sum.
         """
-        self._counts = list(map(add, self._counts, counts))
+        self._counts = [one + more for one, more in zip(self._counts, counts, strict=True)]
         self._sum += total
 
     @property

@@ -185,7 +185,7 @@ def test_whoever_is_shown_every_count_is_in_one_series_and_none_goes_back(
             case "count":
                 there.add(f"t{number}")  # made again if it was deleted
                 counters.labels(f"t{number}", "normal" if amount % 2 else "delay").inc(amount)
-                delays.labels(f"t{number}").observe_counts([amount], 0.5)
+                delays.labels(f"t{number}").observe_counts([amount, *[0] * len(DELAY.buckets)], 0.5)
                 counted += amount
             case _:
                 # Deleted topics have their own rule: what is not scraped before is lost with them.

@@ -95,6 +95,27 @@ async def test_the_format_is_the_one_that_was_asked_for() -> None:
         assert text.endswith("# EOF\n")
 
 
+async def test_who_asks_for_the_head_gets_the_head_alone() -> None:
+    async with serving(Registry("reput")) as (_, url), aiohttp.ClientSession() as session:
+        async with session.head(url) as answer:
+            assert (answer.status, await answer.read()) == (200, b"")
+            assert answer.headers["Content-Type"] == Format.TEXT.value
+        async with session.get(url) as answer:  # on the same connection
+            assert (await answer.text()).startswith("# HELP ")
+
+
+async def test_a_scraper_of_the_old_protocol_is_answered_too() -> None:
+    async with serving(Registry("reput")) as (_, url):
+        host, _, port = url.removeprefix("http://").removesuffix("/metrics").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.0 200 ")
+        assert body.startswith(b"# HELP ")
+        assert body.endswith(b"\n")
+        writer.close()
+
+
 async def test_others_have_their_turn_all_the_time() -> None:
     turns = 0
 
