@@ -174,9 +174,9 @@ class QueueExtents:
                         return grown
         return self._look(key)
 
-    def sums(self) -> list[tuple[str, TopicSums]]:
+    def sums(self) -> list[TopicSums]:
         """All topics but the broker's own state, by the time they were met."""
-        return list(self._sums.items())
+        return list(self._sums.values())
 
     def topic(self, name: str) -> TopicSums | None:
         """One topic; None if it is not there."""

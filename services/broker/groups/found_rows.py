@@ -144,7 +144,7 @@ class Rows:
     async def topics(self, extents: QueueExtents, turns: Turns, room: Room | None) -> None:
         """All topics whose queues are known; to room, those that no group reads are offered."""
         read, topics = self._topics_read, self._topics
-        for number, (name, sums) in enumerate(extents.sums()):
+        for number, sums in enumerate(extents.sums()):
             if number % ROWS_AT_ONCE == 0 and turns.over:
                 await turns.pass_on()
             self._queue_count += len(sums.numbers)
@@ -152,7 +152,7 @@ class Rows:
                 topics.add_two(sums.labels, sums.max_offsets, sums.min_offsets)
                 topics.weights.append(0)
                 topics.activity.append(sums.max_offsets)
-            if room is not None and name not in read:
+            if room is not None and sums.config.name not in read:
                 room.offer(sums.no_group, len(sums.numbers), Rank.NO_GROUP)
 
     async def queues(

@@ -12,7 +12,7 @@ Before: ``look`` offers every pair and every topic. After: it writes the rows of
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 Name = tuple[str, str]
@@ -39,6 +39,7 @@ class Lagging:
 
     def __init__(self) -> None:
         self._until: dict[Name, float] = {}
+        self._forget_at_s = float("-inf")
 
     def rank(self, pair: Name, *, has_lag: bool, subscribed: bool, now_s: float) -> Rank:
         """A pair's rank at a look. now_s: monotonic."""
@@ -55,8 +56,10 @@ class Lagging:
         return Rank.LAGGING if lately else Rank.IDLE
 
     def forget_gone(self, now_s: float) -> None:
-        """Drop pairs that nobody asked for again: their group is gone."""
-        if any(until <= now_s for until in self._until.values()):
+        """Drop pairs that nobody asked for again: their group is gone. Now and then: it goes
+        through all that lag."""
+        if now_s >= self._forget_at_s:
+            self._forget_at_s = now_s + LATE_S
             self._until = {pair: until for pair, until in self._until.items() if until > now_s}
 
 
@@ -66,7 +69,7 @@ class Room:
     def __init__(self, series_max: int, before: Room | None = None) -> None:
         """before: of the look before; who is in it stays before its equals."""
         self._left = series_max
-        self._was_in: frozenset[Name] | set[Name] = set() if before is None else set(before.pairs)
+        self._was_in: Collection[Name] = () if before is None else before.pairs
         self._offered: dict[tuple[Rank, bool], dict[Name, int]] = {}
         self.pairs: dict[Name, int] = {}
         """Pair that is in → how many of its queues are, from the first on. The group of a topic

@@ -138,12 +138,13 @@ class Machine(RuleBasedStateMachine):
         now, told = self.now(), self.told
         assert moved >= {name for name in {*now, *told} if now.get(name) != told.get(name)}
         self.told = now
-        for name, sums in self.extents.sums():
+        for sums in self.extents.sums():
+            name = sums.config.name
             each = [self.model.truth(name, queue).bounds for queue in sums.numbers]
             assert sums.is_whole
             assert sums.max_offsets == sum(bounds.max_offset for bounds in each)
             assert sums.min_offsets == sum(bounds.min_offset for bounds in each)
-        assert {name for name, _ in self.extents.sums()} == self.model.topics.keys()
+        assert {sums.config.name for sums in self.extents.sums()} == self.model.topics.keys()
 
     @invariant()
     def what_is_told_is_what_the_files_say(self) -> None:
@@ -207,7 +208,7 @@ def test_queues_beyond_the_bound_are_told_and_not_remembered() -> None:
     model.dispatched = len(model.records) * SIZE
     extents = model.extents(queues_max=3)
     follow(extents)
-    assert [sums.is_whole for _, sums in extents.sums()] == [True, False]
+    assert [sums.is_whole for sums in extents.sums()] == [True, False]
     assert extents.bounds("b", 1) == Bounds(0, 1, 1)
     looks = model.looks
     follow(extents)
@@ -218,5 +219,5 @@ def test_a_queue_that_a_topic_does_not_have_is_in_no_sum() -> None:
     model, extents = made()
     model.offsets.raise_to(("t", 7), QueueOffset(4))
     assert extents.bounds("t", 7) == Bounds(0, 0, 4)
-    ((_, sums),) = extents.sums()
+    (sums,) = extents.sums()
     assert (sums.known, sums.max_offsets) == (3, 3)
