@@ -25,7 +25,7 @@ from tidemark.testing.pods.containers import Image
 from tidemark.testing.pods.environment import Placed
 from tidemark.testing.pods.kubelet import Context, Event, RunningPod
 from tidemark.testing.pods.objects import Manifest, Objects, namespace_of, revision_of
-from tidemark.testing.pods.plans import plan_pod
+from tidemark.testing.pods.plans import PodPlan, plan_pod
 from tidemark.testing.pods.rbac import Account
 from tidemark.testing.pods.rollout import PodState, Step, Verb, Wanted, next_steps
 from tidemark.testing.pods.services import Member
@@ -57,6 +57,8 @@ class Cluster:
         self.directory, self.network = directory, network
         self.images = dict(images or {})
         self.api = Api(lambda: self.objects)
+        self.adjust: Callable[[PodPlan], PodPlan] = lambda plan: plan
+        """What a drill changes about pods that are made from now on, without a new template."""
         self.pods: dict[str, RunningPod] = {}
         self.events: list[Event] = []
         self._tell_person = tell
@@ -228,7 +230,7 @@ class Cluster:
             self.delete(f"{stateful_set['metadata']['name']}-{step.ordinal}")
 
     def _create(self, template: Manifest, step: Step) -> None:
-        plan = plan_pod(template, step.ordinal, step.revision)
+        plan = self.adjust(plan_pod(template, step.ordinal, step.revision))
         uid = str(uuid.uuid4())
         host = self.network.add(f"{plan.name}.{uid[:8]}")
         self._hosts[plan.name] = host.name

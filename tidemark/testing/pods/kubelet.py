@@ -66,7 +66,7 @@ class Context(NamedTuple):
     tell: Callable[[Event], None]
 
 
-class _Running:
+class RunningContainer:
     """One container over its runs."""
 
     def __init__(self, container: Container) -> None:
@@ -98,7 +98,7 @@ class RunningPod:
         self.terminating = False
         self.failed = ""
         """Why it cannot be started; empty: nothing is known against it."""
-        self.containers = {found.name: _Running(found) for found in plan.containers}
+        self.containers = {found.name: RunningContainer(found) for found in plan.containers}
         self._volumes = Volumes(
             plan, placed, context.objects, context.directory, context.claims, context.token
         )
@@ -176,7 +176,7 @@ class RunningPod:
 
     # -- one container ----------------------------------------------------------------------------
 
-    async def _keep(self, running: _Running) -> None:
+    async def _keep(self, running: RunningContainer) -> None:
         while not self.terminating:
             try:
                 self._start(running)
@@ -192,7 +192,7 @@ class RunningPod:
                 running.restarts += 1
         running.ended = True
 
-    async def _watch(self, running: _Running) -> float:
+    async def _watch(self, running: RunningContainer) -> float:
         """From its start to its end; when it may be started again."""
         process, probes = running.process, running.probes
         assert process is not None
@@ -223,7 +223,7 @@ class RunningPod:
         self._tell(running.container.name, "Ended", f"status {status}")
         return running.backoff.ended(started_at=process.started_at, now=now)
 
-    def _start(self, running: _Running) -> None:
+    def _start(self, running: RunningContainer) -> None:
         container, plan, context = running.container, self.plan, self._context
         defined = variables(container, plan, self.placed, context.objects, context.services)
         groups = {*plan.groups, *(() if plan.fs_group is None else (plan.fs_group,))}
@@ -256,7 +256,7 @@ class RunningPod:
 
     def _probe(
         self,
-        running: _Running,
+        running: RunningContainer,
         asking: dict[Kind, asyncio.Task[None]],
         kill: asyncio.Future[float],
     ) -> None:
@@ -267,7 +267,7 @@ class RunningPod:
                 asking[kind] = asyncio.create_task(self._ask(running, kind, probe, kill))
 
     async def _ask(
-        self, running: _Running, kind: Kind, probe: Probe, kill: asyncio.Future[float]
+        self, running: RunningContainer, kind: Kind, probe: Probe, kill: asyncio.Future[float]
     ) -> None:
         process, probes = running.process, running.probes
         assert process is not None
@@ -287,7 +287,7 @@ class RunningPod:
 
     # -- the end ----------------------------------------------------------------------------------
 
-    async def _end(self, running: _Running, grace_s: float) -> None:
+    async def _end(self, running: RunningContainer, grace_s: float) -> None:
         """preStop, SIGTERM, SIGKILL, all within grace_s."""
         process, container = running.process, running.container
         assert process is not None
@@ -302,7 +302,7 @@ class RunningPod:
             self._tell(container.name, "Killed", f"it did not end within {grace_s:g} s")
             process.kill()
 
-    async def _pre_stop(self, running: _Running, grace_s: float) -> None:
+    async def _pre_stop(self, running: RunningContainer, grace_s: float) -> None:
         process, hook = running.process, running.container.pre_stop
         assert process is not None
         assert hook is not None

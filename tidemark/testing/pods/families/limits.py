@@ -12,7 +12,7 @@ ELECTED_S: Final = TIMES.lease_ms / 1000 + 5.0
 """A lease runs out, and somebody is elected."""
 PLANNED_S: Final = 2.0
 """A switch that somebody wants."""
-STOPPED_SLAVE_S: Final = TIMES.link_dead_ms / 1000 + PLANNED_S
-"""A slave that was stopped leaves the set only when it has been silent for so long."""
+LOST_SLAVE_S: Final = TIMES.link_dead_ms / 1000 + PLANNED_S
+"""A slave that has ended without a word leaves the set when it has been silent for so long."""
 READY_S: Final = 180.0
 """Patience with a pod's start."""

@@ -3,51 +3,83 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shutil
 import signal
 from typing import Final
 
+import aiohttp
+
 from tidemark.testing.pods.drilling import PodStage
 from tidemark.testing.pods.families.limits import READY_S
+from tidemark.testing.pods.kubelet import RunningContainer
+from tidemark.testing.pods.plans import HttpGet, PodPlan
 
-STOPPED_S: Final = 0.35
-RUNNING_S: Final = 0.05
-"""A node that gets a tenth of a processor."""
+STOPPED_S: Final = 0.6
+RUNNING_S: Final = 0.01
+"""A sixtieth of a processor."""
+LOOK_S: Final = 0.01
+IMPATIENCE_S: Final = 15
+"""A startup probe gives up after so many failures, one per second."""
+FILLER: Final = "filler"
+MESSAGES: Final = 300_000
+BATCH: Final = 1000
 DERIVED: Final = ("consumequeue", "index", "checkpoint")
 
 
 async def slow_start(stage: PodStage) -> None:
-    """A slave that must build its queues anew, on a tenth of a processor, is not killed for it."""
+    """A slave that must build its queues anew, on a sixtieth of a processor, is not killed for it.
+
+    Its startup probes would give up long before it is ready, if they asked whether it is.
+    """
     group, master = stage.group, await stage.master()
     (slave, *_) = stage.slaves(master)
+    await _fill(stage, master)
+    await stage.in_sync(timeout_s=READY_S)
     began = stage.mark()
-    stage.restored_s = 0.0
     pod = group.pod(slave)
-    group.cluster.lose(slave)
-    # In the moment in which nobody has the store open: the next pod is made only after this one.
-    for name in DERIVED:
-        path = group.nodes[slave].store_dir / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    await group.until(
-        lambda: group.cluster.pods.get(slave) not in (None, pod), "the pod to be made again", 30
-    )
-    pod = group.pod(slave)
-    slowly = asyncio.create_task(_slowly(stage, slave))
+    group.cluster.adjust = _impatient
     try:
-        took = await group.ready(READY_S * 2)
+        group.cluster.lose(slave)
+        # In the moment in which nobody has the store open: the next pod is made only after this.
+        for name in DERIVED:
+            path = group.nodes[slave].store_dir / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        await group.until(
+            lambda: group.cluster.pods.get(slave) not in (None, pod), "the pod to be made again", 30
+        )
     finally:
-        slowly.cancel()
-        await asyncio.gather(slowly, return_exceptions=True)
+        group.cluster.adjust = lambda plan: plan
+    pod = group.pod(slave)
+    await group.until(
+        lambda: all(running.process for running in pod.containers.values()), "processes", 30
+    )
+    slowly = [
+        asyncio.create_task(_slowly(stage, running, pod.placed.address))
+        for running in pod.containers.values()
+    ]
+    try:
+        reput = pod.containers["reput"]
+        took = await group.until(lambda: reput.ready, "reput to have built the queues", READY_S)
+    finally:
+        for task in slowly:
+            task.cancel()
+        await asyncio.gather(*slowly, return_exceptions=True)
+    await group.ready(READY_S)
     stage.restored_s = stage.gap_since(began)
     killed = group.events(began, reason="Killing")
     stage.check(not killed, f"probes killed what was making progress: {killed[:2]}")
     restarts = {name: found.restarts for name, found in pod.containers.items()}
     stage.check(not any(restarts.values()), f"containers were started again: {restarts}")
+    stage.check(took > IMPATIENCE_S, f"it was ready after {took:.0f} s: this drill shows nothing")
     misses = len(group.events(began, reason="Unhealthy", pod=slave))
-    stage.note(f"ready after {took:.0f} s, {misses} probes failed, none killed anything")
+    stage.note(
+        f"reput was ready after {took:.0f} s, its startup probe gives up after {IMPATIENCE_S} s "
+        f"without progress; {misses} probes failed, none killed anything"
+    )
 
 
 async def hung(stage: PodStage) -> None:
@@ -80,17 +112,48 @@ async def hung(stage: PodStage) -> None:
     )
 
 
-async def _slowly(stage: PodStage, name: str) -> None:
-    """Let a pod run only for a moment now and then."""
-    pod = stage.group.pod(name)
+def _impatient(plan: PodPlan) -> PodPlan:
+    """The same pod, whose startup probes give up soon."""
+    containers = []
+    for found in plan.containers:
+        assert found.startup is not None
+        probe = dataclasses.replace(found.startup, period_s=1.0, failure_threshold=IMPATIENCE_S)
+        containers.append(dataclasses.replace(found, startup=probe))
+    return dataclasses.replace(plan, containers=tuple(containers))
+
+
+async def _fill(stage: PodStage, master: str) -> None:
+    """Store many messages that nobody of the load reads."""
+    url = f"{stage.group.url(master, 'api')}/v1/topics/{FILLER}"
+    body = {"messages": [{"body_text": "x" * 40}] * BATCH, "ack": "memory"}
+
+    async def ask(session: aiohttp.ClientSession, method: str, to: str, what: object) -> None:
+        async with session.request(method, to, json=what) as answer:
+            text = await answer.text()
+            stage.check(answer.status in (200, 201), f"{method} {to}: {answer.status} {text[:200]}")
+
+    async with aiohttp.ClientSession() as session:
+        await ask(session, "PUT", url, {"queues": 4})
+        for _ in range(MESSAGES // BATCH):
+            await ask(session, "POST", f"{url}/messages", body)
+
+
+async def _slowly(stage: PodStage, running: RunningContainer, address: str) -> None:
+    """Let a container run only for a moment now and then, as soon as it answers probes."""
+    process, probe = running.process, running.container.startup
+    assert process is not None
+    assert probe is not None
+    assert isinstance(probe.handler, HttpGet)
+    while True:
+        status, _ = await stage.group.text(f"http://{address}:{probe.handler.port}/live")
+        if status:
+            break
+        # A short one: what it has to do is begun as soon as the port is open.
+        await asyncio.sleep(LOOK_S)
     try:
         while True:
             for signum, seconds in ((signal.SIGSTOP, STOPPED_S), (signal.SIGCONT, RUNNING_S)):
-                for running in pod.containers.values():
-                    if running.process is not None:
-                        running.process.send_all(signum)
+                process.send_all(signum)
                 await asyncio.sleep(seconds)
     finally:
-        for running in pod.containers.values():
-            if running.process is not None:
-                running.process.send_all(signal.SIGCONT)
+        process.send_all(signal.SIGCONT)
