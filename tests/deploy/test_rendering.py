@@ -77,6 +77,21 @@ def test_every_container_starts_with_settings_that_its_service_takes(
     assert seen == groups * nodes * (3 if nodes > 1 else 2)
 
 
+@pytest.mark.parametrize("overlay_name", ["ha", "prod"])
+def test_in_another_namespace_the_rights_are_given_to_the_account_of_that_one(
+    overlay_name: str,
+) -> None:
+    with copied() as deploy:
+        path = deploy / "k8s" / "overlays" / overlay_name / "kustomization.yaml"
+        text = path.read_text()
+        path.write_text(text.replace("\nnamespace: tidemark\n", "\nnamespace: other\n"))
+        found = list(yaml.safe_load_all(render(deploy, overlay_name)))
+    subjects = [each["subjects"] for each in of_kind(found, "RoleBinding")]
+    assert [(one["name"], one["namespace"]) for (one,) in subjects] == [("tidemark-g0", "other")]
+    accounts = {each["metadata"]["namespace"] for each in of_kind(found, "ServiceAccount")}
+    assert accounts == {"other"}
+
+
 def test_broker_and_ha_of_a_node_are_told_the_same_of_their_group(objects: list[Object]) -> None:
     told: dict[str, set[tuple[tuple[str, str], ...]]] = {}
     for container in containers(objects):
