@@ -71,6 +71,11 @@ def running(overlay: Path, tmp_path: Path) -> Iterator[Running]:
     try:
         yield _ready(process)
     finally:
+        # Twice: at once, but with everything unmounted and removed.
+        deadline = time.monotonic() + STOP_S
+        while process.poll() is None and time.monotonic() < deadline:
+            process.terminate()
+            time.sleep(0.5)
         process.kill()
         process.communicate()
 

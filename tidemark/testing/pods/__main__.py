@@ -106,7 +106,7 @@ def _run(objects: Objects, out: Path, published: Sequence[Published], *, keep: b
             _until_stopped(
                 Cluster(
                     objects,
-                    out,
+                    out.resolve(),
                     network,
                     tell=tell,
                     published={(one.service, one.port): one.listening for one in published},

@@ -12,7 +12,6 @@ import asyncio
 import copy
 import os
 import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -63,8 +62,7 @@ class Cluster:
         self.events: list[Event] = []
         self._tell_person = tell
         self.wiring = Wiring(network, lambda: self.objects, self.members, published or {})
-        # A socket's path has at most 108 bytes, and volumes hold sockets.
-        self._scratch = Path(tempfile.mkdtemp(prefix="tm-pods-"))
+        self._scratch = directory / "scratch"
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._hosts: dict[str, str] = {}
         self._tokens: dict[str, str] = {}
@@ -74,6 +72,9 @@ class Cluster:
 
     async def __aenter__(self) -> Cluster:
         self.directory.mkdir(parents=True, exist_ok=True)
+        # Of a run that was killed, perhaps; and nobody else's to look at: it holds secrets.
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir(mode=0o700)
         (self.directory / "logs").mkdir(exist_ok=True)
         self.network.add_here(API_HOST, API_ADDRESS)
         authority = make_authority(self._scratch / "api", API_ADDRESS)
