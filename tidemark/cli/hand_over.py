@@ -104,8 +104,11 @@ async def _order(path: Path, timeout_s: float) -> Said | None:
             session.post("/v1/cluster/switchover", json={}) as answer,
         ):
             body = await answer.json(content_type=None)
-    except aiohttp.ClientConnectorError:
-        return None
+    except aiohttp.ClientConnectorError as error:
+        if isinstance(error.os_error, (FileNotFoundError, ConnectionRefusedError)):
+            return None
+        # More wait for it than it accepts at a time: it is there.
+        return Said(HTTPStatus.BAD_GATEWAY, {"detail": f"ha's socket: {error.os_error}."})
     except (aiohttp.ClientError, ValueError) as error:
         # ha ended, or was ending, while it was asked: the next question finds out.
         return Said(HTTPStatus.BAD_GATEWAY, {"detail": f"ha's answer was cut short: {error!r}."})

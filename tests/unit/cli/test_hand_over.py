@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import tempfile
@@ -121,6 +122,23 @@ def test_a_socket_that_a_killed_ha_left_is_nobody(tmp_path: Path) -> None:
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(f"{directory}/{SOCKET_NAME}.sock")
         assert hand_over(Path(directory)).exit_code == 0
+
+
+def test_a_ha_that_too_many_ask_is_not_taken_for_none() -> None:
+    # A connection beyond what it accepts at a time fails at once; a master went on to be stopped.
+    with tempfile.TemporaryDirectory(prefix="tm-") as directory, contextlib.ExitStack() as open_:
+        path = f"{directory}/{SOCKET_NAME}.sock"
+        busy = open_.enter_context(socket.socket(socket.AF_UNIX))
+        busy.bind(path)
+        busy.listen(0)
+        for _ in range(2):
+            waiting = open_.enter_context(socket.socket(socket.AF_UNIX))
+            waiting.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(path)
+        result = hand_over(Path(directory), timeout_s=1.0)
+    assert result.exit_code == 1
+    assert "ha's socket" in json.loads(result.stderr)["detail"]
 
 
 @pytest.mark.parametrize("answer", [NO_SLAVE, UNDER_WAY, NO_MASTER])
