@@ -265,7 +265,7 @@ class Pass:
         handed_to = next_offset = found.first
         if has_members and (place := self._members.place_of(group, (topic, queue))) is not None:
             handed_to, next_offset = place
-        in_flight = min(max(0, handed_to - committed), found.messages)
+        in_flight = min(max(0, handed_to - found.first), found.messages)
         if not found.messages:
             known.movement = None
             return QueueSample(READ_ALL._replace(lost=found.lost)), known.says(committed)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from services.broker.groups.lag import Lag
+from services.broker.groups.lag import Lag, Reason
 from services.broker.groups.oldest import NOTHING_OUTSTANDING, Oldest, over
 
 STALL_GAPS: Final = 4
@@ -63,13 +63,14 @@ class Pair(NamedTuple):
     messages: int | None
     """None: of no queue is it known."""
     seconds: float | None
-    queue_max: int
-    """Messages of the queue with most."""
-    in_flight: int
-    commit_age_s: float
-    lagging: int
-    stuck: int
+    queue_max: int | None
+    """Messages of the queue with most; None as ``messages``, and so are the next four."""
+    in_flight: int | None
+    commit_age_s: float | None
+    lagging: int | None
+    stuck: int | None
     ahead: int
+    """Queues whose commit lies beyond all that is stored, not beyond what is dispatched so far."""
     unknown: int
     subscribed: bool
     oldest: Oldest | None = None
@@ -99,12 +100,12 @@ def pair(
         kind,
         sum(messages) if known else None,
         max(ages, default=None),
-        max(messages, default=0),
-        sum(sample.lag.in_flight or 0 for sample in known),
-        max((sample.commit_age_s for sample in known), default=0.0),
-        sum(age > objective_s for age in ages),
-        sum(sample.is_stuck for sample in known),
-        sum(sample.lag.ahead > 0 for sample in each),
+        max(messages, default=None),
+        sum(sample.lag.in_flight or 0 for sample in known) if known else None,
+        max((sample.commit_age_s for sample in known), default=None),
+        sum(age > objective_s for age in ages) if known else None,
+        sum(sample.is_stuck for sample in known) if known else None,
+        sum(sample.lag.reasons.get("messages") is Reason.AHEAD for sample in each),
         len(each) - len(known),
         subscribed,
         over(times) if known and len(times) == len(known) else None,

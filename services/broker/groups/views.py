@@ -44,7 +44,8 @@ class Aside(NamedTuple):
     def added_to(self, lag: Lag, queue: Queue) -> Lag:
         """A lag with what members have in hand, and what a deletion would take.
 
-        At most what is unread: some of it may have been committed since these were asked.
+        At most what is unread: some of it may have been committed since these were asked. What
+        the group lost before it was handed out is in nobody's hands.
         """
         if lag.messages is None:
             return lag
@@ -53,7 +54,8 @@ class Aside(NamedTuple):
         if in_flight is None:
             reasons = {**lag.reasons, "in_flight": Reason.NOT_TRACKED}
             return lag._replace(expiring=expiring, reasons=reasons)
-        return lag._replace(expiring=expiring, in_flight=min(in_flight, lag.messages))
+        in_flight = min(max(0, in_flight - lag.lost), lag.messages)
+        return lag._replace(expiring=expiring, in_flight=in_flight)
 
 
 class QueueView(NamedTuple):

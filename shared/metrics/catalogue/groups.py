@@ -68,7 +68,7 @@ GROUP_AHEAD_QUEUES: Final = Family(
     Kind.GAUGE,
     ("group", "topic"),
     "queues",
-    "Queues whose commit lies beyond the max offset",
+    "Queues whose commit lies beyond all that is stored",
     alert="any",
 )
 GROUP_UNKNOWN_QUEUES: Final = Family(

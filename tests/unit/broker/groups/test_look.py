@@ -244,6 +244,16 @@ async def test_a_group_that_stands_still_loses_what_expires(made: Made) -> None:
     assert rows(found.topics) == {"orders": (5, 3)}
 
 
+async def test_what_expired_unread_is_in_nobodys_hands(made: Made) -> None:
+    made.add_group("billing", {0: 1, 1: 0, 2: 0})
+    made.broker.state.apply(TopicRecord(0, TopicConfig("orders", 3, 3, min_offsets={0: 3})))
+    in_flight = 1
+    assert rows((await made.look()).pairs)["billing orders"][in_flight] == 0
+    made.join("billing", "orders")
+    made.members.places["billing", "orders", 0] = (4, 4)
+    assert rows((await made.look()).pairs)["billing orders"][in_flight] == 1
+
+
 async def test_what_is_remembered_of_queues_and_topics_goes_with_them(made: Made) -> None:
     made.add_group("billing", {0: 1, 1: 0, 2: 0})
     made.add_group("billing", {0: 0}, topic="other")
@@ -285,7 +295,8 @@ async def test_a_queue_shows_where_it_began_when_the_groups_offsets_were_read(
 async def test_offsets_in_a_topic_that_is_gone_are_counted_as_unknown(made: Made) -> None:
     made.add_group("billing", {3: 6}, topic="gone")
     found = await made.look()
-    assert rows(found.pairs)["billing gone"] == (0, 0, 0, 0, 0, 0, 1, 0, None, None)
+    unknown = (None, None, None, None, None, 0, 1, 0, None, None)
+    assert rows(found.pairs)["billing gone"] == unknown
     assert rows(found.lag) == {"billing gone main": (None, None)}
     assert rows(found.group_queues) == {"billing gone 3": (6, None)}
 

@@ -33,7 +33,18 @@ def test_the_oldest_messages_of_a_pair_are_known_if_those_of_all_its_queues_are(
 def test_a_pair_of_which_nothing_is_known_has_no_lag() -> None:
     queues = [QueueSample(nothing_known(Reason.NEVER_COMMITTED))]
     found = pair("g", "t", "main", queues, objective_s=60.0, subscribed=True)
-    assert (found.messages, found.seconds, found.unknown) == (None, None, 1)
+    unknown = (None, None, None, None, None, None, None)
+    assert found[3:10] == unknown, "nothing is known, which is not 0"
+    assert (found.ahead, found.unknown, found.oldest) == (0, 1, None)
+
+
+def test_a_commit_beyond_what_is_dispatched_so_far_is_not_ahead() -> None:
+    """Reput builds the queues anew: what groups have read comes back, and nothing is skipped."""
+    waits = QueueSample(nothing_known(Reason.NOT_DISPATCHED, ahead=3))
+    beyond = QueueSample(nothing_known(Reason.AHEAD, ahead=3))
+    for queues, ahead in (([waits], 0), ([waits, beyond], 1)):
+        found = pair("g", "t", "main", queues, objective_s=60.0, subscribed=True)
+        assert (found.ahead, found.unknown) == (ahead, len(queues))
 
 
 def test_a_pair_that_stands_still_grows_older() -> None:

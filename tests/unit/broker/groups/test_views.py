@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from services.broker.groups import views as views_module
-from services.broker.groups.lag import Reason
-from services.broker.groups.queue_looks import QueueLooks
-from services.broker.groups.views import GroupViews
+from services.broker.groups.lag import Lag, Reason
+from services.broker.groups.queue_looks import Budget, QueueLooks
+from services.broker.groups.views import Aside, GroupViews
 from services.broker.queue_offsets import QueueOffsets
 from services.broker.topics import Topics
 from shared.files.commit_log import CommitLogReader
@@ -222,6 +222,11 @@ def test_no_more_is_in_flight_or_about_to_expire_than_is_unread(made: Made) -> N
     made.group.offsets = {("orders", 0): 4}  # the fakes still say 1 in flight, 2 to expire
     found = made.queue(0)
     assert (found["messages"], found["in_flight"], found["expiring_messages"]) == (0, 0, 0)
+
+
+def test_what_expired_before_it_was_handed_out_is_not_in_flight() -> None:
+    aside = Aside(Budget(0), {("orders", 0): 5}, {})
+    assert aside.added_to(Lag(3, None, 1.0, lost=4), ("orders", 0)).in_flight == 1
 
 
 def test_a_commit_beyond_the_end_is_no_lag_of_zero(made: Made) -> None:
