@@ -219,6 +219,11 @@ class Clusters:
         """Another member takes its place."""
         self.load.start("dead again", consuming(self.consumers.api_url, TOPIC, "dead"))
 
+    def read_faster(self) -> None:
+        """The slow member of ``slow`` goes, and one comes that reads as fast as it can."""
+        self.load.stop("slow")
+        self.load.start("slow no more", consuming(self.consumers.api_url, TOPIC, "slow"))
+
     def fill(self) -> None:
         """Somebody else fills the disk of ``full``."""
         found = os.statvfs(self.ballast.parent)

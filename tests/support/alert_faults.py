@@ -53,7 +53,7 @@ def faults_of(found: Clusters, stage: Stage) -> list[Fault]:
             lambda: found.load.start(
                 "slow", consuming(url, TOPIC, "slow", per_s=PACE * SLOW_SHARE)
             ),
-            None,
+            found.read_faster,
             OBJECTIVES_MS["slow"] / 1000 / (1 - SLOW_SHARE),
             "5m",
         ),
