@@ -20,8 +20,10 @@ from shared.metrics.instruments import Taken
 from shared.metrics.registry import Registry
 from tidemark.clock import Clock
 
-SLICE_S: Final = 0.0005
-"""Work between two turns of the loop; with the piece under way then, a millisecond at most."""
+SLICE_S: Final = 0.001
+"""Work between two turns of the loop; with the piece under way then, 2 ms at most."""
+REST_S: Final = 0.001
+"""Between two slices: a send needs several turns, and should meet one slice, not one in each."""
 SCRAPES_MAX: Final = 4
 """Scrapes at a time, those that wait included."""
 SCRAPE_TIMEOUT_S: Final = 10.0
@@ -90,7 +92,7 @@ class MetricsEndpoint:
             # Waits while the scraper is behind by more than the connection's buffer.
             await response.write("".join(text).encode())
             text.clear()
-            await asyncio.sleep(0)
+            await asyncio.sleep(REST_S)
         await response.write_eof()
 
     async def take(self) -> list[Taken]:
@@ -103,7 +105,7 @@ class MetricsEndpoint:
             while taken is None:
                 for taken in self._slice_of(steps):  # noqa: B007 - the last one counts
                     pass
-                await asyncio.sleep(0)
+                await asyncio.sleep(REST_S)
             return taken
 
     def _slice_of(self, steps: Iterator[Step]) -> Iterator[Step]:
