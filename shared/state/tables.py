@@ -126,14 +126,14 @@ class Tables:
         self._levels.update(record.levels)
         if record.timer is not None:
             self._timer = record.timer
-        self._cancelled.update(record.cancelled)
+        now = DelayState(self._levels, self._timer or TimerMark())
         if record.levels or record.timer is not None:
             # Only progress: a cancellation alone tells nothing of what has been delivered.
             self.delay_told_at = at if at is not None else self.delay_told_at
-            self._drop_passed()
-
-    def _drop_passed(self) -> None:
-        now = DelayState(self._levels, self._timer or TimerMark())
-        passed = [each for each, due_ms in self._cancelled.items() if now.passed(each, due_ms)]
-        for each in passed:
-            del self._cancelled[each]
+            passed = [each for each, due_ms in self._cancelled.items() if now.passed(each, due_ms)]
+            for each in passed:
+                del self._cancelled[each]
+        for each, due_ms in record.cancelled.items():
+            # One that came too late is forgotten at once, in whatever order the two are told.
+            if not now.passed(each, due_ms):
+                self._cancelled[each] = due_ms

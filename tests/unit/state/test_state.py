@@ -187,6 +187,12 @@ CHANGES = st.one_of(
 )
 
 
+def test_a_cancellation_that_comes_after_delivery_is_forgotten_at_once() -> None:
+    # A snapshot between the two would forget it, a replay of all records would not.
+    told = replay([DelayRecord(0, {1: 1}), DelayRecord(0, {}, None, {(1, 0): 0, (1, 1): 0})])
+    assert dict(told.delay.cancelled) == {(1, 1): 0}
+
+
 @given(st.lists(CHANGES, max_size=12), st.lists(CHANGES, max_size=6), st.integers(0, 900))
 def test_a_snapshot_with_changes_between_its_parts_is_as_good_as_all_records(
     before: list[StateRecord], between: list[StateRecord], part_bytes_max: int
