@@ -50,7 +50,7 @@ class Child(Protocol):
         ...
 
     def wake(self) -> None:
-        """It was idle and is shown again, from where it stood."""
+        """It was idle and is shown again, from 0 on."""
         ...
 
     def forget(self) -> None:

@@ -1,11 +1,12 @@
 """Counters and histograms by label set, within a bound. Pure.
 
 Beyond a bound (``bounds``) label sets are shown together as ``_other``. Every one goes on counting
-for itself, and when it comes back what it counted meanwhile is noted as ``_other``'s for ever. So
-neither its own series nor ``_other`` ever goes back, and each count is in exactly one of them:
-rates, and sums of rates, are right whoever is shown. The sum of raw values misses what a folded one
-had counted before; it means nothing of counters anyhow. A second scraper, which has not seen the
-last value that a folded one showed to the first, misses what was counted between the two.
+for itself; what it counts meanwhile is ``_other``'s for ever. One that comes back, folded or idle
+before, begins at 0 like one that is new: rules take a series that appears for events that just
+happened. While it is shown it never goes back, nor does ``_other``, and each count is in exactly
+one of them: rates, and sums of rates, are right whoever is shown. The sum of raw values misses what
+was shown before; it means nothing of counters anyhow. A second scraper, which has not seen the last
+value that a folded one showed to the first, misses what was counted between the two.
 Before: ``instruments``. After: ``registry`` takes.
 """
 
@@ -42,7 +43,7 @@ class _Child(ABC, Generic[Amount]):
     entry: Entry | None
     """Its place under the bound; None without one."""
     hidden: Amount
-    """What it counted under ``_other``."""
+    """What it had counted when it was last shown anew: ``_other``'s, or shown before."""
     mark: Amount | None
     """Where it stood when values were last taken; None while it is shown."""
 
@@ -56,8 +57,9 @@ class _Child(ABC, Generic[Amount]):
         return self.of.family
 
     def wake(self) -> None:
-        """It was idle: what was counted since is its own."""
-        self.mark = None
+        """It was idle: what was counted since is its own, and nothing else."""
+        if self.mark is not None:
+            self.hidden, self.mark = self.mark, None
 
     def forget(self) -> None:
         """The label set is gone; what it counted under ``_other`` stays there."""
@@ -81,6 +83,7 @@ class _Child(ABC, Generic[Amount]):
             return self.of.minus(now, self.hidden) if entry.state is State.FOLDED else None
         if entry.state is State.FOLDED:
             self._give_up(now)
+            self.hidden = now
         return None
 
     def _give_up(self, now: Amount) -> None:
