@@ -64,8 +64,9 @@ CASES: list[tuple[str, list[tuple[str, Mapping[str, str]]], set[str]]] = [
             ("TidemarkDispatchStuck", NODE),
             ("TidemarkGroupFallingBehind", PAIR),
             ("TidemarkGroupStalled", {**PAIR, "broker": "g1"}),
+            ("TidemarkGroupMessagesLost", PAIR),
         ],
-        {"TidemarkDispatchStuck", "TidemarkGroupStalled"},
+        {"TidemarkDispatchStuck", "TidemarkGroupStalled", "TidemarkGroupMessagesLost"},
     ),
     (
         "a group that stopped is not also slow; another topic of it may be",
@@ -84,8 +85,9 @@ CASES: list[tuple[str, list[tuple[str, Mapping[str, str]]], set[str]]] = [
             ("TidemarkDispatchStuck", NODE),
             ("TidemarkNotReady", {**NODE, "service": "broker"}),
             ("TidemarkStoreFillsUp", NODE),
+            ("TidemarkDispatchErrors", {**NODE, "reason": "damaged-file"}),
         ],
-        {"TidemarkStoreNearlyFull"},
+        {"TidemarkStoreNearlyFull", "TidemarkDispatchErrors"},
     ),
     (
         "a slow disk explains slow sends; a connected copy that lags, a set that is short",
