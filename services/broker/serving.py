@@ -31,9 +31,10 @@ from tidemark.formats.checkpoint import BrokerState, Slot
 log = logging.getLogger(__name__)
 
 CATCH_UP_POLL_S = 0.02
-COLLECTOR_THRESHOLDS = (50_000, 20, 50)
-"""Objects until the first generation is collected (a few MiB of cycles at most), and how many
-collections of one generation until the next."""
+COLLECTOR_THRESHOLDS = (5_000, 200, 50)
+"""Objects until the first generation is collected, and how many collections of one generation until
+the next: each walks few objects. With 50,000 a look over ten thousand groups for a scrape ended in
+one that held up every send for 5 to 12 ms."""
 ALONE_EPOCH = 1
 """What a node alone says it appends under: 0 would mean that it does not append."""
 
@@ -42,7 +43,7 @@ def settle_collector() -> None:
     """Keep the garbage collector out of the way of requests.
 
     What was made until now lives as long as the process: it is frozen, so that no collection walks
-    it. And the first generation is collected after many more objects than the usual 700, for a
+    it. And the first generation is collected after more objects than the usual 700, for a
     request of 256 messages in JSON makes more than that, all of them alive when they are counted:
     each such request would pay for a collection that finds nothing. Nearly everything here goes by
     its reference count; what does not, cycles of exceptions and tasks, is rare and small.
