@@ -85,10 +85,11 @@ MEMORY: Final = Group(
         Record(
             "tidemark:group_last_read:timestamp_seconds",
             f"max by ({', '.join(PAIR)}) (timestamp(tidemark_group_subscribed == 1))"
-            " or max_over_time(tidemark:group_last_read:timestamp_seconds[1h]) > time() - 86400",
+            " or max_over_time(tidemark:group_last_read:timestamp_seconds[6h]) > time() - 86400",
             PAIR,
             "When a member was last seen to read the topic; forgotten after a day. Its own last "
-            "value is where it remembers: a group without members subscribes to nothing",
+            "value is where it remembers, over a pause of Prometheus of six hours at most: a group "
+            "without members subscribes to nothing",
         ),
     ),
     every="1m",

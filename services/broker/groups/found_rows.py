@@ -138,7 +138,9 @@ class Rows:
             self._topics_read.add(found.topic)
             self._group_queue_count += len(queues)
         self._groups.add_two((group,), members, objective_s)
-        self._groups.weights.append(float(members > 0))
+        # As of pairs: one with lag and nobody in it is what an alert waits for.
+        lags = any(found.messages for _, _, found, _ in pairs)
+        self._groups.weights.append(2.0 * (members > 0) + lags)
         self._groups.activity.append(activity)
 
     async def topics(self, extents: QueueExtents, turns: Turns, room: Room | None) -> None:

@@ -416,6 +416,17 @@ async def test_what_a_look_found_is_what_the_registry_shows(made: Made) -> None:
     assert samples(registry)[name] == 1, "the same label set is left out again"
 
 
+async def test_a_group_that_nobody_is_in_keeps_its_series_while_it_has_lag(made: Made) -> None:
+    """Else nobody is told that it stopped: the rule needs its members and its objective."""
+    made.add_group("idle", {0: 4, 1: 1, 2: 0})
+    made.add_group("stopped", {0: 1, 1: 1, 2: 0})
+    made.add_group("works", {0: 4, 1: 1, 2: 0})
+    made.join("works", "orders")
+    found = (await made.look()).groups
+    weights = {group: weight for (group,), weight in zip(found.labels, found.weights, strict=True)}
+    assert weights["idle"] == 0 < weights["stopped"] < weights["works"]
+
+
 async def test_a_look_serves_for_a_second_and_scrapes_share_it(made: Made) -> None:
     await asyncio.gather(made.looks.refresh(), made.looks.refresh())
     first = made.looks.found
