@@ -31,7 +31,7 @@ from tidemark.formats.checkpoint import BrokerState, Slot
 log = logging.getLogger(__name__)
 
 CATCH_UP_POLL_S = 0.02
-COLLECTOR_THRESHOLDS = (10_000, 100, 50)
+COLLECTOR_THRESHOLDS = (20_000, 100, 50)
 """Objects until the first generation is collected, and how many collections of one generation until
 the next: each walks few objects. With 50,000 a look over ten thousand groups for a scrape ended in
 one that held up every send for 5 to 12 ms."""
