@@ -14,7 +14,7 @@ from deploy.prometheus.areas.nodes import SAMPLES_MAX
 from deploy.prometheus.areas.recording import SET
 from deploy.prometheus.cases import CASES
 from deploy.prometheus.cases.healthy import HEALTHY, Case
-from deploy.prometheus.generated import ROOT, differing, write_cases
+from deploy.prometheus.generated import ROOT, differing
 from deploy.prometheus.model import RUNBOOK, TARGET_LABELS, Alert, Record, Severity
 from deploy.prometheus.promql import milliseconds, used
 from deploy.prometheus.rendering import rule_file
@@ -240,12 +240,6 @@ def _matched(matchers: list[str], names: dict[str, Alert]) -> list[Alert]:
             assert any(re.fullmatch(each, name) for name in names), each
         found &= {name for name in names if re.fullmatch(value, name)}
     return [names[name] for name in sorted(found)]
-
-
-@pytest.mark.parametrize("area", CASES)
-def test_promtool_plays_the_cases(area: str, tmp_path: Path) -> None:
-    (path,) = (path for path in write_cases(tmp_path) if path.stem == area)
-    check("promtool", "test", "rules", str(path))
 
 
 def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_could_and_does_not() -> None:
