@@ -92,6 +92,34 @@ def test_in_another_namespace_the_rights_are_given_to_the_account_of_that_one(
     assert accounts == {"other"}
 
 
+def test_two_nodes_become_three_as_the_page_says() -> None:
+    """First every pod knows the third; it comes after that, for strangers are refused."""
+    role = """  # Groups name three pods; here they have two.
+  - target: {kind: Role}
+    patch: '- {op: remove, path: /rules/2/resourceNames/2}'
+"""
+    with copied() as deploy:
+        overlays_dir = deploy / "k8s" / "overlays"
+        lists = (overlays_dir / "prod" / "three-nodes.yaml").read_text()
+        lists, entries = re.subn(r" +- name: \w+_MIN_IN_SYNC\n +value: .*\n", "", lists)
+        assert entries == 2
+        path = overlays_dir / "ha" / "kustomization.yaml"
+        text = path.read_text()
+        assert role in text
+        patch = "  - target: {kind: StatefulSet}\n    path: three-nodes.yaml\n"
+        path.write_text(text.replace(role, patch))
+        for replicas in (2, 3):
+            step = lists.replace("replicas: 3", f"replicas: {replicas}")
+            (path.parent / "three-nodes.yaml").write_text(step)
+            found = list(yaml.safe_load_all(render(deploy, "ha")))
+            (group,) = of_kind(found, "StatefulSet")
+            assert group["spec"]["replicas"] == replicas
+            environment = next(containers(found)).environment
+            assert environment["TIDEMARK_BROKER_CLUSTER_NODES"].count("8084") == 3
+            (rights,) = of_kind(found, "Role")
+            assert rights["rules"][2]["resourceNames"][-1] == "tidemark-g0-2"
+
+
 def test_broker_and_ha_of_a_node_are_told_the_same_of_their_group(objects: list[Object]) -> None:
     told: dict[str, set[tuple[tuple[str, str], ...]]] = {}
     for container in containers(objects):
