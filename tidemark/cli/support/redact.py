@@ -23,7 +23,8 @@ FROM_MESSAGES: Final = re.compile(
     re.IGNORECASE,
 )
 """Names of fields whose values may be a message's, or a secret."""
-_USER_INFO: Final = re.compile(r"(?<=://)[^/@\s\"']+@")
+_USER_INFO: Final = re.compile(r"(?<=://)[^/\s\"']+@")
+"""Up to the last ``@``: a password may have one itself."""
 _BEARER: Final = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9+/=._-]{8,}")
 _PLACE: Final = re.compile(r'^\s*File "[^"]+", line \d+, in .*$')
 

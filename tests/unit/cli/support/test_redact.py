@@ -82,6 +82,9 @@ def test_addresses_lose_who_asks_and_headers_their_tokens() -> None:
     text = redact.text("GET http://user:planted@host:8080/x with Bearer planted.token==")
     assert "planted" not in text
     assert "host:8080/x" in text
+    assert redact.text("http://me:plan@ted@h:1/x, http://h") == (
+        f"http://{redact.LEFT_OUT}@h:1/x, http://h"
+    )
     assert redact.settings({"url": ["http://me:planted@h"], "n": 3}) == {
         "url": [f"http://{redact.LEFT_OUT}@h"],
         "n": 3,
