@@ -8,6 +8,8 @@ longer than ``WAIT_S``: then it shows the one before. Each says when it began an
 Of one instant are: the positions of the log, read when the look begins; and of each queue its
 bounds and one group's offset. What the log has got since the look began is not outstanding in it
 (``oldest``), so its times add up, however long the look takes.
+A look that fails takes nothing else of a scrape with it: what the one before found is shown, and
+when that was.
 Before: a scrape. After: ``found_rows`` writes tables, the registry text.
 """
 
@@ -23,6 +25,7 @@ from services.broker.groups.queue_room import Lagging, Room
 from services.broker.groups.sources import OBJECTIVE_MS, Watched
 from services.broker.log_times import LogTimes
 from services.broker.turns import Turns
+from shared.runtime.paced_log import PacedLog
 from tidemark.clock import Clock
 
 AGAIN_S: Final = 1.0
@@ -49,6 +52,7 @@ class Looks:
         self._room: Room | None = None
         self._running: asyncio.Task[None] | None = None
         self._next_at_s = float("-inf")
+        self._paced = PacedLog(clock.monotonic)
         self.found: Found | None = None
         """By the last look that has ended; None: there was none since what is looked at changed."""
 
@@ -70,16 +74,22 @@ class Looks:
         most."""
         if self._times is None:
             return
-        if self._running is not None and self._running.done():
-            running, self._running = self._running, None
-            running.result()  # raises what went wrong after its scrape had gone
-        if self._running is None:
+        if self._running is None or self._running.done():
             if self._clock.monotonic() < self._next_at_s:
                 return
-            self._running = asyncio.create_task(self._look(), name="look")
-        done, _ = await asyncio.wait({self._running}, timeout=WAIT_S)
-        for each in done:
-            each.result()
+            self._running = asyncio.create_task(self._look_or_say(), name="look")
+        await asyncio.wait({self._running}, timeout=WAIT_S)
+
+    async def _look_or_say(self) -> None:
+        role = self._role
+        try:
+            await self._look()
+        except Exception as error:  # noqa: BLE001 - said, and shown by the age of what was found
+            if role != self._role:
+                return  # its files were closed meanwhile: nobody asks for them any more
+            self._memory = {}  # what has moved is forgotten with this look: all is looked at anew
+            self._next_at_s = self._clock.monotonic() + AGAIN_S
+            self._paced.defect(error, "topics and groups could not be looked at for their figures")
 
     async def _look(self) -> None:
         assert self._times is not None, "refresh has seen to that"

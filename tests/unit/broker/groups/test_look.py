@@ -474,6 +474,24 @@ async def test_a_scrape_does_not_wait_for_ever(made: Made, monkeypatch: pytest.M
     assert await made.look() is not first
 
 
+async def test_a_look_that_fails_leaves_the_one_before_and_all_is_looked_at_anew(
+    made: Made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else one file that cannot be opened took every figure of the broker away."""
+    made.add_group("billing", {0: 4, 1: 1, 2: 0})
+    first = await made.look()
+    made.broker.offsets.accept("billing", {("orders", 1): 0})
+
+    async def fails(*_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Rows, "topics", fails)
+        assert await made.look() is first
+    assert [each.event for each in caplog.records] == ["internal-error"]  # type: ignore[attr-defined]
+    assert rows((await made.look()).lag)["billing orders main"][0] == 1
+
+
 async def test_a_look_that_ends_after_the_node_lost_its_role_is_not_shown(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
