@@ -33,8 +33,9 @@ CASES: list[tuple[str, list[tuple[str, Mapping[str, str]]], set[str]]] = [
             ("TidemarkNotReady", {"broker": "g0", "replica": "n1", "service": "broker"}),
             ("TidemarkUnderReplicated", {"broker": "g0"}),
             ("TidemarkMasterCount", {"broker": "g1"}),
+            ("TidemarkDamage", {**NODE, "code": "corrupt-record"}),
         ],
-        {"TidemarkTargetDown", "TidemarkNotReady", "TidemarkMasterCount"},
+        {"TidemarkTargetDown", "TidemarkNotReady", "TidemarkMasterCount", "TidemarkDamage"},
     ),
     (
         "a node that does not answer does not silence that its set has no master",
