@@ -24,7 +24,7 @@ from tests.support.many_topics import Plan, group_name, make_many, topic_name
 from tests.support.node import Node, wait_until
 from tests.support.prometheus import check
 
-COUNT: Final = int(os.environ.get("TIDEMARK_MANY_TOPICS", "10000"))
+COUNT: Final = int(os.environ.get("TIDEMARK_MANY_TOPICS", "6000"))
 PLAN: Final = Plan(queues=1, messages=2, committed=1)
 # Half of the pairs, so that pairs are folded as well.
 LIMITS: Final = Limits(TOPICS_MAX, min(PAIRS_MAX, COUNT // 2), GROUPS_MAX)
