@@ -163,7 +163,7 @@ def start_container(
         "network": network,
         "root": str(root),
         "tree": _tree(),
-        "mounts": [*_image_mounts(image, directory), *mounts],
+        "mounts": _outermost_first([*_image_mounts(image, directory), *mounts]),
         "read_only_root": container.read_only_root,
         "hostname": hostname,
         "command": list(command),
@@ -231,6 +231,11 @@ def _image_mounts(image: Image, directory: Path) -> list[tuple[str, str, bool]]:
     if Path(environment).is_relative_to(PROJECT):
         found.append((environment, environment, True))
     return [*found, (bin_dir, "/opt/tidemark/bin", True)]
+
+
+def _outermost_first(mounts: list[tuple[str, str, bool]]) -> list[tuple[str, str, bool]]:
+    """Nothing is hidden by what is mounted around it: a project in /tmp lies in a pod's /tmp."""
+    return sorted(mounts, key=lambda mount: len(Path(mount[1]).parts))
 
 
 def _is_own(name: str) -> bool:
