@@ -9,7 +9,9 @@ from tidemark.testing.drills.stage import Needs, Stage, drill
 
 SWITCH_S: Final = 1.0
 SWITCHES: Final = 20
-BUSY: Final = frozenset({"switching-over", "not-master", "no-master", "fenced", "not-connected"})
+BUSY: Final = frozenset(
+    {"switching-over", "not-master", "no-master", "fenced", "not-connected", "not-serving"}
+)
 """What a sender may be told meanwhile: all of it means that nothing was stored."""
 
 
