@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import multiprocessing
 import statistics
 import sys
 import time
 import urllib.request
 from collections.abc import Sequence
+from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -200,10 +202,14 @@ class Scrape(NamedTuple):
     """Bytes."""
 
 
-def scrape(node: Node) -> Scrape:
+def _metrics_of(node: Node) -> str:
+    return f"http://{HOST}:{node.ports['broker']}/metrics"
+
+
+def scrape(url: str) -> Scrape:
     """All of a broker's metrics, as Prometheus fetches them."""
     request = urllib.request.Request(
-        f"http://{HOST}:{node.ports['broker']}/metrics",
+        url,
         headers={"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"},
     )
     began = time.perf_counter()
@@ -231,6 +237,14 @@ class Phases(NamedTuple):
 
 
 def _phases(node: Node, given: Options) -> Phases:
+    # A process of its own, as Prometheus is: one that reads 13 MB keeps the interpreter from the
+    # threads that send, and a send would seem to take as long.
+    with multiprocessing.get_context("spawn").Pool(1) as scraper:
+        return _phases_with(scraper, node, given)
+
+
+def _phases_with(scraper: Pool, node: Node, given: Options) -> Phases:
+    url = _metrics_of(node)
     phase_s = PHASE_S_QUICK if given.quick else PHASE_S
     shape = Shape(messages=1, ack="disk")
     found = Phases([], [], [], 0, 0)
@@ -244,7 +258,7 @@ def _phases(node: Node, given: Options) -> Phases:
             scrapes = []
             quiet_until = time.perf_counter()
             while time.perf_counter() < until:
-                scrapes.append(scrape(node))
+                scrapes.append(scraper.apply(scrape, (url,)))
                 time.sleep(PAUSE_S)
         # By when they were due, not by whether they overlap: of slow ones more would.
         during = [took for each in scrapes for took in load.between(each.began, each.ended)]
@@ -271,7 +285,7 @@ def scrape_figures(given: Options) -> tuple[list[Figure], str]:
         node.make_topic(TOPIC, 4)
         crowd.make(node, count)
         node.wait_dispatched()
-        scrape(node)
+        scrape(_metrics_of(node))
         found = _phases(node, given)
         dropped = (
             sum(
