@@ -36,6 +36,7 @@ ELSEWHERE: Final = {
     "patch statefulset": "tidemark.testing.pods drills the partition",
     "rollout undo": "tidemark.testing.pods drills the way back",
     "delete pod tidemark-g0-1": "with rollout undo",
+    "delete statefulset": "throws the nodes away",
     "delete -k": "throws everything away",
     "delete pvc": "throws everything away",
     "edit pvc": "needs a StorageClass",
