@@ -59,7 +59,8 @@ def archive_of_base(directory: Path) -> Path:
 
 
 def wheelhouse(directory: Path) -> Path:
-    """A directory with the wheels that the Dockerfile installs; what is there is not fetched."""
+    """A directory with the wheels that the Dockerfile installs; a file that is there already, with
+    the right hash, is not fetched again."""
     found = directory / "wheels"
     found.mkdir(parents=True, exist_ok=True)
     for what in (["build"], ["run", "k8s"]):
@@ -70,7 +71,7 @@ def wheelhouse(directory: Path) -> Path:
         subprocess.run(
             [
                 *(sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes"),
-                *("--only-binary", ":all:", "--no-deps", "--find-links", str(found)),
+                *("--only-binary", ":all:", "--no-deps"),
                 *("--dest", str(found), "--requirement", str(pins)),
             ],
             check=True,
