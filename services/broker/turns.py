@@ -21,6 +21,11 @@ from tidemark.clock import Clock
 SLICE_S: Final = 0.0005
 """A slice is over after so long; with what is done between two looks at it, 2 ms at most. A send
 takes several turns of the loop, and each is longer by a slice while there is such work."""
+REST_S: Final = 0.001
+"""Between two slices. Merely another turn of the loop is not enough: 1. A flush ends in its thread,
+which wants the interpreter back. 2. The loop lets go of it for the moment of an empty poll, takes
+it again before the thread is awake, and the thread's patience begins anew. 3. So it went for as
+long as there were slices: sends that waited for the disk were held up by 120 to 200 ms."""
 STEPS_MAX: Final = 1024
 """And after so many steps, should the clock stand still."""
 
@@ -51,7 +56,7 @@ class Turns:
     async def pass_on(self) -> None:
         """Let others have their turn."""
         self._before_s = self.busy_s
-        await asyncio.sleep(0)
+        await asyncio.sleep(REST_S)
         self._begin()
 
     def _begin(self) -> None:
