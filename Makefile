@@ -7,13 +7,14 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+ANALYTICS_STAMP := $(VENV)/.analytics
 STORE ?= data
 NODES ?= 2
 SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help setup run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill lint-deploy old-kustomize lock clean alert-drill
+.PHONY: help setup analytics run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill lint-deploy old-kustomize lock clean alert-drill
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -28,17 +29,24 @@ $(STAMP): requirements.lock pyproject.toml $(SPEEDUPS)
 	@$(BIN)/python -c 'from tidemark.formats import twins; print("Pure Python runs:", twins.WHY_PURE) if twins.WHY_PURE else None'
 	@touch $(STAMP)
 
+$(ANALYTICS_STAMP): $(STAMP) requirements-analytics.lock
+	@java -version >/dev/null 2>&1 || { echo "Lag analytics needs Java 17: apt-get install openjdk-17-jre-headless" >&2; exit 1; }
+	$(BIN)/pip install --quiet --require-hashes -r requirements-analytics.lock
+	@touch $(ANALYTICS_STAMP)
+
+analytics: $(ANALYTICS_STAMP) ## Install Spark into .venv as well, for lag analytics and for tests
+
 setup: $(STAMP) ## Make the virtual environment .venv and install into it
 
 run: setup ## Start a master and a slave in this terminal (NODES=1: a node alone; STORE=data) and print their URLs
 	exec $(BIN)/tidemark dev --nodes $(NODES) --store $(STORE)
 
-test: setup ## Run all tests, first the pure twins', then all; missing tools are named
+test: analytics ## Run all tests, first the pure twins', then all; missing tools are named
 	@failed=0; \
 	TIDEMARK_PURE=1 $(BIN)/pytest -n 2 --dist loadgroup tests/unit tests/golden tests/simulation || failed=1; \
 	$(BIN)/pytest -n 2 --dist loadgroup && exit $$failed
 
-check: setup format lint types contracts ## Format, lint, types, contracts, unit and property tests
+check: analytics format lint types contracts ## Format, lint, types, contracts, unit and property tests
 	$(BIN)/pytest -q -n 2 tests/unit
 
 format: setup
@@ -47,10 +55,10 @@ format: setup
 lint: setup
 	$(BIN)/ruff check .
 
-types: setup
+types: analytics
 	$(BIN)/mypy
 
-contracts: setup
+contracts: analytics
 	$(BIN)/lint-imports
 
 chaos: setup ## Three minutes of consumers that come, go and are killed, at 20,000 messages/s; then an ordered group
@@ -157,6 +165,9 @@ lock: ## Resolve both lock files again (hashes, no registry address)
 	build/lock/bin/pip install --quiet uv
 	build/lock/bin/uv pip compile --quiet --python-version 3.11 --extra dev --generate-hashes \
 	  --no-emit-index-url --no-header --annotation-style line pyproject.toml -o requirements.lock
+	build/lock/bin/uv pip compile --quiet --python-version 3.11 --extra analytics --generate-hashes \
+	  --constraints requirements.lock \
+	  --no-emit-index-url --no-header --annotation-style line pyproject.toml -o requirements-analytics.lock
 	build/lock/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-header --annotation-style line deploy/requirements.in -o deploy/requirements.lock
 

@@ -1,0 +1,1 @@
+"""What runs: each job names its input range, and running it again changes nothing else."""

@@ -1,0 +1,1 @@
+"""Rules and algorithms: pure functions from Arrow tables to Arrow tables."""

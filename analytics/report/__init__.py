@@ -1,0 +1,1 @@
+"""One HTML file that people read, and the same facts as JSON."""

@@ -1,0 +1,1 @@
+"""Where tables lie: Parquet files, in directories that a manifest names."""
