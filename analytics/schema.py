@@ -152,6 +152,9 @@ LOGS: Final = _table(
     ("t_min", TIME),  # of the oldest record in the log
     ("free_bytes", pa.int64()),  # of the volume of the commit log
     ("capacity_bytes", pa.int64()),
+    ("put_wait_seconds", pa.float64()),  # of the send request that has waited longest
+    ("pulls_queued", pa.int64()),
+    ("long_polls", pa.int64()),
     required=("ts", "tick", "cluster", "broker", "replica"),
 )
 PAIRS: Final = _table(
@@ -178,6 +181,8 @@ PAIRS: Final = _table(
     ("expired_total", pa.int64()),  # messages lost to retention
     ("reset_forward_total", pa.int64()),
     ("reset_backward_total", pa.int64()),  # resets by request
+    ("topic_messages_in_total", pa.int64()),  # of the topic on this broker, all kinds
+    ("topic_received_bytes_total", pa.int64()),
     required=("ts", "tick", "pair_id", "cluster", "broker", "replica", "group", "topic"),
 )
 REPLICAS: Final = _table(
