@@ -1,0 +1,134 @@
+"""What jobs did: one small file per job below ``ROOT/_runs``, replaced at each clean end of a run.
+
+Counts only grow, so that whoever reads a file now and then (``export``) misses no run. A run that
+fails leaves the file as it was: the last success stays what it is. One writer per job.
+Before: a job, or a micro-batch of it. After: ``analytics.export``, which makes metrics of it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+DIRECTORY: Final = "_runs"
+VERSION: Final = 1
+SECONDS_BUCKETS: Final = (
+    0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 14400.0,
+)  # fmt: skip
+"""Upper bounds of run times [s]: from a small micro-batch to a backfill of weeks."""
+
+
+class BadRuns(ValueError):
+    """A file of runs that cannot be read as one."""
+
+
+@dataclass(slots=True)
+class Runs:
+    """All that is known of one job's runs."""
+
+    job: str
+    finished_at: float = math.nan
+    """End of the last good run [wall clock s]."""
+    runs: int = 0
+    seconds: float = 0.0
+    """Of all runs together."""
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(SECONDS_BUCKETS) + 1))
+    """How many runs took how long; the last: longer than every bound."""
+    rows: dict[str, int] = field(default_factory=dict)
+    """Rows written, by table."""
+    watermarks: dict[str, float] = field(default_factory=dict)
+    """Newest sample time read [wall clock s], by source."""
+
+    def noted(self, finished_at: float, seconds: float, run: Run) -> Runs:
+        """With one more run."""
+        buckets = list(self.buckets)
+        buckets[bisect_left(SECONDS_BUCKETS, seconds)] += 1
+        rows = dict(self.rows)
+        for table, count in run.written.items():
+            rows[table] = rows.get(table, 0) + count
+        marks = dict(self.watermarks)
+        for source, mark in run.marks.items():
+            marks[source] = max(mark, marks.get(source, mark))
+        return Runs(
+            self.job, finished_at, self.runs + 1, self.seconds + seconds, buckets, rows, marks
+        )
+
+
+@dataclass(slots=True)
+class Run:
+    """One run under way."""
+
+    written: dict[str, int] = field(default_factory=dict)
+    marks: dict[str, float] = field(default_factory=dict)
+
+    def rows(self, table: str, count: int) -> None:
+        """So many rows more were written to a table."""
+        self.written[table] = self.written.get(table, 0) + count
+
+    def watermark(self, source: str, newest: datetime) -> None:
+        """The newest sample read of a source; an older one than before changes nothing."""
+        moment = newest.astimezone(UTC).timestamp()
+        self.marks[source] = max(moment, self.marks.get(source, moment))
+
+
+@contextmanager
+def run(
+    root: Path,
+    job: str,
+    *,
+    clock: Callable[[], float] = time.time,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Iterator[Run]:
+    """Note a run of a job, if it ends without an exception."""
+    began, under_way = monotonic(), Run()
+    yield under_way
+    before = read(root, job) or Runs(job)
+    _write(root, before.noted(clock(), monotonic() - began, under_way))
+
+
+def read(root: Path, job: str) -> Runs | None:
+    """What is known of a job; None if it never ended well. Raises BadRuns."""
+    try:
+        text = _path(root, job).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        found: dict[str, Any] = json.loads(text)
+        if found.pop("version") != VERSION:
+            raise BadRuns(f"{_path(root, job)} is of another version")
+        runs = Runs(**found)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadRuns(f"{_path(root, job)}: {error}") from error
+    if len(runs.buckets) != len(SECONDS_BUCKETS) + 1:
+        raise BadRuns(f"{_path(root, job)} has {len(runs.buckets)} buckets")
+    return runs
+
+
+def read_all(root: Path) -> Mapping[str, Runs]:
+    """By job. Raises BadRuns."""
+    found: dict[str, Runs] = {}
+    for path in sorted((root / DIRECTORY).glob("*.json")):
+        runs = read(root, path.stem)
+        if runs is not None:
+            found[path.stem] = runs
+    return found
+
+
+def _path(root: Path, job: str) -> Path:
+    return root / DIRECTORY / f"{job}.json"
+
+
+def _write(root: Path, runs: Runs) -> None:
+    path = _path(root, runs.job)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(json.dumps({"version": VERSION, **asdict(runs)}) + "\n", encoding="utf-8")
+    beside.replace(path)
