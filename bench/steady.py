@@ -21,8 +21,6 @@ from bench.exchange import LoadFailed
 from bench.latency import HttpSocket
 from bench.load import Shape, Template
 
-LATE_S: Final = 0.001
-"""A thread woken so little too late was kept from its core; it did not wait for an answer."""
 JOIN_S: Final = 60.0
 
 
@@ -106,15 +104,19 @@ class Steady:
         template = Template(self._shape, host, [(self._topic, None)])
         connection = HttpSocket(self._address)
         due = self._began + self._period_s * number / self._connections
+        free = due
+        """When the answer before was whole."""
         try:
             while not self._ending.wait(max(0.0, due - time.perf_counter())):
                 request = bytes(template.next(0))
                 now = time.perf_counter()
-                at = due if now - due > LATE_S else now
+                # A thread that was free and is late was kept from its core, not by the server.
+                at = due if free > due else now
                 connection.send(request)
                 while connection.receive() is None:
                     pass
-                self._sent[number].append(Sent(at, time.perf_counter() - at))
+                free = time.perf_counter()
+                self._sent[number].append(Sent(at, free - at))
                 due += self._period_s
         finally:
             connection.socket.close()

@@ -129,6 +129,7 @@ class BrokerMetrics:
 
     def show_requests(self, pools: Pools, connections: Callable[[], Mapping[str, int]]) -> None:
         """pools: requests in hand. connections: by role."""
+        self.looks.looks.is_awaited = pools.is_awaited
         families = (
             of_requests.BROKER_REQUESTS_QUEUED,
             of_requests.BROKER_OLDEST_QUEUED_REQUEST_SECONDS,

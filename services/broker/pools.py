@@ -151,6 +151,10 @@ class Pools:
             if mine.number is not None:
                 requests.end(mine.number)
 
+    def is_awaited(self) -> bool:
+        """Whether a request is in hand."""
+        return any(self.of.values())
+
     def queued(self) -> dict[str, int]:
         """Requests in hand by pool."""
         return {pool.value: len(requests) for pool, requests in self.of.items()}

@@ -177,6 +177,7 @@ class Broker:
             port=config.admin_port,
             routes=role_probes(lambda: self._is_primary, lambda: self._is_replica),
             before_scrape=self._metrics.refresh,
+            is_awaited=api.pools.is_awaited,
         )
         await closing.enter_async_context(admin)
         await server.start(config.host, config.port)

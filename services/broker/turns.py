@@ -1,6 +1,6 @@
 """Work that may take long, done on the loop in slices: others have their turn in between.
 
-    turns = Turns(clock)
+    turns = Turns(clock, way)
     for each in very_many:
         if turns.over:
             await turns.pass_on()
@@ -12,20 +12,15 @@ at everything. After: whoever sends or pulls waits for one slice at most.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from shared.runtime.give_way import GiveWay
 from tidemark.clock import Clock
 
 SLICE_S: Final = 0.0005
 """A slice is over after so long; with what is done between two looks at it, 2 ms at most. A send
 takes several turns of the loop, and each is longer by a slice while there is such work."""
-REST_S: Final = 0.001
-"""Between two slices. Merely another turn of the loop is not enough: 1. A flush ends in its thread,
-which wants the interpreter back. 2. The loop lets go of it for the moment of an empty poll, takes
-it again before the thread is awake, and the thread's patience begins anew. 3. So it went for as
-long as there were slices: sends that waited for the disk were held up by 120 to 200 ms."""
 STEPS_MAX: Final = 1024
 """And after so many steps, should the clock stand still."""
 
@@ -33,8 +28,11 @@ STEPS_MAX: Final = 1024
 class Turns:
     """The slices of one piece of work."""
 
-    def __init__(self, clock: Clock, on_begin: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, clock: Clock, way: GiveWay, on_begin: Callable[[], None] = lambda: None
+    ) -> None:
         """on_begin: called when a slice begins: what was known may have changed."""
+        self._way = way
         self._monotonic = clock.monotonic
         self._on_begin = on_begin
         self._steps = 0
@@ -56,7 +54,7 @@ class Turns:
     async def pass_on(self) -> None:
         """Let others have their turn."""
         self._before_s = self.busy_s
-        await asyncio.sleep(REST_S)
+        await self._way.rest()
         self._begin()
 
     def _begin(self) -> None:

@@ -30,7 +30,7 @@ _HALF_LIFE_S: Final = 600.0
 """Activity counts for half after so long."""
 _WEIGHT: Final = 1e18
 """Of those whom somebody waits for, none gives way to one that is only busy."""
-_AT_ONCE: Final = 256
+_AT_ONCE: Final = 64
 """Label sets looked at between two turns of the loop: a fifth of a millisecond."""
 
 

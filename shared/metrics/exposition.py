@@ -13,13 +13,17 @@ from typing import Final
 from shared.metrics.instruments import Buckets, Samples, Taken
 from shared.metrics.text import Format, Number, bound_text, end, head, number
 
-LINES_AT_ONCE: Final = 512
-"""Of one piece: about a quarter of a millisecond, and 50 KiB."""
+LINES_AT_ONCE: Final = 128
+"""Of one piece: about a tenth of a millisecond, and 12 KiB."""
 
 
 def pieces(taken: Sequence[Taken], form: Format) -> Iterator[str]:
-    """The whole text, in pieces of whole lines."""
-    for family in taken:
+    """The whole text, in pieces of whole lines. Each family's values are let go once they are
+    written: all at once at the end, those of 100,000 series would take milliseconds."""
+    waiting = list(reversed(taken))
+    del taken
+    while waiting:
+        family = waiting.pop()
         yield head(family.family, form)
         if isinstance(family, Buckets):
             yield from _buckets(family)

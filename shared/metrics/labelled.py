@@ -23,7 +23,7 @@ from shared.metrics.text import Number, label_text
 
 LABEL_SETS_MAX: Final = 256
 """Of a family without a bound of its own: a mistake must not flood whoever scrapes."""
-TAKEN_AT_ONCE: Final = 256
+TAKEN_AT_ONCE: Final = 64
 """Label sets whose values are taken between two turns of the loop."""
 
 Amount = TypeVar("Amount")

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from shared.metrics.catalogue import every
-from shared.metrics.registry import Registry
+from shared.metrics.family import Family
+from shared.metrics.registry import Reading, Registry
 from shared.metrics.tables import Table
-from shared.metrics.text import Number
 from tidemark import __version__
 
 STORE_FORMAT: Final = "1"
@@ -39,15 +39,22 @@ def add_process_facts(
     for family, function in (
         (every.READY, lambda: int(is_ready())),
         (every.UP_SINCE_TIMESTAMP_SECONDS, lambda: started_s),
-        (every.PROCESS_ANONYMOUS_MEMORY_BYTES, facts.anonymous_memory),
-        (every.PROCESS_RESIDENT_MEMORY_BYTES, facts.resident_memory),
-        (every.PROCESS_VIRTUAL_MEMORY_BYTES, facts.virtual_memory),
-        (every.PROCESS_MAPPINGS, facts.mappings),
-        (every.PROCESS_OPEN_FDS, facts.open_descriptors),
         (every.PROCESS_MAX_FDS, lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         (every.PROCESS_CPU_SECONDS_TOTAL, _cpu_seconds),
     ):
         registry.read(family, function)
+    # With thousands of files mapped the kernel takes a millisecond for each.
+    registry.read_pass(tuple(MEMORY), facts.memory, apart=True)
+    registry.read_pass((every.PROCESS_MAPPINGS,), facts.mappings, apart=True)
+    registry.read_pass((every.PROCESS_OPEN_FDS,), facts.open_descriptors, apart=True)
+
+
+MEMORY: Final = {
+    every.PROCESS_ANONYMOUS_MEMORY_BYTES: "RssAnon",
+    every.PROCESS_RESIDENT_MEMORY_BYTES: "VmRSS",
+    every.PROCESS_VIRTUAL_MEMORY_BYTES: "VmSize",
+}
+"""Fields of ``status`` in proc(5)."""
 
 
 class ProcessFacts:
@@ -57,41 +64,38 @@ class ProcessFacts:
         """proc: the process' own directory."""
         self._proc = proc
 
-    def anonymous_memory(self) -> Number | None:
-        """Bytes that the process keeps."""
-        return self._status("RssAnon:")
-
-    def resident_memory(self) -> Number | None:
-        """Bytes in memory, mapped files included."""
-        return self._status("VmRSS:")
-
-    def virtual_memory(self) -> Number | None:
-        """Bytes of address space."""
-        return self._status("VmSize:")
-
-    def mappings(self) -> Number | None:
-        """Memory mappings."""
-        try:
-            return (self._proc / "maps").read_bytes().count(b"\n")
-        except OSError:
-            return None
-
-    def open_descriptors(self) -> Number | None:
-        """Open file descriptors, but the one that looks."""
-        try:
-            return sum(1 for _ in os.scandir(self._proc / "fd")) - 1
-        except OSError:
-            return None
-
-    def _status(self, field: str) -> Number | None:
+    def memory(self) -> dict[Family, Reading]:
+        """MEMORY, in bytes."""
         try:
             status = (self._proc / "status").read_text(encoding="ascii", errors="replace")
         except OSError:
-            return None
-        for line in status.splitlines():
-            if line.startswith(field):
-                return int(line.split()[1]) * 1024
-        return None
+            return {}
+        kibibytes = {
+            name: int(value.split()[0])
+            for name, _, value in (line.partition(":") for line in status.splitlines())
+            if name in MEMORY.values() and value.split()
+        }
+        return {
+            family: kibibytes[field] * 1024
+            for family, field in MEMORY.items()
+            if field in kibibytes
+        }
+
+    def mappings(self) -> dict[Family, Reading]:
+        """Memory mappings."""
+        try:
+            count = (self._proc / "maps").read_bytes().count(b"\n")
+        except OSError:
+            return {}
+        return {every.PROCESS_MAPPINGS: count}
+
+    def open_descriptors(self) -> dict[Family, Reading]:
+        """Open file descriptors, but the one that looks."""
+        try:
+            count = sum(1 for _ in os.scandir(self._proc / "fd")) - 1
+        except OSError:
+            return {}
+        return {every.PROCESS_OPEN_FDS: count}
 
 
 def start_time(proc: Path = PROC) -> float | None:

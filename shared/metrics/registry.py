@@ -48,6 +48,7 @@ class Registry:
         self._labelled: dict[Family, Counters | Histograms] = {}
         self._read: dict[Family, Callable[[], Number | None]] = {}
         self._passes: dict[tuple[Family, ...], Callable[[], Mapping[Family, Reading]]] = {}
+        self._apart: dict[tuple[Family, ...], None] = {}
         self._tables: dict[tuple[Family, ...], TableSource] = {}
         self._kept: list[weakref.ref[Kept[object, object]]] = []
         self._dropped = Counters(TELEMETRY_SERIES_DROPPED_TOTAL, None, lambda *_: None)
@@ -115,13 +116,20 @@ class Registry:
         self._read[family] = function
 
     def read_pass(
-        self, families: Sequence[Family], function: Callable[[], Mapping[Family, Reading]]
+        self,
+        families: Sequence[Family],
+        function: Callable[[], Mapping[Family, Reading]],
+        *,
+        apart: bool = False,
     ) -> None:
         """The same for several families, with no labels or one, whose values are of one instant.
 
-        A family that the function leaves out has no sample.
+        A family that the function leaves out has no sample. apart: reading takes a while, and may
+        be at another instant than that of everything else.
         """
         together = tuple(families)
+        if apart:
+            self._apart[together] = None
         if together not in self._passes:
             for family in together:
                 self._check(family, None, labelled=None)
@@ -168,9 +176,8 @@ class Registry:
         for family, function in self._read.items():
             found[family] = Samples(family, _ALONE, (function(),))
         for families, read_all in self._passes.items():
-            readings = read_all()
-            for family in families:
-                found[family] = _samples_of(family, readings.get(family))
+            if families not in self._apart:
+                found.update(_read(families, read_all))
         tables = [
             (source, source.function())
             for source in self._tables.values()
@@ -182,6 +189,9 @@ class Registry:
             else:
                 found[family] = Samples(family, _ALONE, (alone.value,))
         yield None
+        for families in self._apart:
+            found.update(_read(families, self._passes[families]))
+            yield None
         for _ in self.bounds.round(now_s):
             yield None
         for labelled in self._labelled.values():
@@ -225,6 +235,13 @@ class Registry:
             kept = reference()
             if kept:
                 kept.clear()
+
+
+def _read(
+    families: Sequence[Family], function: Callable[[], Mapping[Family, Reading]]
+) -> dict[Family, Taken]:
+    readings = function()
+    return {family: _samples_of(family, readings.get(family)) for family in families}
 
 
 def _samples_of(family: Family, reading: Reading) -> Samples:

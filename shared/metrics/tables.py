@@ -15,9 +15,9 @@ from shared.metrics.instruments import Samples
 from shared.metrics.labelled import Place
 from shared.metrics.text import Number, label_text
 
-ROWS_AT_ONCE: Final = 256
+ROWS_AT_ONCE: Final = 64
 """Rows looked at between two turns of the loop."""
-_FOLDED_AT_ONCE: Final = 4096
+_FOLDED_AT_ONCE: Final = 512
 """Values folded or copied between two turns."""
 
 Labels = tuple[str, ...]

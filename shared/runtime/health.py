@@ -18,6 +18,7 @@ from aiohttp import web
 
 from shared.metrics.endpoint import MetricsEndpoint
 from shared.metrics.registry import Registry
+from shared.runtime.give_way import nobody
 from shared.runtime.listening import listening_on
 from shared.runtime.startup import StartupProbe
 from tidemark.clock import Clock
@@ -129,11 +130,16 @@ class AdminServer:
         port: int,
         routes: Iterable[web.AbstractRouteDef] = (),
         before_scrape: Callable[[], Awaitable[None]] | None = None,
+        is_awaited: Callable[[], bool] = nobody,
     ) -> None:
-        """before_scrape: awaited before metrics are read, to take those that cost something."""
+        """before_scrape: awaited before metrics are read, to take those that cost something.
+        is_awaited: whether a request is in hand that a scrape gives way to.
+        """
         self._health = health
         self._startup = StartupProbe(health)
-        metrics = MetricsEndpoint(registry, health.clock, before_scrape=before_scrape)
+        metrics = MetricsEndpoint(
+            registry, health.clock, before_scrape=before_scrape, is_awaited=is_awaited
+        )
         self._host, self._port = host, port
         self._runner: web.AppRunner | None = None
         self._beat: asyncio.Task[None] | None = None

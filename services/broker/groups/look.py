@@ -25,6 +25,7 @@ from services.broker.groups.queue_room import Lagging, Room
 from services.broker.groups.sources import OBJECTIVE_MS, Watched
 from services.broker.log_times import LogTimes
 from services.broker.turns import Turns
+from shared.runtime.give_way import GiveWay, nobody
 from shared.runtime.paced_log import PacedLog
 from tidemark.clock import Clock
 
@@ -53,6 +54,8 @@ class Looks:
         self._running: asyncio.Task[None] | None = None
         self._next_at_s = float("-inf")
         self._paced = PacedLog(clock.monotonic)
+        self.is_awaited: Callable[[], bool] = nobody
+        """Whether a request is in hand that a look gives way to."""
         self.found: Found | None = None
         """By the last look that has ended; None: there was none since what is looked at changed."""
 
@@ -98,7 +101,7 @@ class Looks:
         rows = Rows(self._times())
         room, busy_s = None, 0.0
         if watched is not None:
-            turns = Turns(clock, watched.extents.begin)
+            turns = Turns(clock, GiveWay(self.is_awaited), watched.extents.begin)
             room = await self._look_at_groups(watched, rows, turns, role)
             busy_s = turns.busy_s
         ended_s = clock.monotonic()

@@ -14,6 +14,7 @@ from services.broker.queue_extents import QueueExtents
 from services.broker.queue_offsets import QueueOffsets
 from services.broker.turns import Turns
 from shared.runtime.clock import SystemClock
+from shared.runtime.give_way import GiveWay
 from shared.state.records import TopicConfig
 from tidemark.formats.hosts import Host
 from tidemark.formats.runs import Run
@@ -80,7 +81,7 @@ class Model:
 
 
 def follow(extents: QueueExtents) -> set[str]:
-    return asyncio.run(extents.follow(Turns(SystemClock(), extents.begin)))
+    return asyncio.run(extents.follow(Turns(SystemClock(), GiveWay(), extents.begin)))
 
 
 class Machine(RuleBasedStateMachine):

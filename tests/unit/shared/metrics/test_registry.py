@@ -100,10 +100,15 @@ def test_all_functions_are_called_once_and_before_anybody_else_has_a_turn() -> N
     registry.read_each(of_log.STORE_FREE_BYTES, lambda: {"log": note("each")})
     registry.read_table((of_groups.GROUP_MEMBERS,), lambda: Table([("g",)], [[note("table")]]))
     steps = registry.take(0.0)
+    registry.read_pass(
+        (of_log.STORE_CAPACITY_BYTES,),
+        lambda: {of_log.STORE_CAPACITY_BYTES: {"log": note("apart")}},
+        apart=True,
+    )
     next(steps)
     assert sorted(called) == ["each", "read", "table"]
     list(steps)
-    assert len(called) == 3
+    assert called[3:] == ["apart"]
 
 
 def test_a_function_that_fails_fails_the_scrape_and_the_next_one_is_as_before() -> None:

@@ -1,0 +1,53 @@
+"""Long work on the loop, in slices, gives way to requests that somebody waits for.
+
+    way = GiveWay(lambda: requests_in_hand > 0)
+    while work:
+        ...  # a slice
+        await way.rest()
+
+Before: a slice of a scrape is over. After: whoever sends or pulls met one slice, not one in each of
+the turns that an answer takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+REST_S: Final = 0.001
+"""One rest while somebody waits. Merely another turn of the loop is not enough: 1. A flush ends in
+its thread, which wants the interpreter back. 2. The loop lets go of it for the moment of an empty
+poll, takes it again before the thread is awake, and the thread's patience begins anew. 3. So it
+went for as long as there were slices: sends that waited for the disk were held up by 120 to 200 ms.
+"""
+PATIENCE_S: Final = 0.5
+"""So much of it beyond one rest per slice; then the work goes on beside requests that never end."""
+
+
+def nobody() -> bool:
+    """Nobody waits: a process that answers no requests but these."""
+    return False
+
+
+class GiveWay:
+    """The rests of one piece of work. For the event loop."""
+
+    def __init__(
+        self, is_awaited: Callable[[], bool] = nobody, patience_s: float = PATIENCE_S
+    ) -> None:
+        """is_awaited: whether a request is in hand whose answer does not wait for this work."""
+        self._is_awaited = is_awaited
+        self._patience_s = patience_s
+
+    async def rest(self) -> None:
+        """Let others have their turn: two turns of the loop, in which a request that has come is
+        read and begun, and as long as somebody waits, for as long as there is patience."""
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if not self._is_awaited():
+            return
+        await asyncio.sleep(REST_S)
+        while self._patience_s > 0 and self._is_awaited():
+            self._patience_s -= REST_S
+            await asyncio.sleep(REST_S)

@@ -1,0 +1,65 @@
+"""Rests of long work: none where nobody waits, as long as somebody does, and not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+
+from shared.runtime.give_way import PATIENCE_S, REST_S, GiveWay
+
+
+class Waiting:
+    """Somebody waits for so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+        self.asked = 0
+
+    def __call__(self) -> bool:
+        self.asked += 1
+        return self.asked <= self.looks
+
+
+async def timers_of(way: GiveWay, rests: int) -> int:
+    """How many timers so many rests took: turns of the loop alone take none."""
+    loop = asyncio.get_running_loop()
+    count, call_later = 0, loop.call_later
+
+    def counted(*arguments: object, **named: object) -> object:
+        nonlocal count
+        count += 1
+        return call_later(*arguments, **named)  # type: ignore[arg-type]
+
+    loop.call_later = counted  # type: ignore[method-assign, assignment]
+    try:
+        for _ in range(rests):
+            await way.rest()
+    finally:
+        loop.call_later = call_later  # type: ignore[method-assign]
+    return count
+
+
+async def test_where_nobody_waits_a_rest_is_two_turns() -> None:
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    task = asyncio.create_task(other())
+    assert await timers_of(GiveWay(), 3) == 0
+    assert turns >= 5
+    task.cancel()
+
+
+async def test_it_rests_as_long_as_somebody_waits() -> None:
+    assert await timers_of(GiveWay(Waiting(5)), 1) == 5
+
+
+async def test_patience_ends_and_the_work_goes_on_beside_requests_that_never_end() -> None:
+    way = GiveWay(lambda: True, patience_s=10 * REST_S)
+    first = await timers_of(way, 1)
+    assert 10 <= first <= 12
+    assert await timers_of(way, 3) == 3, "one rest per slice from then on"
+    assert PATIENCE_S > REST_S
