@@ -20,6 +20,8 @@ from tidemark.formats import batch, hashing, properties, queue_unit, record
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import Host
 from tidemark.formats.index_chains import ENTRY_SIZE, HEADER_SIZE, ROW, SLOT_SIZE, put_rows
+from tidemark.formats.outline import ROW as OUTLINE_ROW
+from tidemark.formats.outline import outline_records
 from tidemark.formats.queue_unit import Unit
 from tidemark.formats.record import Checks, Message
 from tidemark.formats.runs import Run
@@ -428,6 +430,34 @@ def fuzz_leading_units(rng: Random, same: Same, rounds: int) -> None:
             )
 
 
+# --- outlines -----------------------------------------------------------------------------------
+
+
+def fuzz_outline_records(rng: Random, same: Same, rounds: int) -> None:
+    for data, at in damaged_logs(rng, 12 * rounds):
+        same(
+            "outline_records",
+            Exact(data),
+            at=rng.choice((at, at, at, None, -1, (1 << 63) - 1)),
+            until=rng.choice((1 << 40, len(data), len(data) // 2, 0, -1)),
+            records_max=rng.choice((1, 2, 100, 1 << 70)),
+            verify=rng.choice((None, rng.choice(ALL_CHECKS))),
+            topics=rng.choice((None, frozenset(), frozenset({"TopicA", "größe"}))),
+        )
+
+
+def fuzz_property_values(rng: Random, same: Same, rounds: int) -> None:
+    for data, at in damaged_logs(rng, 4 * rounds):
+        walked = outline_records(data, at=at, until=len(data), records_max=100)
+        rows = walked.rows
+        if rng.random() < 0.3:
+            rows = rng.choice(list(damaged(rng, rows, 9)))
+        if len(rows) % OUTLINE_ROW.size and rng.random() < 0.9:
+            rows = rows[: len(rows) // OUTLINE_ROW.size * OUTLINE_ROW.size]
+        view = Exact(data if rng.random() < 0.8 else data[: rng.randrange(len(data) + 1)])
+        same("property_values", view, Exact(rows), name=rng.choice((b"TAGS", b"KEYS", b"a")))
+
+
 # --- index --------------------------------------------------------------------------------------
 
 
@@ -502,8 +532,10 @@ FUZZERS: Final[dict[str, Callable[[Random, Same, int], None]]] = {
     "held_rows": fuzz_held_rows,
     "leading_units": fuzz_leading_units,
     "look_up": fuzz_look_up,
+    "outline_records": fuzz_outline_records,
     "pack_answer": fuzz_pack_answer,
     "plan_range": fuzz_plan_range,
+    "property_values": fuzz_property_values,
     "put_rows": fuzz_put_rows,
     "read_plain": fuzz_read_plain,
     "read_record": fuzz_read_record,

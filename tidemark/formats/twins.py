@@ -18,6 +18,7 @@ MODULES: Final = (
     "decode",
     "encode",
     "index",
+    "outline",
     "select",
     "units",
     "walk",
@@ -47,6 +48,7 @@ if COMPILED:
     from tidemark.formats.speedups.decode import decode_messages
     from tidemark.formats.speedups.encode import body_size_counts, encode_runs, runs_size
     from tidemark.formats.speedups.index import chains_are_sound, held_rows, look_up, put_rows
+    from tidemark.formats.speedups.outline import outline_records, property_values
     from tidemark.formats.speedups.select import select
     from tidemark.formats.speedups.units import leading_units
     from tidemark.formats.speedups.walk import plan_range, walk
@@ -55,6 +57,7 @@ else:
     from tidemark.formats.checked_record import read_record
     from tidemark.formats.index_chains import chains_are_sound, held_rows, look_up, put_rows
     from tidemark.formats.message import decode_messages
+    from tidemark.formats.outline import outline_records, property_values
     from tidemark.formats.plan import plan_range
     from tidemark.formats.produce_wire import pack_answer, read_plain
     from tidemark.formats.queue_unit import leading_units
@@ -73,8 +76,10 @@ __all__ = [
     "held_rows",
     "leading_units",
     "look_up",
+    "outline_records",
     "pack_answer",
     "plan_range",
+    "property_values",
     "put_rows",
     "read_plain",
     "read_record",

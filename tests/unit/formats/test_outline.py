@@ -1,0 +1,202 @@
+"""Outlines of records: what ``scan`` finds, as rows of numbers; twins agree on any bytes."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support import strategies
+from tests.support.twins import twins_of
+from tests.unit.formats.test_walk import BASE, checks, logs
+from tidemark.formats import outline, properties, record, scan
+from tidemark.formats.hosts import Host
+from tidemark.formats.outline import ROW, Outlines, Values
+from tidemark.formats.record import Checks, Message
+from tidemark.formats.scan import Stop
+from tidemark.offsets import PhysicalOffset
+
+Outline = Callable[..., Outlines]
+ValuesOf = Callable[..., Values]
+each_outline = pytest.mark.parametrize(
+    "outline_records", twins_of("outline", outline.outline_records)
+)
+each_values = pytest.mark.parametrize(
+    "property_values", twins_of("outline", outline.property_values)
+)
+compiled_outline = pytest.mark.parametrize(
+    "outline_records", twins_of("outline", outline.outline_records)[1:]
+)
+compiled_values = pytest.mark.parametrize(
+    "property_values", twins_of("outline", outline.property_values)[1:]
+)
+SHAPE_AND_PLACE = Checks(body_crc=False, record_crc=False, position=True)
+EVERYTHING: dict[str, Any] = {"until": 1 << 40, "records_max": 1 << 40}
+
+
+def texts(values: Values) -> list[str | None]:
+    offsets = array("i", values.offsets)
+    return [
+        values.data[offsets[number] : offsets[number + 1]].decode() if there else None
+        for number, there in enumerate(values.present)
+    ]
+
+
+@each_outline
+@given(log=logs())
+def test_the_records_of_a_walk_are_outlined(outline_records: Outline, log: bytearray) -> None:
+    walked = scan.walk(
+        log,
+        at=PhysicalOffset(BASE),
+        checks=SHAPE_AND_PLACE,
+        records_max=1 << 20,
+        delay_levels_ms=[],
+    )
+    found = outline_records(log, at=BASE, **EVERYTHING)
+    assert (found.end, found.stop, found.reason) == walked[1:]
+    rows = list(ROW.iter_unpack(found.rows))
+    assert found.seen == len(rows) == len(walked.entries)
+    for row, entry in zip(rows, walked.entries, strict=True):
+        start, size, body_at, body_size, topic, at, properties_size, sound, sys_flag = row
+        stored = record.decode(log, start)
+        assert (BASE + start, size, sys_flag) == (entry.physical_offset, entry.size, entry.sys_flag)
+        assert found.topics[topic] == entry.topic
+        assert log[start + body_at : start + body_at + body_size] == stored.body
+        assert log[start + at : start + at + properties_size] == stored.properties
+        assert sound == outline.NOT_VERIFIED
+
+
+@each_outline
+@given(made=strategies.records(), data=st.data())
+def test_a_flipped_bit_ends_the_walk_or_fails_verification_or_lies_in_no_crc(
+    outline_records: Outline, made: strategies.MadeRecord, data: st.DataObject
+) -> None:
+    bit = data.draw(st.integers(0, 8 * len(made.data) - 1))
+    flipped = bytearray(made.data)
+    flipped[bit // 8] ^= 1 << bit % 8
+    found = outline_records(flipped, at=made.physical_offset, verify=Checks(), **EVERYTHING)
+    if not found.rows:
+        assert found.stop in (Stop.BAD, Stop.VIEW_END, Stop.BLANK)
+        assert found.end == 0
+    elif made.record_crc:
+        assert ROW.unpack(found.rows)[7] == 0
+    else:
+        _, _, body_at, body_size, *_ = ROW.unpack(found.rows)
+        if body_at <= bit // 8 < body_at + body_size:
+            assert ROW.unpack(found.rows)[7] == 0
+
+
+@each_outline
+def test_a_record_belongs_to_whom_its_first_byte_belongs(outline_records: Outline) -> None:
+    sizes = [len(encoded(BASE, body=bytes(size))) for size in (0, 50, 9)]
+    log = bytearray()
+    for size in (0, 50, 9):
+        log += encoded(BASE + len(log), body=bytes(size))
+    for until in range(len(log) + 2):
+        found = outline_records(log, at=BASE, until=until, records_max=9)
+        starts = [row[0] for row in ROW.iter_unpack(found.rows)]
+        firsts = [0, sizes[0], sizes[0] + sizes[1]]
+        assert starts == [first for first in firsts if first < until]
+        assert found.stop is (Stop.LIMIT if until <= len(log) else Stop.VIEW_END)
+        assert found.reason == ""
+    assert outline_records(log, at=BASE, until=len(log), records_max=2).seen == 2
+
+
+@each_outline
+def test_only_topics_asked_for_get_rows(outline_records: Outline) -> None:
+    log = bytearray()
+    for topic in ("a", "b", "größe", "a"):
+        log += encoded(BASE + len(log), topic=topic)
+    found = outline_records(log, at=BASE, topics=frozenset({"a", "größe", "none"}), **EVERYTHING)
+    assert [found.topics[row[4]] for row in ROW.iter_unpack(found.rows)] == ["a", "größe", "a"]
+    assert (found.seen, found.end) == (4, len(log))
+
+
+@each_outline
+def test_records_of_a_pull_lie_anywhere(outline_records: Outline) -> None:
+    log = encoded(77) + encoded(5)
+    assert outline_records(log, at=None, **EVERYTHING).seen == 2
+    assert outline_records(log, at=77, **EVERYTHING).seen == 1
+
+
+@each_outline
+def test_a_filler_and_a_cut_record_are_told_apart(outline_records: Outline) -> None:
+    log = encoded(0)
+    filled = log + record.encode_blank(400) + b"anything"
+    assert outline_records(filled, at=0, **EVERYTHING)[3:] == (len(log), Stop.BLANK, "")
+    for cut in range(1, len(log)):
+        found = outline_records(log[:cut], at=0, **EVERYTHING)
+        assert (found.seen, found.end, found.stop) == (0, 0, Stop.VIEW_END)
+        assert found.reason
+
+
+@each_values
+@given(log=logs(), name=st.sampled_from([b"TAGS", b"KEYS", b"UNIQ_KEY", b"X", b"DELAY"]))
+def test_values_are_those_that_properties_find(
+    property_values: ValuesOf, log: bytearray, name: bytes
+) -> None:
+    rows = outline.outline_records(log, at=BASE, **EVERYTHING).rows
+    expected = []
+    for start, *_ in ROW.iter_unpack(rows):
+        value = properties.find(record.decode(log, start).properties, name)
+        expected.append(None if value is None else properties.text(value))
+    assert texts(property_values(log, rows, name=name)) == expected
+
+
+@each_values
+def test_a_row_outside_the_view_is_refused(property_values: ValuesOf) -> None:
+    log = encoded(0, pairs={"TAGS": "t"})
+    rows = outline.outline_records(log, at=0, **EVERYTHING).rows
+    with pytest.raises(ValueError, match="view"):
+        property_values(log[:-1], rows, name=b"TAGS")
+    for field in (0, 1, 5, 6):
+        row = list(ROW.unpack(rows))
+        row[field] = -1
+        with pytest.raises(ValueError, match="negative"):
+            property_values(log, ROW.pack(*row), name=b"TAGS")
+    with pytest.raises((ValueError, struct.error)):
+        property_values(log, rows[:-1], name=b"TAGS")
+
+
+@compiled_outline
+@given(log=logs(hostile=True), verify=st.none() | checks, data=st.data())
+def test_twins_outline_the_same_of_damaged_logs(
+    outline_records: Outline, log: bytearray, verify: Checks | None, data: st.DataObject
+) -> None:
+    for _ in range(data.draw(st.integers(0, 3)) if log else 0):
+        log[data.draw(st.integers(0, len(log) - 1))] = data.draw(st.integers(0, 255))
+    named = {
+        "at": data.draw(st.sampled_from([BASE, None, 0])),
+        "until": data.draw(st.integers(-1, len(log) + 1)),
+        "records_max": data.draw(st.integers(-1, 9)),
+        "verify": verify,
+        "topics": data.draw(st.sampled_from([None, frozenset({"orders", "größer"})])),
+    }
+    for view in (log, bytes(log), memoryview(log).toreadonly()):
+        assert outline_records(view, **named) == outline.outline_records(view, **named)
+
+
+@compiled_values
+@given(log=logs(hostile=True), name=st.sampled_from([b"TAGS", b"KEYS", b"X", b""]))
+def test_twins_find_the_same_values(property_values: ValuesOf, log: bytearray, name: bytes) -> None:
+    rows = outline.outline_records(log, at=BASE, **EVERYTHING).rows
+    found = property_values(log, rows, name=name)
+    assert found == outline.property_values(log, rows, name=name)
+
+
+def encoded(
+    at: int, *, topic: str = "orders", body: bytes = b"body", pairs: dict[str, str] | None = None
+) -> bytes:
+    host = Host(bytes([10, 9, 8, 7]), 10911)
+    return record.encode(
+        Message(topic, 1, body, host, host, properties.encode(pairs or {})),
+        queue_offset=3,
+        physical_offset=at,
+        store_timestamp_ms=1_700_000_000_000,
+        record_crc=False,
+    )
