@@ -1,0 +1,130 @@
+"""The settings of evaluation: windows, bounds and raise times, all in seconds. Pure.
+
+Nothing here is counted in ticks: a shorter period must not make an alert come sooner because of
+fewer seconds, and how often a consumer commits must not decide how fast a fault is seen. `ticks`
+is the one place where seconds become a number of ticks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Final
+
+from analytics.schema import Status
+
+MICROSECOND: Final = 1e-6
+_DURATIONS: Final = (
+    "history_s",
+    "interpolation_s",
+    "progress_window_s",
+    "objective_s",
+    "grace_s",
+    "unknown_after_s",
+    "forget_after_s",
+    "abandoned_after_s",
+    "stall_least_s",
+    "stall_most_s",
+    "stall_unlearned_s",
+    "recommit_s",
+)
+
+RAISE_S: Final[dict[Status, float]] = {
+    Status.UNKNOWN: 0.0,
+    Status.AHEAD: 30.0,
+    Status.LOST: 0.0,
+    Status.ABANDONED: 0.0,
+    Status.PAUSED: 0.0,
+    Status.OK: 60.0,
+    Status.STOPPED: 30.0,
+    Status.STALLED: 30.0,
+    Status.RACING: 30.0,
+    Status.CATCHING_UP: 0.0,
+    Status.FALLING_BEHIND: 60.0,
+    Status.LAGGING: 120.0,
+}
+"""How long a rule must hold before it becomes the status; for OK: before an alarm is taken back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What evaluate goes by. The defaults are those of production; drills use `scaled`."""
+
+    period_s: float = 15.0
+    """Between ticks; ticks are multiples of it since 1970. Equal to the scrape interval."""
+    history_s: float = 900.0
+    """How far before `after` the tables of a Window reach back."""
+    interpolation_s: float = 600.0
+    """How far back max offsets are looked at to date a message whose store time is not known.
+    With progress_window_s no more than history_s: ages inside a window of progress need it too."""
+    progress_window_s: float = 300.0
+    """Progress is a slope over this; longer is steadier and sees a fault later."""
+    objective_s: float = 60.0
+    """Bound for the age of a group that has no objective of its own."""
+    grace_s: float = 120.0
+    """A group without members is stopped after this; a rolling restart takes less."""
+    unknown_after_s: float = 45.0
+    """Without a snapshot for this long a series is UNKNOWN; below that nothing is said of it."""
+    forget_after_s: float = 86_400.0
+    """A series that nobody reports any more is dropped after this, or after history_s if its
+    broker reports others."""
+    abandoned_after_s: float = 86_400.0
+    """A pair whose last member went away is STOPPED for this long before it counts as ABANDONED.
+    Shorter than a long weekend hides a dead consumer; longer keeps an old alarm."""
+    stall_least_s: float = 60.0
+    stall_most_s: float = 1_800.0
+    """Bounds of the stall time that is learned from the pair's own commits."""
+    stall_factor: float = 4.0
+    """Stall time = this × the 95th percentile of the gaps between commits while there was lag."""
+    stall_unlearned_s: float = 300.0
+    """Stall time of a pair that has shown fewer than stall_gaps_needed gaps."""
+    stall_gaps_needed: int = 5
+    stall_half_life_s: float = 3_600.0
+    """After this a gap between commits counts half."""
+    recommit_s: float = 120.0
+    """A commit that goes back by no more than what was committed within this is a rebalance."""
+    keeps_pace_above: float = 0.98
+    """Progress below this is falling behind."""
+    catches_up_above: float = 1.05
+    """Progress above this is catching up."""
+    racing_share: float = 0.8
+    """Head older than this share of what retention keeps: retention will win."""
+    drain_minutes: int = 15
+    drain_minutes_least: int = 5
+    """One-minute rates behind a drain time, and the fewest that give one."""
+    raise_s: dict[Status, float] = field(default_factory=lambda: dict(RAISE_S))
+
+    def __post_init__(self) -> None:
+        """Check what would otherwise give wrong results later."""
+        if self.period_s <= 0:
+            raise ValueError(f"period_s is {self.period_s}, must be above 0")
+        if self.interpolation_s + self.progress_window_s > self.history_s:
+            raise ValueError(
+                f"interpolation_s {self.interpolation_s} and progress_window_s "
+                f"{self.progress_window_s} are together longer than history_s {self.history_s}"
+            )
+
+    @property
+    def period_us(self) -> int:
+        """The period in microseconds."""
+        return round(self.period_s / MICROSECOND)
+
+    def ticks(self, seconds: float) -> int:
+        """How many ticks this many seconds are: at least one."""
+        return max(1, round(seconds / self.period_s))
+
+    def raise_ticks(self, status: Status) -> int:
+        """On how many ticks in a row the rule of a status must hold before it is the status."""
+        return self.ticks(self.raise_s[status])
+
+    def scaled(self, by: float) -> Rules:
+        """The same rules with all times, period included, multiplied: for drills.
+
+        `Rules().scaled(1 / 3)` has a period of 5 s, an objective of 20 s and raises in a third of
+        the time. Objectives and stall times that pairs bring of their own are not scaled.
+        """
+        changed = {name: getattr(self, name) * by for name in _DURATIONS}
+        changed["period_s"] = self.period_s * by
+        changed["stall_half_life_s"] = self.stall_half_life_s * by
+        raised = {status: seconds * by for status, seconds in self.raise_s.items()}
+        return dataclasses.replace(self, **changed, raise_s=raised)

@@ -1,0 +1,58 @@
+"""What goes into an evaluation and what comes out of it.
+
+Step before: the tables as they were collected. After: the computed tables, and the state that the
+next evaluation begins with.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from analytics.schema import TIME
+
+
+class Window(NamedTuple):
+    """Collected rows of some pairs: all their rows with after − history_s < tick ≤ until.
+
+    Rows may be in any order (sorted by series_id and ts is fastest) and may hold earlier or later
+    ticks, which are not looked at. Events are those with a tick in the same range.
+    """
+
+    positions: pa.Table
+    series: pa.Table
+    pairs: pa.Table
+    logs: pa.Table
+    events: pa.Table
+    gaps: pa.Table
+
+
+class Evaluated(NamedTuple):
+    """Rows of the computed tables, of ticks in (after, until] alone, and the state at `until`.
+
+    Each table has exactly the schema of its name; rows are sorted by series_id (pair_id in
+    pair_lag and stages) and tick.
+    """
+
+    rates: pa.Table
+    lag: pa.Table
+    pair_lag: pa.Table
+    stages: pa.Table
+    status_changes: pa.Table
+    offset_events: pa.Table
+    state: pa.Table
+
+
+STATUS_STATE: Final = pa.schema(
+    [
+        pa.field("pair_id", pa.int64(), nullable=False),
+        pa.field("series_id", pa.int64()),  # null: of the pair as a whole
+        pa.field("series", pa.list_(pa.float64())),  # null in rows of pairs
+        pa.field("pair", pa.list_(pa.float64())),  # null in rows of series
+        pa.field("names", pa.list_(pa.string())),  # of pairs: cluster, broker, group, topic
+        pa.field("until", TIME, nullable=False),  # the tick that the state is of
+    ]
+)
+"""What one evaluation leaves for the next; opaque to whoever stores it. One row per series, and
+one per pair. The numbers are in the order of analytics.kernel.state."""
