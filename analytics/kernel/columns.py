@@ -1,0 +1,131 @@
+"""Columns of Arrow tables as numpy arrays and back; rows put into groups. Pure.
+
+Times are int64 microseconds since 1970 in arrays, unknown numbers NaN: an unknown whole number
+travels as a float, which is exact below 2**53.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analytics.schema import TIME
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+SECOND: Final = 1_000_000  # microseconds
+
+
+class Groups(NamedTuple):
+    """Rows of equal keys, brought together.
+
+    order: the rows sorted by key; starts: where each group begins in that order; of: the group of
+    each row in that order.
+    """
+
+    order: Ints
+    starts: Ints
+    of: Ints
+
+    @property
+    def sizes(self) -> Ints:
+        """Rows per group."""
+        return np.diff(np.append(self.starts, self.order.size))
+
+
+def micros(table: pa.Table, name: str) -> Ints:
+    """A column of times without nulls, as microseconds since 1970."""
+    column = table.column(name)
+    if column.null_count:
+        raise ValueError(f"{column.null_count} nulls in the column {name}")
+    return np.asarray(column.cast(TIME).cast(pa.int64()).to_numpy(), dtype=np.int64)
+
+
+def seconds(table: pa.Table, name: str, zero: int) -> Floats:
+    """A column of times as seconds after zero [microseconds]; null as NaN.
+
+    Subtracted as whole numbers first: a double holds no microseconds since 1970 and seconds both.
+    """
+    column = pc.subtract(table.column(name).cast(TIME).cast(pa.int64()), zero)
+    return np.asarray(pc.divide(column.cast(pa.float64()), float(SECOND)).to_numpy(), np.float64)
+
+
+def floats(table: pa.Table, name: str) -> Floats:
+    """A column of numbers; null, and a column that is not there, as NaN."""
+    if name not in table.column_names:
+        return np.full(table.num_rows, np.nan)
+    return np.asarray(table.column(name).cast(pa.float64()).to_numpy(), dtype=np.float64)
+
+
+def ints(table: pa.Table, name: str) -> Ints:
+    """A column of whole numbers without nulls."""
+    column = table.column(name)
+    if column.null_count:
+        raise ValueError(f"{column.null_count} nulls in the column {name}")
+    return np.asarray(column.cast(pa.int64()).to_numpy(), dtype=np.int64)
+
+
+def truths(table: pa.Table, name: str) -> Bools:
+    """A column of claims: true only where it is known to be true."""
+    if name not in table.column_names:
+        return np.zeros(table.num_rows, dtype=np.bool_)
+    return np.asarray(pc.fill_null(table.column(name), False).to_numpy(), dtype=np.bool_)
+
+
+def codes(*columns: pa.ChunkedArray) -> tuple[Ints, ...]:
+    """Texts of several columns as numbers: equal texts get equal numbers, null gets −1."""
+    joined = pa.chunked_array([chunk for column in columns for chunk in column.chunks], pa.string())
+    encoded = joined.combine_chunks().dictionary_encode()
+    numbers = np.asarray(pc.fill_null(encoded.indices, -1).to_numpy(False), dtype=np.int64)
+    cuts = np.cumsum([len(column) for column in columns])[:-1]
+    return tuple(np.split(numbers, cuts))
+
+
+def joined(table: pa.Table, *names: str) -> pa.ChunkedArray:
+    """Several text columns as one, so that a key of names is one text; null if any is."""
+    return pc.binary_join_element_wise(*(table.column(name) for name in names), "\x1f")
+
+
+def grouped(*keys: Ints) -> Groups:
+    """Rows sorted by the first key, then the next; rows of equal keys stay in their order."""
+    order = np.lexsort(keys[::-1]).astype(np.int64)
+    changed = np.zeros(order.size, dtype=np.bool_)
+    changed[:1] = True
+    for key in keys:
+        in_order = key[order]
+        changed[1:] |= in_order[1:] != in_order[:-1]
+    return Groups(order, np.flatnonzero(changed).astype(np.int64), np.cumsum(changed) - 1)
+
+
+def nullable(values: Floats, kind: pa.DataType | None = None) -> pa.Array:
+    """Numbers with NaN as null; whole numbers are rounded to the nearest."""
+    kind = kind or pa.float64()
+    unknown = np.isnan(values)
+    if pa.types.is_integer(kind):
+        return pa.array(np.rint(np.where(unknown, 0, values)).astype(np.int64), mask=unknown).cast(
+            kind
+        )
+    return pa.array(values, mask=unknown)
+
+
+def times(values: Ints) -> pa.Array:
+    """Microseconds since 1970 as a column of times."""
+    return pa.array(values, pa.int64()).cast(TIME)
+
+
+def words(choices: Sequence[str | None], chosen: Ints) -> pa.Array:
+    """The words that the numbers choose from the list."""
+    return pa.array(choices, pa.string()).take(pa.array(chosen))
+
+
+def micros_of(instant: datetime) -> int:
+    """Microseconds since 1970 of an instant with a zone."""
+    return int(pa.scalar(instant, TIME).cast(pa.int64()).as_py())

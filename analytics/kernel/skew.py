@@ -1,0 +1,169 @@
+"""How unevenly a pair's lag lies on its queues, and why (docs/analytics-methods.md, "Skew"). Pure.
+
+Step before: lag and age of every queue. After: the cause that the report names. A queue whose lag
+is unknown is in no number here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analytics.kernel import columns
+from analytics.kernel.columns import Bools, Floats, Groups, Ints
+from analytics.schema import TIME
+
+SKEW: Final = pa.schema(
+    [
+        pa.field("tick", TIME, nullable=False),
+        pa.field("pair_id", pa.int64(), nullable=False),
+        pa.field("skew", pa.float64()),
+        pa.field("gini", pa.float64()),
+        pa.field("skew_kind", pa.string()),
+        pa.field("top_share", pa.float64()),
+        pa.field("top_queue", pa.int32()),
+    ]
+)
+KINDS: Final = (
+    None,
+    "poison_message",
+    "unassigned_queue",
+    "stuck_queue",
+    "slow_member",
+    "hot_queue",
+)
+POISON, UNASSIGNED, STUCK, SLOW_MEMBER, HOT = range(1, 6)
+
+HOT_SHARE: Final = 2.0  # times the share that a queue would have if all were equal
+HOT_SKEW: Final = 2.0  # a hot queue that keeps up is no skew of lag
+STUCK_SHARE_MAX: Final = 0.25  # more queues than that stand still: it is the group, not a queue
+
+
+def skew(series_rows: pa.Table) -> pa.Table:
+    """Say for each tick and pair how unevenly lag lies on the queues.
+
+    series_rows: tick, pair_id, series_id, queue, lag [messages or null], produce_per_second,
+    is_lagging (older than the objective), is_stuck (the commit has not moved for the pair's stall
+    time), redeliveries_rise (of the pair; null: not known), member (who holds the queue; "" known
+    that nobody does, null not known). Rows in any order.
+    Returns rows of SKEW, by tick and pair. `skew` is the largest lag over the mean of the others,
+    infinite where those have none; null with fewer than two known queues or without lag.
+    """
+    if series_rows.num_rows == 0:
+        return SKEW.empty_table()
+    tick, pair = columns.micros(series_rows, "tick"), columns.ints(series_rows, "pair_id")
+    lag = columns.floats(series_rows, "lag")
+    groups = columns.grouped(tick, pair)
+    order, starts = groups.order, groups.starts
+
+    ordered = lag[order]
+    known = ~np.isnan(ordered)
+    held = np.where(known, ordered, 0.0)
+    count = np.add.reduceat(known.astype(np.float64), starts)
+    total, largest = np.add.reduceat(held, starts), np.maximum.reduceat(held, starts)
+    spread = (count >= 2) & (total > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = largest / ((total - largest) / (count - 1))
+    ratio[~spread] = np.nan
+    top = _first_largest(np.where(known, ordered, -1.0), groups)
+    share, producer = _share_of_largest(columns.floats(series_rows, "produce_per_second"), groups)
+    kinds = _kinds(series_rows, groups, count, spread, ratio, top, share, producer)
+    queue = columns.ints(series_rows, "queue")[order][top]
+    no_top = np.where(total > 0, queue.astype(np.float64), np.nan)
+    return pa.table(
+        [
+            columns.times(tick[order][starts]),
+            pa.array(pair[order][starts]),
+            columns.nullable(ratio),
+            columns.nullable(_gini(held, known, groups, count, total, spread)),
+            columns.words(KINDS, kinds),
+            columns.nullable(share),
+            columns.nullable(no_top, pa.int32()),
+        ],
+        schema=SKEW,
+    )
+
+
+def _gini(
+    lag: Floats, known: Bools, groups: Groups, count: Floats, total: Floats, spread: Bools
+) -> Floats:
+    """Of each group: 0 if all queues lag alike, 1 − 1/n if one has all of it.
+
+    sum over the queues by rank i = 1..n of (2i − n − 1) × lag, over n × the sum of lag.
+    """
+    # An unknown queue goes to the front of its group and weighs nothing; ranks count the known.
+    ranked = np.lexsort((np.where(known, lag, -1.0), groups.of))
+    known_before = np.cumsum(known[ranked])
+    group_start: Ints = known_before[groups.starts] - known[ranked][groups.starts]
+    rank: Ints = known_before - group_start[groups.of]
+    weight = (2 * rank - count[groups.of] - 1) * np.where(known[ranked], lag[ranked], 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gini = np.add.reduceat(weight, groups.starts) / (count * total)
+    gini[~spread] = np.nan
+    return gini
+
+
+def _first_largest(values: Floats, groups: Groups) -> Ints:
+    """Where, in sorted order, the largest value of each group is; the first of equal ones."""
+    largest = np.maximum.reduceat(values, groups.starts)
+    at = np.where(values == largest[groups.of], np.arange(values.size), values.size)
+    return np.minimum.reduceat(at, groups.starts)
+
+
+def _share_of_largest(produced: Floats, groups: Groups) -> tuple[Floats, Ints]:
+    """The largest queue's share of what is produced, and where it is; NaN if nothing is."""
+    rate = np.nan_to_num(produced[groups.order], nan=0.0)
+    total = np.add.reduceat(rate, groups.starts)
+    largest = _first_largest(rate, groups)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = rate[largest] / total
+    share[total <= 0] = np.nan
+    return share, largest
+
+
+def _kinds(
+    rows: pa.Table,
+    groups: Groups,
+    count: Floats,
+    spread: Bools,
+    ratio: Floats,
+    top: Ints,
+    share: Floats,
+    producer: Ints,
+) -> Ints:
+    """The kind of each group's skew, an index into KINDS: the first that holds."""
+    order, starts = groups.order, groups.starts
+    several = groups.sizes >= 2
+    stuck = np.add.reduceat(columns.truths(rows, "is_stuck")[order].astype(np.int64), starts)
+    rising = np.logical_or.reduceat(columns.truths(rows, "redeliveries_rise")[order], starts)
+    few_stuck = several & ((stuck == 1) | ((stuck > 1) & (stuck <= STUCK_SHARE_MAX * groups.sizes)))
+    unassigned, one_member = _by_member(rows, groups)
+    hot = spread & (share > HOT_SHARE / np.maximum(count, 1)) & (producer == top)
+    hot &= ratio >= HOT_SKEW
+    return np.select(
+        [few_stuck & rising, unassigned, few_stuck, one_member & several, hot],
+        [POISON, UNASSIGNED, STUCK, SLOW_MEMBER, HOT],
+        0,
+    ).astype(np.int64)
+
+
+def _by_member(rows: pa.Table, groups: Groups) -> tuple[Bools, Bools]:
+    """Whether nobody holds a queue with lag; whether one of several members has all the lag."""
+    size = groups.starts.size
+    if "member" not in rows.column_names or rows.column("member").null_count == rows.num_rows:
+        return np.zeros(size, dtype=np.bool_), np.zeros(size, dtype=np.bool_)
+    member = columns.codes(rows.column("member"))[0][groups.order]
+    nobody = np.asarray(pc.fill_null(pc.equal(rows.column("member"), ""), False).to_numpy(), bool)
+    nobody = nobody[groups.order]
+    lag = columns.floats(rows, "lag")[groups.order]
+    late = columns.truths(rows, "is_lagging")[groups.order]
+    unassigned = np.logical_or.reduceat(nobody & (lag > 0), groups.starts)
+    holder_known = np.logical_and.reduceat(member >= 0, groups.starts)
+    far = np.int64(np.iinfo(np.int64).max)
+    least = np.minimum.reduceat(np.where(late, member, far), groups.starts)
+    most = np.maximum.reduceat(np.where(late, member, -1), groups.starts)
+    others = np.logical_or.reduceat(member != least[groups.of], groups.starts)
+    return unassigned, holder_known & (least == most) & others

@@ -1,0 +1,184 @@
+"""Where a message's way takes long: four exact terms, and which of them is to blame
+(docs/analytics-methods.md, "Stages"). Pure.
+
+The store times of one look split a group's distance from the newest record term by term, so their
+sum is the distance whatever the terms are; and with the time since anything was stored it is the
+age. What is blamed is looked at over four ticks of the rows given: no state is kept.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from analytics.kernel import columns
+from analytics.kernel.columns import SECOND, Bools, Floats, Ints
+from analytics.kernel.logs_of import PairsWithLogs, logs_of
+from analytics.kernel.stage_detail import details
+from analytics.schema import STAGES, Stage
+
+TICKS, TICKS_NEEDED = 4, 3
+BLAME_MIN_S: Final = 1.0  # shorter delays need no name
+OBJECTIVE_SHARE: Final = 0.25
+OBJECTIVE_S: Final = 60.0  # of a group that has none of its own
+HALF: Final = 0.5
+LEAD: Final = 1.25  # or: a quarter more than the next one,
+LEAD_SHARE_MIN: Final = 1 / 3  # and at least half of what all others are together
+APPEND_WAIT_MIN_S: Final = 1.0
+APPEND_TIMES_USUAL: Final = 5.0
+
+TERMS: Final = (Stage.REPLICATION, Stage.DISPATCH, Stage.DELIVERY, Stage.PROCESSING)
+MIXED, APPEND, NOTHING = 4, 5, 6
+BLAMED: Final = (*TERMS, Stage.MIXED, Stage.APPEND, None)
+
+
+class _Split(NamedTuple):
+    """Seconds, by row of pair and tick; terms has one row per stage, in the order of TERMS."""
+
+    terms: Floats
+    idle: Floats
+    head_age: Floats  # the oldest uncommitted message's, as the store times say
+
+
+def split(
+    pairs: pa.Table,
+    logs: pa.Table,
+    ages: pa.Table,
+    *,
+    period_s: float,
+    after: datetime,
+    usual_put_wait_s: float | None = None,
+) -> pa.Table:
+    """Split each pair's delay over the stages of a message's way, and blame one.
+
+    pairs, logs: rows of PAIRS and LOGS that reach back three ticks before `after`, for the blame.
+    ages: tick, pair_id, lag_sum, age_max_seconds and, if known, skew_kind; rows of PAIR_LAG will
+    do. period_s: between ticks. usual_put_wait_s: median over a week of how long the oldest send
+    request waits; null: not known.
+    Returns rows of STAGES for ticks later than `after`, by tick and pair. The terms are never
+    negative: what store times that run backwards, or another source, say otherwise is in
+    residual_seconds.
+    """
+    if pairs.num_rows == 0:
+        return STAGES.empty_table()
+    rows = logs_of(pairs, logs)
+    parts = _split(rows)
+    objective = np.nan_to_num(columns.floats(rows.pairs, "objective_seconds"), nan=OBJECTIVE_S)
+    bound = np.maximum(BLAME_MIN_S, OBJECTIVE_SHARE * objective)
+    waiting = columns.floats(rows.logs, "put_wait_seconds")
+    append = waiting >= max(APPEND_WAIT_MIN_S, APPEND_TIMES_USUAL * (usual_put_wait_s or 0.0))
+    blamed = _blame(rows, parts.terms, bound, append, round(period_s * SECOND))
+    aged = _ages_beside(rows, ages)
+    residual = _residual(parts, aged)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = parts.terms / parts.terms.sum(axis=0)
+    confidence = np.where(
+        blamed < MIXED,
+        shares[np.minimum(blamed, 3), np.arange(blamed.size)],
+        np.where(blamed == MIXED, np.max(shares, axis=0), np.nan),
+    )
+    table = rows.pairs.select(["tick", "pair_id", "cluster", "broker", "group", "topic"])
+    for stage, term in zip(TERMS, parts.terms, strict=True):
+        table = table.append_column(f"{stage}_seconds", columns.nullable(term))
+    table = table.append_column("idle_seconds", columns.nullable(parts.idle))
+    table = table.append_column("residual_seconds", columns.nullable(residual))
+    table = table.append_column("blamed", columns.words(BLAMED, blamed))
+    table = table.append_column("confidence", columns.nullable(confidence))
+    said = details(rows, blamed, BLAMED, aged.skew_kind, residual, period_s)
+    table = table.append_column("detail", said).cast(STAGES)
+    wanted = np.flatnonzero(rows.tick > columns.micros_of(after))
+    return table.take(pa.array(wanted[np.lexsort((rows.pair[wanted], rows.tick[wanted]))]))
+
+
+def _split(rows: PairsWithLogs) -> _Split:
+    """The four terms and the idle time, from store times of one look.
+
+    Store times do not run backwards in the log, so each is at most the one before; one that is
+    not is taken as that one, and the sum falls short by what it was ahead.
+    """
+    zero = int(rows.tick.min())
+    newest = columns.seconds(rows.logs, "t_max", zero)
+    confirmed = np.minimum(columns.seconds(rows.logs, "t_confirm", zero), newest)
+    dispatched = np.minimum(columns.seconds(rows.logs, "t_dispatched", zero), confirmed)
+    head = columns.seconds(rows.pairs, "oldest_uncommitted_ts", zero)
+    delivered = np.minimum(columns.seconds(rows.pairs, "oldest_undelivered_ts", zero), dispatched)
+    committed = np.minimum(head, delivered)
+    looked = columns.seconds(rows.pairs, "ts", zero)
+    marks = np.stack([newest, confirmed, dispatched, delivered, committed])
+    return _Split(marks[:-1] - marks[1:], np.maximum(looked - newest, 0), looked - committed)
+
+
+class _Ages(NamedTuple):
+    """What the queues say of each row's pair: lag [messages], age [s], the kind of skew."""
+
+    lag: Floats
+    age: Floats
+    skew_kind: pa.Array
+
+
+def _ages_beside(rows: PairsWithLogs, ages: pa.Table) -> _Ages:
+    """The rows of ages in the order of rows; unknown where there is none."""
+    size = rows.tick.size
+    kinds = pa.nulls(size, pa.string())
+    if ages.num_rows == 0:
+        return _Ages(np.full(size, np.nan), np.full(size, np.nan), kinds)
+    tick, pair = columns.micros(ages, "tick"), columns.ints(ages, "pair_id")
+    order = np.lexsort((tick, pair))
+    numbers = np.unique(np.concatenate([pair, rows.pair]), return_inverse=True)[1].reshape(-1)
+    low = min(int(tick.min()), int(rows.tick.min()))
+    span = max(int(tick.max()), int(rows.tick.max())) - low + 1
+    keys = numbers[: pair.size][order] * span + (tick[order] - low)
+    wanted = numbers[pair.size :] * span + (rows.tick - low)
+    at = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
+    beside = pa.array(order[at], mask=keys[at] != wanted)
+    taken = ages.take(beside)
+    if "skew_kind" in taken.column_names:
+        kinds = taken.column("skew_kind").combine_chunks().cast(pa.string())
+    return _Ages(columns.floats(taken, "lag_sum"), columns.floats(taken, "age_max_seconds"), kinds)
+
+
+def _residual(parts: _Split, ages: _Ages) -> Floats:
+    """Age by the queues minus age by the stages [s]; NaN where either is unknown.
+
+    A group without lag has nothing in delivery or processing, and an age of 0: replication and
+    dispatch hold what it does not see yet, and that is no defect.
+    """
+    visible = ages.age - (parts.terms.sum(axis=0) + parts.idle)
+    caught_up: Floats = -(parts.terms[2] + parts.terms[3])
+    return np.where(ages.lag == 0, caught_up, visible)
+
+
+def _blame(rows: PairsWithLogs, terms: Floats, bound: Floats, append: Bools, period: int) -> Ints:
+    """Index into BLAMED of each row: what three of the last four ticks agree on.
+
+    NOTHING where the delay is short, or not known. period [microseconds] of the ticks.
+    """
+    total = terms.sum(axis=0)
+    in_order = np.sort(np.nan_to_num(terms), axis=0)
+    largest, second = in_order[-1], in_order[-2]
+    leads = (largest >= HALF * total) | (
+        (largest >= LEAD * second) & (largest >= LEAD_SHARE_MIN * total)
+    )
+    clear = leads & (largest >= bound) & ~np.isnan(total)
+    candidate = np.where(clear, np.argmax(np.nan_to_num(terms, nan=-1.0), axis=0), NOTHING)
+    # The window: rows of the same pair within the last four ticks; missing ticks do not agree.
+    numbers = np.cumsum(np.append(False, rows.pair[1:] != rows.pair[:-1]))
+    window = TICKS * period
+    span = int(rows.tick.max() - rows.tick.min()) + window + 1
+    key = numbers * span + (rows.tick - rows.tick.min())
+    first = np.searchsorted(key, np.maximum(key - window + 1, numbers * span))
+
+    def often(claims: Bools) -> Bools:
+        counted = np.append(0, np.cumsum(claims))
+        agreed: Bools = counted[1:] - counted[first] >= TICKS_NEEDED
+        return agreed
+
+    blamed = np.full(rows.pair.size, NOTHING, dtype=np.int64)
+    blamed[often((total >= bound) & ~np.isnan(total))] = MIXED
+    blamed[often(append) & ~np.isin(blamed, range(MIXED))] = APPEND
+    for stage in range(len(TERMS)):
+        blamed[often(candidate == stage)] = stage
+    return blamed
