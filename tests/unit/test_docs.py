@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import analytics
 import services
 import shared
 import tidemark
@@ -27,7 +28,7 @@ PAGES = sorted(
 
 
 def _all_errors() -> set[type[TidemarkError]]:
-    for package in (tidemark, shared, services):
+    for package in (tidemark, shared, services, analytics):
         for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
             if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
@@ -37,7 +38,8 @@ def _all_errors() -> set[type[TidemarkError]]:
         error = todo.pop()
         found.add(error)
         todo += error.__subclasses__()
-    return {error for error in found if error.__module__.startswith(("tidemark", "shared", "serv"))}
+    ours = ("tidemark", "shared", "services", "analytics")
+    return {error for error in found if error.__module__.startswith(ours)}
 
 
 def test_every_error_code_heads_an_entry_of_the_runbook() -> None:

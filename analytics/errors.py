@@ -1,0 +1,126 @@
+"""What lag analytics says when it cannot go on: cause, number, limit, path, remedy.
+
+Codes are stable and head entries of docs/runbook.md. A source that does not answer is none of
+these: that is a gap in the tables, and the job lives.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidemark.errors import TidemarkError
+
+
+class AnalyticsError(TidemarkError):
+    """What tables, jobs and settings did; the cluster's own data are not touched by any of it."""
+
+
+class TablesMissing(AnalyticsError):
+    """A job that reads was pointed at a directory without tables."""
+
+    code, title = "tables-missing", "There are no tables"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path} holds no tables: {path / '_root.json'} is missing.",
+            "Nothing was made. Run `tidemark-analytics collect --tables DIR` or `backfill` first, "
+            "or name the directory they write to.",
+            path=path,
+        )
+
+
+class TablesDiffer(AnalyticsError):
+    """The tables were made with another number of buckets or by a later version."""
+
+    code, title = "tables-differ", "The tables were made otherwise"
+
+    def __init__(self, path: Path, what: str, *, found: object, wanted: object) -> None:
+        super().__init__(
+            f"{what} of the tables in {path} is {found}, asked for {wanted}. Nothing was written.",
+            f"Leave the setting out, or give {found}; another value needs another directory.",
+            path=path,
+            found=found,
+            wanted=wanted,
+        )
+
+
+class ManifestDamaged(AnalyticsError):
+    """The list of the files that count cannot be read."""
+
+    code, title = "manifest-damaged", "A table's list of files is damaged"
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path} is unreadable: {reason}. The Parquet files are untouched; "
+            "nothing of the table was read or written.",
+            f"Copy {path.name} back from {path.name}.before beside it; "
+            "the batch written last is then collected or evaluated again.",
+            path=path,
+            reason=reason,
+        )
+
+
+class TableFileMissing(AnalyticsError):
+    """A file that the manifest names is gone."""
+
+    code, title = "table-file-missing", "A file of a table is gone"
+
+    def __init__(self, table: str, path: Path) -> None:
+        super().__init__(
+            f"{path} belongs to table {table} and is not there. The other files are sound.",
+            "Restore it, or make its hour again: "
+            "`tidemark-analytics backfill --hour HOUR`, then `evaluate --since … --before …`.",
+            table=table,
+            path=path,
+        )
+
+
+class PartsMissing(AnalyticsError):
+    """Executors wrote more than the driver can see: the volume is not shared by them."""
+
+    code, title, retriable = "parts-missing", "Parts of a batch cannot be seen", True
+
+    def __init__(self, batch: str, path: Path, *, found: int, written: int) -> None:
+        super().__init__(
+            f"batch {batch}: executors finished {written} parts, {found} are in {path}. "
+            "Nothing of the batch was made visible; it will be written again.",
+            "Put the tables on a volume that driver and executors all mount, read and write.",
+            batch=batch,
+            found=found,
+            written=written,
+        )
+
+
+class HourOpen(AnalyticsError):
+    """An hour is still being written and cannot be replaced."""
+
+    code, title, retriable = "hour-open", "The hour is still open", True
+
+    def __init__(self, hour: str, *, closed_until: str) -> None:
+        super().__init__(
+            f"hour {hour} is not over: tables are written up to {closed_until}. "
+            "Nothing was replaced.",
+            "Wait until the hour has passed, or choose an earlier one.",
+            hour=hour,
+            closed_until=closed_until,
+        )
+
+
+class BadOption(AnalyticsError):
+    """An option's value is outside its bounds, or two do not go together."""
+
+    code, title, status = "analytics-option", "An option cannot be used", 400
+
+
+class SparkStart(AnalyticsError):
+    """Spark did not start."""
+
+    code, title = "spark-start", "Spark did not start"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"Spark did not start: {reason}. No table was touched.",
+            "Install a Java 17 runtime (`apt-get install openjdk-17-jre-headless`) or set "
+            "JAVA_HOME; check that the machine has 1 GiB of memory to spare.",
+            reason=reason,
+        )

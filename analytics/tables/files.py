@@ -1,0 +1,162 @@
+"""One Parquet file of a table: written whole under another name, synced, then renamed.
+
+The name says table, hour, bucket, batch and part, nothing random: a batch that runs again writes
+the same names, and what it wrote the first time is overwritten rather than doubled. A file counts
+once the table's manifest names it (manifest.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from analytics.schema import TABLES, fit
+from analytics.tables.layout import (
+    BUCKETED,
+    TIME_COLUMN,
+    Place,
+    directory,
+    from_us,
+    parquet_options,
+    placed,
+)
+
+_ROW_GROUP = 1 << 20  # rows: one group holds an hour of 4,000 series
+
+
+class DataFile(NamedTuple):
+    """A file and what a reader must know to leave it out. Times in microseconds since 1970."""
+
+    table: str
+    batch: str
+    part: int
+    hour_us: int
+    bucket: int | None  # all rows are of this bucket; null: of any
+    rows: int
+    size: int  # bytes
+    first_us: int  # of the table's time column; both ends belong
+    last_us: int
+
+    @property
+    def path(self) -> str:
+        """Relative to the root of the tables."""
+        bucket = self.bucket if self.table in BUCKETED else None
+        below = directory(self.table, Place(self.hour_us, bucket))
+        return f"{below}/{self.batch}-{self.part:05d}.parquet"
+
+    @property
+    def hour(self) -> str:
+        """Like 2026-01-31T09."""
+        return f"{from_us(self.hour_us):%Y-%m-%dT%H}"
+
+
+def write_whole(path: Path, fill: Callable[[BinaryIO], object]) -> int:
+    """Make a file that is there whole or not at all, also after a power cut; its size [bytes].
+
+    fill: writes the content. Directories above are made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(f".{path.name}.{os.getpid()}.half")
+    try:
+        with half.open("wb") as out:
+            fill(out)
+            out.flush()
+            os.fsync(out.fileno())
+            size = out.tell()
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+    sync_directory(path.parent)
+    return size
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_files(
+    root: Path,
+    table: str,
+    rows: pa.Table,
+    *,
+    batch: str,
+    part: int,
+    buckets: int,
+    bucket: int | None = None,
+) -> list[DataFile]:
+    """Write rows as files of a batch, one for each hour and bucket that they touch.
+
+    part: of the batch; two tasks never share one. bucket: of all rows, where the caller knows it,
+    for tables that have no directory by bucket. Nothing becomes visible yet.
+    Raises ValueError if rows do not fit the table's schema.
+    """
+    rows = fit(rows, TABLES[table])
+    written = []
+    for place, piece in placed(table, rows, buckets):
+        low, high = _bounds(piece.column(TIME_COLUMN[table]))
+        owner = bucket if place.bucket is None else place.bucket
+        file = DataFile(table, batch, part, place.hour_us, owner, piece.num_rows, 0, low, high)
+
+        def fill(out: BinaryIO, piece: pa.Table = piece) -> None:
+            pq.write_table(piece, out, row_group_size=_ROW_GROUP, **parquet_options(table))
+
+        written.append(file._replace(size=write_whole(root / file.path, fill)))
+    return written
+
+
+def read_file(
+    path: Path,
+    table: str,
+    *,
+    columns: Sequence[str],
+    since_us: int | None,
+    before_us: int | None,
+    pair_ids: pa.Array | None = None,
+) -> pa.Table:
+    """The rows of one file with since <= time < before and, where given, of these pairs.
+
+    Raises FileNotFoundError if the file has gone.
+    """
+    time = TIME_COLUMN[table]
+    needed = dict.fromkeys(columns)
+    if since_us is not None or before_us is not None:
+        needed[time] = None
+    if pair_ids is not None:
+        needed["pair_id"] = None
+    with path.open("rb") as source:
+        rows = pq.ParquetFile(source).read(columns=list(needed), use_threads=False)
+    masks = []
+    if since_us is not None or before_us is not None:
+        times = np.asarray(pc.fill_null(rows.column(time).cast(pa.int64()), 0))
+        mask = np.ones(len(times), dtype=bool)
+        if since_us is not None:
+            mask &= times >= since_us
+        if before_us is not None:
+            mask &= times < before_us
+        masks.append(mask)
+    if pair_ids is not None:
+        masks.append(np.asarray(pc.is_in(rows.column("pair_id"), value_set=pair_ids)))
+    for mask in masks[1:]:
+        masks[0] &= mask
+    if masks and not masks[0].all():
+        rows = rows.filter(pa.array(masks[0]))
+    wanted = pa.schema([TABLES[table].field(name) for name in columns])
+    return fit(rows.select(list(columns)), wanted)
+
+
+def _bounds(times: pa.ChunkedArray) -> tuple[int, int]:
+    """The smallest and largest [microseconds since 1970]; nulls count as 1970."""
+    known = np.asarray(pc.fill_null(times.cast(pa.int64()), 0))
+    return int(known.min()), int(known.max())

@@ -1,0 +1,59 @@
+"""A table's files as a Spark DataFrame. Needs Spark; the rest of the package does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from analytics.schema import TABLES
+from analytics.tables.layout import TIME_COLUMN, to_us
+
+_KINDS: list[tuple[pa.DataType, t.DataType]] = [
+    (pa.string(), t.StringType()),
+    (pa.int64(), t.LongType()),
+    (pa.int32(), t.IntegerType()),
+    (pa.float64(), t.DoubleType()),
+    (pa.bool_(), t.BooleanType()),
+    (pa.timestamp("us", tz="UTC"), t.TimestampType()),
+]
+
+
+def spark_schema(schema: pa.Schema) -> t.StructType:
+    """Of columns as Spark calls them. Raises KeyError for a type that no table has."""
+    fields = []
+    for field in schema:
+        kind = next((spark for arrow, spark in _KINDS if arrow == field.type), None)
+        if kind is None:
+            raise KeyError(f"column {field.name} has type {field.type}, which no table has")
+        fields.append(t.StructField(field.name, kind, field.nullable))
+    return t.StructType(fields)
+
+
+def frame(
+    spark: SparkSession,
+    table: str,
+    paths: Sequence[str],
+    *,
+    since: datetime | None,
+    before: datetime | None,
+    columns: Sequence[str] | None,
+) -> DataFrame:
+    """Rows of these files with since <= time < before."""
+    schema = spark_schema(TABLES[table])
+    rows = spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
+    time = f.col(TIME_COLUMN[table])
+    if since is not None:
+        rows = rows.where(time >= _moment(since))
+    if before is not None:
+        rows = rows.where(time < _moment(before))
+    return rows if columns is None else rows.select(*columns)
+
+
+def _moment(at: datetime) -> Column:
+    """A literal that does not depend on the session's time zone."""
+    return f.timestamp_micros(f.lit(to_us(at)))

@@ -1,0 +1,173 @@
+"""The files of a table that count, in one JSON file that is switched by a rename.
+
+Readers see the table before a commit or after it, never between. A commit names its batch: done
+twice it changes nothing. Batches that a stream counts leave their number, so that a batch which
+runs again after its rows were compacted into other files is known and not added a second time.
+
+Story of that: 1. collect commits batch 7 and dies before Spark notes it. 2. compact replaces the
+hour's files, batch 7's among them, by one. 3. collect starts again and repeats batch 7. Without
+the number its rows would be in the table twice.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from analytics.errors import ManifestDamaged
+from analytics.tables.files import DataFile, sync_directory
+
+_FORMAT: Final = 1
+
+
+class Batch(NamedTuple):
+    """The name that a batch's files carry, and its place among the batches of its writer."""
+
+    writer: str  # a stream keeps it for life: job and id of the query
+    number: int | None = None  # counted up by the writer; null: names itself
+
+    def __str__(self) -> str:
+        return self.writer if self.number is None else f"{self.writer}-{self.number:08d}"
+
+
+class Manifest(NamedTuple):
+    """What one table consists of."""
+
+    table: str
+    version: int  # +1 for each commit
+    files: tuple[DataFile, ...]
+    removed: Mapping[str, int]  # path → when it stopped to count [microseconds]; still on disk
+    done: Mapping[str, int]  # writer → number of its last batch
+    watermark_us: int | None  # the writer's own: last tick evaluated, newest time collected
+    seen: Mapping[str, int]  # node → newest tick that it told of [microseconds]
+
+    def has(self, batch: Batch) -> bool:
+        """Whether the batch, or a later one of its writer, is in."""
+        return batch.number is not None and self.done.get(batch.writer, -1) >= batch.number
+
+
+class Change(NamedTuple):
+    """What a commit does to a table."""
+
+    files: Collection[DataFile] = ()
+    replaces: Collection[DataFile] = ()
+    watermark_us: int | None = None  # only ever moves forward
+    seen: Mapping[str, int] = {}
+
+
+def empty(table: str) -> Manifest:
+    """Of a table without a file."""
+    return Manifest(table, 0, (), {}, {}, None, {})
+
+
+def changed(manifest: Manifest, batch: Batch, change: Change, now_us: int) -> Manifest:
+    """The manifest with the batch in; the same manifest if it is in already. Pure."""
+    if manifest.has(batch):
+        return manifest
+    name = str(batch)
+    kept = {file.path: file for file in manifest.files if file.batch != name}
+    gone = {file.path for file in manifest.files if file.batch == name}
+    for file in change.replaces:
+        if kept.pop(file.path, None) is not None:
+            gone.add(file.path)
+    kept |= {file.path: file for file in change.files}
+    removed = {**manifest.removed, **dict.fromkeys(gone, now_us)}
+    marks = [mark for mark in (manifest.watermark_us, change.watermark_us) if mark is not None]
+    seen = dict(manifest.seen)
+    for node, tick in change.seen.items():
+        seen[node] = max(tick, seen.get(node, tick))
+    done = dict(manifest.done)
+    if batch.number is not None:
+        done[batch.writer] = batch.number
+    after = manifest._replace(
+        files=tuple(sorted(kept.values(), key=lambda file: (file.first_us, file.path))),
+        removed={path: at for path, at in removed.items() if path not in kept},
+        done=done,
+        watermark_us=max(marks, default=None),
+        seen=seen,
+    )
+    return manifest if after == manifest else after._replace(version=manifest.version + 1)
+
+
+class ManifestStore:
+    """The manifests of one root of tables. Many readers; writers take turns by a lock file."""
+
+    def __init__(self, root: Path) -> None:
+        self._directory = root / "_manifests"
+
+    def tables(self) -> list[str]:
+        """Names of the tables that were ever committed to."""
+        return sorted(path.stem for path in self._directory.glob("*.json"))
+
+    def read(self, table: str) -> Manifest:
+        """The table as of now; an empty one if it was never written.
+
+        Raises ManifestDamaged if the file is no manifest of this version.
+        """
+        path = self._directory / f"{table}.json"
+        try:
+            text = path.read_bytes()
+        except FileNotFoundError:
+            return empty(table)
+        try:
+            return _decoded(table, json.loads(text))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ManifestDamaged(path, str(error)) from error
+
+    @contextmanager
+    def writing(self, table: str) -> Iterator[Manifest]:
+        """The table as of now, nobody else writing until the end of the block; then `put`."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self._directory / f".{table}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # goes with the process, also after kill -9
+            yield self.read(table)
+        finally:
+            os.close(lock)
+
+    def put(self, manifest: Manifest) -> None:
+        """Switch to this manifest; the one before stays beside it. Only inside `writing`."""
+        path = self._directory / f"{manifest.table}.json"
+        half = path.with_name(f".{path.name}.half")
+        with half.open("w") as out:
+            json.dump(_encoded(manifest), out, separators=(",", ":"))
+            out.flush()
+            os.fsync(out.fileno())
+        before = path.with_name(f"{path.name}.before")
+        if path.exists():
+            before.unlink(missing_ok=True)
+            os.link(path, before)
+        half.replace(path)
+        sync_directory(self._directory)
+
+
+def _encoded(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "format": _FORMAT,
+        "version": manifest.version,
+        "watermark": manifest.watermark_us,
+        "seen": dict(manifest.seen),
+        "done": dict(manifest.done),
+        "columns": ["batch", "part", "hour", "bucket", "rows", "size", "first", "last"],
+        "files": [list(file[1:]) for file in manifest.files],
+        "removed": dict(manifest.removed),
+    }
+
+
+def _decoded(table: str, value: dict[str, Any]) -> Manifest:
+    if value["format"] != _FORMAT:
+        raise ValueError(f"format {value['format']}, this version knows {_FORMAT}")
+    return Manifest(
+        table,
+        value["version"],
+        tuple(DataFile(table, *file) for file in value["files"]),
+        value["removed"],
+        value["done"],
+        value["watermark"],
+        value["seen"],
+    )

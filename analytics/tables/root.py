@@ -1,0 +1,269 @@
+"""The tables of lag analytics in one directory: read by time and bucket, written in batches.
+
+Step before: a job has rows. Step after: a job, the report or any other reader of Parquet takes
+them. What is read never depends on a listing of directories: manifests name the files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from analytics.errors import ManifestDamaged, TableFileMissing, TablesDiffer, TablesMissing
+from analytics.schema import TABLES
+from analytics.tables.files import DataFile, read_file, write_files, write_whole
+from analytics.tables.layout import TIME_COLUMN, bucket_of, from_us, sort_keys, to_us
+from analytics.tables.manifest import Batch, Change, Manifest, ManifestStore, changed
+from shared.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BUCKETS: Final = 8
+"""Of a root that is made without saying how many: twice the cores of a small machine's largest."""
+_FORMAT: Final = 1
+
+
+class TableRoot:
+    """A directory of tables. Holds a path and a number only, so it travels to executors."""
+
+    def __init__(self, path: Path) -> None:
+        """Open what is there. Raises TablesMissing if nothing is."""
+        self.path = path.absolute()
+        facts = self.path / "_root.json"
+        try:
+            found = json.loads(facts.read_bytes())
+            made_with, self.buckets = int(found["format"]), int(found["buckets"])
+        except FileNotFoundError:
+            raise TablesMissing(self.path) from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise ManifestDamaged(facts, str(error)) from error
+        if made_with != _FORMAT:
+            raise TablesDiffer(self.path, "the format", found=made_with, wanted=_FORMAT)
+
+    @classmethod
+    def create(cls, path: Path, *, buckets: int | None = None) -> TableRoot:
+        """Make the directory, or open it if it is there.
+
+        buckets: about twice the cores of the largest job; null: as it is, else 8. Too few leave
+        cores idle, too many make files of a few rows. Raises TablesDiffer if it has others.
+        """
+        path = path.absolute()
+        if not (path / "_root.json").exists():
+            text = json.dumps({"format": _FORMAT, "buckets": buckets or BUCKETS}).encode()
+            write_whole(path / "_root.json", lambda out: out.write(text))
+        root = cls(path)
+        if buckets is not None and buckets != root.buckets:
+            raise TablesDiffer(path, "the number of buckets", found=root.buckets, wanted=buckets)
+        return root
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def manifest(self, table: str) -> Manifest:
+        """The table's files as of now."""
+        return ManifestStore(self.path).read(table)
+
+    def tables(self) -> list[str]:
+        """Names of the tables that exist."""
+        return ManifestStore(self.path).tables()
+
+    def has(self, table: str) -> bool:
+        """Whether the table has a row."""
+        return bool(self.manifest(table).files)
+
+    def span(self, table: str) -> tuple[datetime, datetime] | None:
+        """The first and last time in the table; None if it is empty."""
+        files = self.manifest(table).files
+        if not files:
+            return None
+        first, last = min(f.first_us for f in files), max(f.last_us for f in files)
+        return from_us(first), from_us(last)
+
+    def watermark(self, table: str) -> datetime | None:
+        """How far the table's writer has come, whether or not it had a row to write."""
+        mark = self.manifest(table).watermark_us
+        return None if mark is None else from_us(mark)
+
+    def files(
+        self,
+        table: str,
+        *,
+        since: datetime | None = None,
+        before: datetime | None = None,
+        buckets: Collection[int] | None = None,
+    ) -> tuple[DataFile, ...]:
+        """The files that may hold rows with since <= time < before of these buckets."""
+        return chosen(self.manifest(table).files, since=since, before=before, buckets=buckets)
+
+    def read(
+        self,
+        table: str,
+        *,
+        since: datetime | None = None,
+        before: datetime | None = None,
+        buckets: Collection[int] | None = None,
+        columns: Sequence[str] | None = None,
+        pair_ids: Collection[int] | None = None,
+    ) -> pa.Table:
+        """Rows with since <= time < before; by file, inside a file by the table's order.
+
+        pair_ids, buckets: only these. columns: only these, in this order.
+        Raises TableFileMissing if a file that the manifest names is gone.
+        """
+        names = list(columns) if columns is not None else TABLES[table].names
+        schema = pa.schema([TABLES[table].field(name) for name in names])
+        pieces = list(
+            self.scan(
+                table,
+                since=since,
+                before=before,
+                buckets=buckets,
+                columns=names,
+                pair_ids=pair_ids,
+            )
+        )
+        return pa.Table.from_batches(pieces, schema=schema)
+
+    def scan(
+        self,
+        table: str,
+        *,
+        since: datetime | None = None,
+        before: datetime | None = None,
+        buckets: Collection[int] | None = None,
+        columns: Sequence[str] | None = None,
+        pair_ids: Collection[int] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """As `read`, one file after the other: never more than one in memory."""
+        names = list(columns) if columns is not None else TABLES[table].names
+        ids = None if pair_ids is None else pa.array(sorted(pair_ids), pa.int64())
+        if pair_ids is not None:
+            of_pairs = {bucket_of(pair, self.buckets) for pair in pair_ids}
+            buckets = of_pairs if buckets is None else of_pairs & set(buckets)
+        for file in self.files(table, since=since, before=before, buckets=buckets):
+            try:
+                rows = read_file(
+                    self.path / file.path,
+                    table,
+                    columns=names,
+                    since_us=None if since is None else to_us(since),
+                    before_us=None if before is None else to_us(before),
+                    pair_ids=ids,
+                )
+            except FileNotFoundError:
+                raise TableFileMissing(table, self.path / file.path) from None
+            yield from rows.to_batches()
+
+    def frame(
+        self,
+        spark: SparkSession,
+        table: str,
+        *,
+        since: datetime | None = None,
+        before: datetime | None = None,
+        buckets: Collection[int] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> DataFrame:
+        """The same rows as a Spark DataFrame: named files, named schema, nothing inferred."""
+        from analytics.tables.frames import frame  # Spark only where Spark is asked for
+
+        files = self.files(table, since=since, before=before, buckets=buckets)
+        paths = [str(self.path / file.path) for file in files]
+        return frame(spark, table, paths, since=since, before=before, columns=columns)
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def write(
+        self,
+        table: str,
+        rows: pa.Table,
+        *,
+        batch: Batch | str,
+        part: int = 0,
+        bucket: int | None = None,
+    ) -> list[DataFile]:
+        """Write rows as files that nobody sees before `commit`; on the driver or an executor.
+
+        part: of the batch; no two writers share one. bucket: of all rows, if that is known.
+        """
+        return write_files(
+            self.path,
+            table,
+            rows,
+            batch=str(batch),
+            part=part,
+            buckets=self.buckets,
+            bucket=bucket,
+        )
+
+    def commit(
+        self,
+        table: str,
+        *,
+        batch: Batch | str,
+        files: Collection[DataFile] = (),
+        replaces: Collection[DataFile] = (),
+        watermark: datetime | None = None,
+        seen: Mapping[str, int] | None = None,
+    ) -> bool:
+        """Make the files of a batch visible and those it replaces invisible, at one instant.
+
+        Files of the same batch from before go as well. False: the batch was in; nothing changed.
+        """
+        name = Batch(batch) if isinstance(batch, str) else batch
+        mark = None if watermark is None else to_us(watermark)
+        store = ManifestStore(self.path)
+        with store.writing(table) as manifest:
+            now_us = SystemClock().wall_ms() * 1000
+            change = Change(files, replaces, mark, seen or {})
+            after = changed(manifest, name, change, now_us)
+            if after is manifest:
+                return False
+            if manifest.version == 0:
+                self._describe(table)
+            store.put(after)
+        return True
+
+    def _describe(self, table: str) -> None:
+        """Say in words what the table's columns are, for readers that are not ours."""
+        columns = [
+            {"name": field.name, "type": str(field.type), "nullable": field.nullable}
+            for field in TABLES[table]
+        ]
+        order = [name for name, _ in sort_keys(table)]
+        facts: dict[str, Any] = {
+            "table": table,
+            "columns": columns,
+            "time_column": TIME_COLUMN[table],
+            "sorted_by": order,
+            "buckets": self.buckets,
+            "bucket": "pair_id mod buckets",
+            "files": f"_manifests/{table}.json",
+        }
+        text = json.dumps(facts, indent=1).encode()
+        write_whole(self.path / table / "_schema.json", lambda out: out.write(text))
+
+
+def chosen(
+    files: Collection[DataFile],
+    *,
+    since: datetime | None = None,
+    before: datetime | None = None,
+    buckets: Collection[int] | None = None,
+) -> tuple[DataFile, ...]:
+    """The files that may hold rows with since <= time < before of these buckets."""
+    low = None if since is None else to_us(since)
+    high = None if before is None else to_us(before)
+    wanted = None if buckets is None else set(buckets)
+    return tuple(
+        file
+        for file in files
+        if (low is None or file.last_us >= low)
+        and (high is None or file.first_us < high)
+        and (wanted is None or file.bucket is None or file.bucket in wanted)
+    )
