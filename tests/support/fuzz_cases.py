@@ -455,7 +455,7 @@ def fuzz_property_values(rng: Random, same: Same, rounds: int) -> None:
         if len(rows) % OUTLINE_ROW.size and rng.random() < 0.9:
             rows = rows[: len(rows) // OUTLINE_ROW.size * OUTLINE_ROW.size]
         view = Exact(data if rng.random() < 0.8 else data[: rng.randrange(len(data) + 1)])
-        same("property_values", view, Exact(rows), name=rng.choice((b"TAGS", b"KEYS", b"a")))
+        same("property_values", view, Exact(rows), wanted=rng.choice((b"TAGS", b"KEYS", b"a")))
 
 
 # --- index --------------------------------------------------------------------------------------

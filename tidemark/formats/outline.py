@@ -149,8 +149,8 @@ class Values(NamedTuple):
     """1 per record that has the property, else 0."""
 
 
-def property_values(view: Buffer, rows: bytes, *, name: bytes) -> Values:
-    """The property ``name`` of each record that ``outline_records`` found in view.
+def property_values(view: Buffer, rows: bytes, *, wanted: bytes) -> Values:
+    """The property named ``wanted`` of each record that ``outline_records`` found in view.
 
     Raises ValueError if a row does not lie inside the view.
     """
@@ -162,7 +162,7 @@ def property_values(view: Buffer, rows: bytes, *, name: bytes) -> Values:
             raise ValueError("a row has a negative number")
         if first + properties_size > view_size:
             raise ValueError(f"a row ends at {first + properties_size}, the view at {view_size}")
-        value = properties.find(bytes(view[first : first + properties_size]), name)
+        value = properties.find(bytes(view[first : first + properties_size]), wanted)
         present.append(value is not None)
         if value is not None:
             data += properties.text(value).encode()

@@ -145,7 +145,7 @@ def test_values_are_those_that_properties_find(
     for start, *_ in ROW.iter_unpack(rows):
         value = properties.find(record.decode(log, start).properties, name)
         expected.append(None if value is None else properties.text(value))
-    assert texts(property_values(log, rows, name=name)) == expected
+    assert texts(property_values(log, rows, wanted=name)) == expected
 
 
 @each_values
@@ -153,14 +153,14 @@ def test_a_row_outside_the_view_is_refused(property_values: ValuesOf) -> None:
     log = encoded(0, pairs={"TAGS": "t"})
     rows = outline.outline_records(log, at=0, **EVERYTHING).rows
     with pytest.raises(ValueError, match="view"):
-        property_values(log[:-1], rows, name=b"TAGS")
+        property_values(log[:-1], rows, wanted=b"TAGS")
     for field in (0, 1, 5, 6):
         row = list(ROW.unpack(rows))
         row[field] = -1
         with pytest.raises(ValueError, match="negative"):
-            property_values(log, ROW.pack(*row), name=b"TAGS")
+            property_values(log, ROW.pack(*row), wanted=b"TAGS")
     with pytest.raises((ValueError, struct.error)):
-        property_values(log, rows[:-1], name=b"TAGS")
+        property_values(log, rows[:-1], wanted=b"TAGS")
 
 
 @compiled_outline
@@ -170,7 +170,7 @@ def test_twins_outline_the_same_of_damaged_logs(
 ) -> None:
     for _ in range(data.draw(st.integers(0, 3)) if log else 0):
         log[data.draw(st.integers(0, len(log) - 1))] = data.draw(st.integers(0, 255))
-    named = {
+    named: dict[str, Any] = {
         "at": data.draw(st.sampled_from([BASE, None, 0])),
         "until": data.draw(st.integers(-1, len(log) + 1)),
         "records_max": data.draw(st.integers(-1, 9)),
@@ -185,8 +185,8 @@ def test_twins_outline_the_same_of_damaged_logs(
 @given(log=logs(hostile=True), name=st.sampled_from([b"TAGS", b"KEYS", b"X", b""]))
 def test_twins_find_the_same_values(property_values: ValuesOf, log: bytearray, name: bytes) -> None:
     rows = outline.outline_records(log, at=BASE, **EVERYTHING).rows
-    found = property_values(log, rows, name=name)
-    assert found == outline.property_values(log, rows, name=name)
+    found = property_values(log, rows, wanted=name)
+    assert found == outline.property_values(log, rows, wanted=name)
 
 
 def encoded(

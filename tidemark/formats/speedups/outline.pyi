@@ -11,5 +11,5 @@ def outline_records(
     topics: frozenset[str] | None = ...,
 ) -> Outlines: ...
 def property_values(
-    view: bytes | bytearray | memoryview, rows: bytes, *, name: bytes
+    view: bytes | bytearray | memoryview, rows: bytes, *, wanted: bytes
 ) -> Values: ...

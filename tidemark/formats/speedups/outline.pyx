@@ -208,7 +208,7 @@ def outline_records(view, *, at, until, records_max, verify=None, topics=None):
     return Outlines(made, names, seen, end, stop, reason)
 
 
-def property_values(view, rows, *, name):
+def property_values(view, rows, *, wanted):
     cdef Py_buffer borrowed, given
     cdef const Row *row
     cdef const uint8_t *at
@@ -224,7 +224,7 @@ def property_values(view, rows, *, name):
     cdef uint8_t others
     cdef void *larger
     cdef size_t index
-    cdef bytes needle = name + b"\x01"
+    cdef bytes needle = wanted + b"\x01"
     sought, sought_size = needle, <size_t>len(needle)
     if len(rows) % sizeof(Row):
         raise struct.error("rows are not whole")
