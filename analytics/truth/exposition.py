@@ -1,0 +1,98 @@
+"""A workload as exposition text: one scrape of a process, or an OpenMetrics file of all scrapes.
+
+`promtool tsdb create-blocks-from openmetrics FILE DIR` turns the file into blocks that a Prometheus
+serves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from analytics.truth.samples import SCRAPE_AFTER_LOOK, Target, lines, targets
+from analytics.truth.steps import Ints
+from analytics.truth.workload import Truth
+from shared.metrics.catalogue import BY_NAME
+from shared.metrics.family import Kind
+
+
+def scrape(truth: Truth, of: Target, look: int) -> str:
+    """What a process answers to a scrape whose look was at `look` (time), in the text format."""
+    text: list[str] = []
+    told: set[str] = set()
+    instant = np.array([look], np.int64)
+    for line in sorted(lines(truth, of, instant), key=lambda each: each.family):
+        value = float(line.values[0])
+        if math.isnan(value):
+            continue
+        if line.family not in told:
+            told.add(line.family)
+            family = BY_NAME[line.family]
+            text.append(f"# HELP {line.family} {family.meaning}")
+            text.append(f"# TYPE {line.family} {family.kind.value}")
+        text.append(f"{line.family}{_labels(line.labels)} {_number(value)}")
+    return "\n".join(text) + "\n"
+
+
+def openmetrics(truth: Truth) -> Iterator[str]:
+    """Lines, each with its end, of a file with every sample of every target, and `up` of each.
+
+    The timestamp of a scrape is that of its look plus SCRAPE_AFTER_LOOK.
+    """
+    looks = truth.looks()
+    stamps = [f"{at / 1_000_000:.3f}" for at in (looks + SCRAPE_AFTER_LOOK).tolist()]
+    by_family: dict[str, list[tuple[dict[str, str], np.ndarray]]] = {}
+    for of in targets(truth):
+        added = of.labels(truth.cluster)
+        by_family.setdefault("up", []).append((added, np.ones(len(looks))))
+        for line in lines(truth, of, looks):
+            by_family.setdefault(line.family, []).append((line.labels | added, line.values))
+    for name in sorted(by_family):
+        family = BY_NAME.get(name)
+        counter = family is not None and family.kind is Kind.COUNTER
+        yield f"# TYPE {name.removesuffix('_total')} {'counter' if counter else 'gauge'}\n"
+        for labels, values in by_family[name]:
+            written = _labels(labels)
+            for stamp, value in zip(stamps, values.tolist(), strict=True):
+                if not math.isnan(value):
+                    yield f"{name}{written} {_number(value)} {stamp}\n"
+    yield "# EOF\n"
+
+
+def write_openmetrics(truth: Truth, path: Path) -> None:
+    """The file for promtool."""
+    with path.open("w") as file:
+        file.writelines(openmetrics(truth))
+
+
+def nearest_look(truth: Truth, at: int) -> int | None:
+    """The look of the last tick at or before a time; None if there was none, or it is missing."""
+    tick = at // truth.period * truth.period
+    if not truth.start < tick <= truth.end or tick in truth.missing:
+        return None
+    return tick + truth.look_delay
+
+
+def _labels(labels: dict[str, str]) -> str:
+    if not labels:
+        return ""
+    inside = ",".join(f'{name}="{_escaped(value)}"' for name, value in sorted(labels.items()))
+    return "{" + inside + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+
+
+def scrapes(truth: Truth, looks: Ints | None = None) -> Iterable[tuple[int, Target, str]]:
+    """(time of the scrape, target, text) of every tick that was heard of, in order of time."""
+    for look in (truth.looks() if looks is None else looks).tolist():
+        for of in targets(truth):
+            yield look + SCRAPE_AFTER_LOOK, of, scrape(truth, of, look)

@@ -1,0 +1,214 @@
+"""A workload as samples of the real metric families: what each process would have exposed. Pure.
+
+Step before: `reading` says the state at each look. Next: `exposition` writes one scrape or a file
+with all of them; `analytics.kernel.shape` must find in them what `tables` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from analytics.truth.reading import (
+    Totals,
+    master,
+    pair_look,
+    position,
+    stages,
+    started,
+)
+from analytics.truth.steps import ABSENT, SECOND, Floats, Ints, Mask
+from analytics.truth.tables import target
+from analytics.truth.workload import RECORD_SIZE, Broker, Pair, Truth
+
+SCRAPE_AFTER_LOOK: int = 100_000
+"""Microseconds from the look to the timestamp of the scrape."""
+
+
+class Target(NamedTuple):
+    """A process that is scraped."""
+
+    broker: str
+    node: str
+    service: str
+
+    def labels(self, cluster: str) -> dict[str, str]:
+        """Those that scraping adds."""
+        return {
+            "cluster": cluster,
+            "broker": self.broker,
+            "replica": self.node,
+            "service": self.service,
+            "job": f"tidemark-{self.service}",
+            "instance": target(self.node, self.service),
+        }
+
+
+class Line(NamedTuple):
+    """One series of a target: its values at each look, NaN where it is not exposed."""
+
+    family: str
+    labels: dict[str, str]
+    values: Floats
+
+
+def targets(truth: Truth) -> list[Target]:
+    """All processes that have something to say."""
+    return [
+        Target(broker.name, node, service)
+        for broker in truth.brokers
+        for node in broker.nodes
+        for service in ("broker", "reput", "ha")
+    ]
+
+
+def lines(truth: Truth, of: Target, looks: Ints) -> list[Line]:
+    """What a target exposes at each look, without the labels that scraping adds."""
+    broker = truth.broker(of.broker)
+    node = broker.nodes.index(of.node)
+    begun = started(truth, broker, node, looks)
+    made = [Line("tidemark_up_since_timestamp_seconds", {}, _seconds(begun))]
+    if of.service == "broker":
+        made += _log(broker, looks)
+        mine = master(broker, looks) == node
+        if mine.any():
+            made += _queues(truth, broker, looks, mine)
+            for pair in truth.pairs:
+                if pair.broker == broker.name:
+                    made += _pair(truth, pair, looks, mine)
+        made.append(Line("tidemark_broker_look_timestamp_seconds", {}, _seconds(looks)))
+    elif of.service == "reput":
+        at = stages(broker, looks)
+        made.append(Line("tidemark_dispatch_offset_bytes", {}, _numbers(at.dispatched)))
+    else:
+        made += _ha(truth, broker, node, looks)
+    for counter in truth.counters:
+        if (counter.broker, counter.node, counter.service) == of:
+            before = np.maximum(counter.counted(begun), 0)
+            values = np.maximum(counter.counted(looks), 0) - before
+            made.append(Line(counter.metric, dict(counter.labels), _numbers(values)))
+    return made
+
+
+def _log(broker: Broker, looks: Ints) -> Iterator[Line]:
+    at = stages(broker, looks)
+    yield Line("tidemark_log_min_offset_bytes", {}, _numbers(at.min_offset))
+    yield Line("tidemark_log_max_offset_bytes", {}, _numbers(at.max_offset))
+    yield Line("tidemark_log_flushed_offset_bytes", {}, _numbers(at.max_offset))
+    yield Line("tidemark_log_confirm_offset_bytes", {}, _numbers(at.confirm))
+    yield Line("tidemark_log_dispatched_offset_bytes", {}, _numbers(at.dispatched))
+    yield Line("tidemark_log_oldest_message_timestamp_seconds", {}, _seconds(at.t_min))
+    yield Line("tidemark_log_newest_message_timestamp_seconds", {}, _seconds(at.t_max))
+    yield Line("tidemark_log_confirm_message_timestamp_seconds", {}, _seconds(at.t_confirm))
+    yield Line("tidemark_log_dispatched_message_timestamp_seconds", {}, _seconds(at.t_dispatched))
+    free, capacity = broker.log.free_bytes(looks), broker.log.capacity_bytes
+    yield Line("tidemark_store_free_bytes", {"volume": "log"}, _numbers(free))
+    whole = np.full(len(looks), float(capacity))
+    yield Line("tidemark_store_capacity_bytes", {"volume": "log"}, whole)
+
+
+def _queues(truth: Truth, broker: Broker, looks: Ints, mine: Mask) -> Iterator[Line]:
+    seen = set()
+    for pair in truth.pairs:
+        for reading in pair.readings:
+            queue = reading.queue
+            key = (queue.topic, queue.queue)
+            if queue.broker != broker.name or key in seen:
+                continue
+            seen.add(key)
+            labels = {"topic": queue.topic, "queue": str(queue.queue)}
+            at = position(reading, looks)
+            low, high = _numbers(at.min_offset, mine), _numbers(at.max_offset, mine)
+            yield Line("tidemark_queue_min_offset_messages", labels, low)
+            yield Line("tidemark_queue_max_offset_messages", labels, high)
+    for topic in sorted({topic for topic, _ in seen}):
+        count = sum(
+            reading.queue.max_offset(looks)
+            for reading in {
+                reading.queue.queue: reading
+                for pair in truth.pairs
+                if pair.topic == topic and pair.broker == broker.name
+                for reading in pair.readings
+            }.values()
+        )
+        arrived = np.asarray(count, np.int64)
+        labels = {"topic": topic}
+        total = {"topic": topic, "kind": "normal"}
+        yield Line("tidemark_broker_messages_in_total", total, _numbers(arrived, mine))
+        size = _numbers(arrived * RECORD_SIZE, mine)
+        yield Line("tidemark_broker_received_bytes_total", labels, size)
+
+
+def _pair(truth: Truth, pair: Pair, looks: Ints, mine: Mask) -> Iterator[Line]:
+    labels = {"group": pair.group, "topic": pair.topic}
+    subscribed = pair.subscribed(looks)
+    here = mine & (subscribed != ABSENT)
+    look = pair_look(truth, pair, looks)
+    yield Line("tidemark_group_subscribed", labels, _numbers(subscribed, here))
+    group = {"group": pair.group}
+    if pair is next(each for each in truth.pairs if each.group == pair.group):
+        objective = np.where(here, pair.objective_seconds, np.nan)
+        yield Line("tidemark_group_members", group, _numbers(pair.members(looks), here))
+        yield Line("tidemark_group_lag_objective_seconds", group, objective)
+    yield Line("tidemark_group_inflight_messages", labels, _numbers(look.inflight, here))
+    for name, at in (
+        ("undelivered", look.oldest_undelivered),
+        ("uncommitted", look.oldest_uncommitted),
+    ):
+        family = f"tidemark_group_oldest_{name}_timestamp_seconds"
+        yield Line(family, labels, _seconds(at, here))
+    yield from _totals(labels, look.totals, look.redelivered, here)
+    for reading in pair.readings:
+        of_queue = labels | {"queue": str(reading.queue.queue)}
+        at_look = position(reading, looks)
+        commit = _numbers(at_look.commit, here)
+        yield Line("tidemark_group_queue_offset_messages", of_queue, commit)
+        family = "tidemark_group_queue_oldest_timestamp_seconds"
+        yield Line(family, of_queue, _seconds(at_look.head_told, here))
+
+
+def _totals(labels: dict[str, str], count: Totals, again: Ints, here: Mask) -> Iterator[Line]:
+    yield Line("tidemark_group_consumed_messages_total", labels, _numbers(count.consumed, here))
+    for reason, skipped in (("expired", count.expired), ("reset_forward", count.reset_forward)):
+        family = "tidemark_group_skipped_messages_total"
+        yield Line(family, labels | {"reason": reason}, _numbers(skipped, here))
+    for direction, resets in (
+        ("backward", count.resets_backward),
+        ("forward", count.resets_forward),
+    ):
+        family = "tidemark_group_offset_resets_total"
+        yield Line(family, labels | {"direction": direction}, _numbers(resets, here))
+    yield Line("tidemark_group_redelivered_messages_total", labels, _numbers(again, here))
+
+
+def _ha(truth: Truth, broker: Broker, node: int, looks: Ints) -> Iterator[Line]:
+    del truth
+    mine = master(broker, looks) == node
+    yield Line("tidemark_ha_epoch", {}, _numbers(broker.epoch(looks)))
+    for role in ("master", "slave", "candidate", "fenced", "halted"):
+        holds = mine if role == "master" else ~mine if role == "slave" else mine & ~mine
+        yield Line("tidemark_ha_role", {"role": role}, holds.astype(np.float64))
+    for peer, name in enumerate(broker.nodes):
+        if peer == node:
+            continue
+        labels = {"peer": name}
+        lag = _numbers(broker.replica_lag_bytes(looks), mine)
+        yield Line("tidemark_ha_replica_lag_bytes", labels, lag)
+        yield Line("tidemark_ha_replica_lag_seconds", labels, np.where(mine, 0.0, np.nan))
+        yield Line("tidemark_ha_replica_in_sync", labels, np.where(mine, 1.0, np.nan))
+        yield Line("tidemark_ha_replica_connected", labels, np.where(mine, 1.0, np.nan))
+        skew = broker.skew_microseconds(looks) / SECOND
+        yield Line("tidemark_ha_clock_skew_seconds", labels, np.where(mine, skew, np.nan))
+
+
+def _numbers(values: Ints, here: Mask | None = None) -> Floats:
+    shown = values != ABSENT
+    if here is not None:
+        shown &= here
+    return np.where(shown, values.astype(np.float64), np.nan)
+
+
+def _seconds(values: Ints, here: Mask | None = None) -> Floats:
+    return _numbers(values, here) / SECOND

@@ -1,0 +1,201 @@
+"""What a cluster does in a workload with known answers: the state that renderings show. Pure.
+
+A queue is the store time and the time of dispatch of every message in it; a group's position on it
+is steps. Nothing here is an estimate: every answer is a look-up. Next step: `looks` reads it all at
+given times, `answers` says what must be computed from it, `tables`, `samples` render it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from analytics.truth.steps import ABSENT, DAWN, NEVER, SECOND, Ints, Steps, always
+
+RECORD_SIZE: Final = 512
+"""Bytes of every record in the log."""
+STALL_DEFAULT_SECONDS: Final = 60.0
+
+
+class Era(NamedTuple):
+    """The messages of a queue, or records of a log, as one master had them.
+
+    A failover that cuts messages off begins another era with an array that ends earlier.
+    """
+
+    since: int
+    first: int
+    """Queue offset of the first message listed."""
+    stored: Ints
+    """Store time of each, ascending."""
+    visible: Ints
+    """When consumers could see it: confirmed and dispatched. Ascending, not before `stored`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One queue of a topic."""
+
+    broker: str
+    topic: str
+    queue: int
+    eras: tuple[Era, ...]
+    kept: Steps = field(default_factory=lambda: always(0))
+    """Min offset."""
+
+    def max_offset(self, when: Ints) -> Ints:
+        """Next offset that consumers will see."""
+        end = np.zeros(len(when), np.int64)
+        for era, here in _by_era(self.eras, when):
+            end[here] = era.first + np.searchsorted(era.visible, when[here], "right")
+        return end
+
+    def store_time(self, when: Ints, offset: Ints) -> Ints:
+        """Of the message at each offset, as known at each time; ABSENT where there is none."""
+        found = np.full(len(when), ABSENT, np.int64)
+        for era, here in _by_era(self.eras, when):
+            index = offset[here] - era.first
+            there = (index >= 0) & (index < len(era.stored))
+            if len(era.stored):
+                at = era.stored[np.clip(index, 0, len(era.stored) - 1)]
+                found[here] = np.where(there, at, ABSENT)
+        return found
+
+
+def _by_era(eras: tuple[Era, ...], when: Ints) -> Iterable[tuple[Era, np.ndarray]]:
+    since = np.array([era.since for era in eras], np.int64)
+    number = np.maximum(np.searchsorted(since, when, "right") - 1, 0)
+    for index, era in enumerate(eras):
+        here = number == index
+        if here.any():
+            yield era, here
+
+
+class Reset(NamedTuple):
+    """An order of an operator that moved a commit."""
+
+    at: int
+    from_offset: int
+    to_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A group on one queue."""
+
+    queue: Queue
+    commit: Steps
+    delivered: Steps | None = None
+    """Next offset to hand out; None: as committed."""
+    resets: tuple[Reset, ...] = ()
+    """Steps of `commit` that were ordered."""
+    head_known: Steps = field(default_factory=lambda: always(1))
+    """0 while the broker does not tell the store time of the oldest unread message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A group on a topic of one broker set."""
+
+    group: str
+    topic: str
+    broker: str
+    readings: tuple[Reading, ...]
+    members: Steps = field(default_factory=lambda: always(1))
+    subscribed: Steps = field(default_factory=lambda: always(1))
+    objective_seconds: float = 60.0
+    stall_after_seconds: float | None = None
+    """None: not told, the kernel's default holds."""
+    paused: Steps = NEVER
+    pinned: bool | None = None
+    broadcasting: bool | None = None
+    redelivered: Steps = field(default_factory=lambda: always(0))
+    """Deliveries beyond the first since the beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The commit log of a broker set: its records, and when they passed each stage."""
+
+    stored: Ints
+    confirmed: Ints
+    dispatched: Ints
+    kept: Steps = field(default_factory=lambda: always(0))
+    """Count of records removed from the front."""
+    free_bytes: Steps = field(default_factory=lambda: always(800 << 30))
+    capacity_bytes: int = 1 << 40
+    cut: tuple[tuple[int, int], ...] = ()
+    """(time, count): from then on only that many of the records before it are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker set: its nodes, and who is master."""
+
+    name: str
+    log: Log
+    nodes: tuple[str, ...] = ("n1", "n2")
+    master: Steps = field(default_factory=lambda: always(0))
+    """Index of the node; ABSENT while there is none."""
+    epoch: Steps = field(default_factory=lambda: always(1))
+    started: tuple[Steps, ...] = ()
+    """Per node: when the process that runs at a time was started. Empty: a day before the start."""
+    replica_lag_bytes: Steps = field(default_factory=lambda: always(0))
+    skew_microseconds: Steps = field(default_factory=lambda: always(0))
+
+
+class Counter(NamedTuple):
+    """A counter of a process with its true count; what is shown begins anew with the process."""
+
+    broker: str
+    node: str
+    service: str
+    metric: str
+    labels: tuple[tuple[str, str], ...]
+    counted: Steps
+    """Since the beginning of time, ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """A workload from `start` to `end`, looked at every `period`; some looks may be missing."""
+
+    name: str
+    brokers: tuple[Broker, ...]
+    pairs: tuple[Pair, ...]
+    end: int
+    start: int = DAWN
+    period: int = 15 * SECOND
+    look_delay: int = 200_000
+    """Of the look after its tick, microseconds; the scrape ends 0.1 s later."""
+    cluster: str = "c1"
+    counters: tuple[Counter, ...] = ()
+    missing: frozenset[int] = frozenset()
+    """Ticks (times) of which nothing was heard."""
+
+    def ticks(self, *, with_missing: bool = False) -> Ints:
+        """Times of the ticks in (start, end] that were heard of, or all."""
+        first = self.start // self.period * self.period + self.period
+        every = np.arange(first, self.end + 1, self.period, dtype=np.int64)
+        if with_missing or not self.missing:
+            return every
+        return every[~np.isin(every, np.fromiter(self.missing, np.int64))]
+
+    def looks(self) -> Ints:
+        """When each tick that was heard of was looked at: `ts` of positions."""
+        return self.ticks() + self.look_delay
+
+    def without(self, ticks: Iterable[int]) -> Truth:
+        """The same workload with these ticks (times) not heard of."""
+        return replace(self, missing=self.missing | frozenset(int(tick) for tick in ticks))
+
+    def every(self, seconds: float) -> Truth:
+        """The same workload looked at with another period."""
+        return replace(self, period=round(seconds * SECOND))
+
+    def broker(self, name: str) -> Broker:
+        """By name."""
+        return next(broker for broker in self.brokers if broker.name == name)
