@@ -150,8 +150,8 @@ def test_a_queue_with_lag_that_nobody_holds_is_unassigned() -> None:
 
 
 def test_members_that_are_not_known_name_nobody() -> None:
-    lag = [{"lag": 500, "is_lagging": True}, {"lag": 1, "member": "a"}]
-    assert only(rows(*lag))["skew_kind"] is None
+    held: dict[str, Any] = {"lag": 1, "member": "a"}
+    assert only(rows({"lag": 500, "is_lagging": True}, held))["skew_kind"] is None
 
 
 def test_a_queue_that_gets_more_than_twice_its_share_is_hot() -> None:
