@@ -8,6 +8,7 @@ what happens before a request is whole and after its answer is written.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
@@ -26,6 +27,8 @@ CallHandler = Callable[[BaseRequest], Awaitable[web.StreamResponse]]
 SWEEP_S: Final = 1.0
 HEADERS_MAX: Final = 64
 HEADER_SIZE_MAX: Final = 8190
+NEWS_S: Final = 0.0015
+"""Bytes that came so lately may be a request that is not in hand yet."""
 FINISH_S: Final = 5.0
 """How long a stop waits for requests in hand, a body that never arrives among them."""
 LINGER_S: Final = 5.0
@@ -59,14 +62,24 @@ def _plain(fact: object) -> object:
 class BoundedHandler(web.RequestHandler):
     """One connection; answers what is not HTTP in the words of our errors."""
 
-    __slots__ = ("_on_lost", "_paced", "role")
+    __slots__ = ("_on_bytes", "_on_lost", "_paced", "role")
 
     def __init__(
-        self, manager: web.Server, on_lost: Callable[[], None], paced: PacedLog, **settings: Any
+        self,
+        manager: web.Server,
+        on_bytes: Callable[[], None],
+        on_lost: Callable[[], None],
+        paced: PacedLog,
+        **settings: Any,
     ) -> None:
         super().__init__(manager, **settings)
-        self._on_lost, self._paced = on_lost, paced
+        self._on_bytes, self._on_lost, self._paced = on_bytes, on_lost, paced
         self.role = Role.NEW
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have come."""
+        self._on_bytes()
+        super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The connection is gone."""
@@ -174,6 +187,7 @@ class BoundedServer:
         self._idle_timeout_s = idle_timeout_s
         self._write_timeout_s = write_timeout_s
         self._open = 0
+        self._heard_at = float("-inf")
         self._paced = PacedLog(lambda: asyncio.get_running_loop().time())
         self._watched: dict[web.RequestHandler, _Watch] = {}
         self._manager: web.Server | None = None
@@ -197,6 +211,15 @@ class BoundedServer:
         # One is open from its acceptance on, and aiohttp hears of it a moment later.
         found[Role.NEW.value] = self._open - (sum(found.values()) - found[Role.NEW.value])
         return found
+
+    @property
+    def has_news(self) -> bool:
+        """Whether bytes have come in the last NEWS_S: several turns of the loop lie between the
+        bytes of a request and its call."""
+        return time.monotonic() < self._heard_at + NEWS_S
+
+    def _heard(self) -> None:
+        self._heard_at = time.monotonic()
 
     def _lost(self) -> None:
         self._open -= 1
@@ -235,6 +258,7 @@ class BoundedServer:
         self._open += 1
         return BoundedHandler(
             self._manager,
+            self._heard,
             self._lost,
             self._paced,
             loop=asyncio.get_running_loop(),

@@ -127,9 +127,12 @@ class BrokerMetrics:
         self.messages_in.labels(topic, "retry").inc(messages)
         self.received_bytes.labels(topic).inc(size)
 
+    def give_way(self, is_awaited: Callable[[], bool]) -> None:
+        """What takes long rests while this holds: a request is in hand, or on its way."""
+        self.looks.looks.is_awaited = is_awaited
+
     def show_requests(self, pools: Pools, connections: Callable[[], Mapping[str, int]]) -> None:
         """pools: requests in hand. connections: by role."""
-        self.looks.looks.is_awaited = pools.is_awaited
         families = (
             of_requests.BROKER_REQUESTS_QUEUED,
             of_requests.BROKER_OLDEST_QUEUED_REQUEST_SECONDS,

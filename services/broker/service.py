@@ -170,6 +170,11 @@ class Broker:
             handler=api.short_way,
         )
         self._metrics.show_requests(api.pools, server.roles)
+
+        def is_awaited() -> bool:
+            return api.pools.is_awaited() or server.has_news
+
+        self._metrics.give_way(is_awaited)
         admin = AdminServer(
             self._health,
             self._registry,
@@ -177,7 +182,7 @@ class Broker:
             port=config.admin_port,
             routes=role_probes(lambda: self._is_primary, lambda: self._is_replica),
             before_scrape=self._metrics.refresh,
-            is_awaited=api.pools.is_awaited,
+            is_awaited=is_awaited,
         )
         await closing.enter_async_context(admin)
         await server.start(config.host, config.port)

@@ -31,10 +31,11 @@ from tidemark.formats.checkpoint import BrokerState, Slot
 log = logging.getLogger(__name__)
 
 CATCH_UP_POLL_S = 0.02
-COLLECTOR_THRESHOLDS = (20_000, 100, 50)
+COLLECTOR_THRESHOLDS = (20_000, 500, 50)
 """Objects until the first generation is collected, and how many collections of one generation until
 the next: each walks few objects. With 50,000 a look over ten thousand groups for a scrape ended in
-one that held up every send for 5 to 12 ms."""
+one that held up every send for 5 to 12 ms; and a scrape, which collects in small steps, is a
+hundred collections of the first."""
 ALONE_EPOCH = 1
 """What a node alone says it appends under: 0 would mean that it does not append."""
 

@@ -34,9 +34,6 @@ YOUNG_MAX: Final = 1_500
 """Objects that one collection of garbage looks at during a scrape: it takes up to 0.5 µs for each,
 and a scrape of 100,000 series makes as many. With a process' own threshold, many times this, sends
 waited 5 to 9 ms for it."""
-OLDER_AFTER: Final = 1_000
-"""Collections of young objects before those that survived are looked at, during a scrape."""
-
 Step = TypeVar("Step")
 
 
@@ -91,7 +88,7 @@ class MetricsEndpoint:
         """One scrape more. Meanwhile the collector of garbage works in slices as well."""
         if self.scrapes == 0:
             self._thresholds = gc.get_threshold()
-            gc.set_threshold(YOUNG_MAX, OLDER_AFTER, self._thresholds[2])
+            gc.set_threshold(YOUNG_MAX, *self._thresholds[1:])
         self.scrapes += 1
         try:
             yield
