@@ -1,0 +1,225 @@
+"""Samples as arrays of codes, and the ways to turn many metrics into few rows. Pure.
+
+A *scrape* is one target at one instant: all samples of it share a code. A *key* is a whole number
+made of codes, so that joins are searches in sorted arrays. Nothing here goes through rows one by
+one. Before: sources made the table ``samples``. After: ``shape`` makes typed tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+NO_QUEUE: Final = -1
+CONTEXT: Final = "context"
+"""``source`` of samples that are in another partition as well: known, but not told again."""
+GAP_METRIC: Final = "_gap"
+"""Metric of the rows that say what a source could not read (``sources.gaps``)."""
+
+
+class Coded(NamedTuple):
+    """A column of strings: a code per row, and what each code stands for. Null is the empty one."""
+
+    codes: Ints
+    names: list[str]
+
+    @classmethod
+    def of(cls, table: pa.Table, column: str) -> Coded:
+        """One column of a table."""
+        values = table.column(column).combine_chunks()
+        if isinstance(values, pa.ChunkedArray):  # what combine_chunks leaves of no rows at all
+            values = (
+                pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], "string")
+            )
+        encoded = values.cast(pa.string()).fill_null("").dictionary_encode()
+        codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        return cls(codes, encoded.dictionary.to_pylist())
+
+    def code(self, name: str) -> int:
+        """Of a name; -1 if no row has it."""
+        return self.names.index(name) if name in self.names else -1
+
+    def take(self, codes: Ints) -> pa.Array:
+        """The names behind codes, as strings."""
+        return pa.array(self.names, pa.string()).take(pa.array(codes))
+
+    def are(self, names: Sequence[str] | frozenset[str]) -> Bools:
+        """Which rows have one of these names."""
+        wanted = np.array([name in names for name in self.names], dtype=bool)
+        return wanted[self.codes] if wanted.size else np.zeros(len(self.codes), dtype=bool)
+
+
+class Grouped(NamedTuple):
+    """Sorted keys, each once, and for every row which of them it has."""
+
+    keys: Ints
+    at: Ints
+
+    @classmethod
+    def of(cls, keys: Ints) -> Grouped:
+        """Of one key per row."""
+        found, at = np.unique(keys, return_inverse=True)
+        return cls(found, at.astype(np.int64))
+
+    def first_rows(self) -> Ints:
+        """A row of each key: for what is the same in all rows of a key."""
+        rows = np.zeros(len(self.keys), dtype=np.int64)
+        rows[self.at[::-1]] = np.arange(len(self.at) - 1, -1, -1)
+        return rows
+
+
+class Rows:
+    """The samples, coded. All arrays are as long as the table."""
+
+    def __init__(self, samples: pa.Table) -> None:
+        self.metric = Coded.of(samples, "metric")
+        self.source = Coded.of(samples, "source")
+        self.target = Coded.of(samples, "target")
+        self.cluster = Coded.of(samples, "cluster")
+        self.broker = Coded.of(samples, "broker")
+        self.replica = Coded.of(samples, "replica")
+        self.service = Coded.of(samples, "service")
+        self.group = Coded.of(samples, "group")
+        self.topic = Coded.of(samples, "topic")
+        self.labels = Coded.of(samples, "labels")
+        times = samples.column("ts").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+        self.ts: Ints = times.to_numpy().astype(np.int64)
+        queue = samples.column("queue").fill_null(NO_QUEUE).cast(pa.int64())
+        self.queue: Ints = queue.to_numpy().astype(np.int64)
+        self.value: Floats = samples.column("value").to_numpy().astype(np.float64)
+        self.is_told: Bools = ~self.source.are((CONTEXT,))
+        self.set = Grouped.of(self.cluster.codes * (len(self.broker.names) + 1) + self.broker.codes)
+        self.node = Grouped.of(self.set.at * (len(self.replica.names) + 1) + self.replica.codes)
+        """A broker set's member: its three processes share this."""
+        instant = Grouped.of(self.ts)
+        process = self.node.at * (len(self.target.names) + 1) + self.target.codes
+        self.scrape = Grouped.of(process * (len(instant.keys) + 1) + instant.at)
+
+
+class Wide(NamedTuple):
+    """One row per key, one column per metric; NaN where a key has no such sample."""
+
+    keys: Ints
+    rows: Ints
+    """A row of the samples for each key."""
+    columns: Mapping[str, Floats]
+
+    def of(self, metric: str) -> Floats:
+        """A metric's column."""
+        return self.columns[metric]
+
+    def at(self, metric: str, keys: Ints) -> Floats:
+        """A metric's values for other keys; NaN for those that are not here."""
+        return look_up(self.keys, self.columns[metric], keys)
+
+
+def wide(rows: Rows, keys: Ints, metrics: Sequence[str], where: Bools | None = None) -> Wide:
+    """Turn samples of some metrics into columns.
+
+    keys: of every row of the samples. where: which rows count at all.
+    """
+    chosen = rows.metric.are(metrics)
+    if where is not None:
+        chosen &= where
+    at = np.flatnonzero(chosen)
+    grouped = Grouped.of(keys[at])
+    columns: dict[str, Floats] = {}
+    for metric in metrics:
+        column = np.full(len(grouped.keys), np.nan)
+        own = rows.metric.codes[at] == rows.metric.code(metric)
+        column[grouped.at[own]] = rows.value[at][own]
+        columns[metric] = column
+    return Wide(grouped.keys, at[grouped.first_rows()], columns)
+
+
+def look_up(sorted_keys: Ints, values: Floats, keys: Ints) -> Floats:
+    """values[i] where sorted_keys[i] is the key; NaN where none is."""
+    if not len(sorted_keys):
+        return np.full(len(keys), np.nan)
+    at = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
+    return np.where(sorted_keys[at] == keys, values[at], np.nan)
+
+
+def expand(low: Ints, high: Ints) -> tuple[Ints, Ints]:
+    """All (i, j) with low[i] <= j < high[i], as two arrays."""
+    counts = high - low
+    left = np.repeat(np.arange(len(low), dtype=np.int64), counts)
+    begins = np.repeat(np.cumsum(counts) - counts, counts)
+    return left, np.arange(len(left), dtype=np.int64) - begins + np.repeat(low, counts)
+
+
+def integers(values: Floats) -> pa.Array:
+    """Whole numbers; NaN is null. Exact up to 2**53, as the samples are."""
+    unknown = ~np.isfinite(values)
+    return pa.array(np.where(unknown, 0, values).astype(np.int64), pa.int64(), mask=unknown)
+
+
+def floats(values: Floats) -> pa.Array:
+    """NaN is null."""
+    return pa.array(values, pa.float64(), mask=np.isnan(values))
+
+
+def microseconds(seconds: Floats) -> Floats:
+    """Seconds since 1970, NaN kept, to whole microseconds: below 2**53, so exact."""
+    return np.rint(seconds * 1e6)
+
+
+def instants(us: Floats | Ints) -> pa.Array:
+    """Microseconds since 1970 as times; NaN is null."""
+    times = us.astype(np.float64)
+    unknown = ~np.isfinite(times)
+    whole = np.where(unknown, 0, us).astype(np.int64)
+    return pa.array(whole, pa.int64(), mask=unknown).cast(pa.timestamp("us", tz="UTC"))
+
+
+def label_value(labels: str, name: str) -> str:
+    """One label out of a text like ``a="b",c="d"``; empty if it is not there."""
+    found = re.search(rf'(?:^|,){re.escape(name)}="((?:[^"\\]|\\.)*)"', labels)
+    return "" if found is None else unescaped(found[1])
+
+
+def unescaped(text: str) -> str:
+    r"""A label's value out of what stands between its quotes: ``\\``, ``\"`` and ``\n`` undone."""
+    if "\\" not in text:
+        return text
+    return re.sub(r"\\(.)", lambda found: "\n" if found[1] == "n" else found[1], text)
+
+
+def or_null(names: pa.Array) -> pa.Array:
+    """Names; the empty one is null."""
+    return pc.if_else(pc.equal(names, ""), pa.scalar(None, pa.string()), names)
+
+
+def replica_of(rows: Rows, row: Ints) -> pa.Array:
+    """Names of the nodes that samples are of; where no label says it, their target's."""
+    names = or_null(rows.replica.take(rows.replica.codes[row]))
+    return pc.coalesce(names, rows.target.take(rows.target.codes[row]))
+
+
+def nothing(schema: pa.Schema) -> pa.Table:
+    """A table without rows."""
+    return schema.empty_table()
+
+
+def table(schema: pa.Schema, columns: Mapping[str, Any]) -> pa.Table:
+    """Columns by name to a table of the schema; what it has besides is null."""
+    rows = len(next(iter(columns.values())))
+    made = []
+    for field in schema:
+        column = columns.get(field.name)
+        if column is None:
+            made.append(pa.nulls(rows, field.type))
+        else:
+            column = column if isinstance(column, pa.Array) else pa.array(column)
+            made.append(column.cast(field.type))
+    return pa.table(made, schema=schema)

@@ -1,0 +1,238 @@
+"""Samples to the collected tables: series, positions, logs, pairs, replicas, counters. Pure.
+
+All that one scrape of a broker says of groups and queues was read in one pass, the *look*: its
+instant is the ``ts`` of the rows, and the tick is that of the scrape, whose distance is even. A
+look older than a period when it was scraped says nothing new: its rows are left out, and a gap
+stays a gap. Only the node that owns a queue exports it, so a slave yields no position. What a
+sample does not say is null, with a reason, and never 0.
+Before: ``sources`` read samples. After: ``evaluate`` judges positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analytics import schema
+from analytics.kernel import sampled
+from analytics.kernel.sampled import (
+    Bools,
+    Floats,
+    Grouped,
+    Ints,
+    Rows,
+    instants,
+    integers,
+    label_value,
+    microseconds,
+    or_null,
+    replica_of,
+    wide,
+)
+from analytics.kernel.shape_positions import Pairs, positions_and_series
+
+LOOK: Final = "tidemark_broker_look_timestamp_seconds"
+UP_SINCE: Final = "tidemark_up_since_timestamp_seconds"
+ROLE: Final = "tidemark_ha_role"
+EPOCH: Final = "tidemark_ha_epoch"
+COUNTED: Final = ("_total", "_bucket", "_sum", "_count")
+"""Ends of the names of counters and of what histograms are made of."""
+STALE_PERIODS: Final = 2
+"""What another process of the node said this many periods away still holds."""
+
+_LOG_OFFSETS: Final = {
+    "min_physical_offset": "tidemark_log_min_offset_bytes",
+    "max_physical_offset": "tidemark_log_max_offset_bytes",
+    "flushed_physical_offset": "tidemark_log_flushed_offset_bytes",
+    "confirm_physical_offset": "tidemark_log_confirm_offset_bytes",
+    "dispatched_physical_offset": "tidemark_log_dispatched_offset_bytes",
+}
+_LOOK_TIMES: Final = {
+    "t_max": "tidemark_log_newest_message_timestamp_seconds",
+    "t_confirm": "tidemark_log_confirm_message_timestamp_seconds",
+    "t_dispatched": "tidemark_log_dispatched_message_timestamp_seconds",
+}
+_OLDEST_RECORD: Final = "tidemark_log_oldest_message_timestamp_seconds"
+_OF_LABEL: Final = {
+    "free_bytes": ("tidemark_store_free_bytes", 'volume="log"'),
+    "capacity_bytes": ("tidemark_store_capacity_bytes", 'volume="log"'),
+    "pulls_queued": ("tidemark_broker_requests_queued", 'pool="pull"'),
+    "put_wait_seconds": ("tidemark_broker_oldest_queued_request_seconds", 'pool="put"'),
+}
+_LONG_POLLS: Final = "tidemark_broker_long_polls"
+_PEERS: Final = {
+    "in_sync": "tidemark_ha_replica_in_sync",
+    "lag_bytes": "tidemark_ha_replica_lag_bytes",
+    "lag_seconds": "tidemark_ha_replica_lag_seconds",
+    "skew_seconds": "tidemark_ha_clock_skew_seconds",
+}
+
+
+class Scrapes:
+    """What holds for all samples of one scrape. All arrays are by scrape."""
+
+    def __init__(self, rows: Rows, period_us: int) -> None:
+        count = len(rows.scrape.keys)
+        first = rows.scrape.first_rows()
+        self.first = first
+        self.at_us: Ints = rows.ts[first]
+        self.tick_us: Ints = self.at_us // period_us * period_us
+        self.node: Ints = rows.node.at[first]
+        about = wide(rows, rows.scrape.at, (LOOK, UP_SINCE))
+        every = np.arange(count, dtype=np.int64)
+        look_us = microseconds(about.at(LOOK, every))
+        self.up_since_us: Floats = microseconds(about.at(UP_SINCE, every))
+        # A process that has no look family at all (an older one, a foreign one) is taken at its
+        # scrape's word; an old look is not.
+        self.is_fresh: Bools = ~(self.at_us - look_us >= period_us)
+        known = self.is_fresh & np.isfinite(look_us)
+        self.ts_us: Ints = np.where(known, look_us, self.at_us).astype(np.int64)
+        self.epoch, self.role = _roles(rows, self, STALE_PERIODS * period_us)
+
+
+def shape(
+    samples: pa.Table, period_s: float, *, counters: Collection[str] | None = None
+) -> dict[str, pa.Table]:
+    """Typed tables out of the samples of one partition, all of which must be here at once.
+
+    period_s: what ticks are multiples of. counters: names of those to keep; None: all. The same
+    sample twice makes one row. Rows are sorted as the tables are kept: by series and time.
+    """
+    period_us = round(period_s * 1_000_000)
+    rows = Rows(samples.filter(pc.not_equal(samples.column("metric"), sampled.GAP_METRIC)))
+    scrapes = Scrapes(rows, period_us)
+    known = Pairs(rows, scrapes.is_fresh)
+    positions, series = positions_and_series(rows, known, scrapes)
+    return {
+        "series": series,
+        "positions": positions,
+        "logs": _logs(rows, scrapes),
+        "pairs": known.table(rows, scrapes),
+        "replicas": _replicas(rows, scrapes),
+        "counters": _counters(rows, scrapes, counters),
+    }
+
+
+def _roles(rows: Rows, scrapes: Scrapes, reach_us: int) -> tuple[Floats, pa.Array]:
+    """Epoch and role by scrape: what ha of the same node said last before it, or first after."""
+    own = np.flatnonzero(rows.metric.are((ROLE,)) & (rows.value == 1))
+    label_sets = rows.labels.codes[own].astype(np.float64)
+    role = integers(_nearest(rows.node.at[own], rows.ts[own], label_sets, scrapes, reach_us))
+    roles = _labels(rows, "role").take(role)
+    of_epoch = np.flatnonzero(rows.metric.are((EPOCH,)))
+    epoch = _nearest(
+        rows.node.at[of_epoch], rows.ts[of_epoch], rows.value[of_epoch], scrapes, reach_us
+    )
+    return epoch, roles
+
+
+def _labels(rows: Rows, name: str) -> pa.Array:
+    """One label's value in each set of labels that there is, by the set's code."""
+    return pa.array([label_value(text, name) for text in rows.labels.names], pa.string())
+
+
+def _nearest(node: Ints, ts: Ints, values: Floats, scrapes: Scrapes, reach_us: int) -> Floats:
+    """The value of the same node at or before each scrape, else after it, within the reach."""
+    found = np.full(len(scrapes.at_us), np.nan)
+    for each in np.unique(node):
+        here = np.flatnonzero(node == each)
+        here = here[np.argsort(ts[here], kind="stable")]
+        asked = np.flatnonzero(scrapes.node == each)
+        at = np.searchsorted(ts[here], scrapes.at_us[asked], side="right")
+        before, after = here[np.maximum(at - 1, 0)], here[np.minimum(at, len(here) - 1)]
+        is_before = (at > 0) & (scrapes.at_us[asked] - ts[before] <= reach_us)
+        is_after = (at < len(here)) & (ts[after] - scrapes.at_us[asked] <= reach_us)
+        found[asked] = np.where(
+            is_before, values[before], np.where(is_after, values[after], np.nan)
+        )
+    return found
+
+
+def _logs(rows: Rows, scrapes: Scrapes) -> pa.Table:
+    metrics = (*_LOG_OFFSETS.values(), *_LOOK_TIMES.values(), _OLDEST_RECORD)
+    found = wide(rows, rows.scrape.at, metrics, rows.is_told)
+    at, row = found.keys, found.rows
+    is_fresh = scrapes.is_fresh[at]
+    columns = {
+        "ts": instants(scrapes.ts_us[at]),
+        "tick": instants(scrapes.tick_us[at]),
+        "cluster": rows.cluster.take(rows.cluster.codes[row]),
+        "broker": rows.broker.take(rows.broker.codes[row]),
+        "replica": replica_of(rows, row),
+        "epoch": integers(scrapes.epoch[at]),
+        "role": scrapes.role.take(pa.array(at)),
+        "up_since": instants(scrapes.up_since_us[at]),
+        "t_min": instants(microseconds(found.of(_OLDEST_RECORD))),
+    }
+    for name, metric in _LOG_OFFSETS.items():
+        columns[name] = integers(found.of(metric))
+    for name, metric in _LOOK_TIMES.items():
+        columns[name] = instants(np.where(is_fresh, microseconds(found.of(metric)), np.nan))
+    for name, (metric, label) in _OF_LABEL.items():
+        one = wide(rows, rows.scrape.at, (metric,), rows.labels.are((label,)))
+        columns[name] = sampled.floats(one.at(metric, at))
+    polls = wide(rows, rows.scrape.at, (_LONG_POLLS,))
+    columns["long_polls"] = integers(polls.at(_LONG_POLLS, at))
+    return sampled.table(schema.LOGS, columns)
+
+
+def _replicas(rows: Rows, scrapes: Scrapes) -> pa.Table:
+    keys = rows.scrape.at * (len(rows.labels.names) + 1) + rows.labels.codes
+    found = wide(rows, keys, tuple(_PEERS.values()), rows.is_told)
+    row = found.rows
+    at = rows.scrape.at[row]
+    in_sync = found.of(_PEERS["in_sync"])
+    return sampled.table(
+        schema.REPLICAS,
+        {
+            "ts": instants(scrapes.at_us[at]),
+            "tick": instants(scrapes.tick_us[at]),
+            "cluster": rows.cluster.take(rows.cluster.codes[row]),
+            "broker": rows.broker.take(rows.broker.codes[row]),
+            "replica": replica_of(rows, row),
+            "peer": _labels(rows, "peer").take(pa.array(rows.labels.codes[row])),
+            "in_sync": pa.array(in_sync == 1, pa.bool_(), mask=np.isnan(in_sync)),
+            "lag_bytes": integers(found.of(_PEERS["lag_bytes"])),
+            "lag_seconds": sampled.floats(found.of(_PEERS["lag_seconds"])),
+            "skew_seconds": sampled.floats(found.of(_PEERS["skew_seconds"])),
+        },
+    )
+
+
+def _counters(rows: Rows, scrapes: Scrapes, kept: Collection[str] | None) -> pa.Table:
+    names = frozenset(
+        name
+        for name in rows.metric.names
+        if (name.endswith(COUNTED) if kept is None else name in kept)
+    )
+    row = np.flatnonzero(rows.metric.are(names) & rows.is_told & ~np.isnan(rows.value))
+    if not len(row):
+        return sampled.nothing(schema.COUNTERS)
+    label_set = rows.scrape.at[row]
+    for column in (rows.metric, rows.service, rows.group, rows.topic, rows.labels):
+        label_set = Grouped.of(label_set * (len(column.names) + 1) + column.codes[row]).at
+    row = row[Grouped.of(label_set).first_rows()]
+    at = rows.scrape.at[row]
+    columns = {
+        "ts": instants(rows.ts[row]),
+        "target": rows.target.take(rows.target.codes[row]),
+        "metric": rows.metric.take(rows.metric.codes[row]),
+        "cluster": rows.cluster.take(rows.cluster.codes[row]),
+        "broker": rows.broker.take(rows.broker.codes[row]),
+        "replica": replica_of(rows, row),
+        "service": or_null(rows.service.take(rows.service.codes[row])),
+        "group": or_null(rows.group.take(rows.group.codes[row])),
+        "topic": or_null(rows.topic.take(rows.topic.codes[row])),
+        "labels": rows.labels.take(rows.labels.codes[row]),
+        "value": pa.array(rows.value[row], pa.float64()),
+        "started_at": instants(scrapes.up_since_us[at]),
+    }
+    order = pc.sort_indices(
+        pa.table({name: columns[name] for name in ("metric", "target", "labels", "ts")}),
+        sort_keys=[(name, "ascending") for name in ("metric", "target", "labels", "ts")],
+    )
+    return sampled.table(schema.COUNTERS, columns).take(order)

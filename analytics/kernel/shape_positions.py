@@ -1,0 +1,342 @@
+"""Where groups stand on queues: the tables series, positions and pairs out of coded samples. Pure.
+
+The queues of a pair are those of its topic that the same scrape exports. Where a commit is absent,
+the pair's count of unknown queues tells a group that never committed there from one whose series
+had no room. Before: ``sampled`` coded the samples. After: ``shape`` puts the tables together.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from analytics import schema
+from analytics.kernel import sampled
+from analytics.kernel.sampled import (
+    NO_QUEUE,
+    Bools,
+    Floats,
+    Grouped,
+    Ints,
+    Rows,
+    expand,
+    floats,
+    instants,
+    integers,
+    look_up,
+    microseconds,
+    replica_of,
+    wide,
+)
+
+OTHER: Final = "_other"
+"""The topic or group under which what had no room is added up: of no pair."""
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_PREFIX: Final = "%DLQ%"
+SYSTEM_PREFIXES: Final = ("%LMQ%", "rmq_sys_", "RMQ_SYS_")
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "TBW102",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    }
+)
+NEVER_COMMITTED: Final = "never_committed"
+NOT_EXPORTED: Final = "not_exported"
+HEAD_UNKNOWN: Final = "head_unknown"
+"""There are unread messages, and the store time of the oldest is not known."""
+
+_MAX: Final = "tidemark_queue_max_offset_messages"
+_MIN: Final = "tidemark_queue_min_offset_messages"
+_COMMIT: Final = "tidemark_group_queue_offset_messages"
+_OLDEST: Final = "tidemark_group_queue_oldest_timestamp_seconds"
+_SUBSCRIBED: Final = "tidemark_group_subscribed"
+_UNKNOWN_QUEUES: Final = "tidemark_group_unknown_queues"
+_GAUGES: Final = {
+    "inflight": "tidemark_group_inflight_messages",
+    "redelivered_total": "tidemark_group_redelivered_messages_total",
+    "consumed_total": "tidemark_group_consumed_messages_total",
+}
+_TIMES: Final = {
+    "oldest_undelivered_ts": "tidemark_group_oldest_undelivered_timestamp_seconds",
+    "oldest_uncommitted_ts": "tidemark_group_oldest_uncommitted_timestamp_seconds",
+}
+_OF_GROUPS: Final = {
+    "members": "tidemark_group_members",
+    "objective_seconds": "tidemark_group_lag_objective_seconds",
+}
+_BY_LABEL: Final = {
+    "expired_total": ("tidemark_group_skipped_messages_total", 'reason="expired"'),
+    "reset_forward_total": ("tidemark_group_skipped_messages_total", 'reason="reset_forward"'),
+    "reset_backward_total": ("tidemark_group_offset_resets_total", 'direction="backward"'),
+}
+_MESSAGES_IN: Final = "tidemark_broker_messages_in_total"
+"""By topic and kind of message."""
+_BYTES_IN: Final = "tidemark_broker_received_bytes_total"
+_SHOWING_PAIRS: Final = (
+    _SUBSCRIBED,
+    _UNKNOWN_QUEUES,
+    "tidemark_group_inflight_messages",
+    "tidemark_group_lag_messages",
+    _COMMIT,
+    _OLDEST,
+)
+"""Families of a look that name a pair: counters do not, they outlive it."""
+
+
+class Scrapes(Protocol):
+    """What holds for all samples of one scrape; arrays by scrape."""
+
+    ts_us: Ints
+    tick_us: Ints
+    epoch: Floats
+
+
+def kind(topic: str) -> str:
+    """What a topic is for, by its name: main, retry, dlq or system."""
+    if topic.startswith(RETRY_PREFIX):
+        return "retry"
+    if topic.startswith(DEAD_PREFIX):
+        return "dlq"
+    if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES):
+        return "system"
+    return "main"
+
+
+class Pairs:
+    """The pairs of each look, (scrape, pair) each. Sorted by that key."""
+
+    def __init__(self, rows: Rows, is_fresh: Bools) -> None:
+        """is_fresh: by scrape, whether its look counts."""
+        folded = rows.group.are(("", OTHER)) | rows.topic.are(("", OTHER))
+        self.is_named: Bools = ~folded & is_fresh[rows.scrape.at]
+        pair = Grouped.of(rows.group.codes * (len(rows.topic.names) + 1) + rows.topic.codes)
+        self.pair_of: Ints = pair.at
+        """Of each sample."""
+        self.count = len(pair.keys) + 1
+        self.key_of: Ints = rows.scrape.at * self.count + pair.at
+        own = np.flatnonzero(rows.metric.are(_SHOWING_PAIRS) & self.is_named)
+        found = Grouped.of(self.key_of[own])
+        self.keys = found.keys
+        self.rows: Ints = own[found.first_rows()]
+        """A sample of each."""
+        told = own[rows.is_told[own] & (rows.queue[own] == NO_QUEUE)]
+        self.is_told: Bools = np.isin(self.keys, self.key_of[told])
+        """Pairs of which this partition has the samples that are of no queue."""
+
+    def table(self, rows: Rows, scrapes: Scrapes) -> pa.Table:
+        """The table ``pairs``: of the looks that are told here."""
+        keys, row = self.keys[self.is_told], self.rows[self.is_told]
+        scrape = rows.scrape.at[row]
+        metrics = (_SUBSCRIBED, *_GAUGES.values(), *_TIMES.values())
+        found = wide(rows, self.key_of, metrics, self.is_named)
+        groups = len(rows.group.names) + 1
+        of_group = wide(
+            rows,
+            rows.scrape.at * groups + rows.group.codes,
+            tuple(_OF_GROUPS.values()),
+            rows.topic.are(("",)),
+        )
+        group_keys = scrape * groups + rows.group.codes[row]
+        subscribed = found.at(_SUBSCRIBED, keys)
+        columns = {
+            "ts": instants(scrapes.ts_us[scrape]),
+            "tick": instants(scrapes.tick_us[scrape]),
+            "pair_id": _pair_ids(rows, row),
+            "cluster": rows.cluster.take(rows.cluster.codes[row]),
+            "broker": rows.broker.take(rows.broker.codes[row]),
+            "replica": replica_of(rows, row),
+            "group": rows.group.take(rows.group.codes[row]),
+            "topic": rows.topic.take(rows.topic.codes[row]),
+            "subscribed": pa.array(subscribed == 1, pa.bool_(), mask=np.isnan(subscribed)),
+            "members": integers(of_group.at(_OF_GROUPS["members"], group_keys)),
+            "objective_seconds": floats(of_group.at(_OF_GROUPS["objective_seconds"], group_keys)),
+        }
+        for name, metric in _GAUGES.items():
+            columns[name] = integers(found.at(metric, keys))
+        for name, metric in _TIMES.items():
+            columns[name] = instants(microseconds(found.at(metric, keys)))
+        for name, (metric, label) in _BY_LABEL.items():
+            one = wide(rows, self.key_of, (metric,), self.is_named & rows.labels.are((label,)))
+            columns[name] = integers(one.at(metric, keys))
+        topic_keys = scrape * (len(rows.topic.names) + 1) + rows.topic.codes[row]
+        columns["topic_messages_in_total"] = integers(_by_topic(rows, _MESSAGES_IN, topic_keys))
+        columns["topic_received_bytes_total"] = integers(_by_topic(rows, _BYTES_IN, topic_keys))
+        order = [("pair_id", "ascending"), ("ts", "ascending"), ("replica", "ascending")]
+        return sampled.table(schema.PAIRS, columns).sort_by(order)
+
+
+def _by_topic(rows: Rows, metric: str, topic_keys: Ints) -> Floats:
+    """A counter of topics, summed over its other labels; for the (scrape, topic) keys given."""
+    of_topic = rows.scrape.at * (len(rows.topic.names) + 1) + rows.topic.codes
+    each = wide(rows, of_topic * (len(rows.labels.names) + 1) + rows.labels.codes, (metric,))
+    topic = Grouped.of(of_topic[each.rows])
+    sums = np.bincount(topic.at, weights=each.of(metric), minlength=len(topic.keys))
+    return look_up(topic.keys, sums.astype(np.float64), topic_keys)
+
+
+def positions_and_series(rows: Rows, pairs: Pairs, scrapes: Scrapes) -> tuple[pa.Table, pa.Table]:
+    """The tables ``positions`` and ``series``, sorted by series and time."""
+    row, queue, queue_key, key = _standings(rows, pairs)
+    if not len(row):
+        return sampled.nothing(schema.POSITIONS), sampled.nothing(schema.SERIES)
+    of_queue = _by_queue(rows)
+    of_series = wide(rows, _series_key(rows, pairs), (_COMMIT, _OLDEST), pairs.is_named)
+    most = of_queue.at(_MAX, queue_key)
+    least = of_queue.at(_MIN, queue_key)
+    commit = of_series.at(_COMMIT, key)
+    head_us = microseconds(of_series.at(_OLDEST, key))
+    scrape = rows.scrape.at[row]
+    reason = _reasons(rows, pairs, pairs.key_of[row], least, most, commit, head_us)
+    set_code = rows.set.at[row]
+    series = Grouped.of((set_code * pairs.count + pairs.pair_of[row]) * _queues(rows) + queue)
+    first = series.first_rows()
+    series_ids, pair_ids = _series_ids(rows, row[first], queue[first])
+    ts = scrapes.ts_us[scrape]
+    positions = sampled.table(
+        schema.POSITIONS,
+        {
+            "ts": instants(ts),
+            "tick": instants(scrapes.tick_us[scrape]),
+            "series_id": series_ids[series.at],
+            "pair_id": pair_ids[series.at],
+            "replica": replica_of(rows, row),
+            "epoch": integers(scrapes.epoch[scrape]),
+            "min_offset": integers(least),
+            "max_offset": integers(most),
+            "commit_offset": integers(commit),
+            "head_store_ts": instants(head_us),
+            "head_method": np.where(np.isnan(head_us), "none", "exact"),
+            "head_error_seconds": floats(np.where(np.isnan(head_us), np.nan, 0.0)),
+            "reason": reason,
+        },
+    )
+    seen_first, seen_last = np.full(len(first), np.iinfo(np.int64).max), np.zeros(len(first), int)
+    np.minimum.at(seen_first, series.at, ts)
+    np.maximum.at(seen_last, series.at, ts)
+    kinds = [kind(name) for name in rows.topic.names]
+    row = row[first]
+    named = sampled.table(
+        schema.SERIES,
+        {
+            "series_id": series_ids,
+            "pair_id": pair_ids,
+            "cluster": rows.cluster.take(rows.cluster.codes[row]),
+            "broker": rows.broker.take(rows.broker.codes[row]),
+            "group": rows.group.take(rows.group.codes[row]),
+            "topic": rows.topic.take(rows.topic.codes[row]),
+            "queue": queue[first],
+            "kind": pa.array(kinds, pa.string()).take(pa.array(rows.topic.codes[row])),
+            "first_seen": instants(seen_first),
+            "last_seen": instants(seen_last),
+        },
+    )
+    order = [("series_id", "ascending"), ("ts", "ascending"), ("replica", "ascending")]
+    return positions.sort_by(order), named.sort_by("series_id")
+
+
+def _queues(rows: Rows) -> int:
+    """More than any queue's number: what keys are multiplied with."""
+    return int(rows.queue.max(initial=0)) + 2
+
+
+def _series_key(rows: Rows, pairs: Pairs) -> Ints:
+    return pairs.key_of * _queues(rows) + rows.queue
+
+
+def _by_queue(rows: Rows) -> sampled.Wide:
+    keys = (rows.scrape.at * (len(rows.topic.names) + 1) + rows.topic.codes) * _queues(rows)
+    is_queue = (rows.queue != NO_QUEUE) & rows.group.are(("",))
+    return wide(rows, keys + rows.queue, (_MAX, _MIN), is_queue)
+
+
+def _standings(rows: Rows, pairs: Pairs) -> tuple[Ints, Ints, Ints, Ints]:
+    """Every pair of every look on every queue: a sample of the pair, the queue, both keys."""
+    queues = _queues(rows)
+    topics = len(rows.topic.names) + 1
+    exported = _by_queue(rows).keys
+    topic_keys = (rows.scrape.at[pairs.rows] * topics + rows.topic.codes[pairs.rows]) * queues
+    low = np.searchsorted(exported, topic_keys).astype(np.int64)
+    high = np.searchsorted(exported, topic_keys + queues).astype(np.int64)
+    at, queue_at = expand(low, high)
+    queue = exported[queue_at] - topic_keys[at]
+    key = pairs.keys[at] * queues + queue
+    # A group's offset on a queue that is not exported itself: it stands there all the same.
+    own = np.flatnonzero(
+        rows.metric.are((_COMMIT, _OLDEST)) & pairs.is_named & (rows.queue != NO_QUEUE)
+    )
+    own_keys = Grouped.of(_series_key(rows, pairs)[own])
+    alone = ~np.isin(own_keys.keys, key)
+    more = own[own_keys.first_rows()][alone]
+    more_topic = (rows.scrape.at[more] * topics + rows.topic.codes[more]) * queues
+    return (
+        np.concatenate([pairs.rows[at], more]),
+        np.concatenate([queue, rows.queue[more]]),
+        np.concatenate([topic_keys[at] + queue, more_topic + rows.queue[more]]),
+        np.concatenate([key, own_keys.keys[alone]]),
+    )
+
+
+def _reasons(
+    rows: Rows,
+    pairs: Pairs,
+    pair_key: Ints,
+    least: Floats,
+    most: Floats,
+    commit: Floats,
+    head_us: Floats,
+) -> pa.Array:
+    """Why something of a position is null; null where nothing is missing."""
+    unknown = wide(rows, pairs.key_of, (_UNKNOWN_QUEUES,), pairs.is_named)
+    each = Grouped.of(pair_key)
+    absent = np.bincount(each.at, weights=np.isnan(commit), minlength=len(each.keys))
+    said = look_up(unknown.keys, unknown.of(_UNKNOWN_QUEUES), each.keys)
+    # A pair that says nothing of unknown queues has room: what is absent was never committed.
+    never = (np.isnan(said) | (absent <= said))[each.at]
+    unread = most > np.maximum(commit, least)
+    return pa.array(
+        np.select(
+            [
+                np.isnan(commit) & never,
+                np.isnan(commit) | np.isnan(most) | np.isnan(least),
+                unread & np.isnan(head_us),
+            ],
+            [NEVER_COMMITTED, NOT_EXPORTED, HEAD_UNKNOWN],
+            "",
+        ),
+        pa.string(),
+        mask=~(np.isnan(commit) | np.isnan(most) | np.isnan(least) | (unread & np.isnan(head_us))),
+    )
+
+
+def _names(rows: Rows, row: Ints) -> tuple[list[str], list[str], list[str], list[str]]:
+    """Cluster, broker, group and topic of some samples."""
+    columns = (rows.cluster, rows.broker, rows.group, rows.topic)
+    one, two, three, four = (column.take(column.codes[row]).to_pylist() for column in columns)
+    return one, two, three, four
+
+
+def _series_ids(rows: Rows, row: Ints, queue: Ints) -> tuple[Ints, Ints]:
+    """Ids of series, and of the pairs that they belong to; row: one sample of each series."""
+    names = _names(rows, row)
+    series = [
+        schema.series_id(cluster, broker, group, topic, number)
+        for cluster, broker, group, topic, number in zip(*names, queue.tolist(), strict=True)
+    ]
+    return np.array(series, np.int64), _pair_ids(rows, row)
+
+
+def _pair_ids(rows: Rows, row: Ints) -> Ints:
+    """Ids of the pairs that samples belong to: hashed once for each pair, not for each sample."""
+    each = Grouped.of(
+        (rows.set.at[row] * (len(rows.group.names) + 1) + rows.group.codes[row])
+        * (len(rows.topic.names) + 1)
+        + rows.topic.codes[row]
+    )
+    names = _names(rows, row[each.first_rows()])
+    ids = [schema.pair_id(*pair) for pair in zip(*names, strict=True)]
+    return np.array(ids, np.int64)[each.at]

@@ -1,0 +1,397 @@
+"""Samples become the collected tables: what is known, what is not, and why."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+
+from analytics import schema
+from analytics.kernel.sampled import label_value
+from analytics.kernel.shape import shape
+from analytics.kernel.shape_positions import kind
+
+BEGIN: Final = datetime(2026, 3, 1, 12, 0, 7, tzinfo=UTC)
+PERIOD_S: Final = 15.0
+
+
+def sample(metric: str, value: float, **of: Any) -> dict[str, Any]:
+    """One sample of the broker's target, unless it is said otherwise."""
+    return {
+        "ts": BEGIN,
+        "source": "scrape",
+        "target": "127.0.0.1:8081",
+        "metric": f"tidemark_{metric}",
+        "cluster": "c",
+        "broker": "g0",
+        "replica": "n0",
+        "service": "broker",
+        "labels": "",
+        "value": float(value),
+        **of,
+    }
+
+
+def look(*, at: datetime = BEGIN, behind_s: float = 0.25, topic: str = "t") -> list[dict[str, Any]]:
+    """A scrape of a broker with one group on two queues, the second of which it never read."""
+    looked = at - timedelta(seconds=behind_s)
+    of: dict[str, Any] = {"ts": at}
+    pair = {**of, "group": "g", "topic": topic}
+    return [
+        sample("broker_look_timestamp_seconds", looked.timestamp(), **of),
+        sample("up_since_timestamp_seconds", BEGIN.timestamp() - 1000, **of),
+        sample("queue_max_offset_messages", 100, **of, topic=topic, queue=0),
+        sample("queue_min_offset_messages", 10, **of, topic=topic, queue=0),
+        sample("queue_max_offset_messages", 50, **of, topic=topic, queue=1),
+        sample("queue_min_offset_messages", 0, **of, topic=topic, queue=1),
+        sample("group_queue_offset_messages", 90, **pair, queue=0),
+        sample("group_queue_oldest_timestamp_seconds", looked.timestamp() - 3.5, **pair, queue=0),
+        sample("group_subscribed", 1, **pair),
+        sample("group_unknown_queues", 1, **pair),
+        sample("group_inflight_messages", 7, **pair),
+        sample("group_oldest_undelivered_timestamp_seconds", looked.timestamp() - 2, **pair),
+        sample("group_oldest_uncommitted_timestamp_seconds", looked.timestamp() - 3, **pair),
+        sample("group_consumed_messages_total", 1234, **pair),
+        sample("group_redelivered_messages_total", 5, **pair),
+        sample("group_skipped_messages_total", 3, **pair, labels='reason="expired"'),
+        sample("group_skipped_messages_total", 4, **pair, labels='reason="reset_forward"'),
+        sample("group_offset_resets_total", 2, **pair, labels='direction="backward"'),
+        sample("group_offset_resets_total", 9, **pair, labels='direction="forward"'),
+        sample("group_members", 2, **of, group="g"),
+        sample("group_lag_objective_seconds", 60, **of, group="g"),
+        sample("log_min_offset_bytes", 0, **of),
+        sample("log_max_offset_bytes", 4096, **of),
+        sample("log_flushed_offset_bytes", 4096, **of),
+        sample("log_confirm_offset_bytes", 4000, **of),
+        sample("log_dispatched_offset_bytes", 3000, **of),
+        sample("log_newest_message_timestamp_seconds", looked.timestamp(), **of),
+        sample("log_confirm_message_timestamp_seconds", looked.timestamp() - 1, **of),
+        sample("log_dispatched_message_timestamp_seconds", looked.timestamp() - 2, **of),
+        sample("broker_messages_in_total", 140, **of, topic=topic, labels='kind="normal"'),
+        sample("broker_messages_in_total", 10, **of, topic=topic, labels='kind="retry"'),
+        sample("broker_received_bytes_total", 64000, **of, topic=topic),
+        sample("broker_requests_queued", 3, **of, labels='pool="pull"'),
+        sample("broker_requests_queued", 4, **of, labels='pool="put"'),
+        sample("broker_oldest_queued_request_seconds", 0.5, **of, labels='pool="put"'),
+        sample("broker_long_polls", 6, **of),
+        sample("store_free_bytes", 5e9, **of, labels='volume="log"'),
+        sample("store_free_bytes", 1e9, **of, labels='volume="queue"'),
+        sample("store_capacity_bytes", 9e9, **of, labels='volume="log"'),
+    ]
+
+
+def replication(at: datetime = BEGIN, epoch: int = 7) -> list[dict[str, Any]]:
+    of: dict[str, Any] = {"ts": at, "target": "127.0.0.1:8083", "service": "ha"}
+    peer = {**of, "labels": 'peer="n1"'}
+    return [
+        sample("ha_epoch", epoch, **of),
+        sample("ha_role", 1, **{**of, "labels": 'role="master"'}),
+        sample("ha_role", 0, **{**of, "labels": 'role="slave"'}),
+        sample("ha_replica_in_sync", 1, **peer),
+        sample("ha_replica_lag_bytes", 512, **peer),
+        sample("ha_replica_lag_seconds", 0.25, **peer),
+        sample("ha_clock_skew_seconds", -0.004, **peer),
+        sample("ha_transferred_bytes_total", 8192, **peer),
+    ]
+
+
+def table(rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(
+        [{name: row.get(name) for name in schema.SAMPLES.names} for row in rows],
+        schema=schema.SAMPLES,
+    )
+
+
+def shaped(rows: list[dict[str, Any]]) -> dict[str, pa.Table]:
+    found = shape(table(rows), PERIOD_S)
+    for name, each in found.items():
+        assert each.schema.equals(schema.TABLES[name]), name
+        each.validate(full=True)
+    return found
+
+
+def by(rows: pa.Table, column: str) -> dict[Any, dict[str, Any]]:
+    return {row[column]: row for row in rows.to_pylist()}
+
+
+def without(rows: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
+    return [row for row in rows if row["metric"] != f"tidemark_{metric}"]
+
+
+def test_nothing_makes_all_tables_with_no_row() -> None:
+    assert {name: found.num_rows for name, found in shaped([]).items()} == {
+        "series": 0, "positions": 0, "logs": 0, "pairs": 0, "replicas": 0, "counters": 0,
+    }  # fmt: skip
+
+
+def test_a_look_says_where_a_group_stands_on_each_queue_of_its_topic() -> None:
+    found = shaped([*look(), *replication()])
+    series = by(found["series"], "queue")
+    positions = by(found["positions"], "series_id")
+    read = positions[series[0]["series_id"]]
+    never = positions[series[1]["series_id"]]
+    looked = BEGIN - timedelta(milliseconds=250)
+
+    assert series[0]["series_id"] == schema.series_id("c", "g0", "g", "t", 0)
+    assert series[0]["pair_id"] == schema.pair_id("c", "g0", "g", "t")
+    assert (series[0]["kind"], series[0]["first_seen"]) == ("main", looked)
+    assert read == {
+        "ts": looked,
+        "tick": datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC),
+        "series_id": series[0]["series_id"],
+        "pair_id": series[0]["pair_id"],
+        "replica": "n0",
+        "epoch": 7,
+        "min_offset": 10,
+        "max_offset": 100,
+        "commit_offset": 90,
+        "pull_offset": None,
+        "head_store_ts": looked - timedelta(milliseconds=3500),
+        "head_method": "exact",
+        "head_error_seconds": 0.0,
+        "reason": None,
+    }
+    assert (never["commit_offset"], never["reason"]) == (None, "never_committed")
+    assert (never["min_offset"], never["max_offset"]) == (0, 50)
+    assert (never["head_method"], never["head_error_seconds"]) == ("none", None)
+
+
+def test_a_pair_has_its_gauges_and_counters_and_its_group_s() -> None:
+    (pair,) = shaped(look())["pairs"].to_pylist()
+    looked = BEGIN - timedelta(milliseconds=250)
+    known = {name: value for name, value in pair.items() if value is not None}
+    assert known == {
+        "ts": looked,
+        "tick": datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC),
+        "pair_id": schema.pair_id("c", "g0", "g", "t"),
+        "cluster": "c",
+        "broker": "g0",
+        "replica": "n0",
+        "group": "g",
+        "topic": "t",
+        "subscribed": True,
+        "members": 2,
+        "objective_seconds": 60.0,
+        "inflight": 7,
+        "oldest_undelivered_ts": looked - timedelta(seconds=2),
+        "oldest_uncommitted_ts": looked - timedelta(seconds=3),
+        "redelivered_total": 5,
+        "consumed_total": 1234,
+        "expired_total": 3,
+        "reset_forward_total": 4,
+        "reset_backward_total": 2,
+        "topic_messages_in_total": 150,
+        "topic_received_bytes_total": 64000,
+    }
+
+
+def test_the_log_has_its_times_and_ha_s_epoch_and_role() -> None:
+    (log,) = shaped([*look(), *replication(BEGIN - timedelta(seconds=4))])["logs"].to_pylist()
+    looked = BEGIN - timedelta(milliseconds=250)
+    assert log == {
+        "ts": looked,
+        "tick": datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC),
+        "cluster": "c",
+        "broker": "g0",
+        "replica": "n0",
+        "epoch": 7,
+        "role": "master",
+        "up_since": BEGIN - timedelta(seconds=1000),
+        "min_physical_offset": 0,
+        "max_physical_offset": 4096,
+        "flushed_physical_offset": 4096,
+        "confirm_physical_offset": 4000,
+        "dispatched_physical_offset": 3000,
+        "t_max": looked,
+        "t_confirm": looked - timedelta(seconds=1),
+        "t_dispatched": looked - timedelta(seconds=2),
+        "t_min": None,
+        "free_bytes": 5_000_000_000,
+        "capacity_bytes": 9_000_000_000,
+        "put_wait_seconds": 0.5,
+        "pulls_queued": 3,
+        "long_polls": 6,
+    }
+
+
+def test_a_peer_is_a_row_of_its_own() -> None:
+    (peer,) = shaped(replication())["replicas"].to_pylist()
+    assert peer == {
+        "ts": BEGIN,
+        "tick": datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC),
+        "cluster": "c",
+        "broker": "g0",
+        "replica": "n0",
+        "peer": "n1",
+        "in_sync": True,
+        "lag_bytes": 512,
+        "lag_seconds": 0.25,
+        "skew_seconds": -0.004,
+    }
+
+
+def test_counters_keep_their_labels_and_when_their_process_began() -> None:
+    found = shaped([*look(), *replication()])["counters"].to_pylist()
+    assert len(found) == 10
+    resets = [row for row in found if row["labels"] == 'direction="forward"']
+    assert [(row["value"], row["group"], row["topic"]) for row in resets] == [(9.0, "g", "t")]
+    assert resets[0]["started_at"] == BEGIN - timedelta(seconds=1000)
+    (sent,) = [row for row in found if row["metric"] == "tidemark_ha_transferred_bytes_total"]
+    assert (sent["started_at"], sent["service"], sent["group"]) == (None, "ha", None)
+
+
+def test_only_named_counters_are_kept_if_names_are_given() -> None:
+    kept = "tidemark_group_consumed_messages_total"
+    found = shape(table(look()), PERIOD_S, counters={kept})["counters"]
+    assert found.column("metric").to_pylist() == [kept]
+    assert shape(table(look()), PERIOD_S, counters=())["counters"].num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("distance_s", "epoch"),
+    [(-31, None), (-29, 7), (0, 7), (29, 7), (31, None)],
+)
+def test_the_epoch_is_what_ha_said_within_two_periods(distance_s: int, epoch: int | None) -> None:
+    found = shaped([*look(), *replication(BEGIN + timedelta(seconds=distance_s))])
+    assert set(found["positions"].column("epoch").to_pylist()) == {epoch}
+
+
+def test_the_epoch_before_a_scrape_counts_more_than_a_nearer_one_after_it() -> None:
+    found = shaped(
+        [
+            *look(),
+            *replication(BEGIN - timedelta(seconds=20), epoch=7),
+            *replication(BEGIN + timedelta(seconds=1), epoch=8),
+        ]
+    )
+    assert set(found["positions"].column("epoch").to_pylist()) == {7}
+
+
+def test_an_old_look_is_a_gap_and_not_a_group_that_stands_still() -> None:
+    found = shaped(look(behind_s=15))
+    assert found["positions"].num_rows == found["pairs"].num_rows == found["series"].num_rows == 0
+    (log,) = found["logs"].to_pylist()
+    assert (log["ts"], log["max_physical_offset"], log["t_max"]) == (BEGIN, 4096, None)
+    assert shaped(look(behind_s=14.9))["positions"].num_rows == 2
+
+
+def test_looks_at_both_sides_of_a_tick_stay_in_the_ticks_of_their_scrapes() -> None:
+    """Scrapes 0.1 s after a tick; a look that a second scraper began is 0.4 s older."""
+    ticks = [datetime(2026, 3, 1, 12, 0, second, tzinfo=UTC) for second in (0, 15, 30)]
+    scrapes = [tick + timedelta(seconds=0.1) for tick in ticks]
+    found = shaped(
+        [
+            *look(at=scrapes[0], behind_s=0.01),
+            *look(at=scrapes[1], behind_s=0.4),
+            *look(at=scrapes[2], behind_s=0.01),
+        ]
+    )
+    own = found["positions"].to_pylist()
+    assert sorted({row["tick"] for row in own}) == ticks
+    assert len(own) == 6
+
+
+def test_a_foreign_process_without_looks_is_taken_at_its_scrape_s_word() -> None:
+    found = shaped(without(look(), "broker_look_timestamp_seconds"))
+    assert set(found["positions"].column("ts").to_pylist()) == {BEGIN}
+
+
+def test_queues_without_room_for_a_series_are_not_taken_for_never_read() -> None:
+    """Two commits are absent, and of one queue only is the lag unknown."""
+    rows = [*without(look(), "group_queue_offset_messages")]
+    found = shaped(without(rows, "group_queue_oldest_timestamp_seconds"))
+    assert found["positions"].column("reason").to_pylist() == ["not_exported"] * 2
+
+
+def test_a_queue_that_is_not_exported_leaves_the_commit() -> None:
+    rows = without(look(), "queue_max_offset_messages")
+    (position,) = shaped(without(rows, "queue_min_offset_messages"))["positions"].to_pylist()
+    assert position["commit_offset"] == 90
+    assert (position["max_offset"], position["reason"]) == (None, "not_exported")
+
+
+def test_unread_messages_of_unknown_age_say_so() -> None:
+    rows = without(look(), "group_queue_oldest_timestamp_seconds")
+    reasons = shaped(rows)["positions"].column("reason").to_pylist()
+    assert sorted(reasons) == ["head_unknown", "never_committed"]
+
+
+def test_a_group_that_has_read_all_lacks_nothing() -> None:
+    rows = without(look(), "group_queue_oldest_timestamp_seconds")
+    for row in rows:
+        if row["metric"] == "tidemark_group_queue_offset_messages":
+            row["value"] = 100.0
+    (read,) = [row for row in shaped(rows)["positions"].to_pylist() if row["commit_offset"]]
+    assert (read["reason"], read["head_method"], read["head_store_ts"]) == (None, "none", None)
+
+
+def test_a_slave_has_a_log_and_no_position() -> None:
+    rows = [row for row in look() if row.get("topic") is None and row.get("group") is None]
+    found = shaped(rows)
+    assert found["logs"].num_rows == 1
+    assert found["positions"].num_rows == found["pairs"].num_rows == 0
+
+
+def test_folded_topics_are_counted_and_are_no_pair() -> None:
+    found = shaped(look(topic="_other"))
+    assert found["positions"].num_rows == found["pairs"].num_rows == found["series"].num_rows == 0
+    assert found["counters"].num_rows == 9
+
+
+def test_context_is_known_and_told_by_another_partition() -> None:
+    """A partition of one share of the queues: what has no queue is there to join with."""
+    rows = [*look(), *replication()]
+    for row in rows:
+        if row.get("queue") is None:
+            row["source"] = "context"
+    found = shaped(rows)
+    assert found["positions"].equals(shaped([*look(), *replication()])["positions"])
+    assert {name for name, each in found.items() if each.num_rows} == {"series", "positions"}
+
+
+def test_two_nodes_that_both_say_they_own_a_queue_are_two_rows() -> None:
+    other = [{**row, "replica": "n1", "target": "127.0.0.1:8091"} for row in look()]
+    found = shaped([*look(), *other])
+    assert found["series"].num_rows == 2
+    assert sorted(found["positions"].column("replica").to_pylist()) == ["n0", "n0", "n1", "n1"]
+
+
+def test_samples_in_any_order_and_twice_make_the_same_tables() -> None:
+    later = BEGIN + timedelta(seconds=15)
+    rows = [*look(), *replication(), *look(at=later), *replication(later)]
+    expected = shaped(rows)
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    shuffled = rows * 2
+    random.Random(seed).shuffle(shuffled)
+    found = shaped(shuffled)
+    for name in ("series", "positions", "pairs", "counters"):
+        assert found[name].equals(expected[name]), name
+    for name in ("logs", "replicas"):
+        assert sorted(found[name].to_pylist(), key=str) == sorted(
+            expected[name].to_pylist(), key=str
+        )
+
+
+def test_a_row_that_tells_of_a_gap_is_no_sample() -> None:
+    gap = {**sample("x", 0), "metric": "_gap", "labels": 'reason="torn"'}
+    assert shaped([*look(), gap])["positions"].num_rows == 2
+    assert all(found.num_rows == 0 for found in shaped([gap]).values())
+
+
+def test_kinds_are_told_by_names() -> None:
+    kinds = {name: kind(name) for name in ("orders", "%RETRY%g", "%DLQ%g", "rmq_sys_wheel_timer")}
+    assert kinds == {
+        "orders": "main", "%RETRY%g": "retry", "%DLQ%g": "dlq", "rmq_sys_wheel_timer": "system",
+    }  # fmt: skip
+    assert kind("SCHEDULE_TOPIC_XXXX") == "system"
+
+
+def test_a_label_is_found_by_its_whole_name_and_unescaped() -> None:
+    labels = r'a="x,peer=\"no\"",peer="n\\1"'
+    assert label_value(labels, "peer") == "n\\1"
+    assert label_value(labels, "a") == 'x,peer="no"'
+    assert label_value(labels, "eer") == ""
