@@ -165,13 +165,14 @@ def master(broker: Broker, when: Ints) -> Ints:
     return broker.master(when)
 
 
-def started_master(truth: Truth, broker: Broker, when: Ints) -> Ints:
-    """When the master's process was started, at each time."""
+def counting_since(truth: Truth, broker: Broker, when: Ints) -> Ints:
+    """Since when the master of each time counts what groups do: it began, or became master."""
     who = master(broker, when)
     found = np.full(len(when), ABSENT, np.int64)
     for node in range(len(broker.nodes)):
         found = np.where(who == node, started(truth, broker, node, when), found)
-    return found
+    index = np.searchsorted(broker.master.at, when, "right") - 1
+    return np.maximum(found, broker.master.at[np.maximum(index, 0)])
 
 
 class PairLook(NamedTuple):
@@ -182,6 +183,9 @@ class PairLook(NamedTuple):
     oldest_uncommitted: Ints
     totals: Totals
     redelivered: Ints
+    arrived: Ints
+    """Messages appended to the topic."""
+    unknown_queues: Ints
 
 
 def pair_look(truth: Truth, pair: Pair, when: Ints) -> PairLook:
@@ -203,8 +207,14 @@ def pair_look(truth: Truth, pair: Pair, when: Ints) -> PairLook:
     none = np.iinfo(np.int64).max
     undelivered = np.where(undelivered == none, dispatched, undelivered)
     uncommitted = np.where(uncommitted == none, undelivered, uncommitted)
-    begun = started_master(truth, broker, when)
+    begun = counting_since(truth, broker, when)
     now, then = pair_totals(pair, when), pair_totals(pair, begun)
     since = Totals(*(a - b for a, b in zip(now, then, strict=True)))
     again = pair.redelivered(when) - np.maximum(pair.redelivered(begun), 0)
-    return PairLook(inflight, undelivered, uncommitted, since, again)
+    arrived = np.zeros(len(when), np.int64)
+    unknown = arrived.copy()
+    for reading in pair.readings:
+        queue = reading.queue
+        arrived += queue.arrived(when) - np.maximum(queue.arrived(np.maximum(begun, 0)), 0)
+        unknown += reading.commit(when) == ABSENT
+    return PairLook(inflight, undelivered, uncommitted, since, again, arrived, unknown)

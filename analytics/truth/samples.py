@@ -76,7 +76,7 @@ def lines(truth: Truth, of: Target, looks: Ints) -> list[Line]:
         if mine.any():
             made += _queues(truth, broker, looks, mine)
             for pair in truth.pairs:
-                if pair.broker == broker.name:
+                if pair.broker == broker.name and not pair.broadcasting:
                     made += _pair(truth, pair, looks, mine)
         made.append(Line("tidemark_broker_look_timestamp_seconds", {}, _seconds(looks)))
     elif of.service == "reput":
@@ -124,21 +124,15 @@ def _queues(truth: Truth, broker: Broker, looks: Ints, mine: Mask) -> Iterator[L
             yield Line("tidemark_queue_min_offset_messages", labels, low)
             yield Line("tidemark_queue_max_offset_messages", labels, high)
     for topic in sorted({topic for topic, _ in seen}):
-        count = sum(
-            reading.queue.max_offset(looks)
-            for reading in {
-                reading.queue.queue: reading
-                for pair in truth.pairs
-                if pair.topic == topic and pair.broker == broker.name
-                for reading in pair.readings
-            }.values()
+        # All groups of a topic read the same queues: the first one's tell what came in.
+        pair = next(
+            each for each in truth.pairs if (each.topic, each.broker) == (topic, broker.name)
         )
-        arrived = np.asarray(count, np.int64)
-        labels = {"topic": topic}
+        arrived = pair_look(truth, pair, looks).arrived
         total = {"topic": topic, "kind": "normal"}
         yield Line("tidemark_broker_messages_in_total", total, _numbers(arrived, mine))
         size = _numbers(arrived * RECORD_SIZE, mine)
-        yield Line("tidemark_broker_received_bytes_total", labels, size)
+        yield Line("tidemark_broker_received_bytes_total", {"topic": topic}, size)
 
 
 def _pair(truth: Truth, pair: Pair, looks: Ints, mine: Mask) -> Iterator[Line]:
@@ -152,6 +146,8 @@ def _pair(truth: Truth, pair: Pair, looks: Ints, mine: Mask) -> Iterator[Line]:
         objective = np.where(here, pair.objective_seconds, np.nan)
         yield Line("tidemark_group_members", group, _numbers(pair.members(looks), here))
         yield Line("tidemark_group_lag_objective_seconds", group, objective)
+    unknown = _numbers(look.unknown_queues, here)
+    yield Line("tidemark_group_unknown_queues", labels, unknown)
     yield Line("tidemark_group_inflight_messages", labels, _numbers(look.inflight, here))
     for name, at in (
         ("undelivered", look.oldest_undelivered),

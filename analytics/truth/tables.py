@@ -16,7 +16,7 @@ from analytics.truth.reading import (
     started,
 )
 from analytics.truth.steps import ABSENT, SECOND, Ints, Mask
-from analytics.truth.workload import Broker, Pair, Truth
+from analytics.truth.workload import RECORD_SIZE, Broker, Pair, Truth
 
 
 class Collected(NamedTuple):
@@ -112,7 +112,9 @@ def _positions(truth: Truth, pair: Pair, ticks: Ints, looks: Ints) -> pa.Table:
         at = position(reading, looks)
         seen = here & (at.max_offset != ABSENT)
         told = at.head_told != ABSENT
-        reason = np.where(at.commit == ABSENT, "never_committed", "")
+        hidden = (at.head_time != ABSENT) & ~told
+        never = "broadcasting" if pair.broadcasting else "never_committed"
+        reason = np.where(at.commit == ABSENT, never, np.where(hidden, "head_unknown", ""))
         made.append(
             _table(
                 seen,
@@ -166,6 +168,8 @@ def _pairs(truth: Truth, pair: Pair, ticks: Ints, looks: Ints) -> pa.Table:
         "expired_total": look.totals.expired,
         "reset_forward_total": look.totals.reset_forward,
         "reset_backward_total": look.totals.resets_backward,
+        "topic_messages_in_total": look.arrived,
+        "topic_received_bytes_total": look.arrived * RECORD_SIZE,
     }
     if pair.stall_after_seconds is not None:
         columns["stall_after_seconds"] = np.full(size, pair.stall_after_seconds)

@@ -53,6 +53,14 @@ class Queue:
             end[here] = era.first + np.searchsorted(era.visible, when[here], "right")
         return end
 
+    def arrived(self, when: Ints) -> Ints:
+        """Messages that the master of each time has appended, visible or not."""
+        count = np.zeros(len(when), np.int64)
+        for era, here in _by_era(self.eras, when):
+            before = np.searchsorted(era.stored, era.since, "right")
+            count[here] = np.searchsorted(era.stored, when[here], "right") - before
+        return count
+
     def store_time(self, when: Ints, offset: Ints) -> Ints:
         """Of the message at each offset, as known at each time; ABSENT where there is none."""
         found = np.full(len(when), ABSENT, np.int64)
