@@ -71,6 +71,7 @@ class Gap(StrEnum):
     DAMAGED = "damaged"
     VANISHED = "vanished"
     EXPIRED = "expired"
+    HIDDEN = "hidden"
 
 
 # -- collected ------------------------------------------------------------------------------------
@@ -239,7 +240,52 @@ MESSAGES: Final = _table(
     ("sys_flag", pa.int32()),
     ("body_size", pa.int32()),
     ("crc_ok", pa.bool_()),  # null: not verified
+    ("gap", pa.string()),  # a Gap: this row is no record, from here size bytes were not read
+    ("gap_detail", pa.string()),
     required=("broker", "file", "physical_offset", "size"),
+)
+QUEUE_UNITS: Final = _table(
+    ("broker", pa.string()),
+    ("topic", pa.string()),
+    ("queue", pa.int32()),
+    ("queue_offset", pa.int64()),
+    ("physical_offset", pa.int64()),  # of the record that the unit points to
+    ("size", pa.int32()),
+    ("tags_code", pa.int64()),  # hash of the tags; of a delayed record the time when it is due
+    ("gap", pa.string()),  # a Gap: no unit, and none behind it in its file
+    ("gap_detail", pa.string()),
+    required=("broker", "topic", "queue", "queue_offset"),
+)
+OFFSETS: Final = _table(
+    ("broker", pa.string()),
+    ("group", pa.string()),
+    ("topic", pa.string()),
+    ("queue", pa.int32()),
+    ("commit_offset", pa.int64()),  # next queue offset to consume
+    ("min_offset", pa.int64()),  # of the queue, from its files; null: it has none
+    ("max_offset", pa.int64()),
+    ("origin", pa.string()),  # log: the broker's state records; json: consumerOffset.json
+    required=("broker", "group", "topic", "queue", "commit_offset", "origin"),
+)
+TOPIC_MESSAGES: Final = _table(
+    ("topic", pa.string()),
+    ("queue", pa.int32()),
+    ("queue_offset", pa.int64()),
+    ("next_offset", pa.int64()),  # queue offset behind this row: of a gap, where it goes on
+    ("physical_offset", pa.int64()),
+    ("size", pa.int32()),  # of the record
+    ("born_ts", TIME),
+    ("store_ts", TIME),
+    ("tag", pa.string()),
+    ("keys", pa.string()),  # as sent, separated by spaces
+    ("unique_id", pa.string()),
+    ("properties", pa.map_(pa.string(), pa.string())),  # tag, keys and unique id among them
+    ("sys_flag", pa.int32()),
+    ("reconsume_times", pa.int32()),
+    ("body", pa.binary()),
+    ("gap", pa.string()),  # a Gap: no message; [queue_offset, next_offset) cannot be had
+    ("gap_detail", pa.string()),
+    required=("topic", "queue", "queue_offset", "next_offset"),
 )
 GAPS: Final = _table(
     ("source", pa.string()),
