@@ -103,7 +103,10 @@ def shape(
     sample twice makes one row. Rows are sorted as the tables are kept: by series and time.
     """
     period_us = round(period_s * 1_000_000)
-    rows = Rows(samples.filter(pc.not_equal(samples.column("metric"), sampled.GAP_METRIC)))
+    is_gap = pc.equal(samples.column("metric"), sampled.GAP_METRIC)
+    if pc.any(is_gap).as_py():  # seldom: a filter copies all strings
+        samples = samples.filter(pc.invert(is_gap))
+    rows = Rows(samples)
     scrapes = Scrapes(rows, period_us)
     known = Pairs(rows, scrapes.is_fresh)
     positions, series = positions_and_series(rows, known, scrapes)
