@@ -401,6 +401,7 @@ STAGES: Final = _table(
 CAPACITY: Final = _table(
     ("day", TIME),
     ("cluster", pa.string()),
+    ("broker", pa.string()),
     ("group", pa.string()),
     ("topic", pa.string()),
     ("c_max_per_second", pa.float64()),
@@ -457,6 +458,9 @@ ROLLUP: Final = _table(
     ("consumed", pa.int64()),
     ("skipped", pa.int64()),
     ("imbalance", pa.int64()),  # produced - consumed - skipped - change of lag; 0 or a defect
+    ("rate_seconds", pa.float64()),  # the time that produced and consumed cover
+    ("members", pa.int64()),  # most at a time; of the pair
+    ("queues", pa.int32()),
     ("worst_status", pa.string()),
     ("seconds_in_status", pa.string()),  # JSON object, by status
     required=("bucket_start", "grain_seconds", "pair_id", "ticks", "worst_status"),
