@@ -53,6 +53,10 @@ class Child(Protocol):
         """It was idle and is shown again, from 0 on."""
         ...
 
+    def shut_out(self) -> None:
+        """It was idle, wakes, and finds no room."""
+        ...
+
     def forget(self) -> None:
         """The label set is gone."""
         ...
@@ -259,6 +263,8 @@ class Bound:
         """It was idle and something happens again."""
         if not self._has_room():
             self._drop(entry)
+            for child in entry.children:
+                child.shut_out()
             return
         entry.state = State.SHOWN
         self._shown_count += 1

@@ -61,6 +61,11 @@ class _Child(ABC, Generic[Amount]):
         if self.mark is not None:
             self.hidden, self.mark = self.mark, None
 
+    def shut_out(self) -> None:
+        """It was idle, and finds no room: what it had shown is over, should it find some."""
+        if self.mark is not None:
+            self.hidden = self.mark
+
     def forget(self) -> None:
         """The label set is gone; what it counted under ``_other`` stays there."""
         if self.entry is not None and self.entry.state is State.FOLDED:

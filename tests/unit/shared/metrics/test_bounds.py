@@ -170,6 +170,17 @@ STEP = st.one_of(
     ],
     1,
 )
+# "t0" woke, found no room, and got the place that "t1" left by falling idle: all in one round.
+@example(
+    [
+        ("count", 0, 1),
+        ("count", 1, 1),
+        ("scrape", 1.0, 0),
+        ("scrape", IDLE_S + 1, 0),
+        ("count", 0, 1),
+    ],
+    1,
+)
 def test_whoever_is_shown_every_count_is_in_one_series_and_none_goes_back(
     steps: Sequence[tuple[str, float, int]], most: int
 ) -> None:
