@@ -1,10 +1,57 @@
-"""``tidemark-analytics``: all jobs; ``spark-submit analytics/submit.py`` does the same."""
+"""``tidemark-analytics``: all jobs; ``spark-submit analytics/submit.py`` does the same.
+
+A job's module is loaded when the job is asked for: `export` and `report` never load Spark.
+"""
 
 from __future__ import annotations
 
+import logging
+import sys
+from importlib import import_module
+from typing import Final, cast
+
 import click
 
+from tidemark.errors import TidemarkError
 
-@click.group()
-def main() -> None:
+JOBS: Final = (
+    "backfill",
+    "collect",
+    "compact",
+    "evaluate",
+    "export",
+    "forecast",
+    "report",
+    "rollup",
+)
+"""Each a module of analytics.jobs with a click command named `command`."""
+
+
+class Jobs(click.Group):
+    """The group that finds a job's command in the module of its name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All jobs, by name."""
+        return list(JOBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The job's command; None if there is no such job."""
+        if cmd_name not in JOBS:
+            return None
+        return cast(click.Command, import_module(f"analytics.jobs.{cmd_name}").command)
+
+
+@click.group(cls=Jobs)
+def jobs() -> None:
     """Lag analytics of Tidemark, on Spark."""
+
+
+def main() -> None:
+    """Run a job; what it cannot do is said in one message, with status 1."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    try:
+        jobs(prog_name="tidemark-analytics", standalone_mode=True)
+    except TidemarkError as error:
+        click.echo(str(error), err=True)
+        sys.exit(1)

@@ -24,10 +24,10 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TIME_COLUMN: Final[Mapping[str, str]] = {
     "samples": "ts",
     "series": "last_seen",
-    "positions": "ts",
-    "logs": "ts",
-    "pairs": "ts",
-    "replicas": "ts",
+    "positions": "tick",
+    "logs": "tick",
+    "pairs": "tick",
+    "replicas": "tick",
     "counters": "ts",
     "offset_events": "tick",
     "messages": "store_ts",
@@ -42,7 +42,9 @@ TIME_COLUMN: Final[Mapping[str, str]] = {
     "anomalies": "ts",
     "rollup": "bucket_start",
 }
-"""The column that places a row in an hour; rows where it is null lie in the hour of 1970."""
+"""The column that places a row in an hour and that reads go by; where it is null: 1970.
+
+The tick where there is one: it says to which snapshot a row belongs, `ts` when it was true."""
 
 BUCKETED: Final = frozenset({"series", "positions", "pairs", "rates", "lag"})
 """Tables with a directory for each bucket: those with a row for each series or pair and tick."""
@@ -80,7 +82,7 @@ class Place(NamedTuple):
 def sort_keys(table: str) -> list[tuple[str, str]]:
     """Columns that order a file's rows: what is alike lies together, then time."""
     leading = _LEADING_SORT[table]
-    time = TIME_COLUMN[table]
+    time = "ts" if "ts" in TABLES[table].names else TIME_COLUMN[table]
     return [(name, "ascending") for name in (*leading, *(() if time in leading else (time,)))]
 
 

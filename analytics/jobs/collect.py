@@ -1,0 +1,108 @@
+"""collect: a source's samples into tables, for as long as it runs.
+
+A stream: the source hands out time in partitions, executors shape and write each, the driver
+commits a batch table by table. Killed anywhere and started again on the same checkpoint, it has
+every row once: a batch that is repeated writes the same names, and a table that has it already is
+left alone. Before: Prometheus, or the nodes themselves. After: `evaluate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+from pyspark.sql import DataFrame, SparkSession
+
+from analytics import runs
+from analytics.jobs.landing import LANDED, Landing
+from analytics.jobs.options import (
+    pairs,
+    spark_options,
+    started,
+    stream_options,
+    tables_option,
+)
+from analytics.jobs.streaming import Pace, run_stream
+from analytics.tables import Batch, TableRoot
+from analytics.tables.layout import from_us
+from analytics.tables.parts import commit_all, write_frame
+
+SOURCES = ("tidemark_prometheus", "tidemark_scrape")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectOptions:
+    """What to collect from where."""
+
+    tables: Path
+    pace: Pace
+    source: str
+    source_options: Mapping[str, str] = field(default_factory=dict)
+    period_s: float = 15.0
+    """Of the scrapes: positions are placed on multiples of it."""
+    counters: tuple[str, ...] | None = ()
+    """Counters to keep as rows: none by default, since pairs and logs hold those that are used."""
+    buckets: int | None = None
+
+
+def run(spark: SparkSession, options: CollectOptions) -> None:
+    """Collect until told to stop. Raises StreamFailed."""
+    root = TableRoot.create(options.tables, buckets=options.buckets)
+    samples = (
+        spark.readStream.format(options.source)
+        .options(**{"context": "true", **options.source_options})
+        .load()
+    )
+    landing = Landing(root, options.period_s, options.counters)
+    run_stream(
+        "collect",
+        samples,
+        options.pace,
+        lambda rows, batch: land(rows, batch, landing, source=options.source),
+    )
+
+
+def land(samples: DataFrame, batch: Batch, landing: Landing, *, source: str) -> None:
+    """Write and commit one batch."""
+    root = landing.root
+    done = [table for table in LANDED if root.manifest(table).has(batch)]
+    with runs.run(root.path, "collect") as noted:
+        written = write_frame(samples, root, batch, landing, skip=done)
+        commit_all(root, batch, written)
+        for table in written.files:
+            noted.rows(table, written.rows(table))
+        newest = [fact["newest_us"] for fact in written.facts if "newest_us" in fact]
+        if newest:
+            noted.watermark(source.removeprefix("tidemark_"), from_us(max(newest)))
+
+
+@click.command("collect")
+@tables_option
+@stream_options
+@click.option(
+    "--source",
+    type=click.Choice([name.removeprefix("tidemark_") for name in SOURCES]),
+    required=True,
+    help="A Prometheus server, or the nodes' own /metrics.",
+)
+@click.option("--option", "source_options", multiple=True, help="KEY=VALUE of the source.")
+@click.option("--period", "period_s", type=float, default=15.0, show_default=True)
+@click.option("--counter", "counters", multiple=True, help="Keep this counter; `all` keeps all.")
+@click.option("--buckets", type=click.IntRange(1, 4096), help="Of tables that are made; default 8.")
+@spark_options
+def command(**given: Any) -> None:
+    """Collect samples into tables, until stopped."""
+    options = CollectOptions(
+        tables=given["tables"],
+        pace=Pace(given["checkpoint"], given["trigger_s"], given["available_now"]),
+        source=f"tidemark_{given['source']}",
+        source_options=pairs(given["source_options"], "--option"),
+        period_s=given["period_s"],
+        counters=None if "all" in given["counters"] else given["counters"],
+        buckets=given["buckets"],
+    )
+    root = TableRoot.create(options.tables, buckets=options.buckets)
+    run(started("tidemark collect", given, root.buckets), options)

@@ -1,0 +1,247 @@
+"""evaluate: positions into rates, lag, statuses and stages, tick by tick as they close.
+
+The kernel is called once for each bucket and batch, on an executor that reads the bucket's last
+minutes, and writes what comes out; the driver commits. No rows move between tasks and Spark keeps
+no state: what one batch must know of the one before is a small file per bucket, named by tick.
+As a stream it follows `collect`; over a range of hours it evaluates again what `backfill` filled.
+Before: `collect`. After: `rollup`, `report`, `export`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, cast
+
+import click
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from analytics import runs
+from analytics.errors import BadOption, HourOpen
+from analytics.jobs.options import (
+    range_options,
+    spark_options,
+    started,
+    tables_option,
+    whole_hours,
+)
+from analytics.jobs.streaming import Pace, run_stream
+from analytics.kernel.evaluate import evaluate
+from analytics.kernel.rules import Rules
+from analytics.kernel.window import STATUS_STATE
+from analytics.tables import Batch, TableRoot
+from analytics.tables.layout import HOUR, from_us, to_us
+from analytics.tables.parts import Writer, Written, commit_all, run_parts, write_frame
+from analytics.ticks.spark import MAX_TICKS, NAME
+from analytics.ticks.window import forget_states, read_state, read_window, write_state
+
+COMPUTED: Final = ("rates", "lag", "pair_lag", "stages", "status_changes", "offset_events")
+"""The tables that evaluation writes."""
+_KEEP_STATES: Final = timedelta(days=3)
+_DAY: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateOptions:
+    """What to evaluate by which rules."""
+
+    tables: Path
+    rules: Rules
+    pace: Pace | None = None
+    """As a stream; null: once, over since … before."""
+    since: datetime | None = None
+    before: datetime | None = None
+    closing: str = "clock"
+    """What ends a tick when nobody tells anything: the clock, or nothing but data."""
+    max_ticks: int = MAX_TICKS
+    """In one batch of the stream; more is faster when far behind, and takes more memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Evaluation of one bucket's ticks, on an executor. Picklable."""
+
+    root: TableRoot
+    rules: Rules
+
+    def __call__(self, batches: Iterator[pa.RecordBatch], writer: Writer) -> None:
+        """Do the work that rows of `tidemark_ticks` are."""
+        for batch in batches:
+            for row in batch.to_pylist():
+                self.bucket(row["bucket"], row["after_us"], row["until_us"], writer)
+
+    def bucket(self, bucket: int, after_us: int, until_us: int, writer: Writer) -> None:
+        """Evaluate the ticks in (after, until] of a bucket, an hour at a time."""
+        after, until = from_us(after_us), from_us(until_us)
+        state = read_state(self.root, after, bucket) or self._warmed(bucket, after)
+        while after < until:
+            step = min(until, after + HOUR)
+            window = read_window(self.root, bucket, self.rules, after, step)
+            done = evaluate(window, self.rules, state, after, step)
+            for table in COMPUTED:
+                writer.write(table, getattr(done, table), bucket=bucket)
+            writer.facts["until_us"] = until_us
+            writer.facts["rows"] = writer.facts.get("rows", 0) + window.positions.num_rows
+            state, after = done.state, step
+        write_state(
+            self.root, until, bucket, STATUS_STATE.empty_table() if state is None else state
+        )
+
+    def _warmed(self, bucket: int, after: datetime) -> pa.Table | None:
+        """The state at a tick that none was kept of: that of having evaluated the hour before."""
+        window = read_window(self.root, bucket, self.rules, after - HOUR, after)
+        if not window.positions.num_rows:
+            return None
+        return evaluate(window, self.rules, None, after - HOUR, after).state
+
+
+def run(spark: SparkSession, options: EvaluateOptions) -> None:
+    """Evaluate: as a stream if options have a pace, else once over whole hours."""
+    root = TableRoot(options.tables)
+    evaluation = Evaluation(root, options.rules)
+    if options.pace is None:
+        since, before = whole_hours(options.since, options.before)
+        over_range(spark, evaluation, since, before)
+        return
+    asked: dict[str, Any] = {
+        "tables": str(root.path),
+        "period_us": options.rules.period_us,
+        "closing": options.closing,
+        "max_ticks": options.max_ticks,
+    }
+    ticks = spark.readStream.format(NAME).options(**asked).load()
+    run_stream("evaluate", ticks, options.pace, lambda rows, batch: judge(rows, batch, evaluation))
+
+
+def judge(ticks: DataFrame, batch: Batch, evaluation: Evaluation) -> None:
+    """Write and commit one batch of ticks."""
+    root = evaluation.root
+    done = [table for table in COMPUTED if root.manifest(table).has(batch)]
+    if len(done) == len(COMPUTED):
+        return
+    with runs.run(root.path, "evaluate") as noted:
+        written = write_frame(ticks, root, batch, evaluation, skip=done)
+        until = from_us(max(fact["until_us"] for fact in written.facts))
+        commit_all(root, batch, written, watermarks=dict.fromkeys(COMPUTED, until))
+        _note(noted, written, until)
+    forget_states(root, until - _KEEP_STATES)
+
+
+def over_range(
+    spark: SparkSession, evaluation: Evaluation, since: datetime, before: datetime
+) -> None:
+    """Evaluate whole hours again, a day at a time, in place of what the tables have of them.
+
+    Raises HourOpen if the stream of evaluation is not past the range: two would write one hour.
+    """
+    root, period = evaluation.root, timedelta(microseconds=evaluation.rules.period_us)
+    mark = root.watermark("lag")
+    streams = root.manifest("lag").done
+    if streams and mark is not None and mark < before - period:
+        raise HourOpen(f"{before - HOUR:%Y-%m-%dT%H}", closed_until=f"{mark:%Y-%m-%dT%H:%M:%S}")
+    begin = since
+    while begin < before:
+        end = min(before, begin + _DAY)
+        after, until = begin - period, end - period
+        tasks = [(bucket, after, until) for bucket in range(root.buckets)]
+        hours = [begin + i * HOUR for i in range((end - begin) // HOUR)]
+        with runs.run(root.path, "evaluate") as noted:
+            written = run_parts(
+                spark,
+                root,
+                Batch(f"evaluate-{begin:%Y%m%dT%H}-{end:%Y%m%dT%H}-{root.manifest('lag').version}"),
+                tasks,
+                _Task(evaluation),
+                replace_hours=dict.fromkeys(COMPUTED, hours),
+                watermarks=dict.fromkeys(COMPUTED, until),
+            )
+            _note(noted, written, until)
+        begin = end
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One bucket of a range, as `run_parts` calls it."""
+
+    evaluation: Evaluation
+
+    def __call__(
+        self, root: TableRoot, task: tuple[int, datetime, datetime], writer: Writer
+    ) -> None:
+        bucket, after, until = task
+        self.evaluation.bucket(bucket, to_us(after), to_us(until), writer)
+
+
+def _note(noted: runs.Run, written: Written, until: datetime) -> None:
+    for table in written.files:
+        noted.rows(table, written.rows(table))
+    noted.watermark("positions", until)
+
+
+@click.command("evaluate")
+@tables_option
+@click.option(
+    "--checkpoint",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="As a stream: directory where it keeps its place; `stop` in it ends it after its batch.",
+)
+@click.option("--trigger", "trigger_s", type=float, default=15.0, show_default=True)
+@click.option("--available-now", is_flag=True, help="Evaluate the ticks that are closed, then end.")
+@click.option(
+    "--closing",
+    type=click.Choice(["clock", "data"]),
+    default="clock",
+    show_default=True,
+    help="Whether ticks also end when nobody tells anything any more.",
+)
+@range_options(required=False)
+@click.option("--period", "period_s", type=float, default=15.0, show_default=True)
+@click.option("--scaled", is_flag=True, help="For drills: all windows shrink with the period.")
+@click.option(
+    "--rules",
+    "rules_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="JSON object of rules that differ from the defaults, in seconds.",
+)
+@spark_options
+def command(**given: Any) -> None:
+    """Evaluate ticks as they close, or once over whole hours (--since, --before)."""
+    stream = given["checkpoint"] is not None
+    if stream == (given["since"] is not None or given["before"] is not None):
+        raise BadOption(
+            "evaluate wants either --checkpoint or --since and --before.",
+            "The first follows `collect`, the second evaluates whole hours again.",
+        )
+    pace = Pace(given["checkpoint"], given["trigger_s"], given["available_now"]) if stream else None
+    options = EvaluateOptions(
+        tables=given["tables"],
+        rules=rules_of(given["period_s"], scaled=given["scaled"], file=given["rules_file"]),
+        pace=pace,
+        since=given["since"],
+        before=given["before"],
+        closing=given["closing"],
+    )
+    root = TableRoot(options.tables)
+    run(started("tidemark evaluate", given, root.buckets), options)
+
+
+def rules_of(period_s: float, *, scaled: bool, file: Path | None) -> Rules:
+    """The rules that options ask for. Raises BadOption."""
+    try:
+        rules = Rules().scaled(period_s / 15.0) if scaled else Rules(period_s=period_s)
+        return rules if file is None else changed_rules(rules, json.loads(file.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise BadOption(f"The rules cannot be used: {error}.", "Nothing was started.") from error
+
+
+def changed_rules(rules: Rules, changes: Mapping[str, float]) -> Rules:
+    """These rules, but for some numbers. Raises ValueError for a name that no rule has."""
+    known = {field.name for field in fields(rules)} - {"raise_s"}
+    unknown = set(changes) - known
+    if unknown:
+        raise ValueError(f"no rule is called {', '.join(sorted(unknown))}")
+    return replace(rules, **cast("dict[str, Any]", dict(changes)))

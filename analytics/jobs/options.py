@@ -1,0 +1,141 @@
+"""Options that jobs share, and how their values are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from analytics.errors import BadOption
+from analytics.tables.layout import hour_of
+
+Command = Callable[..., Any]
+
+
+class Moment(click.ParamType[datetime]):
+    """A time like 2026-01-31T09:30, 2026-01-31T09:30:15Z or seconds since 1970; UTC if unsaid."""
+
+    name = "time"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """Read one, or say what it should look like."""
+        if isinstance(value, datetime):
+            return value
+        text = str(value)
+        try:
+            if text.replace(".", "", 1).isdigit():
+                return datetime.fromtimestamp(float(text), UTC)
+            moment = datetime.fromisoformat(text)
+        except (ValueError, OverflowError):
+            self.fail(f"{text!r} is no time; like 2026-01-31T09:30 or seconds since 1970.")
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+MOMENT: Final = Moment()
+
+
+def tables_option(command: Command) -> Command:
+    """--tables: all jobs of a cluster share it."""
+    return click.option(
+        "--tables",
+        required=True,
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Directory of the tables; on a volume that executors share.",
+    )(command)
+
+
+def stream_options(command: Command) -> Command:
+    """--checkpoint, --trigger, --available-now."""
+    for option in (
+        click.option(
+            "--available-now",
+            is_flag=True,
+            help="Work through what is there, then end with status 0.",
+        ),
+        click.option(
+            "--trigger",
+            "trigger_s",
+            type=float,
+            default=15.0,
+            show_default=True,
+            help="Seconds between batches.",
+        ),
+        click.option(
+            "--checkpoint",
+            required=True,
+            type=click.Path(file_okay=False, path_type=Path),
+            help="Directory where the stream keeps its place; one for each stream. "
+            "A file named stop in it ends the stream after its batch.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def range_options(*, required: bool) -> Callable[[Command], Command]:
+    """--since and --before: the job's range, since <= time < before."""
+
+    def add(command: Command) -> Command:
+        command = click.option(
+            "--before", type=MOMENT, required=required, help="End of the range, not in it."
+        )(command)
+        return click.option(
+            "--since", type=MOMENT, required=required, help="Begin of the range, in it."
+        )(command)
+
+    return add
+
+
+def spark_options(command: Command) -> Command:
+    """--master, --driver-memory, --conf."""
+    for option in (
+        click.option("--conf", "confs", multiple=True, help="KEY=VALUE for Spark; repeatable."),
+        click.option("--driver-memory", help="Heap of the JVM, like 1g."),
+        click.option("--master", help="As for spark-submit; default: its own, or all cores here."),
+    ):
+        command = option(command)
+    return command
+
+
+def pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
+    """KEY=VALUE each. Raises BadOption."""
+    found = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not equals or not key:
+            raise BadOption(f"{option} {value!r} is not KEY=VALUE.", "Nothing was started.")
+        found[key] = text
+    return found
+
+
+def whole_hours(since: datetime | None, before: datetime | None) -> tuple[datetime, datetime]:
+    """The range, which must be of whole hours. Raises BadOption."""
+    if since is None or before is None:
+        raise BadOption("--since and --before belong together.", "Give both, as whole hours.")
+    for name, moment in (("--since", since), ("--before", before)):
+        if hour_of(moment) != moment:
+            raise BadOption(
+                f"{name} is {moment:%Y-%m-%dT%H:%M:%S}, not a whole hour.",
+                "Tables are replaced by the hour; give its begin, like 2026-01-31T09:00.",
+            )
+    if since >= before:
+        raise BadOption(f"--since {since} is not before --before {before}.", "Nothing was started.")
+    return since, before
+
+
+def started(name: str, options: dict[str, Any], buckets: int) -> Any:
+    """The Spark session that the options ask for."""
+    from analytics.session import session  # Spark only for jobs that use it
+
+    return session(
+        name,
+        master=options["master"],
+        driver_memory=options["driver_memory"],
+        buckets=buckets,
+        extra=pairs(options["confs"], "--conf"),
+    )

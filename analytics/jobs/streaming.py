@@ -1,0 +1,148 @@
+"""Running a stream until somebody says stop: SIGTERM, a marker file, or the end of what is there.
+
+All three let the batch in hand finish. A SIGKILL does not, and harms nothing either: the batch is
+repeated from the checkpoint and writes the same names.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from analytics.errors import AnalyticsError, BadOption
+from analytics.tables import Batch
+
+STOP_FILE: Final = "stop"
+"""Below the checkpoint: made by whoever wants the job to end; removed at the next start."""
+_POLL_S: Final = 1
+_STOP_WAIT_S: Final = 120.0  # for the batch in hand; longer ones are repeated at the next start
+log = logging.getLogger("tidemark.analytics")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When batches run."""
+
+    checkpoint: Path
+    trigger_s: float = 15.0
+    available_now: bool = False
+    """Work through what is there, in batches as usual, and end."""
+
+    def __post_init__(self) -> None:
+        """Refuse what Spark would poll itself to death with."""
+        if not 0.5 <= self.trigger_s <= 3600:
+            raise BadOption(
+                f"--trigger is {self.trigger_s} s, must be from 0.5 to 3600.", "Give 15 to 60."
+            )
+
+
+class StreamFailed(AnalyticsError):
+    """A batch of a stream failed; it is repeated when the job is started again."""
+
+    code, title, retriable = "stream-failed", "A stream stopped at a failed batch", True
+
+    def __init__(self, job: str, checkpoint: Path, reason: str) -> None:
+        super().__init__(
+            f"{job} stopped at a batch that failed: {reason}. Batches before it are in the "
+            f"tables, it is not; the checkpoint is {checkpoint}.",
+            "Mend the cause and start the job again: it repeats this batch.",
+            job=job,
+            checkpoint=checkpoint,
+            reason=reason,
+        )
+
+
+def writer_of(job: str, checkpoint: Path, frame: DataFrame) -> str:
+    """The name under which a stream's batches count: the job and the id in its checkpoint."""
+    query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    if not query:
+        raise RuntimeError(f"a batch of {job} outside its stream ({checkpoint})")
+    return f"{job}-{query[:8]}"
+
+
+def run_stream(
+    job: str,
+    frame: DataFrame,
+    pace: Pace,
+    handle: Callable[[DataFrame, Batch], None],
+    *,
+    stop: threading.Event | None = None,
+) -> None:
+    """Run a stream to its end, or until it is told to stop. Raises StreamFailed.
+
+    handle: writes and commits one batch. stop: told by the caller, besides signals and the file.
+    """
+    pace.checkpoint.mkdir(parents=True, exist_ok=True)
+    marker = pace.checkpoint / STOP_FILE
+    marker.unlink(missing_ok=True)
+
+    def one(rows: DataFrame, number: int) -> None:
+        handle(rows, Batch(writer_of(job, pace.checkpoint, rows), number))
+
+    writer = frame.writeStream.foreachBatch(one).option("checkpointLocation", str(pace.checkpoint))
+    writer = (
+        writer.trigger(availableNow=True)
+        if pace.available_now
+        else writer.trigger(processingTime=f"{round(pace.trigger_s * 1000)} milliseconds")
+    )
+    with _signals(stop or threading.Event()) as told:
+        query = writer.queryName(job).start()
+        log.info("stream runs", extra={"event": "stream-runs", "job": job, "id": query.id})
+        _wait(job, query, pace, lambda: told.is_set() or marker.exists())
+    log.info("stream ended", extra={"event": "stream-ended", "job": job})
+
+
+def _wait(job: str, query: StreamingQuery, pace: Pace, told: Callable[[], bool]) -> None:
+    try:
+        while not query.awaitTermination(_POLL_S):
+            if told():
+                _end(query)
+                return
+    except Exception as error:
+        # Whatever a batch raised, in Python or in the JVM: said once, with what to do.
+        raise StreamFailed(job, pace.checkpoint, _first_lines(error)) from error
+
+
+def _end(query: StreamingQuery) -> None:
+    """Stop between two batches."""
+    deadline = time.monotonic() + _STOP_WAIT_S
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+        query.awaitTermination(_POLL_S)
+    query.stop()
+
+
+def _first_lines(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if line.startswith(("[", "analytics.errors."))]
+    return " ".join(dict.fromkeys([*lines[:2], *told[-2:]]))[:800].rstrip(".")
+
+
+@contextmanager
+def _signals(told: threading.Event) -> Iterator[threading.Event]:
+    """Take SIGTERM and SIGINT as a wish to end, where this thread may."""
+    if threading.current_thread() is not threading.main_thread():
+        yield told
+        return
+
+    def tell(signum: int, _: FrameType | None) -> None:
+        told.set()
+
+    before: dict[int, Any] = {
+        signum: signal.signal(signum, tell) for signum in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield told
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -1,0 +1,103 @@
+"""The Spark session of every job: one place for what each of them depends on.
+
+Works in local mode (one process, the default), below ``spark-submit`` and with executors as pods:
+what the launcher has set wins over what is set here. Imports Spark; the tables and the kernel do
+not.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Final
+
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
+
+from analytics.errors import SparkStart
+
+SOURCE_MODULES: Final = (
+    "analytics.sources.prometheus.spark",
+    "analytics.sources.scrape.spark",
+    "analytics.sources.store.spark",
+    "analytics.sources.topic.spark",
+    "analytics.ticks.spark",
+)
+"""Each has a tuple SOURCES of data source classes."""
+
+
+def session(
+    name: str,
+    *,
+    master: str | None = None,
+    buckets: int = 8,
+    driver_memory: str | None = None,
+    extra: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start Spark, or take the session that runs, with all sources of Tidemark registered.
+
+    name: of the job, shown by cluster managers. master: as for spark-submit; null: the launcher's,
+    or all cores of this machine. buckets: of the tables, which is how many tasks a shuffle makes.
+    driver_memory: of the JVM, like "1g"; only where Spark is not running yet. extra: further
+    settings, which win over all of these. Raises SparkStart.
+    """
+    # Read by Spark when it forks workers; a setting of the builder has no effect in local mode,
+    # and workers would be whatever `python3` is on the path.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    builder = SparkSession.builder.appName(name)
+    for key, value in _settings(master, buckets, driver_memory, submitted=submitted):
+        builder = builder.config(key, value)
+    for key, value in (extra or {}).items():
+        builder = builder.config(key, value)
+    try:
+        spark = builder.getOrCreate()
+    except (PySparkRuntimeError, OSError) as error:
+        raise SparkStart(str(error)) from error
+    register_all(spark)
+    return spark
+
+
+def register_all(spark: SparkSession) -> None:
+    """Make the sources known by their names."""
+    for source in sources():
+        spark.dataSource.register(source)
+
+
+def sources() -> Iterator[type[DataSource]]:
+    """Every data source of Tidemark."""
+    for module in SOURCE_MODULES:
+        try:
+            found = import_module(module)
+        except ModuleNotFoundError as error:
+            if not (error.name or "").startswith("analytics."):
+                raise
+            continue
+        yield from found.SOURCES
+
+
+def _settings(
+    master: str | None, buckets: int, driver_memory: str | None, *, submitted: bool
+) -> Iterator[tuple[str, str]]:
+    yield "spark.sql.session.timeZone", "UTC"
+    # Without it a source that understands filters fails the query.
+    yield "spark.sql.python.filterPushdown.enabled", "true"
+    yield "spark.ui.showConsoleProgress", "false"
+    yield "spark.sql.shuffle.partitions", str(buckets)
+    # Named files are not looked for by a job of their own, however many they are.
+    yield "spark.sql.sources.parallelPartitionDiscovery.threshold", "100000"
+    yield "spark.sql.execution.arrow.maxRecordsPerBatch", "65536"
+    if submitted:
+        return  # master, memory, network and UI are the launcher's
+    master = master or "local[*]"
+    yield "spark.master", master
+    if master.startswith("local"):
+        yield "spark.driver.host", "127.0.0.1"
+        yield "spark.driver.bindAddress", "127.0.0.1"
+        yield "spark.ui.enabled", "false"
+    if driver_memory is not None:
+        yield "spark.driver.memory", driver_memory

@@ -1,0 +1,1 @@
+"""The ticks that are complete, as a stream: what drives evaluation."""

@@ -1,0 +1,46 @@
+"""When a tick is over, so that it can be judged once and for all. Pure.
+
+A tick is closed when every node that tells of positions has told of a later one; a node that is
+more than two periods behind the newest is not waited for. When nobody tells anything any more,
+the clock closes ticks, later and for a while: that is how a blind time becomes UNKNOWN instead of
+nothing. What comes after a tick was closed stays in the tables, and `evaluate` over a range takes
+it up; the stream never judges a tick twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+_WAITED_FOR: Final = 2  # periods
+GRACE_PERIODS: Final = 8  # by the clock: what collect may be behind; two minutes at 15 s
+BLIND_US: Final = 3_600_000_000  # as long the clock goes on alone; then there is nothing to say
+
+
+class ByClock(NamedTuple):
+    """The clock as a second witness."""
+
+    now_us: int
+    grace_us: int  # no tick is over before this has passed since its start
+    blind_us: int = BLIND_US
+
+
+def last_closed(seen: Mapping[str, int], period_us: int, by_clock: ByClock | None) -> int | None:
+    """The newest tick that is over [microseconds], or None if there is none.
+
+    seen: the newest tick that each node told of. by_clock: null: only the data close ticks.
+    """
+    if not seen:
+        return None
+    newest = max(seen.values())
+    live = (tick for tick in seen.values() if tick >= newest - _WAITED_FOR * period_us)
+    closed = min(live) - period_us
+    if by_clock is not None:
+        late = min(by_clock.now_us - by_clock.grace_us, newest + by_clock.blind_us)
+        closed = max(closed, late // period_us * period_us)
+    return closed
+
+
+def tick_of(at_us: int, period_us: int) -> int:
+    """The tick that holds the moment."""
+    return at_us // period_us * period_us

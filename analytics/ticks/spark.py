@@ -1,0 +1,140 @@
+"""`tidemark_ticks`: the closed ticks of the positions as a stream, a row for each bucket.
+
+A row is work to do, not data: evaluate the ticks in (after, until] of this bucket. The offset is
+the last tick handed out, so that Spark's checkpoint says how far evaluation has come, and a batch
+that is repeated has the same ticks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from analytics.tables import TableRoot
+from analytics.tables.layout import to_us
+from analytics.ticks.closed import GRACE_PERIODS, ByClock, last_closed, tick_of
+from shared.runtime.clock import SystemClock
+
+NAME: Final = "tidemark_ticks"
+SCHEMA: Final = "bucket int, after_us bigint, until_us bigint"
+_ARROW: Final = pa.schema(
+    [("bucket", pa.int32()), ("after_us", pa.int64()), ("until_us", pa.int64())]
+)
+MAX_TICKS: Final = 240  # in one batch: an hour at 15 s
+
+
+class Work(InputPartition):
+    """The ticks of one bucket in one batch."""
+
+    def __init__(self, bucket: int, after_us: int, until_us: int) -> None:
+        self.bucket, self.after_us, self.until_us = bucket, after_us, until_us
+
+
+class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Hands out ticks as they close. Lives on the driver; `read` runs on executors.
+
+    Options: tables (directory), period_us, closing (clock or data), grace_us (of the clock),
+    max_ticks (in one batch), since_us (first tick wanted; else where the tables begin, or behind
+    what was evaluated already).
+    """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._tables = options["tables"]
+        self._period_us = int(options["period_us"])
+        self._by_clock = options.get("closing", "clock") == "clock"
+        self._grace_us = int(options.get("grace_us", GRACE_PERIODS * self._period_us))
+        self._max_ticks = int(options.get("max_ticks", MAX_TICKS))
+        self._since_us = int(options["since_us"]) if "since_us" in options else None
+        self._last: int | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        """Where a stream begins that has no checkpoint: 0 if the tables say nothing yet."""
+        if self._since_us is not None:
+            return {"tick": tick_of(self._since_us, self._period_us) - self._period_us}
+        evaluated = TableRoot(Path(self._tables)).watermark("lag")
+        return {"tick": 0 if evaluated is None else to_us(evaluated)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """In ticks."""
+        return ReadMaxRows(self._max_ticks)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """The last tick of the next batch; the start if no further tick is closed."""
+        after = self._after(start["tick"])
+        closed = self._closed() if self._last is None else self._last
+        if closed is None or after is None or closed <= after:
+            return start
+        ticks = self._max_ticks
+        if isinstance(limit, ReadAllAvailable):
+            ticks = (closed - after) // self._period_us
+        elif isinstance(limit, ReadMaxRows):
+            ticks = limit.max_rows
+        return {"tick": min(closed, after + ticks * self._period_us)}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Stop at what is closed now."""
+        self._last = self._closed()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """One for each bucket."""
+        after = self._after(start["tick"])
+        if after is None or end["tick"] <= after:
+            return []
+        buckets = TableRoot(Path(self._tables)).buckets
+        return [Work(bucket, after, end["tick"]) for bucket in range(buckets)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The partition's one row."""
+        work = cast(Work, partition)
+        yield pa.RecordBatch.from_pylist([vars(work)], schema=_ARROW)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing is kept for a repetition: the positions are."""
+
+    def stop(self) -> None:
+        """Nothing is open."""
+
+    def _after(self, start_us: int) -> int | None:
+        """The tick before the first of a batch; None if there are no positions at all."""
+        if start_us:
+            return start_us
+        files = TableRoot(Path(self._tables)).manifest("positions").files
+        if not files:
+            return None
+        return tick_of(files[0].first_us, self._period_us) - self._period_us
+
+    def _closed(self) -> int | None:
+        seen = TableRoot(Path(self._tables)).manifest("positions").seen
+        clock = ByClock(SystemClock().wall_ms() * 1000, self._grace_us) if self._by_clock else None
+        return last_closed(seen, self._period_us, clock)
+
+
+class Ticks(DataSource):
+    """The format `tidemark_ticks`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """As `spark.readStream.format` wants it."""
+        return NAME
+
+    def schema(self) -> StructType | str:
+        """Of the work."""
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Of these options."""
+        return TicksReader(cast("dict[str, Any]", dict(self.options)))
+
+
+SOURCES: Final = (Ticks,)

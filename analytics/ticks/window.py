@@ -1,0 +1,140 @@
+"""What evaluation of one bucket reads and leaves: its window of rows, and its state files.
+
+The state is one small file for each bucket and batch, named by the tick that it is of. A batch
+reads the state of the tick it goes on from and writes that of its last: repeated, it reads the
+same and writes the same bytes. Runs on executors; needs no Spark.
+"""
+
+from __future__ import annotations
+
+import shutil
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from analytics.kernel.rules import Rules
+from analytics.kernel.window import Window
+from analytics.schema import GAPS, OFFSET_EVENTS, SERIES, fit
+from analytics.tables import TableRoot
+from analytics.tables.files import read_file, write_whole
+from analytics.tables.layout import HOUR, hour_of, to_us
+from analytics.tables.root import chosen
+
+_KEPT: Final = 8  # newest states, so that a batch can be repeated
+_OWN: Final = "evaluate"  # how batches of evaluation are named
+
+
+def read_window(
+    root: TableRoot, bucket: int, rules: Rules, after: datetime, until: datetime
+) -> Window:
+    """All that evaluate needs for the ticks in (after, until] of a bucket's pairs."""
+    step = timedelta(microseconds=1)
+    since = after - timedelta(seconds=rules.history_s) + step
+    before = until + step
+    of_bucket = [bucket]
+    positions = root.read("positions", since=since, before=before, buckets=of_bucket)
+    return Window(
+        positions=positions,
+        series=known_series(root, since, before, of_bucket),
+        pairs=root.read("pairs", since=since, before=before, buckets=of_bucket),
+        logs=root.read("logs", since=since, before=before),
+        events=_collected_events(root, bucket, since, before),
+        gaps=_gaps(root, since, before),
+    )
+
+
+def known_series(
+    root: TableRoot, since: datetime, before: datetime, buckets: list[int] | None = None
+) -> pa.Table:
+    """One row for each series that was told of in the hours of since … before.
+
+    A series is written once in an hour, at its first row of it: hence whole hours, and hence
+    last_seen is exact to the hour.
+    """
+    rows = root.read("series", since=hour_of(since), before=hour_of(before) + HOUR, buckets=buckets)
+    return merged_series(rows)
+
+
+def merged_series(rows: pa.Table) -> pa.Table:
+    """One row for each series: seen first at the earliest, last at the latest of its rows."""
+    fixed = [name for name in SERIES.names if name not in ("first_seen", "last_seen")]
+    grouped = rows.group_by(fixed, use_threads=False).aggregate(
+        [("first_seen", "min"), ("last_seen", "max")]
+    )
+    grouped = grouped.rename_columns([name.removesuffix("_min") for name in grouped.column_names])
+    grouped = grouped.rename_columns([name.removesuffix("_max") for name in grouped.column_names])
+    return fit(grouped, SERIES).sort_by("series_id")
+
+
+def _collected_events(root: TableRoot, bucket: int, since: datetime, before: datetime) -> pa.Table:
+    """Events that were told, not those that evaluation found itself: it finds them again.
+
+    Handing these back would make a repeated batch differ from its first run.
+    """
+    pieces = [OFFSET_EVENTS.empty_table()]
+    for file in chosen(root.manifest("offset_events").files, since=since, before=before):
+        if not file.batch.startswith(_OWN) and file.bucket in (None, bucket):
+            pieces.append(
+                read_file(
+                    root.path / file.path,
+                    "offset_events",
+                    columns=OFFSET_EVENTS.names,
+                    since_us=to_us(since),
+                    before_us=to_us(before),
+                )
+            )
+    rows = pa.concat_tables(pieces)
+    remainder = [int(pair) % root.buckets == bucket for pair in rows.column("pair_id").to_pylist()]
+    return rows.filter(pa.array(remainder, pa.bool_()))
+
+
+def _gaps(root: TableRoot, since: datetime, before: datetime) -> pa.Table:
+    """Gaps that begin within an hour before or in the window, and end in it."""
+    rows = root.read("gaps", since=since - HOUR, before=before, columns=GAPS.names)
+    ends = rows.column("to_ts")
+    reaches = pc.or_kleene(pc.is_null(ends), pc.greater_equal(ends, pa.scalar(since, ends.type)))
+    return rows.filter(reaches)
+
+
+def read_state(root: TableRoot, tick: datetime, bucket: int) -> pa.Table | None:
+    """What evaluation of the bucket left at the tick; None if nothing was kept of it."""
+    try:
+        return pq.read_table(_state_path(root, tick, bucket), partitioning=None)
+    except FileNotFoundError:
+        return None
+
+
+def write_state(root: TableRoot, tick: datetime, bucket: int, state: pa.Table) -> None:
+    """Keep the state; over one of the same tick."""
+    write_whole(
+        _state_path(root, tick, bucket),
+        lambda out: pq.write_table(state, out, compression="zstd", use_dictionary=False),
+    )
+
+
+def forget_states(root: TableRoot, keep_since: datetime) -> None:
+    """Remove old states: all but the newest, and the last of each hour since then.
+
+    The last of an hour is where `evaluate` over a range of hours begins.
+    """
+    ticks = sorted(int(path.name) for path in _states(root).glob("[0-9]*"))
+    hour = HOUR // timedelta(microseconds=1)
+    last_of_hour = {tick // hour: tick for tick in ticks}
+    kept = set(ticks[-_KEPT:]) | {
+        tick for tick in last_of_hour.values() if tick >= to_us(keep_since)
+    }
+    for tick in ticks:
+        if tick not in kept:
+            shutil.rmtree(_states(root) / str(tick), ignore_errors=True)
+
+
+def _states(root: TableRoot) -> Path:
+    return root.path / "_state" / "evaluate"
+
+
+def _state_path(root: TableRoot, tick: datetime, bucket: int) -> Path:
+    return _states(root) / str(to_us(tick)) / f"{bucket:03d}.parquet"
