@@ -1,0 +1,162 @@
+"""Parser of Prometheus' text format and of OpenMetrics: a target's answer to samples. Pure.
+
+One regular expression per line; a series that was read once is found again by its text, so that a
+scrape like the last one costs a look-up per line. Nothing is passed over in silence: a line that
+cannot be read is counted, and some are kept to be shown. Exemplars and comments are no samples.
+Before: ``scrape`` got an answer. After: ``labelled`` makes batches.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from analytics.kernel.sampled import unescaped
+from analytics.sources.labelled import PLAIN, Floats, Ints, Series, series
+
+KNOWN_MAX: Final = 1_000_000
+"""Series that a parser remembers; more, and it begins anew: names that change with each scrape."""
+SHOWN_MAX: Final = 5
+"""Unreadable lines that are kept."""
+SHOWN_SIZE: Final = 120
+_PLAIN: Final = re.compile(
+    r'(?:group="([^"\\]*)",?)?(?:topic="([^"\\]*)",?)?(?:queue="([0-9]{1,9})")?'
+).fullmatch
+"""Labels as Tidemark writes them of groups, topics and queues."""
+_LABELS: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"').findall
+_LINE: Final = re.compile(
+    r"([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*"
+    r'(?:\{((?:[ \t]*[a-zA-Z_][a-zA-Z0-9_]*[ \t]*=[ \t]*"(?:[^"\\]|\\.)*"[ \t]*,?)*)[ \t]*\})?'
+    r"(?<=[ \t}])[ \t]*([^ \t#{}]+)(?:[ \t]+(-?[0-9][0-9.eE+-]*))?[ \t]*(?:#.*)?"
+).fullmatch
+"""Name, labels, value, time; and an exemplar, which nobody reads."""
+
+
+class Parsed(NamedTuple):
+    """What one answer said."""
+
+    series: list[Series]
+    """All that the parser knows; grows from answer to answer."""
+    at: Ints
+    """For each sample, its series."""
+    values: Floats
+    ts_us: Ints | None
+    """Times that lines gave themselves, 0 for those without; None if none did."""
+    is_whole: bool
+    """It ended as its format says: what was cut off must not count."""
+    unreadable: int
+    shown: list[str]
+    """Some of the unreadable lines, cut short."""
+
+
+class Parser:
+    """Of one target: its labels are those of every series, and win over the lines' own."""
+
+    def __init__(self, target: Mapping[str, str]) -> None:
+        """target: labels, ``instance`` among them."""
+        self._target = dict(target)
+        self._base = series(target)
+        self._series: list[Series] = []
+        self._known: dict[str, int] = {}
+        self._is_plain = not self._base.labels and PLAIN.isdisjoint(self._target)
+        self._label_sets: dict[str, Series] = {}
+        """Others than the plain ones, by their text: buckets of histograms have the same ones."""
+
+    def parse(self, text: str, *, openmetrics: bool) -> Parsed:
+        """Read one answer. openmetrics: as its content type says; it ends with ``# EOF``."""
+        if len(self._known) > KNOWN_MAX:
+            self._series, self._known, self._label_sets = [], {}, {}
+        lines = text.split("\n")
+        ends_well = lines.pop() == ""
+        has_end = False
+        known = self._known
+        at: list[int] = []
+        values: list[float] = []
+        times: dict[int, int] = {}
+        bad: list[str] = []
+        bad_count = 0
+        for line in lines:
+            name, _, number = line.rpartition(" ")
+            place = known.get(name)
+            if place is not None:
+                value = _number(number)
+                if value is not None:
+                    at.append(place)
+                    values.append(value)
+                    continue
+            if line.startswith("#"):
+                has_end = has_end or line == "# EOF"
+                continue
+            found = _LINE(line)
+            value = None if found is None else _number(found[3])
+            if found is None or value is None or has_end:
+                if line.strip():
+                    bad_count += 1
+                    if len(bad) < SHOWN_MAX:
+                        bad.append(line[:SHOWN_SIZE])
+                continue
+            if found[4] is not None:
+                at_us = _time_us(found[4], openmetrics=openmetrics)
+                if at_us is not None:
+                    times[len(at)] = at_us
+            at.append(self._place(line[: found.start(3)].rstrip(" \t"), found[1], found[2] or ""))
+            values.append(value)
+        return Parsed(
+            self._series,
+            np.array(at, np.int64),
+            np.array(values, np.float64),
+            _spread(times, len(at)) if times else None,
+            ends_well and (has_end or not openmetrics),
+            bad_count,
+            bad,
+        )
+
+    def _place(self, text: str, name: str, labels: str) -> int:
+        """Number of a series; one that is new gets the next."""
+        place = self._known.get(text)
+        if place is None:
+            place = self._known[text] = len(self._series)
+            self._series.append(self._made(name, labels))
+        return place
+
+    def _made(self, name: str, labels: str) -> Series:
+        plain = _PLAIN(labels)
+        if plain is not None and self._is_plain:  # what nearly all are: no sorting, no joining
+            group, topic, queue = plain.groups()
+            base = self._base
+            number = None if queue is None else int(queue)
+            return Series(
+                base.target, name, base.cluster, base.broker, base.replica, base.service,
+                group or None, topic or None, number, "",
+            )  # fmt: skip
+        of = self._label_sets.get(labels)
+        if of is None:
+            own = {key: unescaped(value) for key, value in _LABELS(labels)}
+            of = self._label_sets[labels] = series({**own, **self._target})
+        return of._replace(metric=name)
+
+
+def _number(text: str) -> float | None:
+    """What Python reads as a number and the format does not is none: 1_000, other scripts."""
+    try:
+        return float(text) if text.isascii() and "_" not in text else None
+    except ValueError:
+        return None
+
+
+def _time_us(text: str, *, openmetrics: bool) -> int | None:
+    """A line's own time: seconds in OpenMetrics, milliseconds in the text format."""
+    try:
+        return round(float(text) * (1_000_000 if openmetrics else 1_000))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _spread(times: Mapping[int, int], count: int) -> Ints:
+    found = np.zeros(count, np.int64)
+    for place, at_us in times.items():
+        found[place] = at_us
+    return found

@@ -1,0 +1,100 @@
+"""One answer of an HTTP server: whole, within a time and a size, or the reason why there is none.
+
+The time is for all of it, connection and last byte included: a server that drips does not hold a
+reader longer. Before: a source asks. After: it parses, or tells a gap.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import time
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from analytics.schema import Gap
+
+CHUNK: Final = 1 << 18
+
+
+class Answer(NamedTuple):
+    """What a server said."""
+
+    status: int
+    content_type: str
+    body: bytes
+    took_s: float
+
+
+class Unanswered(Exception):
+    """There is no answer that counts."""
+
+    def __init__(self, reason: Gap, detail: str) -> None:
+        self.reason, self.detail = reason, detail
+        super().__init__(f"{reason}: {detail}")
+
+
+def fetch(
+    url: str,
+    *,
+    timeout_s: float,
+    size_max: int,
+    headers: Mapping[str, str],
+    body: bytes | None = None,
+) -> Answer:
+    """Ask once: GET, or POST if there is a body.
+
+    size_max: bytes of the answer. Raises Unanswered: unreachable; timeout; torn, if it ended
+    before its end; overload, if it is larger.
+    """
+    began = time.monotonic()
+    deadline = began + timeout_s
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
+    path = parts.path or "/"
+    try:
+        connection.connect()
+        sock = connection.sock
+        sock.settimeout(max(0.001, deadline - time.monotonic()))
+        connection.request(
+            "GET" if body is None else "POST",
+            path + (f"?{parts.query}" if parts.query else ""),
+            body=body,
+            headers={"Connection": "close", **headers},
+        )
+        response = connection.getresponse()
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise Unanswered(Gap.TIMEOUT, f"not whole after {timeout_s:g} s")
+            sock.settimeout(left_s)
+            piece = response.read1(CHUNK)
+            if not piece:
+                break
+            size += len(piece)
+            if size > size_max:
+                raise Unanswered(Gap.OVERLOAD, f"the answer is larger than {size_max} bytes")
+            pieces.append(piece)
+        # read1 does not say that an answer of a known length ended early.
+        if response.length:
+            raise Unanswered(Gap.TORN, f"{response.length} bytes of the answer are missing")
+        return Answer(
+            response.status,
+            response.getheader("Content-Type") or "",
+            b"".join(pieces),
+            time.monotonic() - began,
+        )
+    except TimeoutError as error:
+        raise Unanswered(Gap.TIMEOUT, f"no answer within {timeout_s:g} s") from error
+    except http.client.IncompleteRead as error:
+        raise Unanswered(Gap.TORN, "the answer ended early") from error
+    except (ConnectionResetError, BrokenPipeError, http.client.HTTPException) as error:
+        raise Unanswered(Gap.TORN, f"{type(error).__name__}: {error}") from error
+    except (OSError, socket.gaierror) as error:
+        raise Unanswered(Gap.UNREACHABLE, f"{type(error).__name__}: {error}") from error
+    finally:
+        connection.close()
