@@ -1,0 +1,138 @@
+"""Where a log file may be cut so that several tasks read it: at starts of records.
+
+A unit of a consume queue tells the start of a record; from the nearest one before the wanted place
+the sizes are walked. Without queues the walk begins at the file's first byte: slower, as sure. What
+a unit tells is believed only if a record lies there that names its own place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from analytics.sources.store.files import StoreFiles
+from shared.files.disk import File
+from tidemark.formats import twins
+from tidemark.formats.queue_unit import UNIT
+from tidemark.formats.record import peek_size
+from tidemark.offsets import UNIT_SIZE
+
+QUEUES_ASKED: Final = 16
+"""A few queues are enough: what lies between their units is walked, a gigabyte in a third of a
+second."""
+WINDOW_SIZE: Final = 2 << 20
+RECORD_SIZE_MAX: Final = 128 << 20
+"""No broker takes a message of that size: a larger size field is damage."""
+
+
+class Cuts:
+    """Finds starts of records in the files of one store."""
+
+    def __init__(self, files: StoreFiles) -> None:
+        self._files = files
+        self._queues: list[list[tuple[int, Path]]] | None = None
+
+    def at_or_after(self, wanted: int, limit: int) -> int | None:
+        """The first start of a record at or after wanted, in wanted's file.
+
+        limit: no byte from there on is read. The end of the file's records, if they end before
+        wanted. None: what lies before wanted is damaged, or its file is gone.
+        """
+        file_start = wanted - wanted % self._files.file_size
+        if wanted == file_start:
+            return wanted
+        try:
+            file = self._files.disk.open(self._files.log_path(file_start), writable=False)
+        except FileNotFoundError:
+            return None
+        try:
+            for start in self._starts_before(wanted, file_start):
+                if start == file_start or _is_record(file, start, file_start):
+                    return _walked(file, start, wanted, file_start, limit)
+        finally:
+            file.close()
+        return None
+
+    def _starts_before(self, wanted: int, file_start: int) -> Iterator[int]:
+        """Where records may begin, the nearest first; at last the file's start."""
+        found = {self._unit_before(files, wanted) for files in self._asked()}
+        yield from sorted((start for start in found if start > file_start), reverse=True)
+        yield file_start
+
+    def _asked(self) -> list[list[tuple[int, Path]]]:
+        """The files of some queues, long ones first: those have most units."""
+        if self._queues is None:
+            queues = [
+                self._files.queue_files(topic, queue)
+                for topic, queue in self._files.directory.queues()[: 64 * QUEUES_ASKED]
+            ]
+            queues.sort(key=len, reverse=True)
+            self._queues = [files for files in queues if files][:QUEUES_ASKED]
+        return self._queues
+
+    def _unit_before(self, files: list[tuple[int, Path]], wanted: int) -> int:
+        """Physical offset of the last unit at or before wanted; −1 if there is none."""
+        best = -1
+        low, high = 0, len(files)
+        while low < high:  # the last file whose first unit is not behind wanted
+            middle = (low + high) // 2
+            first = self._search(files[middle][1], wanted, only_first=True)
+            if first < 0:
+                high = middle
+            else:
+                best, low = first, middle + 1
+        return self._search(files[low - 1][1], wanted, only_first=False) if low else best
+
+    def _search(self, path: Path, wanted: int, *, only_first: bool) -> int:
+        try:
+            file = self._files.disk.open(path, writable=False)
+        except FileNotFoundError:
+            return -1
+        try:
+            best, low, high = -1, 0, 1 if only_first else file.size // UNIT_SIZE
+            while low < high:
+                middle = (low + high) // 2
+                raw = file.pread(UNIT_SIZE, middle * UNIT_SIZE)
+                offset, size, _ = UNIT.unpack(raw) if len(raw) == UNIT_SIZE else (0, 0, 0)
+                if size <= 0 or offset > wanted:  # not written yet, or behind
+                    high = middle
+                else:
+                    best, low = offset, middle + 1
+            return best
+        finally:
+            file.close()
+
+
+def _is_record(file: File, start: int, file_start: int) -> bool:
+    head = file.pread(4096, start - file_start)
+    size = peek_size(head, 0)
+    if not 0 < size <= RECORD_SIZE_MAX:
+        return False
+    raw = head if size <= len(head) else file.pread(size, start - file_start)
+    return twins.outline_records(raw, at=start, until=1, records_max=1).seen == 1
+
+
+def _walked(file: File, start: int, wanted: int, file_start: int, limit: int) -> int | None:
+    """Go from record to record until wanted is reached or the records end."""
+    at, size = start, WINDOW_SIZE
+    room = min(limit, file_start + file.size)
+    while at < wanted:
+        raw = file.pread(min(size, room - at), at - file_start) if at < room else b""
+        if not raw:
+            return at
+        found = twins.outline_records(
+            raw, at=at, until=wanted - at, records_max=len(raw), topics=frozenset()
+        )
+        at += found.end
+        size = WINDOW_SIZE
+        match found.stop.name:
+            case "BLANK":
+                return at
+            case "BAD":
+                return None
+        if found.end == 0:
+            size = peek_size(raw, 0)
+            if not len(raw) < size <= min(RECORD_SIZE_MAX, room - at):
+                return None
+    return at

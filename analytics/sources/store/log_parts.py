@@ -1,0 +1,264 @@
+"""Records of the commit log: which task reads which bytes, and how (docs/formats.md, 2).
+
+A part is a run of bytes of one file; a record belongs to the part that holds its first byte.
+Records are walked by their sizes; where the walk cannot go on, the part ends with a gap that names
+the physical offset, and what was read before it stands. The end filler is no gap. No byte at or
+behind the confirm offset is looked at. Memory: one window, and the columns made of it.
+
+Step before: ``files``. Step after: the columns of ``record_columns``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from analytics.schema import Gap
+from analytics.sources.gap_rows import Hole, hole_batch
+from analytics.sources.record_columns import RecordColumns, repeated
+from analytics.sources.store.cuts import RECORD_SIZE_MAX, WINDOW_SIZE, Cuts
+from analytics.sources.store.files import StoreFiles
+from analytics.sources.store.options import StoreOptions
+from shared.files.disk import File
+from shared.files.os_disk import OsDisk
+from tidemark.formats import twins
+from tidemark.formats.record import BLANK_SIZE, Checks, peek_size
+from tidemark.formats.scan import Stop
+
+I32_MAX: Final = (1 << 31) - 1
+ZEROS: Final = bytes(1 << 20)
+
+
+class LogPart(NamedTuple):
+    """What one task reads: records whose first byte lies in [start, end) of one file."""
+
+    path: str
+    broker: str
+    file_start: int
+    start: int
+    """A record's first byte."""
+    end: int
+    limit: int
+    """No byte from here on is read."""
+    proven: int
+    """Records are known to lie up to here; zeros before it are damage, behind it the log's end."""
+    closed: bool
+    """Another part begins at ``end``: a record that runs past it contradicts that one."""
+    foreign: tuple[int, int]
+    """Records that begin in it have no record CRC to be held against."""
+    lost: str = ""
+    """Why there is nothing to read, where planning knew already."""
+
+    @property
+    def file(self) -> str:
+        """Name of the file."""
+        return Path(self.path).name
+
+
+def plan(files: StoreFiles, options: StoreOptions) -> list[LogPart]:
+    """The parts of a read, in physical order: at least one per file."""
+    broker = files.broker if options.broker is None else options.broker
+    first, last = options.from_offset, min(options.to_offset, files.end)
+    published = files.published
+    foreign = (0, 1 << 63) if files.is_foreign or published is None else published.foreign
+    starts = list(files.log_sizes) or [max(0, files.end - 1) // files.file_size * files.file_size]
+    count = max(1, sum(start + files.file_size > first and start < last for start in starts))
+    pieces = max(1, -(-options.split_min // count))
+    cuts = Cuts(files)
+    parts: list[LogPart] = []
+    for start in _gapless(starts, files.file_size, last):
+        low, high = max(first, start), min(last, start + files.file_size)
+        if low >= high:
+            continue
+
+        def part(at: int, end: int, *, closed: bool, lost: str = "", start: int = start) -> LogPart:
+            return LogPart(
+                path=str(files.log_path(start)),
+                broker=broker,
+                file_start=start,
+                start=at,
+                end=end,
+                limit=min(files.end, start + files.file_size),
+                proven=files.proven,
+                closed=closed,
+                foreign=foreign,
+                lost=lost,
+            )
+
+        if start not in files.log_sizes:
+            parts.append(part(low, high, closed=False, lost="the file is missing"))
+            continue
+        begin = cuts.at_or_after(low, files.end)
+        if begin is None:
+            why = "no start of a record is found at or behind it: what lies before is damaged"
+            parts.append(part(low, high, closed=False, lost=why))
+            continue
+        bounds = [begin, *_between(cuts, begin, high, options.split_bytes, pieces), high]
+        for at, end in itertools.pairwise(bounds):
+            if at < end:
+                parts.append(part(at, end, closed=end != high))
+    return parts
+
+
+def _gapless(starts: list[int], file_size: int, last: int) -> Iterator[int]:
+    """Starts of the files that should be there: a missing one between two is a gap."""
+    yield from range(starts[0], max(starts[-1] + 1, last), file_size)
+
+
+def _between(cuts: Cuts, low: int, high: int, split_bytes: int, pieces: int) -> list[int]:
+    """Starts of records that cut [low, high) into about equal pieces, ascending."""
+    count = max(pieces, -(-(high - low) // split_bytes))
+    found: list[int] = []
+    for number in range(1, count):
+        wanted = low + (high - low) * number // count
+        at = cuts.at_or_after(max(wanted, low + 1), high)
+        if at is not None and low < at < high and (not found or at > found[-1]):
+            found.append(at)
+    return found
+
+
+def read(part: LogPart, options: StoreOptions) -> Iterator[pa.RecordBatch]:
+    """The part's records. Raises SourceGap where something is missing and no column may say so."""
+    schema = options.schema
+    for found in walk(part, options):
+        if isinstance(found, Hole):
+            yield hole_batch(found, schema)
+            continue
+        arrays = [
+            repeated({"broker": part.broker, "file": part.file}[name], len(found))
+            if name in ("broker", "file")
+            else pa.nulls(len(found), pa.string())
+            if name in ("gap", "gap_detail")
+            else found.column(name)
+            for name in schema.names
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def walk(part: LogPart, options: StoreOptions) -> Iterator[RecordColumns | Hole]:
+    """The part as columns not yet made, and what is missing."""
+    if part.lost:
+        yield _hole(part, part.start, Gap.VANISHED, part.lost)
+        return
+    try:
+        file = OsDisk().open(Path(part.path), writable=False)
+    except FileNotFoundError:
+        yield _hole(part, part.start, Gap.VANISHED, "the file is gone since the read was planned")
+        return
+    try:
+        yield from _walk_file(file, part, options)
+    finally:
+        file.close()
+
+
+def _walk_file(file: File, part: LogPart, options: StoreOptions) -> Iterator[RecordColumns | Hole]:
+    schema, at, window = options.schema, part.start, WINDOW_SIZE
+    room = min(part.limit, part.file_start + file.size)
+    while at < part.end:
+        try:
+            raw = file.pread(max(0, min(window, room - at)), at - part.file_start)
+        except OSError as error:
+            why = f"reading failed: {os.strerror(error.errno or 0)}"
+            yield _hole(part, at, Gap.DAMAGED, why)
+            return
+        until, checks = _judged(part, at, options)
+        found = twins.outline_records(
+            raw,
+            at=at,
+            until=until - at,
+            records_max=len(raw),
+            verify=checks,
+            topics=options.topics,
+        )
+        if found.rows:
+            columns = RecordColumns(raw, found)
+            yield columns
+            if "gap" in schema.names or "crc_ok" not in schema.names:
+                yield from _unsound(part, at, columns)
+        at += found.end
+        match found.stop:
+            case Stop.LIMIT:
+                window = WINDOW_SIZE
+            case Stop.BLANK:
+                return
+            case Stop.VIEW_END if found.end and at < room:
+                window = WINDOW_SIZE
+            case Stop.VIEW_END if (
+                0 < len(raw) < (size := peek_size(raw, 0)) <= min(RECORD_SIZE_MAX, room - at)
+            ):
+                window = size
+            case _:
+                reason = found.reason or "the file ends"
+                hole = _end(file, part, at, room, raw[found.end :], reason)
+                if hole is not None:
+                    yield hole
+                return
+    if part.closed and at != part.end:
+        yield _hole(part, at, Gap.DAMAGED, f"a record runs past {part.end}, where another begins")
+
+
+def _judged(part: LogPart, at: int, options: StoreOptions) -> tuple[int, Checks | None]:
+    """Up to where records are held against the same CRCs as the one at ``at``, and which."""
+    if not options.verify:
+        return part.end, None
+    low, high = part.foreign
+    if low <= at < high:
+        return min(part.end, high), Checks(record_crc=False, position=False)
+    return (min(part.end, low) if at < low else part.end), Checks(position=False)
+
+
+def _unsound(part: LogPart, base: int, columns: RecordColumns) -> Iterator[Hole]:
+    """A gap for each record whose CRC does not fit: its row stands, and is not to be trusted."""
+    rows = columns.rows[columns.rows["sound"] == 0]
+    for start, size in zip(rows["start"].tolist(), rows["size"].tolist(), strict=True):
+        yield _hole(part, base + start, Gap.DAMAGED, "body or record CRC does not fit", size=size)
+
+
+def _end(file: File, part: LogPart, at: int, room: int, rest: bytes, reason: str) -> Hole | None:
+    """What it means that no whole record begins at ``at``; None: it is the end of the records."""
+    left = part.file_start + _whole_size(part, file) - at
+    if at >= part.limit or left < BLANK_SIZE:
+        return None  # what may be read is read, or no filler fits behind the last record
+    if at < part.proven:
+        return _hole(part, at, Gap.TORN if at + len(rest) >= room else Gap.DAMAGED, reason)
+    last = _last_nonzero(file, at - part.file_start)
+    if last is None:
+        return None  # never written
+    behind = f"{reason}; bytes up to {part.file_start + last} are not zero"
+    return _hole(part, at, Gap.TORN, behind)
+
+
+def _whole_size(part: LogPart, file: File) -> int:
+    """Length that the file should have."""
+    return max(file.size, part.limit - part.file_start)
+
+
+def _last_nonzero(file: File, low: int) -> int | None:
+    """The last byte of the file at or behind low that is not zero; None if all are."""
+    high = file.data_end()
+    while high > low:
+        size = min(len(ZEROS), high - low)
+        chunk = file.pread(size, high - size)
+        if chunk != ZEROS[: len(chunk)]:
+            return high - size + len(chunk.rstrip(b"\0")) - 1
+        high -= size
+    return None
+
+
+def _hole(part: LogPart, at: int, reason: Gap, why: str, *, size: int | None = None) -> Hole:
+    lost = part.end - at if size is None else size
+    return Hole(
+        reason,
+        f"{part.path}, physical offset {at}: {why}",
+        {
+            "broker": part.broker,
+            "file": part.file,
+            "physical_offset": at,
+            "size": min(max(0, lost), I32_MAX),
+        },
+    )

@@ -1,0 +1,128 @@
+"""What a read of a store is asked for: options as Spark gives them, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from analytics.errors import BadOption
+from analytics.schema import MESSAGES, OFFSETS, QUEUE_UNITS
+
+TABLES: Final[Mapping[str, pa.Schema]] = {
+    "records": MESSAGES,
+    "queue_units": QUEUE_UNITS,
+    "offsets": OFFSETS,
+}
+SPLIT_BYTES: Final = 256 << 20
+SPLIT_BYTES_MIN: Final = 1 << 12
+OFFSET_MAX: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """One read. Raises BadOption when made of what cannot be used."""
+
+    root: Path
+    """The store directory: the one that holds commitlog/."""
+    table: str = "records"
+    """records, queue_units or offsets."""
+    from_offset: int = 0
+    """Physical offset: only records whose first byte lies at or behind it."""
+    to_offset: int = OFFSET_MAX
+    """Physical offset: only records whose first byte lies before it."""
+    topics: frozenset[str] | None = None
+    """Only of these; None: of all."""
+    columns: tuple[str, ...] | None = None
+    """Only these are decoded; None: all. Without ``gap`` damage ends the read with an error."""
+    verify: bool = False
+    """Compare body and record CRC of every record: about a third of the speed."""
+    broker: str | None = None
+    """What the column ``broker`` says; None: the name in ha/identity, "" where there is none."""
+    split_bytes: int = SPLIT_BYTES
+    """Of log in one partition. Small: each task costs some 60 ms of a core before its first row."""
+    split_min: int = 2
+    """Partitions that a log is cut into at least, so that so many cores have work."""
+
+    def __post_init__(self) -> None:
+        """Name everything that cannot be used."""
+        if self.table not in TABLES:
+            raise BadOption(f"table is {self.table!r}.", f"Take one of {', '.join(TABLES)}.")
+        known = TABLES[self.table].names
+        unknown = [name for name in self.columns or () if name not in known]
+        if unknown or self.columns == ():
+            raise BadOption(
+                f"columns names {', '.join(unknown) or 'nothing'}; table {self.table} has others.",
+                f"Take some of {', '.join(known)}.",
+            )
+        if not 0 <= self.from_offset <= self.to_offset <= OFFSET_MAX:
+            raise BadOption(
+                f"from_offset {self.from_offset} and to_offset {self.to_offset} are no range.",
+                "Give physical offsets with 0 <= from_offset <= to_offset.",
+            )
+        if self.split_bytes < SPLIT_BYTES_MIN or self.split_min < 1:
+            raise BadOption(
+                f"split_bytes is {self.split_bytes}, split_min {self.split_min}.",
+                f"Give at least {SPLIT_BYTES_MIN} and 1.",
+            )
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> StoreOptions:
+        """Options as texts, names in any case. Raises BadOption, also for unknown names."""
+        texts = {name.lower(): text for name, text in given.items()}
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(texts) - known):
+            raise BadOption(
+                f"tidemark_store has no option {', '.join(unknown)}.",
+                f"Its options are {', '.join(sorted(known))}.",
+            )
+        if not texts.get("root"):
+            raise BadOption(
+                "tidemark_store needs the option root.",
+                "Name the store directory, the one that holds commitlog/.",
+            )
+        numbers = {
+            name: _number(name, texts[name])
+            for name in ("from_offset", "to_offset", "split_bytes", "split_min")
+            if name in texts
+        }
+        topics = _names(texts.get("topics"))
+        return cls(
+            root=Path(texts["root"]),
+            table=texts.get("table", "records"),
+            topics=None if topics is None else frozenset(topics),
+            columns=_names(texts.get("columns")),
+            verify=_flag("verify", texts.get("verify", "false")),
+            broker=texts.get("broker"),
+            **numbers,
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of what is read: the columns asked for, in the table's order."""
+        whole = TABLES[self.table]
+        if self.columns is None:
+            return whole
+        return pa.schema([field for field in whole if field.name in self.columns])
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise BadOption(f"{name} is {text!r}, no whole number.", "Give bytes.") from None
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise BadOption(f"{name} is {text!r}.", "Give true or false.")
+    return text.lower() == "true"

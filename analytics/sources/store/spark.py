@@ -1,0 +1,58 @@
+"""``tidemark_store`` for Spark: the reader's parts are its partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from analytics.sources.store.options import StoreOptions
+from analytics.sources.store.reader import Part, StoreReader
+
+
+class TidemarkStore(DataSource):
+    """Batch source over a store directory; options: ``StoreOptions``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """As given to ``format``."""
+        return "tidemark_store"
+
+    def schema(self) -> StructType:
+        """Of the table and columns asked for."""
+        return from_arrow_schema(StoreOptions.of(self.options).schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For one query."""
+        return TidemarkStoreReader(StoreOptions.of(self.options))
+
+
+@dataclass
+class StorePartition(InputPartition):
+    """One part, and what Spark shows of it."""
+
+    part: Part
+
+
+class TidemarkStoreReader(DataSourceReader):
+    """Plans on the driver, reads on executors, which see the same directory."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One or more per file of the log."""
+        return [StorePartition(part) for part in StoreReader(self._options).plan()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """On an executor."""
+        assert isinstance(partition, StorePartition)
+        return StoreReader(self._options).read(partition.part)
+
+
+SOURCES: Final[tuple[type[DataSource], ...]] = (TidemarkStore,)
