@@ -1,0 +1,196 @@
+"""A few pairs in detail: their course by bins, their queues now, and the numbers behind a status.
+
+Before: ``overview`` knows which pairs; ``source``. After: ``gather``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analytics.report.bins import by_pair, ranks, spread, summed, with_bins
+from analytics.report.facts import Attention, Bins, Course, Pair, QueueLag
+from analytics.report.overview import LOOK_BACK_TICKS, latest
+from analytics.report.source import Tables, whole
+from analytics.report.words import BY_RANK, RANK, duration, moment, number
+
+QUEUES_MAX: Final = 24
+"""Queues drawn of one pair: those with most lag."""
+STAGES: Final = ("replication", "dispatch", "delivery", "processing")
+_LAG_COLUMNS: Final = (
+    "tick", "pair_id", "series_id", "lag", "age_seconds", "status", "evidence",
+)  # fmt: skip
+_MEANS: Final = ("produce_per_second", "consume_per_second")
+_SECONDS: Final = "_seconds"
+
+
+def details(
+    tables: Tables, pairs: Sequence[Pair], bins: Bins, newest: datetime, period_s: float
+) -> list[Attention]:
+    """The same pairs, in their order, with all that is drawn of them."""
+    if not pairs:
+        return []
+    ids = {pair.pair_id for pair in pairs}
+    lag = by_pair(_lag_by_bin(tables, bins, ids))
+    stages = by_pair(_stages_by_bin(tables, bins, ids))
+    queues, evidence = _queues(tables, ids, newest, period_s)
+    empty = pa.table({})
+    return [
+        _detail(
+            pair,
+            bins,
+            lag.get(pair.pair_id, empty),
+            stages.get(pair.pair_id, empty),
+            queues.get(pair.pair_id, []),
+            evidence.get((pair.pair_id, pair.status), ""),
+        )
+        for pair in pairs
+    ]
+
+
+def _lag_by_bin(tables: Tables, bins: Bins, ids: Collection[int]) -> pa.Table:
+    columns = [
+        *("tick", "pair_id", "age_max_seconds", "objective_seconds", "lag_sum", "status", *_MEANS),
+    ]
+
+    def pieces() -> Iterator[pa.Table]:
+        for piece in with_bins(
+            tables.scan("pair_lag", start=bins.start, end=bins.end, columns=columns, pair_ids=ids),
+            "tick",
+            bins,
+        ):
+            over = pc.greater(piece["age_max_seconds"], piece["objective_seconds"])
+            yield piece.append_column("rank", ranks(piece["status"])).append_column(
+                "over", over.cast(pa.int64())
+            )
+
+    how = [("age_max_seconds", "max"), ("lag_sum", "max"), ("rank", "max")]
+    how += [("over", "sum"), ("over", "count")]
+    how += [(column, each) for column in _MEANS for each in ("sum", "count")]
+    return summed(pieces(), ["pair_id", "bin"], how)
+
+
+def _stages_by_bin(tables: Tables, bins: Bins, ids: Collection[int]) -> pa.Table:
+    terms = [f"{stage}{_SECONDS}" for stage in STAGES]
+    pieces = with_bins(
+        tables.scan(
+            "stages",
+            start=bins.start,
+            end=bins.end,
+            columns=["tick", "pair_id", *terms],
+            pair_ids=ids,
+        ),
+        "tick",
+        bins,
+    )
+    how = [(term, each) for term in terms for each in ("sum", "count")]
+    return summed(pieces, ["pair_id", "bin"], how)
+
+
+def _queues(
+    tables: Tables, ids: Collection[int], newest: datetime, period_s: float
+) -> tuple[dict[int, list[QueueLag]], dict[tuple[int, str], str]]:
+    """The queues of each pair now, and an evidence for each pair and status."""
+    since = newest - timedelta(seconds=period_s * LOOK_BACK_TICKS)
+    until = newest + timedelta(microseconds=1)
+    rows = latest(
+        whole(tables, "lag", start=since, end=until, columns=_LAG_COLUMNS, pair_ids=ids),
+        "series_id",
+    )
+    names = whole(
+        tables,
+        "series",
+        start=None,
+        end=None,
+        columns=["series_id", "pair_id", "queue"],
+        pair_ids=ids,
+    )
+    numbers = dict(zip(names["series_id"].to_pylist(), names["queue"].to_pylist(), strict=True))
+    queues: dict[int, list[QueueLag]] = {}
+    evidence: dict[tuple[int, str], str] = {}
+    for row in sorted(rows.to_pylist(), key=lambda each: -(each["age_seconds"] or 0.0)):
+        pair, status = row["pair_id"], row["status"]
+        if row["evidence"]:
+            evidence.setdefault((pair, status), row["evidence"])
+        if row["series_id"] in numbers:
+            queues.setdefault(pair, []).append(
+                QueueLag(numbers[row["series_id"]], row["lag"], row["age_seconds"], status)
+            )
+    for pair, found in queues.items():
+        most = sorted(found, key=lambda each: (-(each.lag or 0), each.queue))[:QUEUES_MAX]
+        queues[pair] = sorted(most, key=lambda each: each.queue)
+    return queues, evidence
+
+
+def _detail(
+    pair: Pair,
+    bins: Bins,
+    lag: pa.Table,
+    stages: pa.Table,
+    queues: list[QueueLag],
+    evidence: str,
+) -> Attention:
+    worst = spread(lag, "rank_max", bins)
+    over = sum(each or 0 for each in lag["over_sum"].to_pylist()) if lag.num_rows else 0
+    known = sum(lag["over_count"].to_pylist()) if lag.num_rows else 0
+    return Attention(
+        pair,
+        Course(
+            age_s=_without_unknown(spread(lag, "age_max_seconds_max", bins), worst),
+            produce_per_s=spread(lag, f"{_MEANS[0]}_sum", bins, f"{_MEANS[0]}_count"),
+            consume_per_s=spread(lag, f"{_MEANS[1]}_sum", bins, f"{_MEANS[1]}_count"),
+            lag=spread(lag, "lag_sum_max", bins),
+            stages_s={
+                stage: spread(stages, f"{stage}_seconds_sum", bins, f"{stage}_seconds_count")
+                for stage in STAGES
+            },
+            status=[None if each is None else BY_RANK[int(each)] for each in worst],
+        ),
+        over / known if known else None,
+        evidence_in_words(evidence),
+        queues,
+    )
+
+
+def _without_unknown(ages: list[float | None], worst: Sequence[float | None]) -> list[float | None]:
+    return [None if rank == RANK["UNKNOWN"] else age for age, rank in zip(ages, worst, strict=True)]
+
+
+def evidence_in_words(text: str) -> list[str]:
+    """The numbers that a rule used, each as a short phrase; the text itself if it is no object."""
+    if not text:
+        return []
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return [text]
+    if not isinstance(found, dict):
+        return [text]
+    return [_phrase(str(name), value) for name, value in found.items() if value is not None]
+
+
+def _phrase(name: str, value: Any) -> str:
+    for ending, say in (("_seconds", duration), ("_per_second", lambda each: f"{number(each)}/s")):
+        if name.endswith(ending) and isinstance(value, int | float):
+            return f"{name.removesuffix(ending).replace('_', ' ')}: {say(value)}"
+    words = name.replace("_", " ")
+    match value:
+        case bool():
+            return f"{words}: {'yes' if value else 'no'}"
+        case int() | float():
+            return f"{words}: {number(value)}"
+        case str() if name.endswith(("_ts", "since")) and value[:4].isdigit():
+            return f"{words}: {_moment(value)}"
+    return f"{words}: {value}"
+
+
+def _moment(text: str) -> str:
+    try:
+        return moment(datetime.fromisoformat(text))
+    except ValueError:
+        return text

@@ -1,0 +1,93 @@
+"""Tables to facts. What it keeps is bounded by pairs and bins, not by the length of the time.
+
+Before: ``source`` reads. After: ``page`` draws, ``facts.to_json`` writes.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from analytics.report.changes import Previous, changes
+from analytics.report.course import details
+from analytics.report.facts import Facts, Pair
+from analytics.report.outlook import anomalies, capacity, forecasts, gaps, unknowns
+from analytics.report.overview import Overview, overview
+from analytics.report.source import Tables
+from analytics.report.words import LEVELS, NONE, UNKNOWN
+
+ATTENTION_MAX: Final = 24
+"""Pairs drawn in detail; the others are in the list of all."""
+OTHERS_MAX: Final = 12
+"""Pairs in time now that had trouble before."""
+PAIRS_MAX: Final = 500
+"""Pairs listed."""
+_PERIOD_S: Final = 15.0
+"""Where too few ticks say it."""
+
+
+def gather(
+    tables: Tables,
+    *,
+    start: datetime,
+    end: datetime,
+    made_at: datetime,
+    title: str = "",
+    before: Previous | None = None,
+) -> Facts:
+    """The facts of start ≤ time < end. before: the report that this one is compared with.
+
+    Raises ValueError for a time that is empty.
+    """
+    seen = overview(tables, start, end)
+    pairs = sorted(seen.pairs, key=_urgency)
+    looked_at = [pair for pair in pairs if pair.level not in (NONE, UNKNOWN)]
+    shown = looked_at[:ATTENTION_MAX]
+    others = _others(seen, pairs, {pair.pair_id for pair in shown})
+    period_s = seen.period_s or _PERIOD_S
+    drawn = []
+    if seen.newest is not None:
+        drawn = details(tables, [*shown, *others], seen.bins, seen.newest, period_s)
+    counts: dict[str, int] = {}
+    for pair in pairs:
+        counts[pair.status] = counts.get(pair.status, 0) + 1
+    clusters = sorted({pair.cluster for pair in pairs if pair.cluster})
+    return Facts(
+        title=title or ", ".join(clusters[:4]) or "Tidemark",
+        made_at=made_at,
+        bins=seen.bins,
+        period_s=seen.period_s,
+        newest=seen.newest,
+        known_share=seen.known_share,
+        counts=counts,
+        by_status=seen.by_status,
+        attention=drawn[: len(shown)],
+        others=drawn[len(shown) :],
+        pairs=pairs[:PAIRS_MAX],
+        pairs_left_out=max(0, len(pairs) - PAIRS_MAX),
+        attention_left_out=len(looked_at) - len(shown),
+        forecasts=forecasts(tables, end),
+        capacity=capacity(tables, end),
+        anomalies=anomalies(tables, start, end),
+        gaps=gaps(tables, start, end),
+        unknowns=unknowns(tables, seen.newest, period_s),
+        previous_at=None if before is None else before.made_at,
+        changes=changes(before, pairs[:PAIRS_MAX], is_whole=len(pairs) <= PAIRS_MAX),
+    )
+
+
+def _urgency(pair: Pair) -> tuple[int, float, str, str]:
+    """Whom to wake for first; within that, the furthest beyond its objective."""
+    burn = 0.0
+    if pair.age_s is not None and pair.objective_s:
+        burn = pair.age_s / pair.objective_s
+    return LEVELS.index(pair.level), -burn, pair.group, pair.topic
+
+
+def _others(seen: Overview, pairs: list[Pair], shown: set[int]) -> list[Pair]:
+    """Those with the most trouble over the time, of pairs that are not shown already."""
+    found = [
+        pair for pair in pairs if pair.pair_id not in shown and seen.troubled.get(pair.pair_id)
+    ]
+    found.sort(key=lambda pair: -seen.troubled[pair.pair_id])
+    return found[:OTHERS_MAX]

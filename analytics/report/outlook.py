@@ -1,0 +1,202 @@
+"""What comes, what is odd and what is not known: forecasts, capacity, anomalies, gaps. Bounded.
+
+Of every forecast the newest issue at the report's end counts.
+Before: ``source``. After: ``gather``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analytics.report.bins import summed
+from analytics.report.facts import Anomaly, Capacity, Forecast, GapFact, UnknownFact
+from analytics.report.overview import LOOK_BACK_TICKS
+from analytics.report.source import Tables, whole
+from analytics.schema import ANOMALIES, CAPACITY, FORECASTS, Status
+
+FORECASTS_MAX: Final = 12
+POINTS_MAX: Final = 240
+"""Of one forecast."""
+CAPACITY_MAX: Final = 20
+ANOMALIES_MAX: Final = 12
+GAPS_MAX: Final = 40
+ISSUED_WITHIN: Final = timedelta(days=2)
+"""A forecast that is older says nothing of now."""
+GAP_LENGTH_MAX: Final = timedelta(days=1)
+"""A gap that began so long before the report may still reach into it."""
+_ENDLESS: Final = float("inf")
+
+
+def forecasts(tables: Tables, end: datetime) -> list[Forecast]:
+    """The newest issue by subject and kind, the first to reach a limit first."""
+    rows = whole(
+        tables, "forecasts", start=end - ISSUED_WITHIN, end=end, columns=FORECASTS.names
+    ).to_pylist()
+    newest: dict[tuple[str, str], datetime] = {}
+    for row in rows:
+        key = (row["kind"], row["subject"])
+        newest[key] = max(row["issued_at"], newest.get(key, row["issued_at"]))
+    points: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        key = (row["kind"], row["subject"])
+        if row["issued_at"] == newest[key]:
+            points.setdefault(key, []).append(row)
+    found = [_forecast(sorted(each, key=lambda row: row["at"])) for each in points.values()]
+    found.sort(
+        key=lambda each: (
+            _ENDLESS if each.limit_p50_s is None else each.limit_p50_s,
+            each.kind,
+            each.subject,
+        )
+    )
+    return found[:FORECASTS_MAX]
+
+
+def _forecast(rows: list[dict[str, Any]]) -> Forecast:
+    first, rows = rows[0], rows[:: -(-len(rows) // POINTS_MAX)]
+    return Forecast(
+        subject=first["subject"],
+        kind=first["kind"],
+        issued_at=first["issued_at"],
+        model=first["model"],
+        backtest_error=first["backtest_error"],
+        at=[row["at"] for row in rows],
+        p10=[row["p10"] for row in rows],
+        p50=[row["p50"] for row in rows],
+        p90=[row["p90"] for row in rows],
+        limit_p10_s=first["time_to_limit_p10_seconds"],
+        limit_p50_s=first["time_to_limit_p50_seconds"],
+        limit_p90_s=first["time_to_limit_p90_seconds"],
+    )
+
+
+def capacity(tables: Tables, end: datetime) -> list[Capacity]:
+    """Of each group and topic on the newest day; the fullest first."""
+    rows = whole(
+        tables, "capacity", start=end - 4 * ISSUED_WITHIN, end=end, columns=CAPACITY.names
+    ).to_pylist()
+    newest: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for row in rows:
+        key = (row["cluster"], row["group"], row["topic"])
+        if key not in newest or newest[key]["day"] < row["day"]:
+            newest[key] = row
+    found = [
+        Capacity(
+            cluster=row["cluster"],
+            group=row["group"],
+            topic=row["topic"],
+            day=row["day"],
+            c_max_per_s=row["c_max_per_second"],
+            c_max_low_per_s=row["c_max_low_per_second"],
+            utilisation=row["utilisation_p95"],
+            members=row["members_at_max"],
+            queues=row["queues"],
+            limited_by=row["limited_by"],
+            minutes=row["minutes"],
+        )
+        for row in newest.values()
+    ]
+    found.sort(key=lambda each: (-(each.utilisation or 0.0), each.group, each.topic))
+    return found[:CAPACITY_MAX]
+
+
+def anomalies(tables: Tables, start: datetime, end: datetime) -> list[Anomaly]:
+    """The largest of each subject and signal that no parent explains, largest first."""
+    most: dict[tuple[str, str], Anomaly] = {}
+    for piece in tables.scan("anomalies", start=start, end=end, columns=ANOMALIES.names):
+        for row in piece.filter(pc.invert(piece["suppressed"])).to_pylist():
+            one = Anomaly(
+                row["ts"],
+                row["subject"],
+                row["signal"],
+                row["value"],
+                row["expected"],
+                row["score"],
+            )
+            key = (one.subject, one.signal)
+            if key not in most or abs(most[key].score) < abs(one.score):
+                most[key] = one
+    return sorted(most.values(), key=lambda each: -abs(each.score))[:ANOMALIES_MAX]
+
+
+def gaps(tables: Tables, start: datetime, end: datetime) -> list[GapFact]:
+    """Added up by source, subject and reason; the newest first."""
+    columns = ["source", "subject", "reason", "detail", "from_ts", "to_ts", "rows_lost"]
+    found: dict[tuple[str, str, str], GapFact] = {}
+    for piece in tables.scan("gaps", start=start - GAP_LENGTH_MAX, end=end, columns=columns):
+        inside = pc.or_kleene(
+            pc.is_null(piece["to_ts"]),
+            pc.greater(piece["to_ts"], pa.scalar(start, piece.schema.field("to_ts").type)),
+        )
+        for row in piece.filter(inside).to_pylist():
+            key = (row["source"], row["subject"], row["reason"])
+            found[key] = _with_gap(found.get(key), row)
+    newest_first = sorted(
+        found.values(), key=lambda each: each.to_ts or each.from_ts or start, reverse=True
+    )
+    return newest_first[:GAPS_MAX]
+
+
+def _with_gap(known: GapFact | None, row: dict[str, Any]) -> GapFact:
+    if known is None:
+        return GapFact(
+            source=row["source"],
+            subject=row["subject"],
+            reason=row["reason"],
+            detail=row["detail"],
+            count=1,
+            from_ts=row["from_ts"],
+            to_ts=row["to_ts"],
+            rows_lost=row["rows_lost"],
+        )
+    lost = [each for each in (known.rows_lost, row["rows_lost"]) if each is not None]
+    begins = [each for each in (known.from_ts, row["from_ts"]) if each is not None]
+    ends = [each for each in (known.to_ts, row["to_ts"]) if each is not None]
+    return GapFact(
+        known.source,
+        known.subject,
+        known.reason,
+        row["detail"] or known.detail,
+        known.count + 1,
+        min(begins, default=None),
+        max(ends, default=None),
+        sum(lost) if lost else None,
+    )
+
+
+def unknowns(tables: Tables, newest: datetime | None, period_s: float) -> list[UnknownFact]:
+    """Queues of which something is not known at the newest tick, by the reason told."""
+    if newest is None:
+        return []
+    since = newest - timedelta(seconds=period_s * LOOK_BACK_TICKS)
+
+    def pieces() -> Iterator[pa.Table]:
+        for piece in tables.scan(
+            "lag",
+            start=since,
+            end=newest + timedelta(microseconds=1),
+            columns=["series_id", "pair_id", "reason", "status"],
+        ):
+            is_unknown = pc.or_kleene(
+                pc.equal(piece["status"], str(Status.UNKNOWN)), pc.is_valid(piece["reason"])
+            )
+            yield piece.filter(is_unknown).select(["reason", "pair_id", "series_id"])
+
+    by_series = summed(pieces(), ["reason", "pair_id", "series_id"], [("series_id", "count")])
+    if not by_series.num_rows:
+        return []
+    counted = by_series.group_by("reason").aggregate(
+        [("series_id", "count_distinct"), ("pair_id", "count_distinct")]
+    )
+    found = [
+        UnknownFact(
+            row["reason"] or "", row["series_id_count_distinct"], row["pair_id_count_distinct"]
+        )
+        for row in counted.to_pylist()
+    ]
+    return sorted(found, key=lambda each: (-each.queues, each.reason))

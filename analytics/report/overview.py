@@ -1,0 +1,188 @@
+"""All pairs at once: how many had which status when, and how each stands now. Pure but for reading.
+
+Two passes over ``pair_lag``: one over the whole time with three columns of it, one over its last
+minutes with all. Before: ``source``. After: ``gather`` chooses the pairs to look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from analytics.report.bins import bins_of, micros, places, summed
+from analytics.report.facts import Bins, Pair, Values
+from analytics.report.source import Tables, whole
+from analytics.report.words import RANK, UNKNOWN, level
+from analytics.schema import PAIR_LAG, Stage, Status
+
+LOOK_BACK_TICKS: Final = 8
+"""A pair that was seen within so many ticks has a present."""
+SILENT_TICKS: Final = 3
+"""Not seen for so many ticks: not known any more."""
+ABOVE: Final = (Stage.APPEND, Stage.REPLICATION, Stage.DISPATCH)
+"""Stages before consumers can see a message: a lag of 0 says nothing of them."""
+_STAGE_COLUMNS: Final = ("tick", "pair_id", "blamed", "confidence", "detail")
+
+
+class Overview(NamedTuple):
+    """What is known of all pairs."""
+
+    bins: Bins
+    period_s: float | None
+    newest: datetime | None
+    known_share: float | None
+    by_status: Mapping[str, Values]
+    troubled: Mapping[int, int]
+    """Pairs that had a status above being in time: rows of it."""
+    pairs: list[Pair]
+    """As they were last seen; in no order."""
+
+
+def overview(tables: Tables, start: datetime, end: datetime) -> Overview:
+    """Look at all pairs. Raises ValueError for a time that is empty."""
+    by_tick: list[pa.Table] = []
+
+    def noting() -> Iterator[pa.Table]:
+        columns = ["tick", "pair_id", "status"]
+        for piece in tables.scan("pair_lag", start=start, end=end, columns=columns):
+            by_tick.append(piece.group_by(["tick", "status"]).aggregate([([], "count_all")]))
+            yield piece
+
+    seen = summed(noting(), ["pair_id", "status"], [("tick", "count")])
+    if not by_tick:
+        return Overview(bins_of(start, end, None), None, None, None, {}, {}, [])
+    counted = (
+        pa.concat_tables(by_tick)
+        .group_by(["tick", "status"])
+        .aggregate([("count_all", "sum")])
+        .rename_columns(["tick", "status", "rows"])
+    )
+    ticks = np.unique(micros(counted["tick"]))
+    period_s = float(np.median(np.diff(ticks))) / 1e6 if len(ticks) > 1 else None
+    bins = bins_of(start, end, period_s)
+    newest = pa.scalar(int(ticks[-1]), PAIR_LAG.field("tick").type).as_py()
+    share = None
+    if period_s is not None:
+        share = min(1.0, len(ticks) / max(1.0, (end - start).total_seconds() / period_s))
+    return Overview(
+        bins,
+        period_s,
+        newest,
+        share,
+        _by_status(counted, ticks, bins),
+        _troubled(seen),
+        _now(tables, newest, period_s or 15.0),
+    )
+
+
+def _by_status(counted: pa.Table, ticks: Any, bins: Bins) -> dict[str, Values]:
+    """Pairs by status and bin: the mean over the bin's ticks."""
+    first = round(bins.start.timestamp() * 1e6)
+    at, per_bin = np.unique((ticks - first) // round(bins.width_s * 1e6), return_counts=True)
+    ticks_in = dict(zip(at.tolist(), per_bin.tolist(), strict=True))
+    counted = counted.append_column("bin", places(counted["tick"], bins))
+    sums = counted.group_by(["status", "bin"]).aggregate([("rows", "sum")])
+    found: dict[str, list[float | None]] = {}
+    for status, place, rows in zip(
+        *(sums[name].to_pylist() for name in ("status", "bin", "rows_sum")), strict=True
+    ):
+        known = found.setdefault(
+            status, [0.0 if each in ticks_in else None for each in range(bins.count)]
+        )
+        known[place] = rows / ticks_in[place]
+    return {status: found[status] for status in sorted(found, key=lambda each: RANK.get(each, 0))}
+
+
+def _troubled(seen: pa.Table) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for pair, status, rows in zip(
+        *(seen[name].to_pylist() for name in ("pair_id", "status", "tick_count")), strict=True
+    ):
+        if level(status) in ("page", "ticket"):
+            found[pair] = found.get(pair, 0) + rows
+    return found
+
+
+def _now(tables: Tables, newest: datetime, period_s: float) -> list[Pair]:
+    since = newest - timedelta(seconds=period_s * LOOK_BACK_TICKS)
+    until = newest + timedelta(microseconds=1)
+    rows = latest(
+        whole(tables, "pair_lag", start=since, end=until, columns=PAIR_LAG.names), "pair_id"
+    )
+    stages = latest(
+        whole(tables, "stages", start=since, end=until, columns=_STAGE_COLUMNS), "pair_id"
+    )
+    blame = {row["pair_id"]: row for row in stages.to_pylist()}
+    silent = newest - timedelta(seconds=period_s * SILENT_TICKS)
+    return [_pair(row, blame.get(row["pair_id"], {}), silent) for row in rows.to_pylist()]
+
+
+def latest(rows: pa.Table, key: str) -> pa.Table:
+    """The newest row of each key, by tick."""
+    if not rows.num_rows:
+        return rows
+    order = np.lexsort((micros(rows["tick"]), np.asarray(rows[key])))
+    keys = np.asarray(rows[key])[order]
+    is_last = np.append(keys[1:] != keys[:-1], True)
+    return rows.take(pa.array(order[is_last]))
+
+
+def is_hidden(row: Mapping[str, Any], blame: Mapping[str, Any]) -> bool:
+    """In time with all that can be read, and not with what cannot be read yet."""
+    return (
+        row["status"] == Status.OK
+        and bool(row["hidden_lag"])
+        and blame.get("blamed") in [str(stage) for stage in ABOVE]
+    )
+
+
+def _pair(row: Mapping[str, Any], blame: Mapping[str, Any], silent: datetime) -> Pair:
+    status, since, cause = row["status"], row["status_since"], row["cause"] or ""
+    if row["tick"] < silent:
+        status, since = str(Status.UNKNOWN), row["tick"]
+        cause = "nothing was heard of it since"
+    of = level(status)
+    if is_hidden(row, blame):
+        of = "ticket"
+        cause = (
+            f"all that can be read is read, but about {row['hidden_lag']:,} stored messages "
+            "cannot be read yet"
+        )
+    return Pair(
+        pair_id=row["pair_id"],
+        cluster=row["cluster"],
+        broker=row["broker"],
+        group=row["group"],
+        topic=row["topic"],
+        status=status,
+        level=of,
+        since=since,
+        seen=row["tick"],
+        cause=cause,
+        age_s=row["age_max_seconds"] if of != UNKNOWN else None,
+        objective_s=row["objective_seconds"],
+        lag=row["lag_sum"] if of != UNKNOWN else None,
+        hidden_lag=row["hidden_lag"],
+        drain_p10_s=row["drain_p10_seconds"],
+        drain_p50_s=row["drain_p50_seconds"],
+        drain_p90_s=row["drain_p90_seconds"],
+        drain_method=row["drain_method"],
+        produce_per_s=row["produce_per_second"],
+        consume_per_s=row["consume_per_second"],
+        progress=row["progress"],
+        members=row["members"],
+        queues=row["queues"],
+        lagging=row["lagging"],
+        stuck=row["stuck"],
+        unknown=row["unknown"],
+        lost=row["lost"],
+        skew=row["skew"],
+        skew_kind=row["skew_kind"],
+        blamed=blame.get("blamed"),
+        blamed_share=blame.get("confidence"),
+        blamed_detail=blame.get("detail"),
+    )

@@ -1,0 +1,106 @@
+"""Where a report's facts come from: tables, read in batches that are bounded, by time and by pair.
+
+Only this module knows files. Before: the jobs wrote tables. After: ``gather`` adds up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
+from typing import Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from analytics.schema import TABLES
+from analytics.tables import TIME_COLUMN, TableRoot
+
+BATCH_ROWS: Final = 131_072
+
+
+class Tables(Protocol):
+    """Tables by name, as ``analytics.schema`` has them."""
+
+    def scan(
+        self,
+        table: str,
+        *,
+        start: datetime | None,
+        end: datetime | None,
+        columns: Sequence[str],
+        pair_ids: Collection[int] | None = None,
+    ) -> Iterator[pa.Table]:
+        """Rows with start ≤ time < end, a bounded number at a time; nothing if the table is empty.
+
+        pair_ids: of these pairs only; None: of all.
+        """
+        ...
+
+
+class RootTables:
+    """Tables below a root on disk."""
+
+    def __init__(self, root: TableRoot) -> None:
+        self._root = root
+
+    def scan(
+        self,
+        table: str,
+        *,
+        start: datetime | None,
+        end: datetime | None,
+        columns: Sequence[str],
+        pair_ids: Collection[int] | None = None,
+    ) -> Iterator[pa.Table]:
+        """See the protocol."""
+        buckets = None
+        if pair_ids is not None and "pair_id" in TABLES[table].names:
+            buckets = sorted({one % self._root.buckets for one in pair_ids})
+        time = TIME_COLUMN[table]
+        wanted = list(dict.fromkeys([*columns, time, *(["pair_id"] if pair_ids else [])]))
+        for file in self._root.files(table, since=start, before=end, buckets=buckets):
+            with pq.ParquetFile(file.path) as parquet:
+                for batch in parquet.iter_batches(BATCH_ROWS, columns=wanted):
+                    found = kept(pa.Table.from_batches([batch]), time, start, end, pair_ids)
+                    if found.num_rows:
+                        yield found.select(list(columns))
+
+
+def kept(
+    rows: pa.Table,
+    time: str,
+    start: datetime | None,
+    end: datetime | None,
+    pair_ids: Collection[int] | None,
+) -> pa.Table:
+    """The rows of a time and of some pairs."""
+    mask = None
+    kind = rows.schema.field(time).type
+    for bound, compare in ((start, pc.greater_equal), (end, pc.less)):
+        if bound is not None:
+            one = compare(rows[time], pa.scalar(bound, kind))
+            mask = one if mask is None else pc.and_(mask, one)
+    if pair_ids is not None:
+        one = pc.is_in(rows["pair_id"], pa.array(sorted(pair_ids), pa.int64()))
+        mask = one if mask is None else pc.and_(mask, one)
+    # A row without a time is of no time: kept only where no time was asked for.
+    return rows if mask is None else rows.filter(mask)
+
+
+def whole(
+    tables: Tables,
+    table: str,
+    *,
+    start: datetime | None,
+    end: datetime | None,
+    columns: Sequence[str],
+    pair_ids: Collection[int] | None = None,
+) -> pa.Table:
+    """All of a scan in one piece: for what is small or asked of few pairs."""
+    schema = pa.schema([TABLES[table].field(name) for name in columns])
+    found = [
+        piece.cast(schema)
+        for piece in tables.scan(table, start=start, end=end, columns=columns, pair_ids=pair_ids)
+    ]
+    return pa.concat_tables(found) if found else schema.empty_table()

@@ -1,0 +1,190 @@
+"""Numbers and statuses as people say them. Pure.
+
+Two quantities are called lag in seconds: *age*, how old is what was not read, and *drain time*, how
+long until it is read. Nothing here calls either of them lag. What is not known is said so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from analytics.schema import Stage, Status
+
+PAGE, TICKET, INFO, NONE, UNKNOWN = "page", "ticket", "info", "none", "unknown"
+LEVELS: Final = (PAGE, TICKET, INFO, UNKNOWN, NONE)
+"""What somebody should look at first, first."""
+LEVEL_OF: Final[Mapping[str, str]] = {
+    Status.UNKNOWN: UNKNOWN,
+    Status.AHEAD: PAGE,
+    Status.LOST: PAGE,
+    Status.ABANDONED: INFO,
+    Status.PAUSED: INFO,
+    Status.OK: NONE,
+    Status.STOPPED: PAGE,
+    Status.STALLED: PAGE,
+    Status.RACING: PAGE,
+    Status.CATCHING_UP: INFO,
+    Status.FALLING_BEHIND: TICKET,
+    Status.LAGGING: TICKET,
+}
+HELD_BACK: Final = "HELD_BACK"
+"""In time with all that can be read, and not with what cannot be read yet."""
+SAID: Final[Mapping[str, str]] = {
+    Status.UNKNOWN: "not known",
+    Status.AHEAD: "committed beyond the end",
+    Status.LOST: "lost messages",
+    Status.ABANDONED: "nobody reads any more",
+    Status.PAUSED: "paused",
+    Status.OK: "in time",
+    Status.STOPPED: "stopped",
+    Status.STALLED: "stuck",
+    Status.RACING: "racing retention",
+    Status.CATCHING_UP: "catching up",
+    Status.FALLING_BEHIND: "falling behind",
+    Status.LAGGING: "late",
+    HELD_BACK: "held back before it",
+}
+STAGE_SAID: Final[Mapping[str, str]] = {
+    Stage.APPEND: "producers wait to append",
+    Stage.REPLICATION: "waiting for copies",
+    Stage.DISPATCH: "waiting for dispatch (reput)",
+    Stage.DELIVERY: "waiting to be fetched",
+    Stage.PROCESSING: "being processed",
+    Stage.MIXED: "no single stage",
+}
+SKEW_SAID: Final[Mapping[str, str]] = {
+    "hot_queue": "one queue takes far more than its share",
+    "slow_member": "the queues behind belong to one member",
+    "poison_message": "one message is delivered again and again",
+    "unassigned_queue": "a queue that no member holds",
+}
+GAP_SAID: Final[Mapping[str, str]] = {
+    "unreachable": "did not answer",
+    "timeout": "took too long to answer",
+    "overload": "refused: too much was asked at once",
+    "torn": "the answer broke off",
+    "late": "asked too late",
+    "down": "was down",
+    "damaged": "held bytes that cannot be trusted",
+    "vanished": "went away while it was read",
+    "expired": "had already deleted it",
+}
+NOT_KNOWN: Final = "not known"
+_WORST: Final = (
+    *(Status.OK, Status.PAUSED, Status.ABANDONED, Status.CATCHING_UP, Status.UNKNOWN),
+    *(Status.LAGGING, Status.FALLING_BEHIND, Status.RACING, Status.STALLED, Status.STOPPED),
+    *(Status.AHEAD, Status.LOST),
+)
+RANK: Final[Mapping[str, int]] = {status: place for place, status in enumerate(_WORST)}
+"""Of several statuses within a stretch of time the one with the highest is shown."""
+BY_RANK: Final = tuple(str(status) for status in _WORST)
+
+
+def level(status: str) -> str:
+    """Whether somebody should look; a status that is not in the list is not known."""
+    return LEVEL_OF.get(status, UNKNOWN)
+
+
+def said(status: str) -> str:
+    """A status in words."""
+    return SAID.get(status, status.lower().replace("_", " "))
+
+
+def shown_status(status: str, of: str) -> str:
+    """What to call a pair's status: in time with all that it can read may be held back."""
+    return HELD_BACK if status == Status.OK and of != NONE else status
+
+
+def duration(seconds: float | None) -> str:
+    """A length of time with two parts at most: ``3 h 10 min``."""
+    if seconds is None or math.isnan(seconds):
+        return NOT_KNOWN
+    if math.isinf(seconds):
+        return "never" if seconds > 0 else NOT_KNOWN
+    if seconds < 0:
+        return f"−{duration(-seconds)}"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms" if seconds else "0 s"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        minutes, rest = divmod(whole, 60)
+        return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{round(seconds / 60)} min"
+    minutes = round(seconds / 60)
+    if minutes < 48 * 60:
+        hours, rest = divmod(minutes, 60)
+        return f"{hours} h {rest} min" if rest else f"{hours} h"
+    days = seconds / 86400
+    return f"{days:.1f} days" if days < 100 else f"{days:,.0f} days"
+
+
+def drain(p10: float | None, p50: float | None, p90: float | None) -> str:
+    """How long until everything is read, with the band that it is in 8 of 10 times."""
+    if p50 is None or math.isnan(p50):
+        return NOT_KNOWN
+    if math.isinf(p50):
+        return "never at this pace"
+    text = duration(p50)
+    if p10 is None or p90 is None or duration(p10) == duration(p90):
+        return text
+    return f"{text} ({duration(p10)} to {duration(p90)})"
+
+
+def number(value: float | None) -> str:
+    """A count or a rate, with three digits that mean something."""
+    if value is None or math.isnan(value):
+        return NOT_KNOWN
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    size = abs(value)
+    if size >= 1e6:
+        for scale, name in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+            if size >= scale:
+                return f"{value / scale:.3g} {name}"
+    if size >= 100 or value == int(value):
+        return f"{round(value):,}".replace("-", "−")
+    return f"{value:.3g}".replace("-", "−")
+
+
+def byte_count(value: float | None) -> str:
+    """Bytes in powers of 1024."""
+    if value is None or math.isnan(value):
+        return NOT_KNOWN
+    for power, name in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if abs(value) >= 1024**power:
+            return f"{value / 1024**power:.3g} {name}"
+    return f"{round(value)} B"
+
+
+def rate(value: float | None) -> str:
+    """Messages per second."""
+    return NOT_KNOWN if value is None else f"{number(value)}/s"
+
+
+def share(value: float | None) -> str:
+    """A part of a whole."""
+    if value is None or math.isnan(value):
+        return NOT_KNOWN
+    percent = value * 100
+    return f"{percent:.1f} %" if 0 < percent < 1 or 99 < percent < 100 else f"{percent:.0f} %"
+
+
+def moment(when: datetime | None, beside: datetime | None = None) -> str:
+    """A time of day in UTC, with its day unless it is that of ``beside``."""
+    if when is None:
+        return NOT_KNOWN
+    utc = when.astimezone(UTC)
+    if beside is not None and utc.date() == beside.astimezone(UTC).date():
+        return f"{utc:%H:%M:%S}" if utc.second else f"{utc:%H:%M}"
+    return f"{utc:%d %b %H:%M}".lstrip("0")
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """``1 pair``, ``2 pairs``."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
