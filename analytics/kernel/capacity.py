@@ -1,0 +1,62 @@
+"""What a group can consume at most (docs/analytics-methods.md, "Capacity"). Pure.
+
+Only minutes in which work was always ready say anything about capacity: a group that has read
+everything consumes what is produced, whatever it could.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from analytics.kernel import robust
+from analytics.kernel.columns import Floats
+
+MINUTES_MIN: Final = 30
+HIGH: Final = 0.95
+LOW_Z: Final = 1.2815515594600038  # c_max is above c_max_low in nine cases of ten
+
+
+class Capacity(NamedTuple):
+    """Per row: messages per second; NaN if fewer than MINUTES_MIN minutes had work throughout."""
+
+    c_max: Floats
+    c_max_low: Floats
+    utilisation: Floats  # 95th percentile of what is produced over c_max
+    members: Floats  # that were there in the minutes at or above c_max
+    minutes: Floats
+
+
+def capacity(consumed: Floats, produced: Floats, ready: Floats, members: Floats) -> Capacity:
+    """Capacity of each row's pair, from one-minute means of the last seven days.
+
+    All [pair × minute]. consumed, produced: messages per second; ready: the least lag [messages]
+    at any tick of the minute; members: NaN if not known. NaN is unknown throughout.
+    """
+    busy = np.where(ready > 0, consumed, np.nan)
+    minutes = np.count_nonzero(~np.isnan(busy), axis=-1)
+    enough = minutes >= MINUTES_MIN
+    # The quantile's place among n values has a standard deviation of sqrt(n p (1 − p)).
+    n = np.maximum(minutes, 1)
+    place = np.maximum(HIGH - LOW_Z * np.sqrt(HIGH * (1 - HIGH) / n), 0.0)
+    c_max = np.where(enough, robust.quantile(busy, HIGH), np.nan)
+    low = np.array([float(robust.quantile(row, at)) for row, at in zip(busy, place, strict=True)])
+    c_low = np.where(enough, low, np.nan)
+    at_max = np.where(busy >= c_max[:, None], members, np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        used = robust.quantile(produced, HIGH) / c_max
+    utilisation = np.where(c_max > 0, used, np.nan)
+    return Capacity(
+        c_max, c_low, utilisation, np.rint(robust.median(at_max)), minutes.astype(np.float64)
+    )
+
+
+def limited_by(members: float, queues: float) -> str | None:
+    """What keeps a group from more: `queues` if each has its member already, else `members`.
+
+    None if either is not known.
+    """
+    if np.isnan(members) or np.isnan(queues):
+        return None
+    return "queues" if members >= queues else "members"

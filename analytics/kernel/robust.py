@@ -1,0 +1,76 @@
+"""Medians, quantiles and slopes that a few wild values do not move. Pure; NaN is unknown.
+
+Everything here works along the last axis of an array, for all rows at once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from analytics.kernel.columns import Bools, Floats
+
+SIGMA_PER_MAD: Final = 1.4826  # of a normal distribution
+
+
+def quantile(values: Floats, share: float) -> Floats:
+    """The value below which that share of the known ones lies, between neighbours linearly.
+
+    NaN where nothing is known.
+    """
+    ordered = np.sort(values, axis=-1)  # NaN goes last
+    known = np.count_nonzero(~np.isnan(values), axis=-1)
+    place = np.maximum(known - 1, 0) * share
+    below = np.floor(place).astype(np.int64)
+    above = np.minimum(below + 1, np.maximum(known - 1, 0))
+    low = np.take_along_axis(ordered, below[..., None], -1)[..., 0]
+    high = np.take_along_axis(ordered, above[..., None], -1)[..., 0]
+    result: Floats = low + (high - low) * (place - below)
+    return result
+
+
+def median(values: Floats) -> Floats:
+    """The middle one of the known values; NaN where nothing is known."""
+    return quantile(values, 0.5)
+
+
+def spread(values: Floats, centre: Floats) -> Floats:
+    """Median distance from the centre, as the sigma that it is of normal values."""
+    return SIGMA_PER_MAD * median(np.abs(values - centre[..., None]))
+
+
+def slope(at: Floats, values: Floats) -> Floats:
+    """Theil–Sen: the median of the slopes between any two points, per unit of `at`.
+
+    at: places, one for each column. NaN with fewer than two known points in a row.
+    """
+    left, right = np.triu_indices(at.size, 1)
+    apart = at[right] - at[left]
+    left, right, apart = left[apart != 0], right[apart != 0], apart[apart != 0]
+    if apart.size == 0:
+        return np.full(values.shape[:-1], np.nan)
+    return median((values[..., right] - values[..., left]) / apart)
+
+
+def autocorrelation(values: Floats) -> float:
+    """Of one row without NaN: how alike neighbours are, −1 … 1; 0 for fewer than 3 values."""
+    if values.size < 3:
+        return 0.0
+    centred = values - values.mean()
+    power = float(np.dot(centred, centred))
+    return float(np.dot(centred[1:], centred[:-1])) / power if power > 0 else 0.0
+
+
+def pinball(actual: Floats, forecast: Floats, share: float) -> Floats:
+    """Loss of a forecast quantile: share × what it is short by, or (1 − share) × what over."""
+    short = actual - forecast
+    return np.maximum(share * short, (share - 1) * short)
+
+
+def mean_of_known(values: Floats) -> Floats:
+    """Mean of the known values along the last axis; NaN where nothing is known."""
+    known: Bools = ~np.isnan(values)
+    count = known.sum(axis=-1)
+    total = np.where(known, values, 0.0).sum(axis=-1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
