@@ -14,7 +14,7 @@ SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help setup analytics run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill lint-deploy old-kustomize lock clean alert-drill
+.PHONY: help setup analytics image-analytics lag lag-drill run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill lint-deploy old-kustomize lock clean alert-drill
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -92,6 +92,12 @@ drill-%: setup ## One fault drill, for example `make drill-28`; `tidemark drill 
 alert-drill: setup ## Planted faults told by a real Prometheus and Alertmanager, at true speed: about half an hour, as root
 	TIDEMARK_ALERT_FACTOR=$${TIDEMARK_ALERT_FACTOR:-1} $(BIN)/pytest -s -n0 --timeout 7200 tests/prometheus/test_live.py
 
+lag: analytics ## Five groups that lag for five reasons, on a small cluster, and the report that says so; MINUTES=4
+	$(BIN)/python -m tidemark.testing.lag --minutes $(or $(MINUTES),4)
+
+lag-drill: analytics ## The same through a real Prometheus, every number held against the brokers; MINUTES=10
+	TIDEMARK_LAG_MINUTES=$(or $(MINUTES),10) $(BIN)/pytest -s -n0 --timeout 3600 tests/analytics/test_end_to_end.py
+
 soak: setup ## Five minutes of load; anonymous memory must stay flat
 	TIDEMARK_SOAK_SECONDS=$${TIDEMARK_SOAK_SECONDS:-300} $(BIN)/pytest -s --timeout 3600 tests/processes/test_memory.py
 
@@ -114,7 +120,13 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 IMAGE ?= tidemark:$(VERSION)
 
 image: ## Build the image tidemark:VERSION; BASE= another Debian bookworm, IMAGE= another name
-	docker build --file deploy/docker/Dockerfile --tag $(IMAGE) $(if $(BASE),--build-arg BASE=$(BASE)) \
+	docker build --file deploy/docker/Dockerfile --target run --tag $(IMAGE) $(if $(BASE),--build-arg BASE=$(BASE)) \
+	  --build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) .
+
+ANALYTICS_IMAGE ?= tidemark-analytics:$(VERSION)
+
+image-analytics: ## Build the image of lag analytics, with Spark and Java: tidemark-analytics:VERSION; BASE= as for image
+	docker build --file deploy/docker/Dockerfile --target analytics --tag $(ANALYTICS_IMAGE) $(if $(BASE),--build-arg BASE=$(BASE)) \
 	  --build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) .
 
 DEPLOY_VENV := .venv-deploy

@@ -1,4 +1,4 @@
-"""Objects of the Prometheus operator, whose schemas come with it and not with Kubernetes.
+"""Objects of the operators of Prometheus and of Spark, whose schemas come with them.
 
 Held to the fields that are used here, by hand: an unknown one is a mistake, like everywhere else.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-API_VERSIONS: Final = frozenset({"monitoring.coreos.com/v1"})
+API_VERSIONS: Final = frozenset({"monitoring.coreos.com/v1", "sparkoperator.k8s.io/v1beta2"})
 _RELABELING: Final = {
     "sourceLabels": list,
     "separator": str,
@@ -16,6 +16,52 @@ _RELABELING: Final = {
     "regex": str,
     "replacement": str,
     "action": str,
+}
+_CONFINED: Final = {
+    "allowPrivilegeEscalation": bool,
+    "readOnlyRootFilesystem": bool,
+    "capabilities": {"drop": list},
+}
+_SPARK_POD: Final = {
+    "cores": int,
+    "coreRequest": str,
+    "memory": str,
+    "memoryOverhead": str,
+    "serviceAccount": str,
+    "labels": dict,
+    "podSecurityContext": {
+        "runAsNonRoot": bool,
+        "runAsUser": int,
+        "runAsGroup": int,
+        "fsGroup": int,
+        "fsGroupChangePolicy": str,
+        "seccompProfile": {"type": str},
+    },
+    "securityContext": _CONFINED,
+    "volumeMounts": [{"name": str, "mountPath": str, "readOnly": bool}],
+}
+_SPARK: Final = {
+    "type": str,
+    "pythonVersion": str,
+    "mode": str,
+    "image": str,
+    "imagePullPolicy": str,
+    "sparkVersion": str,
+    "mainApplicationFile": str,
+    "arguments": list,
+    "restartPolicy": {
+        "type": str,
+        "onFailureRetries": int,
+        "onFailureRetryInterval": int,
+        "onSubmissionFailureRetries": int,
+        "onSubmissionFailureRetryInterval": int,
+    },
+    "timeToLiveSeconds": int,
+    "dynamicAllocation": {"enabled": bool, "initialExecutors": int, "maxExecutors": int},
+    "sparkConf": dict,
+    "volumes": list,
+    "driver": _SPARK_POD,
+    "executor": {**_SPARK_POD, "instances": int},
 }
 _FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "PodMonitor": {
@@ -28,9 +74,18 @@ _FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
                 "path": str,
                 "interval": str,
                 "scrapeTimeout": str,
+                "honorLabels": bool,
                 "relabelings": [_RELABELING],
             }
         ],
+    },
+    "SparkApplication": _SPARK,
+    "ScheduledSparkApplication": {
+        "schedule": str,
+        "concurrencyPolicy": str,
+        "successfulRunHistoryLimit": int,
+        "failedRunHistoryLimit": int,
+        "template": _SPARK,
     },
     "PrometheusRule": {
         "groups": [

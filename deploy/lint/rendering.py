@@ -1,7 +1,8 @@
 """What kustomize makes of the overlays, in a copy of them. The tree itself is not written to.
 
 The copy has a secret of its own, and overlays that people would make by one line: with a further
-group, and with the component `monitoring`. Used by ``python -m deploy.lint`` and by tests.
+group, and with the components `monitoring` and `analytics-operator`. Used by ``python -m
+deploy.lint`` and by tests.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ GROUPED: Final = frozenset({"ha", "prod"})
 GROUP_LINE: Final = "  # A further group is one line: - ../../groups/g1\n"
 SHARED: Final = ("k8s", "prometheus", "grafana")
 """Directories that manifests refer to."""
+ANALYTICS: Final = "analytics"
+"""The overlay without nodes, and the line that its other form is made by."""
+OPERATOR_LINE: Final = (
+    "  # With the Spark operator, one line more: - ../../components/analytics-operator\n"
+)
 COMPONENT_LINES: Final = "# components:\n#   - ../../components/monitoring\n"
 
 
@@ -43,6 +49,9 @@ def copied(deploy: Path = DEPLOY) -> Iterator[Path]:
         overlays = copy / "k8s" / "overlays"
         (overlays / "ha" / "secret.key").write_text(secrets.token_hex(32))
         for overlay in overlays_of(copy):
+            if overlay == ANALYTICS:
+                _edit(overlays, overlay, f"{overlay}-operator", OPERATOR_LINE)
+                continue
             if overlay in GROUPED:
                 _edit(overlays, overlay, f"{overlay}-two-groups", GROUP_LINE)
             _edit(overlays, overlay, f"{overlay}-monitoring", COMPONENT_LINES)
@@ -88,5 +97,6 @@ def _edit(overlays: Path, overlay: str, made: str, lines: str) -> None:
 
 
 def _effective(lines: str) -> str:
-    """The lines without their marks: ``# `` at the beginning, or what the group's line says."""
-    return re.sub(r"^# ", "", lines.replace("# A further group is one line: ", ""), flags=re.M)
+    """The lines without their marks: ``# `` at the beginning, or what stands before the colon."""
+    bare = re.sub(r"# [A-Z][^:\n]*: (?=- )", "", lines)
+    return re.sub(r"^# ", "", bare, flags=re.M)

@@ -46,7 +46,8 @@ def build(engine: Engine, image: str, base: str, wheels: Path) -> None:
     began = time.monotonic()
     with served(wheels) as url:
         engine.docker(
-            *("build", "--file", "deploy/docker/Dockerfile", "--tag", image, "--network", "host"),
+            *("build", "--file", "deploy/docker/Dockerfile", "--target", "run"),
+            *("--tag", image, "--network", "host"),
             *("--build-arg", f"BASE={base}", "--build-arg", f"PIP_FIND_LINKS={url}"),
             *("--build-arg", "PIP_NO_INDEX=1", "--build-arg", "REVISION=proof", str(ROOT)),
             timeout_s=1200,

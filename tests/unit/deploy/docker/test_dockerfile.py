@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import subprocess
 import tomllib
+from pathlib import Path
 from typing import Final
 
 from services.broker.config import BrokerConfig
@@ -23,8 +25,8 @@ def of_run(name: str) -> list[str]:
     return STAGES["run"].texts(name)
 
 
-def test_the_last_stage_is_the_one_that_runs_and_has_no_compiler() -> None:
-    assert list(STAGES) == ["python", "build", "run"]
+def test_what_runs_has_no_compiler() -> None:
+    assert list(STAGES) == ["python", "build", "run", "build-analytics", "analytics"]
     assert {stage.base for stage in (STAGES["build"], STAGES["run"])} == {"python"}
     installed = " ".join(STAGES["python"].texts("RUN") + of_run("RUN"))
     assert not re.search(r"gcc|-dev|pip|setuptools|cython", installed, re.IGNORECASE)
@@ -53,7 +55,9 @@ def test_the_user_is_a_number_and_owns_what_volumes_take_their_owner_from() -> N
 
 def test_the_programs_that_a_container_names_are_those_of_the_package_and_on_the_path() -> None:
     programs = {"tidemark", "tidemark-broker", "tidemark-reput", "tidemark-ha"}
-    assert set(PROJECT["scripts"]) == programs
+    assert set(PROJECT["scripts"]) == {*programs, "tidemark-analytics"}
+    # It needs Spark: it is in the other image alone.
+    assert "rm /opt/tidemark/bin/tidemark-analytics" in " ".join(STAGES["build"].texts("RUN"))
     assert pairs(of_run("ENV")[0])["PATH"].split(":")[0] == "/opt/tidemark/bin"
     assert of_run("CMD") == ['["tidemark", "--help"]']
     assert not of_run("ENTRYPOINT")
@@ -108,7 +112,7 @@ def test_every_package_is_installed_by_its_hash_and_none_is_built() -> None:
         for step in text.split("&&")
         if " install " in step and "pip" in step
     ]
-    assert len(installs) == 3
+    assert len(installs) == 5
     for step in installs:
         locked = "--require-hashes" in step and "--only-binary :all:" in step
         assert locked or step.split()[-1] == "wheels/*.whl", step  # our own, just made
@@ -145,3 +149,87 @@ def test_no_compiled_file_of_this_machine_reaches_the_image() -> None:
     rules = (ROOT / ".dockerignore").read_text().splitlines()
     for name in ("checksum.cpython-311-x86_64-linux-gnu.so", "__pycache__", "tidemark.egg-info"):
         assert any(fnmatch.fnmatch(f"x/{name}", rule) for rule in rules if rule.startswith("**"))
+
+
+ANALYTICS: Final = STAGES["analytics"]
+
+
+def test_the_image_with_spark_is_the_other_one_and_java() -> None:
+    assert ANALYTICS.base == "run"
+    assert STAGES["build-analytics"].base == "build"
+    installed = " ".join(ANALYTICS.texts("RUN"))
+    assert "openjdk-17-jre-headless" in installed
+    assert not re.search(r"gcc|-dev|pip|setuptools|cython|-jdk-", installed, re.IGNORECASE)
+    assert "-r requirements-analytics.lock" in " ".join(STAGES["build-analytics"].texts("RUN"))
+    assert ANALYTICS.texts("USER")[-1] == f"{UID}:{UID}"
+    order = [step.name for step in ANALYTICS.steps]
+    assert order[::-1].index("USER") < order[::-1].index("COPY")
+
+
+def test_drivers_and_executors_have_the_same_python_and_say_so_before_spark_starts() -> None:
+    [environment] = map(pairs, ANALYTICS.texts("ENV"))
+    assert environment["PYSPARK_PYTHON"] == "/opt/tidemark/bin/python"
+    assert environment["PYSPARK_DRIVER_PYTHON"] == environment["PYSPARK_PYTHON"]
+    assert environment["SPARK_HOME"].startswith("/opt/tidemark/lib/python3.11/")
+    assert not [name for name in environment if "TIDEMARK" in name]
+
+
+def test_a_command_runs_through_the_entry_and_an_executor_is_told_all_that_it_needs(
+    tmp_path: Path,
+) -> None:
+    [entry] = ANALYTICS.texts("ENTRYPOINT")
+    assert entry == '["/usr/local/bin/spark-entry"]'
+    script = ROOT / "deploy/docker/spark-entry.sh"
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("java", "spark-submit"):
+        path = programs / name
+        path.write_text('#!/bin/sh\nprintf "%s\\n" "$0" "$@"\n')
+        path.chmod(0o755)
+    told = {
+        "SPARK_HOME": "/spark",
+        "SPARK_EXECUTOR_MEMORY": "4g",
+        "SPARK_EXECUTOR_CORES": "4",
+        "SPARK_EXECUTOR_ID": "7",
+        "SPARK_EXECUTOR_POD_IP": "10.0.0.7",
+        "SPARK_EXECUTOR_POD_NAME": "exec-7",
+        "SPARK_DRIVER_URL": "spark://driver:7078",
+        "SPARK_DRIVER_BIND_ADDRESS": "10.0.0.1",
+        "SPARK_APPLICATION_ID": "spark-1",
+        "SPARK_RESOURCE_PROFILE_ID": "0",
+        # More than ten: in the order of numbers, not of letters; blanks stay in their option.
+        **{f"SPARK_JAVA_OPT_{number}": f"-Dn={number} x" for number in range(12)},
+    }
+    environment = {"PATH": f"{programs}:/usr/bin:/bin", **told}
+
+    def said(*arguments: str) -> list[str]:
+        done = subprocess.run(
+            ["/bin/sh", str(script), *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
+        )
+        return done.stdout.splitlines()
+
+    executor = said("executor")
+    assert executor[0].endswith("/java")
+    assert executor[1:15] == [*(f"-Dn={number} x" for number in range(12)), "-Xms4g", "-Xmx4g"]
+    asked = dict(zip(executor[18::2], executor[19::2], strict=True))
+    assert executor[15] == "-cp"
+    assert executor[16].endswith(":/spark/jars/*")
+    assert executor[17].endswith(".KubernetesExecutorBackend")
+    assert asked["--driver-url"] == "spark://driver:7078"
+    assert (asked["--podName"], asked["--executor-id"]) == ("exec-7", "7")
+    driver = said("driver", "--class", "x")
+    assert driver[0].endswith("/spark-submit")
+    assert driver[-2:] == ["--class", "x"]
+    assert said("echo", "a  b") == ["a  b"]
+
+
+def test_ports_of_the_image_with_spark_are_those_of_the_manifests() -> None:
+    settings = (ROOT / "deploy/k8s/components/analytics/spark.properties").read_text()
+    found = dict(line.split("=", 1) for line in settings.splitlines() if "=" in line)
+    [ports] = ANALYTICS.texts("EXPOSE")
+    assert ports.split()[1:3] == [found["spark.driver.port"], found["spark.blockManager.port"]]
