@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from analytics.schema import TABLES
-from analytics.tables import TIME_COLUMN, TableRoot
-
-BATCH_ROWS: Final = 131_072
+from analytics.tables import TableRoot
 
 
 class Tables(Protocol):
@@ -39,7 +36,7 @@ class Tables(Protocol):
 
 
 class RootTables:
-    """Tables below a root on disk."""
+    """Tables below a root on disk, one file in memory at a time."""
 
     def __init__(self, root: TableRoot) -> None:
         self._root = root
@@ -53,18 +50,12 @@ class RootTables:
         columns: Sequence[str],
         pair_ids: Collection[int] | None = None,
     ) -> Iterator[pa.Table]:
-        """See the protocol."""
-        buckets = None
-        if pair_ids is not None and "pair_id" in TABLES[table].names:
-            buckets = sorted({one % self._root.buckets for one in pair_ids})
-        time = TIME_COLUMN[table]
-        wanted = list(dict.fromkeys([*columns, time, *(["pair_id"] if pair_ids else [])]))
-        for file in self._root.files(table, since=start, before=end, buckets=buckets):
-            with pq.ParquetFile(file.path) as parquet:
-                for batch in parquet.iter_batches(BATCH_ROWS, columns=wanted):
-                    found = kept(pa.Table.from_batches([batch]), time, start, end, pair_ids)
-                    if found.num_rows:
-                        yield found.select(list(columns))
+        """See the protocol. Raises TableFileMissing if a file that should be there is gone."""
+        for batch in self._root.scan(
+            table, since=start, before=end, columns=columns, pair_ids=pair_ids
+        ):
+            if batch.num_rows:
+                yield pa.Table.from_batches([batch])
 
 
 def kept(
