@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analytics import schema
-from analytics.kernel import sampled
+from analytics.kernel import sampled, shape_positions
 from analytics.kernel.sampled import (
     Bools,
     Floats,
@@ -70,6 +70,22 @@ _PEERS: Final = {
     "lag_seconds": "tidemark_ha_replica_lag_seconds",
     "skew_seconds": "tidemark_ha_clock_skew_seconds",
 }
+
+METRICS: Final = shape_positions.METRICS | {
+    LOOK,
+    UP_SINCE,
+    ROLE,
+    EPOCH,
+    *_LOG_OFFSETS.values(),
+    *_LOOK_TIMES.values(),
+    _OLDEST_RECORD,
+    *(metric for metric, _ in _OF_LABEL.values()),
+    _LONG_POLLS,
+    *_PEERS.values(),
+}
+"""All families that any table but ``counters`` needs."""
+QUEUE_METRICS: Final = shape_positions.QUEUE_METRICS
+"""Those of them by queue."""
 
 
 class Scrapes:

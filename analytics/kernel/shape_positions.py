@@ -87,6 +87,19 @@ _SHOWING_PAIRS: Final = (
 )
 """Families of a look that name a pair: counters do not, they outlive it."""
 
+QUEUE_METRICS: Final = frozenset({_MAX, _MIN, _COMMIT, _OLDEST})
+"""All families by queue that are read."""
+METRICS: Final = QUEUE_METRICS | {
+    *_SHOWING_PAIRS,
+    *_GAUGES.values(),
+    *_TIMES.values(),
+    *_OF_GROUPS.values(),
+    *(metric for metric, _ in _BY_LABEL.values()),
+    _MESSAGES_IN,
+    _BYTES_IN,
+}
+"""All families that are read here."""
+
 
 class Scrapes(Protocol):
     """What holds for all samples of one scrape; arrays by scrape."""

@@ -1,0 +1,100 @@
+"""Values of a source's options: durations, times, counts. Pure.
+
+Options come as text from a command line or from Spark. A mistake names the option and what would
+do. Before: somebody set options. After: a source's own ``options`` puts them together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from analytics.errors import AnalyticsError
+
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|)").fullmatch
+
+
+class BadOption(AnalyticsError):
+    """A source cannot do what its options ask for."""
+
+    code, title = "bad-source-option", "An option of a source is wrong"
+
+    def __init__(self, name: str, found: str, wanted: str) -> None:
+        super().__init__(
+            f"Option {name} is {found!r}; wanted: {wanted}. Nothing was read.",
+            "docs/analytics.md lists the options of each source.",
+            option=name,
+        )
+
+
+def required(options: Mapping[str, str], name: str, wanted: str) -> str:
+    """A text that must be there."""
+    text = options.get(name) or ""
+    if not text.strip():
+        raise BadOption(name, text, wanted)
+    return text
+
+
+def seconds(options: Mapping[str, str], name: str, default: float) -> float:
+    """A duration like 30m, 90s, 500ms or plain seconds; above 0."""
+    text = options.get(name)
+    if text is None:
+        return default
+    found = _DURATION(text.strip())
+    value = 0.0 if found is None else float(found[1]) * _UNITS[found[2]]
+    if value <= 0:
+        raise BadOption(name, text, "a duration above 0, like 30m, 90s or 500ms")
+    return value
+
+
+def whole(
+    options: Mapping[str, str], name: str, default: int, *, low: int = 0, high: int | None = None
+) -> int:
+    """A whole number within bounds."""
+    text = options.get(name)
+    if text is None:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = low - 1
+    if value < low or (high is not None and value > high):
+        bounds = f"at least {low}" if high is None else f"{low} to {high}"
+        raise BadOption(name, text, f"a whole number, {bounds}")
+    return value
+
+
+def instant_us(options: Mapping[str, str], name: str) -> int | None:
+    """A time: ISO 8601 (UTC if it names no zone), or seconds since 1970. Microseconds."""
+    text = options.get(name)
+    if text is None:
+        return None
+    try:
+        return round(float(text) * 1e6)
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadOption(name, text, "a time like 2026-01-31T12:00:00Z") from error
+    return microseconds(found)
+
+
+def microseconds(at: datetime) -> int:
+    """Since 1970; UTC if it names no zone. Exact: no float on the way."""
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    since = at - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """Yes or no."""
+    text = options.get(name)
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false"):
+        raise BadOption(name, text, "true or false")
+    return text.lower() == "true"

@@ -1,0 +1,1 @@
+"""Raw samples of a Prometheus server, by time slices."""

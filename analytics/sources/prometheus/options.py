@@ -1,0 +1,95 @@
+"""What the source ``tidemark_prometheus`` is told: where, what, how much at once. Pure.
+
+Before: a command line or Spark. After: ``plan`` cuts the work up, ``reader`` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from analytics.kernel.shape import METRICS, QUEUE_METRICS
+from analytics.sources.option_values import (
+    BadOption,
+    flag,
+    instant_us,
+    required,
+    seconds,
+    whole,
+)
+from analytics.sources.prometheus.selectors import SHARDS_MAX, any_of, normal
+
+SLICE_S: Final = 1800.0
+SAMPLES_MAX: Final = 5_000_000
+BYTES_PER_SAMPLE: Final = 64
+"""Of an answer, labels included, with room to spare: a sample takes about 25."""
+TIMEOUT_S: Final = 60.0
+RETRIES: Final = 3
+SETTLE_S: Final = 15.0
+"""A scrape is in the server once it is over, under the time at which it began."""
+PATIENCE_S: Final = 600.0
+SLICES_MAX: Final = 16
+HEADER: Final = "header."
+
+COLLECTED: Final = any_of("__name__", sorted(METRICS | {"up"}))
+"""All that shaping reads."""
+CONTEXT: Final = any_of("__name__", sorted(METRICS - QUEUE_METRICS))
+"""What shaping reads besides the families by queue."""
+
+
+class Options(NamedTuple):
+    """See the constants for defaults. Times in microseconds since 1970."""
+
+    url: str
+    selectors: tuple[str, ...]
+    """Matchers without braces, one entry per selector."""
+    start_us: int | None
+    """Exclusive."""
+    end_us: int | None
+    """Inclusive."""
+    slice_s: float
+    shards: int
+    samples_max: int
+    timeout_s: float
+    retries: int
+    context: bool
+    settle_s: float
+    patience_s: float
+    slices_max: int
+    headers: tuple[tuple[str, str], ...]
+
+    @property
+    def size_max(self) -> int:
+        """Bytes of one answer."""
+        return max(1 << 20, self.samples_max * BYTES_PER_SAMPLE)
+
+
+def parse(options: Mapping[str, str]) -> Options:
+    """Options as text; see docs/analytics.md. Raises BadOption."""
+    url = required(options, "url", "the server's, like http://127.0.0.1:9090").strip().rstrip("/")
+    if not url.startswith(("http://", "https://")):
+        raise BadOption("url", url, "http:// or https://")
+    lines = [line for line in (options.get("selectors") or "").splitlines() if line.strip()]
+    found = Options(
+        url,
+        tuple(normal(line) for line in lines) or (COLLECTED,),
+        instant_us(options, "start"),
+        instant_us(options, "end"),
+        seconds(options, "slice", SLICE_S),
+        whole(options, "shards", 1, low=1, high=SHARDS_MAX),
+        whole(options, "max_samples", SAMPLES_MAX, low=1),
+        seconds(options, "timeout", TIMEOUT_S),
+        whole(options, "retries", RETRIES),
+        flag(options, "context", default=False),
+        seconds(options, "settle", SETTLE_S),
+        seconds(options, "patience", PATIENCE_S),
+        whole(options, "max_slices", SLICES_MAX, low=1),
+        tuple(
+            (name[len(HEADER) :], value)
+            for name, value in options.items()
+            if name.lower().startswith(HEADER)
+        ),
+    )
+    if found.start_us is not None and found.end_us is not None and found.start_us > found.end_us:
+        raise BadOption("start", str(options.get("start")), "a time before end")
+    return found

@@ -1,0 +1,59 @@
+"""The work cut up: time slices × selectors × shards of queues. Pure.
+
+A part is one request of ``selector[slice]`` at the slice's end, and one task of Spark. Slices are
+open at their start and closed at their end, whatever the server thinks of range selectors: 2.x
+takes both ends, 3.x leaves the start out, and ``reader`` keeps what lies in between itself.
+Before: ``options`` and filters. After: ``reader``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from analytics.sources.option_values import BadOption
+from analytics.sources.prometheus.options import CONTEXT, Options
+from analytics.sources.prometheus.selectors import MS_US, Narrowed, shard_matcher
+
+PARTS_MAX: Final = 100_000
+
+
+class Part(NamedTuple):
+    """What one task reads. Times in microseconds since 1970, whole milliseconds."""
+
+    matchers: str
+    start_us: int
+    """Exclusive."""
+    end_us: int
+    """Inclusive."""
+    context: str | None
+    """Matchers of what is read besides, to be known and not told; None: nothing."""
+
+    @property
+    def subject(self) -> str:
+        """As gaps name it."""
+        return "{" + self.matchers + "}"
+
+
+def plan(options: Options, start_us: int, end_us: int, only: Narrowed) -> Iterator[Part]:
+    """The parts of all samples with start < time <= end. Raises BadOption if they are too many."""
+    start = max(start_us, start_us if only.after_us is None else only.after_us) // MS_US * MS_US
+    end = min(end_us, end_us if only.until_us is None else only.until_us) // MS_US * MS_US
+    step = max(MS_US, round(options.slice_s * 1000) * MS_US)
+    count = max(0, -(-(end - start) // step)) * len(options.selectors) * options.shards
+    if count > PARTS_MAX:
+        raise BadOption("slice", f"{options.slice_s:g}s", f"no more than {PARTS_MAX} parts")
+    for low in range(start, end, step):
+        for selector in options.selectors:
+            for shard in range(options.shards):
+                yield _part(options, selector, only, shard, low, min(low + step, end))
+
+
+def _part(options: Options, selector: str, only: Narrowed, shard: int, low: int, high: int) -> Part:
+    share = shard_matcher(shard, options.shards)
+    matchers = [selector, *only.matchers, *([] if share is None else [share])]
+    context = None
+    if options.context and shard > 0:
+        # The label of queues is not the only one that these lack: all else holds of them too.
+        context = ",".join((selector, *only.matchers, CONTEXT, 'queue=""'))
+    return Part(",".join(matchers), low, high, context)

@@ -1,0 +1,154 @@
+"""Reads parts of the plan from a server: batches of raw samples, and gaps where there are none.
+
+Whatever a server does, a part ends: with all its samples, or with rows that name the time that is
+missing and why. A slice that is too much for the server is halved, ``SPLITS_MAX`` times at most; a
+server that is away is asked again a few times. Nothing is made up and nothing is kept of an answer
+that is not whole. Works with Spark and without. Before: ``plan``. After: ``kernel.shape``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+from urllib.parse import urlencode
+
+import pyarrow as pa
+
+from analytics.schema import Gap
+from analytics.sources import gaps
+from analytics.sources.gaps import Missing
+from analytics.sources.http import Unanswered, fetch
+from analytics.sources.labelled import batches
+from analytics.sources.option_values import BadOption
+from analytics.sources.prometheus.answer import Samples, error_of, parse
+from analytics.sources.prometheus.options import Options
+from analytics.sources.prometheus.plan import Part, plan
+from analytics.sources.prometheus.selectors import MS_US, Narrowed
+
+SOURCE: Final = "prometheus"
+CONTEXT: Final = "context"
+SPLITS_MAX: Final = 6
+"""A slice is halved so often; and so often altogether in a part whose server is slow: a request
+that runs into its time costs all of it."""
+BACKOFF_S: Final = 0.5
+_TOO_MUCH: Final = ("too many samples", "exceeds the maximum", "too large", "limit exceeded")
+_AGAIN: Final = (Gap.UNREACHABLE, Gap.TORN)
+
+
+class Reader:
+    """Of one server. Holds no connection, so that it can be sent to another process."""
+
+    def __init__(self, options: Options, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        """sleep: between tries [s]."""
+        self._options = options
+        self._sleep = sleep
+
+    def plan(self, start_us: int, end_us: int, only: Narrowed = Narrowed()) -> list[Part]:  # noqa: B008 - immutable
+        """Parts of all samples with start < time <= end; microseconds since 1970."""
+        return list(plan(self._options, start_us, end_us, only))
+
+    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
+        """The samples of a part, gaps among them as rows. Raises BadOption for a bad selector."""
+        todo = [(part.start_us, part.end_us, 0)]
+        slow_splits = 0
+        missing: list[Missing] = []
+        while todo:
+            low, high, depth = todo.pop()
+            try:
+                context = None if part.context is None else self._ask(part.context, low, high)
+                found = self._ask(part.matchers, low, high)
+            except Unanswered as trouble:
+                slow_splits += trouble.reason is Gap.TIMEOUT
+                is_slow = trouble.reason is Gap.TIMEOUT and slow_splits <= SPLITS_MAX
+                can_split = is_slow or trouble.reason is Gap.OVERLOAD
+                middle = (low + (high - low) // 2) // MS_US * MS_US
+                if can_split and depth < SPLITS_MAX and low < middle < high:
+                    todo += [(middle, high, depth + 1), (low, middle, depth + 1)]
+                else:
+                    missing.append(Missing(part.subject, low, high, *_said(trouble)))
+                continue
+            if context is not None:
+                yield from _kept(context, low, high, CONTEXT)
+            yield from _kept(found, low, high, SOURCE)
+        if missing:
+            yield gaps.batch(missing, SOURCE)
+
+    def is_there(self) -> bool:
+        """Whether the server answers queries now."""
+        try:
+            timeout_s = min(5.0, self._options.timeout_s)
+            self._query("1", None, timeout_s=timeout_s, size_max=1 << 16)
+        except Unanswered:
+            return False
+        return True
+
+    def _ask(self, matchers: str, low: int, high: int) -> Samples:
+        """All samples of one span, both ends included where the server does; tried again if the
+        server was away. Raises Unanswered."""
+        options = self._options
+        query = f"{{{matchers}}}[{(high - low) // MS_US}ms]"
+        attempt = 0
+        while True:
+            try:
+                body = self._query(
+                    query, high, timeout_s=options.timeout_s, size_max=options.size_max
+                )
+                found = parse(body)
+            except Unanswered as trouble:
+                attempt += 1
+                if trouble.reason not in _AGAIN or attempt > options.retries:
+                    raise
+                self._sleep(BACKOFF_S * 2 ** (attempt - 1))
+                continue
+            if len(found.at) > options.samples_max:
+                raise Unanswered(Gap.OVERLOAD, f"{len(found.at)} samples in one answer")
+            return found
+
+    def _query(self, query: str, at_us: int | None, *, timeout_s: float, size_max: int) -> bytes:
+        """Body of a good answer. Raises Unanswered; BadOption if the query itself is wrong."""
+        options = self._options
+        fields = {"query": query, "timeout": f"{round(timeout_s * 1000)}ms"}
+        if at_us is not None:
+            fields["time"] = f"{at_us // MS_US / 1000:.3f}"
+        answer = fetch(
+            f"{options.url}/api/v1/query",
+            timeout_s=timeout_s,
+            size_max=size_max,
+            headers={
+                "Content-Type": "application/x-www-form-urlencoded",
+                "Accept-Encoding": "identity",
+                **dict(options.headers),
+            },
+            body=urlencode(fields).encode(),
+        )
+        if answer.status == 200:
+            return answer.body
+        said = error_of(answer.body)
+        if answer.status == 400 and "parse error" in said:
+            raise BadOption("selectors", query, f"what the server can read; it says: {said}")
+        raise Unanswered(_reason(answer.status, said), f"status {answer.status}: {said}")
+
+
+def _reason(status: int, said: str) -> Gap:
+    """Why there is no answer, by what the server said."""
+    lower = said.lower()
+    if any(text in lower for text in _TOO_MUCH):
+        return Gap.OVERLOAD
+    if status in (408, 504) or "timed out" in lower or "deadline exceeded" in lower:
+        return Gap.TIMEOUT
+    return Gap.UNREACHABLE
+
+
+def _said(trouble: Unanswered) -> tuple[Gap, str]:
+    return trouble.reason, trouble.detail
+
+
+def _kept(found: Samples, low: int, high: int, source: str) -> Iterator[pa.RecordBatch]:
+    """What lies in the slice: its start is the slice's before, on servers that send it."""
+    inside = (found.ts_us > low) & (found.ts_us <= high)
+    if inside.all():
+        return batches(found.series, found.at, found.ts_us, found.values, source)
+    return batches(
+        found.series, found.at[inside], found.ts_us[inside], found.values[inside], source
+    )

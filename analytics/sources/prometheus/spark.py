@@ -1,0 +1,166 @@
+"""Spark's format ``tidemark_prometheus``: batch and stream. A thin shell around ``reader``.
+
+A stream's offset is the time up to which has been read. It runs behind the clock by ``settle``, for
+a scrape that still goes on comes under the time at which it began; and it stands still for
+``patience`` while the server does not answer, for what the server has will be there later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from analytics.schema import SAMPLES
+from analytics.sources.option_values import BadOption
+from analytics.sources.prometheus.options import Options, parse
+from analytics.sources.prometheus.plan import Part
+from analytics.sources.prometheus.reader import Reader
+from analytics.sources.prometheus.selectors import MS_US, Narrowed, narrowed
+
+
+Offset = dict[str, int]
+"""Of a stream: ``until_us``, the time up to which samples have been read."""
+
+
+class PartOf(InputPartition):
+    """One part, as Spark sends it around."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__(tuple(part))
+
+    @property
+    def part(self) -> Part:
+        """The part itself."""
+        return Part(*self.value)
+
+
+class PrometheusBatch(DataSourceReader):
+    """All samples of a time."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._only = Narrowed()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Narrow what is asked for. All filters go back: the rows of gaps have to pass them too."""
+        self._only = narrowed(filters)
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One per slice, selector and shard."""
+        options = self._options
+        start_us = options.start_us if options.start_us is not None else self._only.after_us
+        if start_us is None:
+            raise BadOption("start", "", "a time, as an option or by a filter on ts")
+        end_us = options.end_us if options.end_us is not None else _now_us(options)
+        return [PartOf(part) for part in Reader(options).plan(start_us, end_us, self._only)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Samples of one part."""
+        assert isinstance(partition, PartOf)
+        return Reader(self._options).read(partition.part)
+
+
+class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Samples as they come."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._reader = Reader(options)
+        self._last_there_s = time.monotonic()
+        self._fixed_us: int | None = None
+        """End of a run that reads what is there now; None: it goes on."""
+
+    def initialOffset(self) -> Offset:
+        """Of a stream that never ran: its option ``start``, or now."""
+        start_us = self._options.start_us
+        at_us = _now_us(self._options) if start_us is None else start_us
+        return Offset(until_us=at_us // MS_US * MS_US)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Read up to now, then end."""
+        self._fixed_us = _now_us(self._options)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """So many slices at once."""
+        return ReadMaxFiles(self._options.slices_max)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """As far as has settled, within the limit; no further while the server is away."""
+        options = self._options
+        target = self._fixed_us if self._fixed_us is not None else _now_us(options)
+        if options.end_us is not None:
+            target = min(target, options.end_us)
+        if not isinstance(limit, ReadAllAvailable):
+            slices = getattr(limit, "max_files", options.slices_max)
+            target = min(target, start["until_us"] + slices * round(options.slice_s * 1e6))
+        target = target // MS_US * MS_US
+        if target <= start["until_us"] or not self._may_go_on():
+            return start
+        return Offset(until_us=target)
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """The parts between two offsets: the same ones each time they are asked for."""
+        parts = self._reader.plan(start["until_us"], end["until_us"])
+        return [PartOf(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Samples of one part."""
+        assert isinstance(partition, PartOf)
+        return self._reader.read(partition.part)
+
+    def _may_go_on(self) -> bool:
+        """The server answers, or has not for so long that its silence becomes a gap. A run that
+        ends by itself leaves the time to the next one."""
+        now_s = time.monotonic()
+        if self._reader.is_there():
+            self._last_there_s = now_s
+            return True
+        return self._fixed_us is None and now_s - self._last_there_s > self._options.patience_s
+
+
+class PrometheusSource(DataSource):
+    """Raw samples of a Prometheus server, as the table ``samples``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """As ``spark.read.format`` knows it."""
+        return "tidemark_prometheus"
+
+    def schema(self) -> StructType:
+        """That of the table ``samples``."""
+        return from_arrow_schema(SAMPLES)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For ``spark.read``."""
+        return PrometheusBatch(parse(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For ``spark.readStream``."""
+        return PrometheusStream(parse(self.options))
+
+
+def _now_us(options: Options) -> int:
+    """Time up to which scrapes are over."""
+    return round((time.time() - options.settle_s) * 1e6) // MS_US * MS_US
+
+
+SOURCES: Final[tuple[type[DataSource], ...]] = (PrometheusSource,)
