@@ -9,7 +9,7 @@ from tests.support.node import Node, wait_until
 
 TOPIC: Final = "/v1/topics/short"
 SKIPPED: Final = (
-    'tidemark_group_skipped_messages_total{group="late",reason="expired",topic="short"}'
+    'tidemark_group_skipped_messages_total{group="late",topic="short",reason="expired"}'
 )
 
 
@@ -35,13 +35,16 @@ async def test_messages_are_hidden_on_time_and_nothing_brings_them_back(tmp_path
     with Node(tmp_path) as node:
         node.start()
         node.wait_ready()
-        status, topic = node.request_json("PUT", TOPIC, {"queues": 1, "retention_ms": 1500})
-        assert (status, topic["retention_ms"]) == (200, 1500)
+        status, topic = node.request_json("PUT", TOPIC, {"queues": 1})
+        assert (status, topic["retention_ms"]) == (200, None)
         body = {"offsets": [{"topic": "short", "queue": 0, "offset": 0}]}
         assert node.request_json("POST", "/v1/groups/late/offsets", body)[0] == 200
         send(node, 5)
         wait_until(lambda: pull(node, 0)["status"] == "FOUND", "messages to be seen", 10)
         assert found_by_key(node) == 5
+        # Only now: a slow machine may take longer to look than a short retention lets it.
+        status, topic = node.request_json("PUT", TOPIC, {"retention_ms": 1500})
+        assert (status, topic["retention_ms"]) == (200, 1500)
         wait_until(lambda: pull(node, 0)["status"] == "OFFSET_TOO_SMALL", "them to be hidden", 10)
         told = pull(node, 0)
         assert (told["next_offset"], told["min_offset"], told["max_offset"]) == (5, 5, 5)

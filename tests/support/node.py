@@ -12,6 +12,7 @@ Everything that a test waits for is a condition with a deadline, never a pause. 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import shutil
@@ -304,7 +305,8 @@ class Node:
     def metric(self, role: str, name: str) -> float | None:
         """Value of a metric without labels (or with them spelled out); None if it is missing."""
         url = self.admin_url(role)
-        with contextlib.suppress(OSError), urllib.request.urlopen(url + "/metrics") as answer:
+        gone = (OSError, http.client.HTTPException)  # it may end in the middle of its answer
+        with contextlib.suppress(*gone), urllib.request.urlopen(url + "/metrics") as answer:
             for line in answer.read().decode().splitlines():
                 if line.startswith(name + " "):
                     return float(line.rsplit(" ", 1)[1])
