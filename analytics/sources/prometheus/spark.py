@@ -35,7 +35,6 @@ from analytics.sources.prometheus.plan import Part
 from analytics.sources.prometheus.reader import Reader
 from analytics.sources.prometheus.selectors import MS_US, Narrowed, narrowed
 
-
 Offset = dict[str, int]
 """Of a stream: ``until_us``, the time up to which samples have been read."""
 
