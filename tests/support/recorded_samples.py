@@ -1,0 +1,170 @@
+"""A source of samples that were written down before: a stream that gives the same each time.
+
+`record` plays workloads with known answers into files, one for each tick and cluster; the format
+`recorded_samples` hands them out a few ticks at a time, as a scraper would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from analytics.schema import SAMPLES
+from analytics.tables.frames import spark_schema
+from analytics.truth.samples import SCRAPE_AFTER_LOOK, lines, targets
+from analytics.truth.workload import Truth
+
+NAME = "recorded_samples"
+_OWN = {"cluster", "broker", "replica", "service", "group", "topic", "queue", "job", "instance"}
+
+
+def record(truths: Sequence[Truth], directory: Path) -> int:
+    """Write what the workloads expose, each as a cluster of its own; how many ticks that are."""
+    directory.mkdir(parents=True, exist_ok=True)
+    ticks = max(len(truth.ticks()) for truth in truths)
+    for shard, truth in enumerate(truths):
+        whole = exposed(replace(truth, cluster=f"c{shard}"))
+        times = np.asarray(whole.column("ts").cast(pa.int64()))
+        for number, at in enumerate(np.unique(times)):
+            pq.write_table(
+                whole.filter(pa.array(times == at)), directory / f"{number:06d}-{shard}.parquet"
+            )
+    return ticks
+
+
+def exposed(truth: Truth) -> pa.Table:
+    """All samples of all targets."""
+    looks, pieces = truth.looks(), []
+    for target in targets(truth):
+        added = target.labels(truth.cluster)
+        for line in lines(truth, target, looks):
+            known = ~np.isnan(line.values)
+            labels = {**added, **line.labels}
+            rest = ",".join(
+                f'{name}="{value}"' for name, value in sorted(labels.items()) if name not in _OWN
+            )
+            count = int(known.sum())
+            row = {
+                "source": "scrape",
+                "target": labels["instance"],
+                "metric": line.family,
+                **{name: labels.get(name) for name in ("cluster", "broker", "replica", "service")},
+                "group": labels.get("group"),
+                "topic": labels.get("topic"),
+                "queue": None if "queue" not in labels else int(labels["queue"]),
+                "labels": rest,
+            }
+            columns = [
+                pa.array((looks + SCRAPE_AFTER_LOOK)[known], SAMPLES.field("ts").type),
+                *(pa.array([row[n]] * count, SAMPLES.field(n).type) for n in SAMPLES.names[1:-1]),
+                pa.array(line.values[known], pa.float64()),
+            ]
+            pieces.append(pa.table(columns, schema=SAMPLES))
+    return pa.concat_tables(pieces).combine_chunks()
+
+
+class RecordedFile(InputPartition):
+    """One file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+
+def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    table = pq.read_table(cast(RecordedFile, partition).path, partitioning=None)
+    yield from table.cast(SAMPLES).to_batches()
+
+
+class RecordedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Options: directory, ticks (in one batch), until (number of ticks there are in all)."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._directory, self._ticks = options["directory"], int(options.get("ticks", 4))
+        self._last: int | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"number": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._ticks)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._last = self._there()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        there = self._there() if self._last is None else self._last
+        return {"number": min(there, start["number"] + self._ticks)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return [
+            RecordedFile(str(path))
+            for number in range(start["number"], end["number"])
+            for path in sorted(Path(self._directory).glob(f"{number:06d}-*.parquet"))
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition)
+
+    def commit(self, end: dict[str, int]) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def _there(self) -> int:
+        names = [path.name for path in Path(self._directory).glob("[0-9]*-*.parquet")]
+        return max((int(name.split("-")[0]) + 1 for name in names), default=0)
+
+
+class RecordedBatch(DataSourceReader):
+    """Options: directory, start, end (as of the source for Prometheus: start < ts <= end)."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._directory = options["directory"]
+        self._start, self._end = (
+            datetime.fromisoformat(options[name]).astimezone(UTC) for name in ("start", "end")
+        )
+
+    def partitions(self) -> Sequence[InputPartition]:
+        shards = sorted({path.name.split("-")[1] for path in Path(self._directory).glob("*-*")})
+        return [RecordedFile(shard) for shard in shards]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        shard = cast(RecordedFile, partition).path
+        for path in sorted(Path(self._directory).glob(f"*-{shard}")):
+            for batch in _read(RecordedFile(str(path))):
+                times = batch.column("ts").to_pylist()
+                if times and self._start < times[0] <= self._end:
+                    yield batch
+
+
+class RecordedSamples(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType | str:
+        return spark_schema(SAMPLES)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return RecordedStream(dict(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return RecordedBatch(dict(self.options))
