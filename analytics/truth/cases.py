@@ -23,7 +23,7 @@ from analytics.truth.closed import (
     varying,
 )
 from analytics.truth.steps import ABSENT, DAWN, SECOND, Floats, Ints, Steps, steps, times, us
-from analytics.truth.workload import Pair, Queue, Reading, Reset, Truth
+from analytics.truth.workload import Counter, Pair, Queue, Reading, Reset, Truth
 
 GROUP: Final = "billing"
 
@@ -232,6 +232,23 @@ def four_delays(
     return replace(truth, brokers=(replace(truth.brokers[0], log=log),))
 
 
+def restarts(began: tuple[float, ...] = (305.0, 900.4, 1207.0), seconds: float = 1800.0) -> Truth:
+    """As the slow consumer; the master's process is started anew at these times.
+
+    It counts 10 messages a second that come in; so does `tidemark_broker_messages_in_total`.
+    """
+    truth = slow_consumer(10.0, 8.0, seconds)
+    starts = steps([(at(-86_400.0), at(-86_400.0)), *((at(each), at(each)) for each in began)])
+    other = steps([(at(-86_400.0), at(-86_400.0))])
+    broker = replace(truth.brokers[0], started=(starts, other))
+    stored = only_queue(truth).eras[0].stored
+    counted = Steps(np.append(at(-86_400.0), stored), np.arange(len(stored) + 1))
+    name = "tidemark_broker_messages_in_total"
+    labels = (("kind", "normal"), ("topic", "other"))
+    counter = Counter("g0", "n1", "broker", name, labels, counted)
+    return replace(truth, name="restarts", brokers=(broker,), counters=(counter,))
+
+
 def many_queues(
     rates: tuple[float, ...], capacities: tuple[float, ...], seconds: float = 1800.0
 ) -> tuple[Reading, ...]:
@@ -311,6 +328,7 @@ EVERY: Final[Mapping[str, Callable[[], Truth]]] = {
     "expiry": expiry,
     "ahead": ahead,
     "unknowns": unknowns,
+    "restarts": restarts,
     "dispatch_stops": dispatch_stops,
     "four_delays": four_delays,
     "poison_of_sixteen": poison_of_sixteen,
