@@ -1,0 +1,142 @@
+"""``python -m tidemark.testing.lag``: the cluster, the five groups, the analytics, the report.
+
+Ends with status 0 if every stage ran and every planted group was found as what it is; 1 if not.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+import webbrowser
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+
+from tidemark.testing.lag import showing
+from tidemark.testing.lag.judging import Verdict, judge, newest, others
+from tidemark.testing.lag.load import Load
+from tidemark.testing.lag.pipeline import Pipeline, scraping
+from tidemark.testing.lag.plan import PLANTED, Times
+from tidemark.testing.lag.processes import StageCluster, StageFailed
+
+PERIOD_S: Final = 5.0
+CALM_S: Final = 25.0
+"""Everything is well for so long before the faults come."""
+MINUTES_MIN: Final = 2.5
+LOOK_S: Final = 0.5
+
+
+@click.command()
+@click.option("--minutes", type=click.FloatRange(MINUTES_MIN, 600), default=4.0, show_default=True)
+@click.option(
+    "--period",
+    "period_s",
+    type=click.FloatRange(2, 60),
+    default=PERIOD_S,
+    show_default=True,
+    help="Seconds between looks; all windows of the rules shrink with it from those made for 15.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("build/lag"),
+    show_default=True,
+    help="A directory for each run is made in it.",
+)
+@click.option("--browser/--no-browser", default=True, help="Open the report if there is a display.")
+def main(minutes: float, period_s: float, out: Path, browser: bool) -> None:
+    """Run five groups that lag for five reasons, and let the analytics find them."""
+    signal.signal(signal.SIGTERM, _end)
+    console = Console()
+    directory = out / datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    directory.mkdir(parents=True)
+    times = Times(period_s, minutes * 60)
+    try:
+        report = _run(directory, times, console)
+    except StageFailed as error:
+        console.print(f"[bold red]failed[/] {escape(str(error))}", highlight=False)
+        console.print(f"Logs are in {directory}.")
+        sys.exit(1)
+    verdicts = judge(PLANTED, newest(directory / "tables"))
+    more = others(directory / "tables", PLANTED)
+    console.print(showing.findings(verdicts, more))
+    console.print(f"Report: [bold]{report.resolve()}[/]", soft_wrap=True)
+    if browser and _has_display():
+        webbrowser.open(report.resolve().as_uri())
+    sys.exit(1 if more or any(each.wrong for each in verdicts) else 0)
+
+
+def _run(directory: Path, times: Times, console: Console) -> Path:
+    """The whole of it; the report's path. Raises StageFailed."""
+    began = time.monotonic()
+    cluster_dir = directory / "cluster"
+    with Live(console=console, refresh_per_second=2, transient=True) as live:
+        board = showing.Board(times.watch_s)
+
+        def show(doing: str, verdicts: list[Verdict] | None = None) -> None:
+            board.now(doing, time.monotonic() - began, verdicts)
+            live.update(board.table())
+
+        show("starting a master, a slave and a node alone")
+        with (
+            StageCluster(cluster_dir) as cluster,
+            Load(cluster.orders_urls, cluster.solo.api_url, times, cluster_dir) as load,
+            Pipeline(directory, scraping(directory, cluster.targets(), times), times) as jobs,
+        ):
+            began = time.monotonic()
+            jobs.start_collect()
+            is_planted = is_evaluating = False
+            looked_at = 0.0
+            while (passed := time.monotonic() - began) < times.watch_s:
+                for part in (cluster, load, jobs):
+                    part.check()
+                if not is_evaluating and jobs.has_tables:
+                    jobs.start_evaluate()
+                    is_evaluating = True
+                if not is_planted and passed >= CALM_S:
+                    load.plant_poison()
+                    load.kill_member()
+                    cluster.stop_reput()
+                    is_planted = True
+                if is_evaluating and passed - looked_at > times.period_s:
+                    looked_at = passed
+                    show(_doing(passed), judge(PLANTED, newest(jobs.tables)))
+                else:
+                    show(_doing(passed))
+                time.sleep(LOOK_S)
+            show("ending the streams after their batch")
+            jobs.stop_streams()
+            jobs.finish(lambda name: show(f"{name} …"))
+            report = jobs.report
+    if not report.exists():
+        raise StageFailed(f"there is no report at {report}")
+    shutil.rmtree(cluster_dir, ignore_errors=True)
+    return report
+
+
+def _doing(passed_s: float) -> str:
+    return "all is well so far" if passed_s < CALM_S else "faults are planted; watching"
+
+
+def _has_display() -> bool:
+    return sys.platform == "darwin" or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )
+
+
+def _end(_signum: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends as Ctrl-C does: all that was started is ended first."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()
