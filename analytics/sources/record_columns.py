@@ -55,6 +55,19 @@ class RecordColumns:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def never_written(self) -> npt.NDArray[np.bool_]:
+        """Records that end in a zero where none can be: a crash or a cut copy left their sizes and
+        not their ends, and no CRC speaks of it, for that stands at the end as well."""
+        # Properties end in 0x02, or in text; without any, two zeros stand behind the topic.
+        behind = np.where(self.rows["properties_size"] > 0, 1, 3)
+        at = self.starts + self.rows["size"] - behind
+        zeros: npt.NDArray[np.bool_] = np.frombuffer(self._view, np.uint8)[at] == 0
+        return zeros
+
+    def only(self, wanted: npt.NDArray[np.bool_]) -> RecordColumns:
+        """These of the records."""
+        return RecordColumns(self._view, self._found._replace(rows=self.rows[wanted].tobytes()))
+
     def column(self, name: str) -> pa.Array:
         """One of ``NAMES``."""
         return _MAKERS[name](self)

@@ -177,6 +177,10 @@ def _walk_file(file: File, part: LogPart, options: StoreOptions) -> Iterator[Rec
         )
         if found.rows:
             columns = RecordColumns(raw, found)
+            torn = columns.never_written()
+            if torn.any():
+                yield from _holes(part, at, columns.only(torn), Gap.TORN, "its end is zeros")
+                columns = columns.only(~torn)
             yield columns
             if "gap" in schema.names or "crc_ok" not in schema.names:
                 yield from _unsound(part, at, columns)
@@ -194,7 +198,7 @@ def _walk_file(file: File, part: LogPart, options: StoreOptions) -> Iterator[Rec
                 window = size
             case _:
                 reason = found.reason or "the file ends"
-                hole = _end(file, part, at, room, raw[found.end :], reason)
+                hole = _end(file, part, at, reason, cut=found.stop is Stop.VIEW_END)
                 if hole is not None:
                     yield hole
                 return
@@ -214,18 +218,29 @@ def _judged(part: LogPart, at: int, options: StoreOptions) -> tuple[int, Checks 
 
 def _unsound(part: LogPart, base: int, columns: RecordColumns) -> Iterator[Hole]:
     """A gap for each record whose CRC does not fit: its row stands, and is not to be trusted."""
-    rows = columns.rows[columns.rows["sound"] == 0]
+    bad = columns.only(columns.rows["sound"] == 0)
+    return _holes(part, base, bad, Gap.DAMAGED, "body or record CRC does not fit")
+
+
+def _holes(
+    part: LogPart, base: int, columns: RecordColumns, reason: Gap, why: str
+) -> Iterator[Hole]:
+    """One for each of the records. base: physical offset of their view."""
+    rows = columns.rows
     for start, size in zip(rows["start"].tolist(), rows["size"].tolist(), strict=True):
-        yield _hole(part, base + start, Gap.DAMAGED, "body or record CRC does not fit", size=size)
+        yield _hole(part, base + start, reason, why, size=size)
 
 
-def _end(file: File, part: LogPart, at: int, room: int, rest: bytes, reason: str) -> Hole | None:
-    """What it means that no whole record begins at ``at``; None: it is the end of the records."""
+def _end(file: File, part: LogPart, at: int, reason: str, *, cut: bool) -> Hole | None:
+    """What it means that no whole record begins at ``at``; None: it is the end of the records.
+
+    cut: one begins there, so far.
+    """
     left = part.file_start + _whole_size(part, file) - at
     if at >= part.limit or left < BLANK_SIZE:
         return None  # what may be read is read, or no filler fits behind the last record
     if at < part.proven:
-        return _hole(part, at, Gap.TORN if at + len(rest) >= room else Gap.DAMAGED, reason)
+        return _hole(part, at, Gap.TORN if cut else Gap.DAMAGED, reason)
     last = _last_nonzero(file, at - part.file_start)
     if last is None:
         return None  # never written
