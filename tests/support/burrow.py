@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from analytics.truth.scenarios import Commits, Scenario
+from analytics.truth.scenario import Commits, Scenario
 from analytics.truth.steps import SECOND, Ints
 from analytics.truth.workload import Queue
 
