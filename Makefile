@@ -14,7 +14,7 @@ SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help setup analytics image-analytics lag lag-drill run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill lint-deploy old-kustomize lock clean alert-drill
+.PHONY: help setup analytics image-analytics lag lag-drill run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize lock clean alert-drill
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -137,13 +137,16 @@ $(DEPLOY_STAMP): deploy/requirements.lock
 	$(DEPLOY_VENV)/bin/pip install --quiet --require-hashes -r deploy/requirements.lock
 	@touch $(DEPLOY_STAMP)
 
+deploy-tools: $(DEPLOY_STAMP) ## Install what judges the manifests, in an environment of its own
+
 lint-deploy: setup $(DEPLOY_STAMP) ## Render every overlay; schemas, policies, style, the Dockerfile, names that the code has (needs kubectl)
 	$(DEPLOY_VENV)/bin/python -m deploy.lint
 	$(BIN)/pytest -q -n 2 tests/deploy/test_names.py tests/deploy/test_rendering.py tests/deploy/test_pages.py
 
 OLD_KUSTOMIZE := build/old-kustomize/kustomize
 
-old-kustomize: $(OLD_KUSTOMIZE) ## Build the kustomize of kubectl 1.21 (needs Go); tests/deploy then compares what both render
+old-kustomize: setup $(OLD_KUSTOMIZE) ## Build the kustomize of kubectl 1.21 (needs Go): it renders the same bytes
+	$(BIN)/python -m deploy.lint.old_kustomize $(OLD_KUSTOMIZE)
 
 $(OLD_KUSTOMIZE):
 	mkdir -p $(@D)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from deploy.lint.rendering import DEPLOY, KUBECTL, copied, overlays_of, render, rendered
+from deploy.lint.rendering import DEPLOY, KUBECTL, copied, render, rendered
 from services.broker.config import ENV_PREFIX as BROKER_PREFIX
 from services.broker.config import BrokerConfig
 from services.ha.config import ENV_PREFIX as HA_PREFIX
@@ -33,7 +33,6 @@ SETTINGS: Final[dict[str, tuple[type[Any], str]]] = {
     "reput": (ReputConfig, REPUT_PREFIX),
     "ha": (HaConfig, HA_PREFIX),
 }
-OLD_KUSTOMIZE: Final = DEPLOY.parent / "build" / "old-kustomize" / "kustomize"
 
 
 def base_name(overlay: str) -> str:
@@ -275,13 +274,6 @@ def test_manifests_are_plain_characters() -> None:
     # Kustomize of kubectl 1.21 fails at a comment that ends in a character of several bytes.
     for path in (DEPLOY / "k8s").rglob("*.yaml"):
         assert path.read_text().isascii(), path
-
-
-@pytest.mark.skipif(not OLD_KUSTOMIZE.exists(), reason="it is not built: make old-kustomize")
-def test_kustomize_of_kubectl_1_21_renders_the_same() -> None:
-    with copied() as deploy:
-        for overlay in overlays_of(deploy):
-            assert render(deploy, overlay, (str(OLD_KUSTOMIZE), "build")) == render(deploy, overlay)
 
 
 def test_dashboards_and_rules_come_with_the_component() -> None:
