@@ -162,7 +162,7 @@ def _median_of_other_weeks(plain: Floats) -> Floats:
 def _seasonal_naive(history: Floats, hours: int) -> _Bands:
     """The same hour of last week, or where that is not known of the last day."""
     weekly, daily = _repeat(history, hours, WEEK), _repeat(history, hours, DAY)
-    whole = ~np.isnan(weekly.p10).any(axis=-1) & ~np.isnan(weekly.p50).any(axis=-1)
+    whole: Bools = ~np.any(np.isnan(weekly.p10 + weekly.p50), axis=-1)
     return _Bands(
         *(np.where(whole[:, None], week, day) for week, day in zip(weekly, daily, strict=True))
     )

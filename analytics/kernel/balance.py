@@ -1,0 +1,114 @@
+"""The books of each series: what was produced is what was consumed, plus what was skipped, plus
+the change of its lag (docs/analytics-methods.md, "Balance"). Pure.
+
+Whole numbers throughout, so the difference is 0 or there is a defect: in the data, or in us. Where
+one of the four is not known, across a change of epoch for instance, there is nothing to balance.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analytics.kernel import columns
+from analytics.kernel.columns import Floats, Ints
+
+MOVES_NO_COMMIT: Final = "truncate"  # from and to of this event are max offsets
+
+
+class Books(NamedTuple):
+    """One entry per row of LAG that a look stands behind, by series and time.
+
+    row: which row of the table. The rest compares it with the row before of its series; NaN where
+    there is none, or where it is not known [messages, seconds].
+    """
+
+    row: Ints
+    produced: Floats
+    consumed: Floats
+    skipped: Floats
+    imbalance: Floats
+    seconds: Floats
+
+
+def books(lag: pa.Table, rates: pa.Table, events: pa.Table) -> Books:
+    """Open the books of every step from one row of a series to its next.
+
+    lag, rates, events: rows of LAG, RATES and OFFSET_EVENTS of the same time. `skipped` is what
+    events moved the commit by: expired and reset forward count up, rewound counts down. A step
+    whose row is the first of its series in `lag` cannot be balanced: let lag reach back one row.
+    """
+    looked = np.flatnonzero(np.asarray(pc.is_valid(lag.column("ts")).to_numpy(), dtype=np.bool_))
+    series, tick = columns.ints(lag, "series_id")[looked], columns.micros(lag, "tick")[looked]
+    order = np.lexsort((tick, series))
+    looked, series, tick = looked[order], series[order], tick[order]
+    unread = columns.floats(lag, "lag")[looked]
+    has_before = np.zeros(looked.size, dtype=np.bool_)
+    has_before[1:] = series[1:] == series[:-1]
+    change = np.full(looked.size, np.nan)
+    change[has_before] = (unread[1:] - unread[:-1])[has_before[1:]]
+
+    at = _places(series, tick, columns.ints(rates, "series_id"), columns.micros(rates, "tick"))
+    produced, consumed, passed = (
+        _put(looked.size, at, columns.floats(rates, name))
+        for name in ("produced", "consumed", "dt_seconds")
+    )
+    ts = columns.micros(lag.take(pa.array(looked)), "ts")
+    skipped = _skipped(series, ts, events)
+    known = ~np.isnan(produced) & ~np.isnan(consumed)
+    return Books(
+        looked,
+        produced,
+        consumed,
+        np.where(has_before, skipped, np.nan),
+        produced - consumed - skipped - change,
+        np.where(known, passed, np.nan),
+    )
+
+
+def _places(series: Ints, tick: Ints, wanted_series: Ints, wanted_tick: Ints) -> Ints:
+    """Where each wanted series and tick stands in the sorted ones; −1 where it does not."""
+    if series.size == 0 or wanted_series.size == 0:
+        return np.full(wanted_series.size, -1, dtype=np.int64)
+    keys, wanted = _keys(series, tick, wanted_series, wanted_tick)
+    at = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
+    return np.where(keys[at] == wanted, at, -1)
+
+
+def _keys(series: Ints, at: Ints, wanted_series: Ints, wanted_at: Ints) -> tuple[Ints, Ints]:
+    """Series and time as one sortable number, of both sides."""
+    names = np.unique(np.concatenate([series, wanted_series]), return_inverse=True)[1].reshape(-1)
+    low = min(int(at.min()), int(wanted_at.min()))
+    span = max(int(at.max()), int(wanted_at.max())) - low + 2
+    return (
+        names[: series.size] * span + (at - low),
+        names[series.size :] * span + (wanted_at - low),
+    )
+
+
+def _put(size: int, at: Ints, values: Floats) -> Floats:
+    placed = np.full(size, np.nan)
+    placed[at[at >= 0]] = values[at >= 0]
+    return placed
+
+
+def _skipped(series: Ints, ts: Ints, events: pa.Table) -> Floats:
+    """Messages that events moved the commit by, at the first row that can show each.
+
+    An event that does not say how far makes its row unknown.
+    """
+    total = np.zeros(series.size)
+    events = events.filter(pc.not_equal(events.column("kind"), MOVES_NO_COMMIT))
+    if events.num_rows == 0 or series.size == 0:
+        return total
+    moved = columns.floats(events, "to_offset") - columns.floats(events, "from_offset")
+    whose, when = columns.ints(events, "series_id"), columns.micros(events, "ts")
+    keys, wanted = _keys(series, ts, whose, when)
+    at = np.searchsorted(keys, wanted)
+    there = at < series.size
+    there[there] = series[at[there]] == whose[there]
+    np.add.at(total, at[there], moved[there])
+    return total
