@@ -93,7 +93,7 @@ def findings(verdicts: Sequence[Verdict], more: Sequence[Found]) -> Table:
 
 def _status(facts: dict[str, Any]) -> Text:
     status = facts.get("status")
-    return Text("–" if status is None else str(status), COLOURS.get(status, ""))
+    return Text("–") if status is None else Text(str(status), COLOURS.get(Status(status), ""))
 
 
 def _number(value: Any, form: str) -> str:

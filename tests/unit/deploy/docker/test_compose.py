@@ -8,9 +8,11 @@ import subprocess
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import click
 import pytest
 import yaml
 
+from analytics.main import jobs
 from services.broker.config import ENV_PREFIX as BROKER_PREFIX
 from services.broker.config import BrokerConfig
 from services.ha.config import ENV_PREFIX as HA_PREFIX
@@ -188,3 +190,26 @@ def test_compose_itself_takes_the_file() -> None:
     assert done.returncode == 0, done.stderr
     shown = yaml.safe_load(done.stdout)
     assert set(shown["services"]) == set(SERVICES)
+
+
+ANALYTICS: Final = ("collect", "evaluate", "export", "report")
+
+
+@pytest.mark.parametrize("name", ANALYTICS)
+def test_jobs_of_lag_analytics_are_commands_of_the_program_and_on_request(name: str) -> None:
+    service = SERVICES[name]
+    program, job, *arguments = service["command"]
+    assert program == "tidemark-analytics"
+    command = jobs.get_command(click.Context(jobs), job)
+    assert command is not None
+    command.make_context(job, list(arguments))  # raises what is wrong with an option
+    assert service["image"] == "${TIDEMARK_ANALYTICS_IMAGE}"
+    assert service["profiles"] == ["report" if name == "report" else "analytics"]
+    made = " ".join(stages(DOCKERFILE.read_text())["analytics"].texts("RUN"))
+    for volume in service["volumes"]:
+        assert volume.split(":")[1] in made
+    version = (HERE / ".env").read_text().rpartition("TIDEMARK_ANALYTICS_IMAGE=")[2].split()[0]
+    assert version == f"tidemark-analytics:{version.partition(':')[2]}"
+    assert f"VERSION={version.partition(':')[2]}" in (
+        stages(DOCKERFILE.read_text())["run"].texts("ARG")
+    )

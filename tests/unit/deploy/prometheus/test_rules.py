@@ -98,6 +98,11 @@ def test_every_target_of_the_example_has_the_labels_that_rules_need() -> None:
         "tidemark-broker",
         "tidemark-reput",
         "tidemark-ha",
+        "tidemark-analytics",
+    ]
+    # Analytics itself says of which cluster and set of brokers a pair is.
+    assert [job.get("honor_labels", False) for job in config["scrape_configs"]] == [
+        *(False, False, False, True)
     ]
     for job in config["scrape_configs"]:
         assert job["sample_limit"] == SAMPLES_MAX
@@ -112,7 +117,8 @@ def test_pods_are_asked_as_machines_are() -> None:
         (ROOT / "deploy/k8s/components/monitoring/podmonitor.yaml").read_text()
     )["spec"]
     assert monitor["sampleLimit"] == SAMPLES_MAX
-    assert len(monitor["podMetricsEndpoints"]) == len(config["scrape_configs"])
+    of_nodes = [job for job in config["scrape_configs"] if not job.get("honor_labels")]
+    assert len(monitor["podMetricsEndpoints"]) == len(of_nodes)
     for endpoint in monitor["podMetricsEndpoints"]:
         assert endpoint["interval"] == config["global"]["scrape_interval"]
         assert endpoint["scrapeTimeout"] == config["global"]["scrape_timeout"]
@@ -138,7 +144,7 @@ def test_an_alert_says_what_it_can_say(alert: Alert) -> None:
         # 0, or as often as events came: the number is no news.
         *("TidemarkTargetDown", "TidemarkBrokerGone", "TidemarkNotReady", "TidemarkResync"),
         *("TidemarkReplicaHalted", "TidemarkStoreFillsUp", "TidemarkFailoverPaused"),
-        *("TidemarkDispatchErrors", "TidemarkClockStepped"),
+        *("TidemarkDispatchErrors", "TidemarkClockStepped", "TidemarkAnalyticsDown"),
     }
     assert not alert.summary.endswith(".")
     assert alert.description.endswith(".")
