@@ -1,0 +1,248 @@
+"""backfill: hours of the past into the same tables, from a server that still has them.
+
+Fills whole hours that the tables have nothing of, and hours that are named even if they have
+something; then it says how these differ from what they replace, and only then exchanges them, in
+one switch per table. Executors ask the server themselves, shape and write: samples never pass
+through the JVM. Before: `collect` was not there. After: `evaluate --since … --before …`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from analytics import runs
+from analytics.errors import HourOpen
+from analytics.jobs.differences import Difference, compare, comparisons
+from analytics.jobs.landing import LANDED, Landing
+from analytics.jobs.options import (
+    MOMENT,
+    pairs,
+    range_options,
+    spark_options,
+    started,
+    tables_option,
+    whole_hours,
+)
+from analytics.sources.prometheus.options import parse
+from analytics.sources.prometheus.reader import Reader
+from analytics.tables import Batch, DataFile, TableRoot
+from analytics.tables.layout import HOUR, from_us, hour_of, to_us
+from analytics.tables.parts import Writer, Written, commit_all, run_parts, write_frame
+from shared.runtime.clock import SystemClock
+
+PROMETHEUS: Final = "tidemark_prometheus"
+CHUNK_HOURS: Final = 24
+"""In one batch: what a batch wrote is visible as a whole, or not at all."""
+_SETTLE: Final = timedelta(minutes=2)
+_LATELY: Final = timedelta(minutes=10)
+_MS: Final = timedelta(milliseconds=1)  # times of samples are whole ones
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillOptions:
+    """What to fill from where."""
+
+    tables: Path
+    since: datetime
+    before: datetime
+    source: str = PROMETHEUS
+    """Or another format that reads samples with options start and end, as a batch."""
+    source_options: Mapping[str, str] = field(default_factory=dict)
+    hours: frozenset[datetime] = frozenset()
+    """To fill although the tables have something of them."""
+    period_s: float = 15.0
+    counters: tuple[str, ...] | None = ()
+    buckets: int | None = None
+
+
+class Filled(NamedTuple):
+    """What a run did."""
+
+    hours: list[datetime]  # filled
+    left: list[datetime]  # that the tables had
+    samples: int
+    rows: dict[str, int]  # by table
+    differences: list[Difference]  # of hours that were replaced
+
+
+def wanted(
+    since: datetime, before: datetime, there: Collection[datetime], named: Collection[datetime]
+) -> list[datetime]:
+    """The hours to fill: missing or named, in order. Pure."""
+    hours = [since + i * HOUR for i in range((before - since) // HOUR)]
+    return [hour for hour in hours if hour not in there or hour in named]
+
+
+def runs_of(hours: list[datetime]) -> Iterator[list[datetime]]:
+    """Neighbouring hours together, no more than a chunk. Pure."""
+    piece: list[datetime] = []
+    for hour in hours:
+        if piece and (hour != piece[-1] + HOUR or len(piece) == CHUNK_HOURS):
+            yield piece
+            piece = []
+        piece.append(hour)
+    if piece:
+        yield piece
+
+
+def run(spark: SparkSession, options: BackfillOptions) -> Filled:
+    """Fill the hours. Raises HourOpen if one of them is not over."""
+    root = TableRoot.create(options.tables, buckets=options.buckets)
+    since, before = whole_hours(options.since, options.before)
+    manifest = root.manifest("positions")
+    there = {from_us(file.hour_us) for file in manifest.files}
+    hours = wanted(since, before, there, options.hours)
+    _check_closed(root, hours)
+    filled = Filled(
+        hours, [h for h in sorted(there) if since <= h < before and h not in hours], 0, {}, []
+    )
+    for chunk in runs_of(hours):
+        with runs.run(root.path, "backfill") as noted:
+            samples, written, differences = _fill(spark, root, options, chunk)
+            for table in written.files:
+                count = written.rows(table)
+                noted.rows(table, count)
+                filled.rows[table] = filled.rows.get(table, 0) + count
+            noted.watermark(options.source.removeprefix("tidemark_"), chunk[-1] + HOUR)
+            filled = filled._replace(
+                samples=filled.samples + samples, differences=filled.differences + differences
+            )
+    return filled
+
+
+def _fill(
+    spark: SparkSession, root: TableRoot, options: BackfillOptions, hours: list[datetime]
+) -> tuple[int, Written, list[Difference]]:
+    start, end = hours[0] - _MS, hours[-1] + HOUR - _MS  # sources read start < time <= end
+    landing = Landing(root, options.period_s, options.counters, all_series=True)
+    version = root.manifest("positions").version
+    batch = Batch(f"backfill-{hours[0]:%Y%m%dT%H}-{len(hours)}h-{version:010d}")
+    asked = {
+        "context": "true",
+        **options.source_options,
+        "start": start.isoformat(),
+        "end": end.isoformat(),
+    }
+    if options.source == PROMETHEUS:
+        reader = Reader(parse(asked))
+        parts = reader.plan(to_us(start), to_us(end))
+        written = run_parts(spark, root, batch, parts, _Fetch(reader, landing), commit=False)
+    else:
+        samples = spark.read.format(options.source).options(**asked).load()
+        written = write_frame(samples, root, batch, landing)
+    wanted_us = {to_us(hour) for hour in hours}
+    replaces = {
+        table: [file for file in root.manifest(table).files if file.hour_us in wanted_us]
+        for table in LANDED
+    }
+    differences = _differences(spark, root, replaces, written)
+    commit_all(root, batch, written, replaces=replaces)
+    return sum(fact.get("samples", 0) for fact in written.facts), written, differences
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetch:
+    """Ask the server for one part, shape and write it; on an executor."""
+
+    reader: Reader
+    landing: Landing
+
+    def __call__(self, root: TableRoot, part: Any, writer: Writer) -> None:
+        batches = list(self.reader.read(part))
+        if batches:
+            self.landing.land(pa.Table.from_batches(batches), writer)
+
+
+def _differences(
+    spark: SparkSession,
+    root: TableRoot,
+    replaces: Mapping[str, list[DataFile]],
+    written: Written,
+) -> list[Difference]:
+    """What will be replaced beside what comes, by table and hour; of hours that had something."""
+    had = {(file.table, file.hour_us) for files in replaces.values() for file in files}
+    old = [file for files in replaces.values() for file in files]
+    new = [
+        file
+        for files in written.files.values()
+        for file in files
+        if (file.table, file.hour_us) in had
+    ]
+    counted = run_parts(
+        spark, root, Batch("difference"), comparisons(old, new), compare, commit=False
+    )
+    sums: dict[tuple[str, str], dict[str, int]] = {}
+    for fact in counted.facts:
+        known = sums.setdefault((fact.pop("table"), fact.pop("hour")), dict.fromkeys(fact, 0))
+        for name, count in fact.items():
+            known[name] += count
+    return [Difference(table, hour, **counts) for (table, hour), counts in sorted(sums.items())]
+
+
+def _check_closed(root: TableRoot, hours: list[datetime]) -> None:
+    """Refuse an hour that is not over, or that a running collection is writing."""
+    now = datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC)
+    closed = hour_of(now - _SETTLE)
+    writing = _written_now(root, now)
+    for hour in hours:
+        if hour >= closed or hour == writing:
+            until = closed if writing is None else min(closed, writing)
+            raise HourOpen(f"{hour:%Y-%m-%dT%H}", closed_until=f"{until:%Y-%m-%dT%H:%M:%S}")
+
+
+def _written_now(root: TableRoot, now: datetime) -> datetime | None:
+    """The hour that a collection is at which ended a batch lately; None if there is none."""
+    collected = runs.read(root.path, "collect")
+    seen = root.manifest("positions").seen
+    if collected is None or not seen or collected.finished_at < (now - _LATELY).timestamp():
+        return None
+    return hour_of(from_us(max(seen.values())))
+
+
+@click.command("backfill")
+@tables_option
+@range_options(required=True)
+@click.option("--hour", "hours", type=MOMENT, multiple=True, help="Replace this hour; repeatable.")
+@click.option(
+    "--source",
+    default="prometheus",
+    show_default=True,
+    help="Where the samples are: prometheus, or a format that Spark reads samples from.",
+)
+@click.option("--option", "source_options", multiple=True, help="KEY=VALUE of the source.")
+@click.option("--period", "period_s", type=float, default=15.0, show_default=True)
+@click.option("--counter", "counters", multiple=True, help="Keep this counter; `all` keeps all.")
+@click.option("--buckets", type=click.IntRange(1, 4096), help="Of tables that are made; default 8.")
+@spark_options
+def command(**given: Any) -> None:
+    """Fill hours that the tables lack; replace those named, and say what changed."""
+    source = given["source"]
+    options = BackfillOptions(
+        tables=given["tables"],
+        since=given["since"],
+        before=given["before"],
+        source=PROMETHEUS if source == "prometheus" else source,
+        source_options=pairs(given["source_options"], "--option"),
+        hours=frozenset(given["hours"]),
+        period_s=given["period_s"],
+        counters=None if "all" in given["counters"] else given["counters"],
+        buckets=given["buckets"],
+    )
+    whole_hours(options.since, options.before)
+    root = TableRoot.create(options.tables, buckets=options.buckets)
+    done = run(started("tidemark backfill", given, root.buckets), options)
+    for difference in done.differences:
+        click.echo(str(difference))
+    rows = ", ".join(f"{table} {count}" for table, count in sorted(done.rows.items()))
+    click.echo(
+        f"{len(done.hours)} hours filled from {done.samples} samples ({rows or 'no rows'}); "
+        f"{len(done.left)} left as they were."
+    )

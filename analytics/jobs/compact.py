@@ -1,0 +1,147 @@
+"""compact: the many small files of an hour become one sorted file for each bucket.
+
+A batch of a few seconds leaves a file per bucket; a reader of a day would open ten thousands. Each
+task reads one bucket of one hour, sorts it and writes it; one switch of the manifest then
+exchanges the files, so that a reader sees the old hour or the new one. Nothing is removed that a
+reader may still have open; rows past their retention go. Before: `collect`, `evaluate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from analytics import runs
+from analytics.errors import BadOption
+from analytics.jobs.options import pairs, spark_options, started, tables_option
+from analytics.schema import TABLES
+from analytics.tables import Batch, DataFile, TableRoot
+from analytics.tables.files import read_file
+from analytics.tables.layout import BUCKETED, hour_of, to_us
+from analytics.tables.parts import Writer, commit_all, run_parts
+from analytics.tables.retention import Removed, clean_up
+from analytics.ticks.window import merged_series
+from shared.runtime.clock import SystemClock
+
+LEFT_ALONE: Final = frozenset({"offset_events"})
+"""Evaluation tells what it found itself from what it was told by the names of the files."""
+_SETTLE: Final = timedelta(minutes=5)  # after its end an hour may still get files
+
+
+@dataclass(frozen=True, slots=True)
+class CompactOptions:
+    """What to compact and how long to keep what."""
+
+    tables: Path
+    now: datetime | None = None
+    """Hours that ended five minutes before this are compacted; null: the clock's."""
+    keep_days: Mapping[str, int] = field(default_factory=dict)
+
+
+class Piece(NamedTuple):
+    """The files of one table, hour and bucket that become one."""
+
+    table: str
+    files: tuple[DataFile, ...]
+
+
+class Compacted(NamedTuple):
+    """What a run did."""
+
+    files_before: int
+    files_after: int
+    rows: int
+    removed: Removed
+
+
+def pieces(table: str, files: Iterable[DataFile], closed_us: int) -> list[Piece]:
+    """What is worth compacting: more than one file in an hour that begins before. Pure."""
+    found: dict[tuple[int, int | None], list[DataFile]] = {}
+    for file in files:
+        if file.hour_us < closed_us:
+            bucket = file.bucket if table in BUCKETED else None
+            found.setdefault((file.hour_us, bucket), []).append(file)
+    return [Piece(table, tuple(group)) for group in found.values() if len(group) > 1]
+
+
+def run(spark: SparkSession, options: CompactOptions) -> Compacted:
+    """Compact what has ended, then remove what nobody reads any more."""
+    root = TableRoot(options.tables)
+    now = options.now or datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC)
+    closed_us = to_us(hour_of(now - _SETTLE))
+    tables = [table for table in root.tables() if table not in LEFT_ALONE]
+    with runs.run(root.path, "compact") as noted:
+        manifests = {table: root.manifest(table) for table in tables}
+        # Versions only grow: a name is used again only by a run that never committed.
+        batch = Batch(f"compact-{sum(each.version for each in manifests.values()):010d}")
+        tasks = [
+            piece
+            for table, manifest in manifests.items()
+            for piece in pieces(table, manifest.files, closed_us)
+        ]
+        replaces: dict[str, list[DataFile]] = {}
+        for piece in tasks:
+            replaces.setdefault(piece.table, []).extend(piece.files)
+        written = run_parts(spark, root, batch, tasks, rewrite, commit=False)
+        commit_all(root, batch, written, replaces=replaces)
+        for table in written.files:
+            noted.rows(table, written.rows(table))
+        removed = clean_up(root, now, options.keep_days)
+    return Compacted(
+        files_before=sum(len(piece.files) for piece in tasks),
+        files_after=sum(len(files) for files in written.files.values()),
+        rows=sum(written.rows(table) for table in written.files),
+        removed=removed,
+    )
+
+
+def rewrite(root: TableRoot, piece: Piece, writer: Writer) -> None:
+    """Write the rows of all files of a piece as one; on an executor."""
+    names = TABLES[piece.table].names
+    rows = pa.concat_tables(
+        [
+            read_file(
+                root.path / file.path, piece.table, columns=names, since_us=None, before_us=None
+            )
+            for file in piece.files
+        ]
+    )
+    owners = {file.bucket for file in piece.files}
+    if piece.table == "series":
+        rows = merged_series(rows)
+    writer.write(piece.table, rows, bucket=owners.pop() if len(owners) == 1 else None)
+
+
+@click.command("compact")
+@tables_option
+@click.option("--keep", multiple=True, help="TABLE=DAYS that rows are kept; repeatable.")
+@spark_options
+def command(**given: Any) -> None:
+    """Compact hours that have ended; remove what is past its retention."""
+    options = CompactOptions(tables=given["tables"], keep_days=keep_days(given["keep"]))
+    root = TableRoot(options.tables)
+    done = run(started("tidemark compact", given, root.buckets), options)
+    click.echo(
+        f"{done.files_before} files became {done.files_after} with {done.rows} rows; "
+        f"{done.removed.expired} expired, {done.removed.files} removed from disk "
+        f"({done.removed.orphans} left by killed jobs)."
+    )
+
+
+def keep_days(values: tuple[str, ...]) -> dict[str, int]:
+    """Days by table. Raises BadOption."""
+    found = {}
+    for table, days in pairs(values, "--keep").items():
+        if table not in TABLES:
+            raise BadOption(f"--keep names table {table!r}, which there is not.", ", ".join(TABLES))
+        if not days.isdigit() or not 1 <= int(days) <= 3650:
+            raise BadOption(f"--keep {table}={days}: days must be from 1 to 3650.", "")
+        found[table] = int(days)
+    return found
