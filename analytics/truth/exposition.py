@@ -37,24 +37,27 @@ def scrape(truth: Truth, of: Target, look: int) -> str:
     return "\n".join(text) + "\n"
 
 
-def openmetrics(truth: Truth) -> Iterator[str]:
+def openmetrics(*truths: Truth) -> Iterator[str]:
     """Lines, each with its end, of a file with every sample of every target, and `up` of each.
 
-    The timestamp of a scrape is that of its look plus SCRAPE_AFTER_LOOK.
+    The timestamp of a scrape is that of its look plus SCRAPE_AFTER_LOOK. Workloads beside each
+    other must be of clusters of different names.
     """
-    looks = truth.looks()
-    stamps = [f"{at / 1_000_000:.3f}" for at in (looks + SCRAPE_AFTER_LOOK).tolist()]
-    by_family: dict[str, list[tuple[dict[str, str], np.ndarray]]] = {}
-    for of in targets(truth):
-        added = of.labels(truth.cluster)
-        by_family.setdefault("up", []).append((added, np.ones(len(looks))))
-        for line in lines(truth, of, looks):
-            by_family.setdefault(line.family, []).append((line.labels | added, line.values))
+    by_family: dict[str, list[tuple[dict[str, str], np.ndarray, list[str]]]] = {}
+    for truth in truths:
+        looks = truth.looks()
+        stamps = [f"{at / 1_000_000:.3f}" for at in (looks + SCRAPE_AFTER_LOOK).tolist()]
+        for of in targets(truth):
+            added = of.labels(truth.cluster)
+            by_family.setdefault("up", []).append((added, np.ones(len(looks)), stamps))
+            for line in lines(truth, of, looks):
+                row = (line.labels | added, line.values, stamps)
+                by_family.setdefault(line.family, []).append(row)
     for name in sorted(by_family):
         family = BY_NAME.get(name)
         counter = family is not None and family.kind is Kind.COUNTER
         yield f"# TYPE {name.removesuffix('_total')} {'counter' if counter else 'gauge'}\n"
-        for labels, values in by_family[name]:
+        for labels, values, stamps in by_family[name]:
             written = _labels(labels)
             for stamp, value in zip(stamps, values.tolist(), strict=True):
                 if not math.isnan(value):
@@ -62,10 +65,10 @@ def openmetrics(truth: Truth) -> Iterator[str]:
     yield "# EOF\n"
 
 
-def write_openmetrics(truth: Truth, path: Path) -> None:
-    """The file for promtool."""
+def write_openmetrics(truth: Truth, path: Path, *others: Truth) -> None:
+    """The file for promtool, of one workload or of several."""
     with path.open("w") as file:
-        file.writelines(openmetrics(truth))
+        file.writelines(openmetrics(truth, *others))
 
 
 def nearest_look(truth: Truth, at: int) -> int | None:

@@ -1,0 +1,307 @@
+"""Groups that are well and groups that fail, judged by us and by Burrow's rules, side by side.
+
+    python -m tests.support.lag_scenarios --seeds 20
+
+prints the table and ends with 1 if a healthy group had an alarm minute, or if a fault was found
+late, under a wrong name, or was taken back while it went on. Every figure is of the worst seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from analytics.kernel.evaluate import evaluate
+
+from analytics.kernel.rules import Rules
+from analytics.kernel.window import Evaluated, Window
+from analytics.truth import answers, failing, scenarios
+from analytics.truth.scenario import Scenario
+from analytics.truth.steps import SECOND, Ints, moment
+from analytics.truth.tables import collected, pair_id
+from tests.support import burrow
+
+ALARMS: Final = frozenset(
+    {"AHEAD", "LOST", "STOPPED", "STALLED", "RACING", "FALLING_BEHIND", "LAGGING"}
+)
+TOLERANCE_S: Final = 30.0
+LAPSE_S: Final = 60.0
+"""How long a fault may be taken back for: the raise time of FALLING_BEHIND."""
+REWIND: Final = "rewind to the start, drains by itself"
+
+
+class Seen(NamedTuple):
+    """What one judge made of one scenario with one seed."""
+
+    alarm_minutes: float
+    """While nothing was wrong: before the fault, or at all."""
+    found_s: float | None
+    """After the fault began to show; None: not at all, or nothing was wrong."""
+    said: str
+
+
+class Case(NamedTuple):
+    """One scenario with one seed."""
+
+    name: str
+    seed: int
+    ours: Seen
+    burrow: Seen
+    kind_burrow: Seen
+    limit_s: float | None
+    """For our finding it, after it began to show."""
+    problems: tuple[str, ...]
+
+
+def cases_of(seed: int) -> list[tuple[str, Scenario]]:
+    """Every scenario with this seed, each of a cluster of its own name."""
+    makers = {name: make for name, make in scenarios.well().items()}
+    makers |= {name: fault.make for name, fault in scenarios.faults().items()}
+    makers[REWIND] = failing.rewound
+    made = []
+    for name, make in makers.items():
+        scenario = make(np.random.default_rng([seed, zlib.crc32(name.encode())]))
+        truth = replace(scenario.truth, cluster=f"{name} {seed}")
+        made.append((name, scenario._replace(truth=truth)))
+    return made
+
+
+def judged(made: Sequence[tuple[str, Scenario]]) -> Evaluated:
+    """All scenarios in one evaluation of all their ticks."""
+    each = [collected(scenario.truth) for _, scenario in made]
+    window = Window(
+        *(
+            pa.concat_tables([getattr(tables, name) for tables in each])
+            for name in ("positions", "series", "pairs", "logs", "offset_events", "gaps")
+        )
+    )
+    truth = made[0][1].truth
+    rules = Rules(period_s=truth.period / SECOND)
+    return evaluate(window, rules, None, moment(truth.start), moment(truth.end))
+
+
+def run_seed(seed: int) -> list[Case]:
+    """Judge every scenario with this seed."""
+    made = cases_of(seed)
+    result = judged(made)
+    return [_case(name, seed, scenario, result) for name, scenario in made]
+
+
+def _case(name: str, seed: int, scenario: Scenario, result: Evaluated) -> Case:
+    truth = scenario.truth
+    wanted = pair_id(truth, truth.pairs[0])
+    rows = result.pair_lag.filter(pc.equal(result.pair_lag["pair_id"], wanted)).sort_by("tick")
+    ticks = rows["tick"].cast(pa.int64()).to_numpy()
+    status = np.array(rows["status"].to_pylist(), np.str_)
+    looks = ticks + truth.look_delay
+    alarming = np.isin(status, sorted(ALARMS))
+    ours = _seen(scenario, looks, alarming, status)
+    verdicts = []
+    for refresh in (burrow.REFRESH, 1):
+        verdict = burrow.group(scenario, looks, refresh)
+        names = np.array([burrow.Verdict(int(each)).name for each in verdict])
+        verdicts.append(_seen(scenario, looks, verdict > burrow.Verdict.OK, names))
+    told = _told(result, wanted)
+    problems: list[str] = []
+    limit = None
+    if ours.alarm_minutes:
+        problems.append(f"{ours.alarm_minutes:.2f} alarm minutes while all was well")
+    if name == REWIND or scenario.since is None:
+        problems += [f"told of {each}" for each in told]
+    if name == REWIND:
+        problems += _rewind_problems(scenario, result, wanted, ticks, status)
+        limit = TOLERANCE_S
+    elif scenario.since is not None:
+        limit = _limit(name, scenario)
+        problems += _fault_problems(name, scenario, ours, limit, looks, status)
+    return Case(name, seed, ours, verdicts[0], verdicts[1], limit, tuple(problems))
+
+
+def _seen(
+    scenario: Scenario,
+    looks: Ints,
+    alarming: npt.NDArray[np.bool_],
+    said: npt.NDArray[np.str_],
+) -> Seen:
+    period_minutes = scenario.truth.period / SECOND / 60.0
+    since, shows = scenario.since, scenario.shows
+    if since is None or shows is None:
+        return Seen(float(alarming.sum()) * period_minutes, None, "")
+    before = alarming & (looks < since)
+    found = np.flatnonzero(alarming & (looks >= since))
+    minutes = float(before.sum()) * period_minutes
+    if not len(found):
+        return Seen(minutes, None, "")
+    return Seen(minutes, float(looks[found[0]] - shows) / SECOND, str(said[found[0]]))
+
+
+def _limit(name: str, scenario: Scenario) -> float:
+    """Seconds after a fault began to show until it must be found."""
+    fault = scenarios.faults()[name]
+    if fault.breaks_after_s is None:
+        return fault.within_s + TOLERANCE_S
+    assert scenario.shows is not None
+    broken = (_broken(scenario) - scenario.shows) / SECOND
+    return broken + fault.within_s - fault.breaks_after_s + TOLERANCE_S
+
+
+def _broken(scenario: Scenario) -> int:
+    """From when on the objective is broken for a minute at least: a time."""
+    truth = replace(scenario.truth, missing=frozenset()).every(1.0)
+    ages = [answers.series(truth, reading).age_seconds for reading in truth.pairs[0].readings]
+    above = np.max(ages, axis=0) > truth.pairs[0].objective_seconds
+    looks = truth.looks()
+    assert scenario.since is not None
+    minute = np.convolve(above & (looks >= scenario.since), np.ones(60), "valid") == 60
+    return int(looks[np.flatnonzero(minute)[0]])
+
+
+def _fault_problems(
+    name: str,
+    scenario: Scenario,
+    ours: Seen,
+    limit: float,
+    looks: Ints,
+    status: npt.NDArray[np.str_],
+) -> list[str]:
+    fault = scenarios.faults()[name]
+    if ours.found_s is None or scenario.shows is None:
+        return ["not found"]
+    problems = []
+    if ours.found_s > limit:
+        problems.append(f"found after {ours.found_s:.0f} s, limit {limit:.0f} s")
+    if ours.said not in fault.said:
+        problems.append(f"called {ours.said}")
+    if fault.later is not None and fault.later not in status:
+        problems.append(f"never {fault.later}")
+    after = looks >= scenario.shows + ours.found_s * SECOND
+    lapse = _longest(after & ~np.isin(status, sorted(ALARMS))) * scenario.truth.period / SECOND
+    if lapse > LAPSE_S:
+        problems.append(f"taken back for {lapse:.0f} s")
+    return problems
+
+
+def _longest(flags: npt.NDArray[np.bool_]) -> int:
+    """Length of the longest run of true values."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
+    return int(np.max(edges[1::2] - edges[::2], initial=0))
+
+
+def _rewind_problems(
+    scenario: Scenario,
+    result: Evaluated,
+    wanted: int,
+    ticks: Ints,
+    status: npt.NDArray[np.str_],
+) -> list[str]:
+    """The event at the first look after it, CATCHING_UP soon, and OK in the end."""
+    assert scenario.since is not None
+    problems = []
+    events = result.offset_events.filter(pc.equal(result.offset_events["pair_id"], wanted))
+    kinds = set(events["kind"].to_pylist())
+    first = ticks[ticks + scenario.truth.look_delay >= scenario.since][0]
+    when = set(events["tick"].cast(pa.int64()).to_pylist())
+    if (kinds, when) != ({"reset_backward"}, {int(first)}):
+        problems.append(f"events {sorted(kinds)} at {sorted(when)} instead of {first}")
+    soon = (ticks >= first) & (ticks <= first + TOLERANCE_S * SECOND)
+    if "CATCHING_UP" not in status[soon]:
+        problems.append(f"called {sorted(set(status[soon].tolist()))}")
+    if status[-1] != "OK":
+        problems.append(f"ends {status[-1]}")
+    return problems
+
+
+def _told(result: Evaluated, wanted: int) -> list[str]:
+    """Changes of a pair or of its series that page somebody or raise a ticket."""
+    changes = result.status_changes.filter(pc.equal(result.status_changes["pair_id"], wanted))
+    loud = changes.filter(pc.is_in(changes["level"], pa.array(["ticket", "page"])))
+    return [f"{row['status_to']} ({row['evidence']})" for row in loud.to_pylist()]
+
+
+def report(found: Sequence[Case]) -> str:
+    """The table: one row per scenario, the worst over its seeds."""
+    names = list(dict.fromkeys(case.name for case in found))
+    lines = [
+        "Alarm minutes while all was well, of all seeds together; found: median and worst, seconds",
+        "after the fault began to show. Burrow: ends of partitions known as of every 10 s, and, to",
+        "be kind, at every commit.",
+        "",
+        f"{'':38}{'ours':^36}{'Burrow':^32}{'Burrow, ends known':^28}",
+        f"{'scenario':38}{'min':>5} {'found':>11} {'limit':>6} {'as':12}"
+        f"{'min':>6} {'found':>13} {'as':10}{'min':>6} {'found':>13} {'as':8}",
+    ]
+    for name in names:
+        mine = [case for case in found if case.name == name]
+        limits = [case.limit_s for case in mine if case.limit_s is not None]
+        limit = f"{min(limits):.0f}" if limits else ""
+        ours, theirs, kind = (
+            [getattr(case, judge) for case in mine] for judge in ("ours", "burrow", "kind_burrow")
+        )
+        fault = mine[0].limit_s is not None and name != REWIND
+        lines.append(
+            f"{name:38}{_minutes(ours):>5} {_found(ours, fault):>11} {limit:>6} {_said(ours):12}"
+            f"{_minutes(theirs):>6} {_found(theirs, fault):>13} {_said(theirs):10}"
+            f"{_minutes(kind):>6} {_found(kind, fault):>13} {_said(kind):8}"
+        )
+    problems = [
+        f"{case.name}, seed {case.seed}: {problem}" for case in found for problem in case.problems
+    ]
+    return "\n".join([*lines, "", *problems, f"{len(problems)} problems"])
+
+
+def _minutes(seen: Sequence[Seen]) -> str:
+    return f"{sum(each.alarm_minutes for each in seen):.1f}"
+
+
+def _found(seen: Sequence[Seen], fault: bool) -> str:
+    times = [each.found_s for each in seen if each.found_s is not None]
+    if not fault:
+        return ""
+    missed = len(seen) - len(times)
+    if not times:
+        return "never"
+    text = f"{np.median(times):.0f}/{max(times):.0f}"
+    return f"{text} -{missed}" if missed else text
+
+
+def _said(seen: Sequence[Seen]) -> str:
+    short = {"FALLING_BEHIND": "FALLING"}
+    said = {short.get(each.said, each.said) for each in seen if each.said}
+    return " ".join(sorted(said))[:12]
+
+
+def run(seeds: Sequence[int], processes: int = 1) -> list[Case]:
+    """Every scenario with every seed."""
+    if processes == 1:
+        return [case for seed in seeds for case in run_seed(seed)]
+    with ProcessPoolExecutor(processes) as pool:
+        return [case for made in pool.map(run_seed, seeds) for case in made]
+
+
+def main() -> int:
+    """As the Makefile calls it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20, help="how many")
+    parser.add_argument("--first", type=int, default=1, help="the first of them")
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
+    begun = time.monotonic()
+    seeds = range(options.first, options.first + options.seeds)
+    found = run(seeds, options.processes)
+    print(report(found))
+    print(f"{len(found)} groups of 3 h in {time.monotonic() - begun:.0f} s")
+    return 1 if any(case.problems for case in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
