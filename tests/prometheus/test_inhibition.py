@@ -70,6 +70,15 @@ CASES: list[tuple[str, list[tuple[str, Mapping[str, str]]], set[str]]] = [
         {"TidemarkDispatchStuck", "TidemarkGroupStalled", "TidemarkGroupMessagesLost"},
     ),
     (
+        "what a slave has not dispatched is read from the master",
+        [
+            ("TidemarkSlaveDispatchStuck", NODE),
+            ("TidemarkGroupStalled", PAIR),
+            ("TidemarkDispatchSlow", NODE),
+        ],
+        {"TidemarkSlaveDispatchStuck", "TidemarkGroupStalled"},
+    ),
+    (
         "a group that stopped is not also slow; another topic of it may be",
         [
             ("TidemarkGroupStopped", PAIR),

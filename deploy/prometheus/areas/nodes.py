@@ -12,12 +12,16 @@ SAMPLES_MAX: Final = 400_000
 BY_NODE: Final = f"by ({', '.join(NODE)})"
 BY_PROCESS: Final = f"by ({', '.join(TARGET_LABELS)})"
 
+OF_NODES: Final = 'job=~"tidemark-(broker|reput|ha)"'
+KIND: Final = ", ".join((*SET, "service"))
+
 NODES: Final = Group(
     "tidemark-nodes",
     (
         Alert(
             "TidemarkTargetDown",
-            'up{job=~"tidemark-.*"} == 0',
+            # Of analytics it is a ticket of its own: it serves nobody's messages.
+            'up{job=~"tidemark-.*", job!="tidemark-analytics"} == 0',
             Severity.PAGE,
             (*TARGET_LABELS, "job", "instance"),
             "{{ $labels.service }} of {{ $labels.replica }} in {{ $labels.broker }} "
@@ -29,19 +33,19 @@ NODES: Final = Group(
         ),
         Alert(
             "TidemarkBrokerGone",
-            'max by (cluster, broker) (max_over_time(up{job="tidemark-broker"}[6h])) == 1'
-            ' unless on (cluster, broker) up{job="tidemark-broker"}',
+            f"max by ({KIND}) (max_over_time(up{{{OF_NODES}}}[6h])) == 1"
+            f" unless on ({KIND}) up{{{OF_NODES}}}",
             Severity.PAGE,
-            SET,
-            "no broker of {{ $labels.broker }} is left among the targets",
-            "Discovery knows no node of it any more, so nothing else can tell how it is. Ends "
+            (*SET, "service"),
+            "no {{ $labels.service }} of {{ $labels.broker }} is left among the targets",
+            "Discovery knows none of them any more, so nothing else can tell how they are. Ends "
             "by itself after six hours, for a set that was taken away on purpose.",
             waits="5m",
             keeps="4m",
         ),
         Alert(
             "TidemarkNotReady",
-            f"max {BY_PROCESS} (tidemark_ready) == 0"
+            f'max {BY_PROCESS} (tidemark_ready{{service!="analytics"}}) == 0'
             f" unless on ({', '.join(NODE)}) max {BY_NODE}"
             " (changes(tidemark_recovery_done_bytes[2m])) > 0",
             Severity.PAGE,

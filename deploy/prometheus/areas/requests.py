@@ -12,6 +12,8 @@ from deploy.prometheus.model import Alert, Group, Severity, events
 # their cause is over.
 FAILED: Final = "failed|disk_full|flush_timeout|busy|replica_unavailable"
 WAITING: Final = "tidemark_log_confirm_offset_bytes - tidemark_log_dispatched_offset_bytes"
+STANDS_STILL: Final = f"({WAITING} > 0 and changes(tidemark_log_dispatched_offset_bytes[2m]) == 0)"
+ON_A_SLAVE: Final = f'on ({", ".join(NODE)}) (tidemark_ha_role{{role="slave"}} == 1)'
 
 REQUESTS: Final = Group(
     "tidemark-requests",
@@ -81,13 +83,25 @@ REQUESTS: Final = Group(
         ),
         Alert(
             "TidemarkDispatchStuck",
-            f"{WAITING} > 0 and changes(tidemark_log_dispatched_offset_bytes[2m]) == 0",
+            f"{STANDS_STILL} unless {ON_A_SLAVE}",
             Severity.PAGE,
             (*NODE, "service", "job", "instance"),
             "dispatch of {{ $labels.replica }} in {{ $labels.broker }} stands still with "
             "{{ $value | humanize1024 }}B waiting",
             "Messages are stored and acknowledged, and consumers do not see them. At "
             "`dispatch_lag_max` sends are refused as well.",
+            waits="1m",
+            keeps="2m",
+        ),
+        Alert(
+            "TidemarkSlaveDispatchStuck",
+            f"{STANDS_STILL} and {ON_A_SLAVE}",
+            Severity.TICKET,
+            (*NODE, "service", "job", "instance"),
+            "dispatch of the slave {{ $labels.replica }} in {{ $labels.broker }} stands still with "
+            "{{ $value | humanize1024 }}B waiting",
+            "Its copy of the log is whole, and consumers read from the master. Who reads from this "
+            "slave sees nothing new, and as a master it would have to catch up first.",
             waits="1m",
             keeps="2m",
         ),

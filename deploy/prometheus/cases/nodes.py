@@ -105,6 +105,11 @@ NODE_CASES: Final = (
         (("14m", ()), ("17m", ("TidemarkBrokerGone",)), ("40m", ("TidemarkBrokerGone",))),
     ),
     Case(
+        "So are processes of one kind that have all gone while the others stay",
+        gone("n0/ha", "n1/ha", discovered=False),
+        (("14m", ()), ("17m", ("TidemarkBrokerGone",))),
+    ),
+    Case(
         "A set that lost one of its nodes from discovery is still there",
         gone(*of_node("n1"), discovered=False),
         (("14m", ()), ("40m", ())),

@@ -84,6 +84,15 @@ REQUEST_CASES: Final = (
         (("12m", ()), ("15m", ("TidemarkDispatchStuck",)), ("30m", ("TidemarkDispatchStuck",))),
     ),
     Case(
+        "That of a slave makes a ticket, and silences no group: they are read from the master",
+        {
+            series(
+                "tidemark_log_dispatched_offset_bytes", "n1/broker"
+            ): f"5000+3000x20 65000x{STEPS}"
+        },
+        (("12m", ()), ("15m", ("TidemarkSlaveDispatchStuck",))),
+    ),
+    Case(
         "Dispatch that pauses for half a minute does not, nor does an idle node",
         {
             DISPATCHED: f"5000+3000x20 65000 65000 74000+3000x16 122000x{STEPS}",
