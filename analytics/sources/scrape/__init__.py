@@ -1,0 +1,1 @@
+"""Scrapes of targets, without a Prometheus server."""

@@ -1,0 +1,69 @@
+"""What the source ``tidemark_scrape`` is told. Pure but for the list of targets, read from a file.
+
+Before: a command line or Spark. After: ``scraper`` and ``spool``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from analytics.sources.option_values import BadOption, required, seconds, whole
+from analytics.sources.scrape.targets import Target
+from analytics.sources.scrape.targets import parse as parse_targets
+
+INTERVAL_S: Final = 15.0
+KEEP_S: Final = 600.0
+SIZE_MAX: Final = 256 << 20
+CONCURRENCY: Final = 16
+FILES_MAX: Final = 1000
+LATE_SHARE: Final = 0.5
+"""A scrape that takes more of the interval is no instant any more."""
+
+
+class Options(NamedTuple):
+    """See the constants for defaults."""
+
+    targets: str
+    """A list as JSON, or the path of a file with one."""
+    spool: Path
+    """Directory that the driver and executors share."""
+    interval_s: float
+    timeout_s: float
+    """Of one scrape; at most half the interval."""
+    keep_s: float
+    """How long a scrape that has been read is kept."""
+    size_max: int
+    """Bytes of one answer."""
+    concurrency: int
+    files_max: int
+    """Spooled files of one batch."""
+
+    def read_targets(self) -> tuple[Target, ...]:
+        """Who is scraped, as of now. Raises BadOption; OSError if the file cannot be read."""
+        text = self.targets.strip()
+        if not text.startswith("["):
+            text = Path(text).read_text(encoding="utf-8")
+        return parse_targets(text)
+
+
+def parse(options: Mapping[str, str]) -> Options:
+    """Options as text; see docs/analytics.md. Raises BadOption."""
+    interval_s = seconds(options, "interval", INTERVAL_S)
+    late_s = interval_s * LATE_SHARE
+    found = Options(
+        required(options, "targets", "a JSON list of targets, or the path of a file with one"),
+        Path(required(options, "spool", "a directory that executors can read")),
+        interval_s,
+        min(seconds(options, "timeout", late_s), late_s),
+        seconds(options, "keep", KEEP_S),
+        whole(options, "size_max", SIZE_MAX, low=1),
+        whole(options, "concurrency", CONCURRENCY, low=1),
+        whole(options, "max_files", FILES_MAX, low=1),
+    )
+    try:
+        found.read_targets()
+    except OSError as error:
+        raise BadOption("targets", found.targets, f"a readable file: {error}") from error
+    return found

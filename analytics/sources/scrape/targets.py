@@ -1,0 +1,64 @@
+"""Who is scraped, and with which labels: Prometheus' lists of targets as JSON. Pure.
+
+    [{"targets": ["127.0.0.1:8081"], "labels": {"cluster": "c", "broker": "g0", "replica": "n0",
+      "service": "broker"}}]
+
+An address without a scheme is ``http://ADDRESS/metrics``; the labels ``__scheme__`` and
+``__metrics_path__`` say otherwise. Before: an option or a file. After: ``scraper``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from analytics.sources.option_values import BadOption
+
+_WANTED: Final = 'a list like [{"targets": ["host:port"], "labels": {"cluster": "c"}}]'
+
+
+class Target(NamedTuple):
+    """One process that shows metrics."""
+
+    url: str
+    labels: tuple[tuple[str, str], ...]
+    """``instance`` among them; sorted."""
+
+    @property
+    def instance(self) -> str:
+        """Its name."""
+        return dict(self.labels)["instance"]
+
+    @property
+    def set_name(self) -> str:
+        """Cluster and broker set: targets that share it are read by one task."""
+        labels = dict(self.labels)
+        return f"{labels.get('cluster', '')}/{labels.get('broker', '')}"
+
+
+def parse(text: str) -> tuple[Target, ...]:
+    """The targets of a list, sorted, each once. Raises BadOption."""
+    try:
+        entries = json.loads(text)
+        found = {target for entry in entries for target in _of_entry(entry)}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadOption("targets", text[:80], f"{_WANTED} ({error})") from error
+    names = [target.instance for target in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise BadOption("targets", ", ".join(twice), "each address once")
+    return tuple(sorted(found))
+
+
+def _of_entry(entry: dict[str, Any]) -> Sequence[Target]:
+    labels = {str(name): str(value) for name, value in entry.get("labels", {}).items()}
+    scheme = labels.pop("__scheme__", "http")
+    path = labels.pop("__metrics_path__", "/metrics")
+    made = []
+    for address in entry["targets"]:
+        url = address if "://" in address else f"{scheme}://{address}{path}"
+        instance = url.split("://", 1)[1].split("/", 1)[0]
+        own = {"instance": instance, **labels}
+        made.append(Target(url, tuple(sorted(own.items()))))
+    return made
