@@ -78,30 +78,37 @@ class Parser:
         times: dict[int, int] = {}
         bad: list[str] = []
         bad_count = 0
-        for line in lines:
-            name, _, number = line.rpartition(" ")
+        for number, line in enumerate(lines):
+            name, _, text_of = line.rpartition(" ")
             place = known.get(name)
             if place is not None:
-                value = _number(number)
+                value = _number(text_of)
                 if value is not None:
                     at.append(place)
                     values.append(value)
                     continue
             if line.startswith("#"):
-                has_end = has_end or line == "# EOF"
-                continue
+                if line != "# EOF":
+                    continue
+                has_end = True
+                behind = [line for line in lines[number + 1 :] if line.strip()]
+                bad_count += len(behind)
+                bad += [line[:SHOWN_SIZE] for line in behind[: SHOWN_MAX - len(bad)]]
+                break
             found = _LINE(line)
             value = None if found is None else _number(found[3])
-            if found is None or value is None or has_end:
+            at_us = None
+            if found is not None and found[4] is not None:
+                at_us = _time_us(found[4], openmetrics=openmetrics)
+                value = None if at_us is None else value
+            if found is None or value is None:
                 if line.strip():
                     bad_count += 1
                     if len(bad) < SHOWN_MAX:
                         bad.append(line[:SHOWN_SIZE])
                 continue
-            if found[4] is not None:
-                at_us = _time_us(found[4], openmetrics=openmetrics)
-                if at_us is not None:
-                    times[len(at)] = at_us
+            if at_us is not None:
+                times[len(at)] = at_us
             at.append(self._place(line[: found.start(3)].rstrip(" \t"), found[1], found[2] or ""))
             values.append(value)
         return Parsed(
@@ -109,7 +116,7 @@ class Parser:
             np.array(at, np.int64),
             np.array(values, np.float64),
             _spread(times, len(at)) if times else None,
-            ends_well and (has_end or not openmetrics),
+            ends_well and bool(lines) and (has_end or not openmetrics),
             bad_count,
             bad,
         )
