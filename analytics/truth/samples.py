@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from analytics.truth.node_tables import target
 from analytics.truth.reading import (
     Totals,
     master,
@@ -20,7 +21,6 @@ from analytics.truth.reading import (
     started,
 )
 from analytics.truth.steps import ABSENT, SECOND, Floats, Ints, Mask
-from analytics.truth.tables import target
 from analytics.truth.workload import RECORD_SIZE, Broker, Pair, Truth
 
 SCRAPE_AFTER_LOOK: int = 100_000

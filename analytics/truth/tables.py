@@ -8,15 +8,15 @@ import numpy as np
 import pyarrow as pa
 
 from analytics import schema
+from analytics.truth import node_tables
+from analytics.truth.columns import joined, names, table
 from analytics.truth.reading import (
     master,
     pair_look,
     position,
-    stages,
-    started,
 )
-from analytics.truth.steps import ABSENT, SECOND, Ints, Mask
-from analytics.truth.workload import RECORD_SIZE, Broker, Pair, Truth
+from analytics.truth.steps import ABSENT, Ints
+from analytics.truth.workload import RECORD_SIZE, Pair, Truth
 
 
 class Collected(NamedTuple):
@@ -42,24 +42,25 @@ def collected(truth: Truth) -> Collected:
     positions = [_positions(truth, pair, ticks, looks) for pair in truth.pairs]
     return Collected(
         series=series(truth),
-        positions=_joined(schema.POSITIONS, positions).sort_by(
+        positions=joined(schema.POSITIONS, positions).sort_by(
             [("series_id", "ascending"), ("ts", "ascending")]
         ),
-        pairs=_joined(schema.PAIRS, [_pairs(truth, pair, ticks, looks) for pair in truth.pairs]),
-        logs=_joined(
+        pairs=joined(schema.PAIRS, [_pairs(truth, pair, ticks, looks) for pair in truth.pairs]),
+        logs=joined(
             schema.LOGS,
             [
-                _logs(truth, broker, node, ticks, looks)
+                node_tables.logs(truth, broker, node, ticks, looks)
                 for broker in truth.brokers
                 for node in range(len(broker.nodes))
             ],
         ),
-        replicas=_joined(
-            schema.REPLICAS, [_replicas(truth, broker, ticks, looks) for broker in truth.brokers]
+        replicas=joined(
+            schema.REPLICAS,
+            [node_tables.replicas(truth, broker, ticks, looks) for broker in truth.brokers],
         ),
-        counters=_counters(truth, looks),
+        counters=node_tables.counters(truth, looks),
         offset_events=schema.OFFSET_EVENTS.empty_table(),
-        gaps=_gaps(truth),
+        gaps=node_tables.gaps(truth),
     )
 
 
@@ -116,7 +117,7 @@ def _positions(truth: Truth, pair: Pair, ticks: Ints, looks: Ints) -> pa.Table:
         never = "broadcasting" if pair.broadcasting else "never_committed"
         reason = np.where(at.commit == ABSENT, never, np.where(hidden, "head_unknown", ""))
         made.append(
-            _table(
+            table(
                 seen,
                 {
                     "ts": looks,
@@ -125,7 +126,7 @@ def _positions(truth: Truth, pair: Pair, ticks: Ints, looks: Ints) -> pa.Table:
                         len(looks), series_id(truth, pair, reading.queue.queue), np.int64
                     ),
                     "pair_id": np.full(len(looks), pair_id(truth, pair), np.int64),
-                    "replica": _names(broker, who),
+                    "replica": names(broker, who),
                     "epoch": epoch,
                     "min_offset": at.min_offset,
                     "max_offset": at.max_offset,
@@ -154,7 +155,7 @@ def _pairs(truth: Truth, pair: Pair, ticks: Ints, looks: Ints) -> pa.Table:
         "pair_id": np.full(size, pair_id(truth, pair), np.int64),
         "cluster": np.full(size, truth.cluster),
         "broker": np.full(size, pair.broker),
-        "replica": _names(broker, who),
+        "replica": names(broker, who),
         "group": np.full(size, pair.group),
         "topic": np.full(size, pair.topic),
         "subscribed": subscribed == 1,
@@ -179,148 +180,4 @@ def _pairs(truth: Truth, pair: Pair, ticks: Ints, looks: Ints) -> pa.Table:
         columns["pinned"] = np.full(size, pair.pinned)
     if pair.broadcasting is not None:
         columns["broadcasting"] = np.full(size, pair.broadcasting)
-    return schema.fit(_table((who != ABSENT) & (subscribed != ABSENT), columns), schema.PAIRS)
-
-
-def _logs(truth: Truth, broker: Broker, node: int, ticks: Ints, looks: Ints) -> pa.Table:
-    at = stages(broker, looks)
-    size = len(looks)
-    mine = master(broker, looks) == node
-    return schema.fit(
-        _table(
-            np.ones(size, np.bool_),
-            {
-                "ts": looks,
-                "tick": ticks,
-                "cluster": np.full(size, truth.cluster),
-                "broker": np.full(size, broker.name),
-                "replica": np.full(size, broker.nodes[node]),
-                "epoch": broker.epoch(looks),
-                "role": np.where(mine, "master", "slave"),
-                "up_since": started(truth, broker, node, looks),
-                "min_physical_offset": at.min_offset,
-                "max_physical_offset": at.max_offset,
-                "flushed_physical_offset": at.max_offset,
-                "confirm_physical_offset": at.confirm,
-                "dispatched_physical_offset": at.dispatched,
-                "t_max": at.t_max,
-                "t_confirm": at.t_confirm,
-                "t_dispatched": at.t_dispatched,
-                "t_min": at.t_min,
-                "free_bytes": broker.log.free_bytes(looks),
-                "capacity_bytes": np.full(size, broker.log.capacity_bytes, np.int64),
-            },
-        ),
-        schema.LOGS,
-    )
-
-
-def _replicas(truth: Truth, broker: Broker, ticks: Ints, looks: Ints) -> pa.Table:
-    who = master(broker, looks)
-    made = []
-    for peer in range(len(broker.nodes)):
-        size = len(looks)
-        lag = broker.replica_lag_bytes(looks)
-        made.append(
-            _table(
-                (who != ABSENT) & (who != peer),
-                {
-                    "ts": looks,
-                    "tick": ticks,
-                    "cluster": np.full(size, truth.cluster),
-                    "broker": np.full(size, broker.name),
-                    "replica": _names(broker, who),
-                    "peer": np.full(size, broker.nodes[peer]),
-                    "in_sync": np.ones(size, np.bool_),
-                    "lag_bytes": lag,
-                    "lag_seconds": np.zeros(size),
-                    "skew_seconds": broker.skew_microseconds(looks) / SECOND,
-                },
-            )
-        )
-    return pa.concat_tables([schema.fit(table, schema.REPLICAS) for table in made])
-
-
-def _counters(truth: Truth, looks: Ints) -> pa.Table:
-    made = [schema.COUNTERS.empty_table()]
-    for counter in truth.counters:
-        broker = truth.broker(counter.broker)
-        begun = started(truth, broker, broker.nodes.index(counter.node), looks)
-        labels = dict(counter.labels)
-        others = ",".join(
-            f'{name}="{value}"'
-            for name, value in sorted(labels.items())
-            if name not in {"group", "topic"}
-        )
-        size = len(looks)
-        before = np.maximum(counter.counted(begun), 0)
-        columns: dict[str, object] = {
-            "ts": looks,
-            "target": np.full(size, target(counter.node, counter.service)),
-            "metric": np.full(size, counter.metric),
-            "cluster": np.full(size, truth.cluster),
-            "broker": np.full(size, counter.broker),
-            "replica": np.full(size, counter.node),
-            "service": np.full(size, counter.service),
-            "labels": np.full(size, others, dtype=object),
-            "value": (np.maximum(counter.counted(looks), 0) - before).astype(np.float64),
-            "started_at": begun,
-        }
-        for name in ("group", "topic"):
-            if name in labels:
-                columns[name] = np.full(size, labels[name])
-        made.append(schema.fit(_table(looks >= begun, columns), schema.COUNTERS))
-    return pa.concat_tables(made)
-
-
-def target(node: str, service: str) -> str:
-    """The label `instance` of a process of a workload."""
-    return f"{node}.{service}:9100"
-
-
-def _gaps(truth: Truth) -> pa.Table:
-    missing = sorted(truth.missing)
-    rows = [
-        {
-            "source": "scrape",
-            "subject": truth.cluster,
-            "from_ts": tick - truth.period,
-            "to_ts": tick,
-            "reason": "unreachable",
-            "detail": "removed from the workload",
-        }
-        for tick in missing
-    ]
-    columns = {
-        name: pa.array([row[name] for row in rows])
-        for name in ("source", "subject", "from_ts", "to_ts", "reason", "detail")
-        if rows
-    }
-    return schema.fit(pa.table(columns), schema.GAPS) if rows else schema.GAPS.empty_table()
-
-
-def _names(broker: Broker, index: Ints) -> np.ndarray:
-    names = np.array(broker.nodes)
-    found: np.ndarray = names[np.clip(index, 0, len(names) - 1)]
-    return found
-
-
-def _table(rows: Mask, columns: dict[str, object]) -> pa.Table:
-    """Of these rows; ABSENT, NaN and empty reasons become null."""
-    made = {}
-    for name, column in columns.items():
-        values = np.asarray(column)[rows]
-        if values.dtype == np.int64:
-            made[name] = pa.array(values, mask=values == ABSENT)
-        elif values.dtype == np.float64:
-            made[name] = pa.array(values, mask=np.isnan(values))
-        elif name == "reason":
-            made[name] = pa.array(values.tolist(), pa.string(), mask=values == "")
-        else:
-            kind = pa.bool_() if values.dtype == np.bool_ else pa.string()
-            made[name] = pa.array(values.tolist(), kind)
-    return pa.table(made)
-
-
-def _joined(fields: pa.Schema, tables: list[pa.Table]) -> pa.Table:
-    return pa.concat_tables([fields.empty_table(), *tables]).combine_chunks()
+    return schema.fit(table((who != ABSENT) & (subscribed != ABSENT), columns), schema.PAIRS)

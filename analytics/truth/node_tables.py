@@ -1,0 +1,136 @@
+"""What nodes report of themselves as Arrow tables: logs, replicas, counters; and gaps. Pure.
+
+The tables of queues and groups are in `tables`, which puts them all together.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from analytics import schema
+from analytics.truth.columns import names, table
+from analytics.truth.reading import master, stages, started
+from analytics.truth.steps import ABSENT, SECOND, Ints
+from analytics.truth.workload import Broker, Truth
+
+
+def logs(truth: Truth, broker: Broker, node: int, ticks: Ints, looks: Ints) -> pa.Table:
+    """Rows of schema LOGS of one node."""
+    at = stages(broker, looks)
+    size = len(looks)
+    mine = master(broker, looks) == node
+    return schema.fit(
+        table(
+            np.ones(size, np.bool_),
+            {
+                "ts": looks,
+                "tick": ticks,
+                "cluster": np.full(size, truth.cluster),
+                "broker": np.full(size, broker.name),
+                "replica": np.full(size, broker.nodes[node]),
+                "epoch": broker.epoch(looks),
+                "role": np.where(mine, "master", "slave"),
+                "up_since": started(truth, broker, node, looks),
+                "min_physical_offset": at.min_offset,
+                "max_physical_offset": at.max_offset,
+                "flushed_physical_offset": at.max_offset,
+                "confirm_physical_offset": at.confirm,
+                "dispatched_physical_offset": at.dispatched,
+                "t_max": at.t_max,
+                "t_confirm": at.t_confirm,
+                "t_dispatched": at.t_dispatched,
+                "t_min": at.t_min,
+                "free_bytes": broker.log.free_bytes(looks),
+                "capacity_bytes": np.full(size, broker.log.capacity_bytes, np.int64),
+            },
+        ),
+        schema.LOGS,
+    )
+
+
+def replicas(truth: Truth, broker: Broker, ticks: Ints, looks: Ints) -> pa.Table:
+    """Rows of schema REPLICAS: of the master of each time about the others."""
+    who = master(broker, looks)
+    made = []
+    for peer in range(len(broker.nodes)):
+        size = len(looks)
+        lag = broker.replica_lag_bytes(looks)
+        made.append(
+            table(
+                (who != ABSENT) & (who != peer),
+                {
+                    "ts": looks,
+                    "tick": ticks,
+                    "cluster": np.full(size, truth.cluster),
+                    "broker": np.full(size, broker.name),
+                    "replica": names(broker, who),
+                    "peer": np.full(size, broker.nodes[peer]),
+                    "in_sync": np.ones(size, np.bool_),
+                    "lag_bytes": lag,
+                    "lag_seconds": np.zeros(size),
+                    "skew_seconds": broker.skew_microseconds(looks) / SECOND,
+                },
+            )
+        )
+    return pa.concat_tables([schema.fit(table, schema.REPLICAS) for table in made])
+
+
+def counters(truth: Truth, looks: Ints) -> pa.Table:
+    """Rows of schema COUNTERS, each counter as the process of each time shows it."""
+    made = [schema.COUNTERS.empty_table()]
+    for counter in truth.counters:
+        broker = truth.broker(counter.broker)
+        begun = started(truth, broker, broker.nodes.index(counter.node), looks)
+        labels = dict(counter.labels)
+        others = ",".join(
+            f'{name}="{value}"'
+            for name, value in sorted(labels.items())
+            if name not in {"group", "topic"}
+        )
+        size = len(looks)
+        before = np.maximum(counter.counted(begun), 0)
+        columns: dict[str, object] = {
+            "ts": looks,
+            "target": np.full(size, target(counter.node, counter.service)),
+            "metric": np.full(size, counter.metric),
+            "cluster": np.full(size, truth.cluster),
+            "broker": np.full(size, counter.broker),
+            "replica": np.full(size, counter.node),
+            "service": np.full(size, counter.service),
+            "labels": np.full(size, others, dtype=object),
+            "value": (np.maximum(counter.counted(looks), 0) - before).astype(np.float64),
+            "started_at": begun,
+        }
+        for name in ("group", "topic"):
+            if name in labels:
+                columns[name] = np.full(size, labels[name])
+        made.append(schema.fit(table(looks >= begun, columns), schema.COUNTERS))
+    return pa.concat_tables(made)
+
+
+def target(node: str, service: str) -> str:
+    """The label `instance` of a process of a workload."""
+    return f"{node}.{service}:9100"
+
+
+def gaps(truth: Truth) -> pa.Table:
+    """Rows of schema GAPS: one for each tick of which nothing was heard."""
+    missing = sorted(truth.missing)
+    rows = [
+        {
+            "source": "scrape",
+            "subject": truth.cluster,
+            "from_ts": tick - truth.period,
+            "to_ts": tick,
+            "reason": "unreachable",
+            "detail": "removed from the workload",
+        }
+        for tick in missing
+    ]
+    columns = {
+        name: pa.array([row[name] for row in rows])
+        for name in ("source", "subject", "from_ts", "to_ts", "reason", "detail")
+        if rows
+    }
+    return schema.fit(pa.table(columns), schema.GAPS) if rows else schema.GAPS.empty_table()
