@@ -1,0 +1,69 @@
+"""Offsets of a topic's queues: how far a batch goes, and how it is cut into partitions. Pure.
+
+An offset is a map from queue to the next queue offset to read; as Spark keeps it, queues are texts.
+Every range is half open, so batches that share an offset neither overlap nor leave a hole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from analytics.sources.topic.options import Offsets, TopicOptions
+
+Ranges = Mapping[int, tuple[int, int]]
+"""Queue → (min offset, max offset): [min, max) can be read."""
+
+
+class QueuePart(NamedTuple):
+    """What one task reads: the messages [low, high) of one queue."""
+
+    queue: int
+    low: int
+    high: int
+
+
+def begin(options: TopicOptions, ranges: Ranges) -> dict[int, int]:
+    """Where a read begins."""
+    match options.first:
+        case "first":
+            return {queue: low for queue, (low, _) in ranges.items()}
+        case "last":
+            return {queue: high for queue, (_, high) in ranges.items()}
+        case given:
+            return {queue: given.get(queue, low) for queue, (low, _) in ranges.items()}
+
+
+def end_of(options: TopicOptions, ranges: Ranges) -> dict[int, int]:
+    """Where a batch ends."""
+    given: Offsets = {} if options.end == "last" else options.end
+    return {queue: given.get(queue, high) for queue, (_, high) in ranges.items()}
+
+
+def advance(start: Offsets, ends: Offsets, max_messages: int | None) -> dict[int, int]:
+    """From start towards ends, over at most so many offsets in all; None: all the way.
+
+    Queues get equal shares; what one does not need goes to the others, so that a long queue delays
+    no short one. A queue never goes back: one that ends before its start waits there.
+    """
+    waiting = {queue: max(0, ends.get(queue, 0) - start.get(queue, 0)) for queue in {*start, *ends}}
+    left = sum(waiting.values()) if max_messages is None else max_messages
+    reached = dict(start)
+    shortest_first = sorted(waiting, key=lambda queue: (waiting[queue], queue))
+    for number, queue in enumerate(shortest_first):
+        step = min(waiting[queue], -(-left // (len(shortest_first) - number)))
+        reached[queue] = start.get(queue, 0) + step
+        left -= step
+    return dict(sorted(reached.items()))
+
+
+def cut(start: Offsets, end: Offsets, split_messages: int) -> Iterator[QueuePart]:
+    """Ranges of at most so many offsets that make up [start, end)."""
+    for queue, last in sorted(end.items()):
+        for low in range(start.get(queue, 0), last, split_messages):
+            yield QueuePart(queue, low, min(low + split_messages, last))
+
+
+def to_wire(offsets: Offsets) -> dict[str, int]:
+    """As Spark keeps them."""
+    return {str(queue): offset for queue, offset in sorted(offsets.items())}

@@ -1,0 +1,153 @@
+"""What a read of a topic is asked for: options as Spark gives them, checked once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from analytics.errors import BadOption
+from analytics.schema import TOPIC_MESSAGES
+
+Offsets = Mapping[int, int]
+"""Queue → queue offset."""
+NAMES: Final[Mapping[str, str]] = {"from": "first", "to": "end"}
+"""Options whose names are no names in Python."""
+OFFSET_MAX: Final = (1 << 63) - 1
+SPLIT_MESSAGES: Final = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOptions:
+    """One read. Raises BadOption when made of what cannot be used."""
+
+    urls: tuple[str, ...]
+    """Of any nodes of the group: the master is found and followed."""
+    topic: str
+    first: Offsets | Literal["first", "last"] = "first"
+    """Option ``from``: where to begin: the oldest message there is, behind the newest, or queue
+    offsets; queues that are not named begin at their oldest. A stream asks once in its life."""
+    end: Offsets | Literal["last"] = "last"
+    """Option ``to``, of a batch: queue offsets to end before; queues that are not named, and
+    ``last``, end where they did when the read was planned."""
+    queues: frozenset[int] | None = None
+    """Only of these; None: of all, and of those that the topic gets later."""
+    max_messages: int = 1_000_000
+    """In one micro-batch of a stream. Small: each costs some tenths of a second. Large: much is
+    read again after a restart."""
+    split_messages: int = SPLIT_MESSAGES
+    """In one partition, at most."""
+    retry_seconds: float = 15.0
+    """So long a read is repeated that finds no master, or a queue that ends earlier than planned;
+    then the task fails. Longer than a failover takes."""
+    columns: tuple[str, ...] | None = None
+    """Only these are decoded; None: all. Without ``gap`` a gap ends the read with an error."""
+
+    def __post_init__(self) -> None:
+        """Name everything that cannot be used."""
+        if not self.urls or not self.topic:
+            raise BadOption(
+                "tidemark_topic needs the options url and topic.",
+                "Give the addresses of one or more nodes, like http://10.0.0.1:8080,http://…",
+            )
+        unknown = [name for name in self.columns or () if name not in TOPIC_MESSAGES.names]
+        if unknown or self.columns == ():
+            raise BadOption(
+                f"columns names {', '.join(unknown) or 'nothing'}; messages have other columns.",
+                f"Take some of {', '.join(TOPIC_MESSAGES.names)}.",
+            )
+        if self.max_messages < 1 or self.split_messages < 1 or self.retry_seconds < 0:
+            raise BadOption(
+                f"max_messages is {self.max_messages}, split_messages {self.split_messages}, "
+                f"retry_seconds {self.retry_seconds}.",
+                "Give at least 1, 1 and 0.",
+            )
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> TopicOptions:
+        """Options as texts, names in any case. Raises BadOption, also for unknown names."""
+        texts = {name.lower(): text for name, text in given.items()}
+        known = {each.name for each in fields(cls)} - {"urls", *NAMES.values()}
+        known |= {"url", *NAMES}
+        if unknown := sorted(set(texts) - known):
+            raise BadOption(
+                f"tidemark_topic has no option {', '.join(unknown)}.",
+                f"Its options are {', '.join(sorted(known))}.",
+            )
+        first, end = _start(texts.get("from", "first")), _start(texts.get("to", "last"))
+        if end == "first":
+            raise BadOption(
+                "to is 'first': nothing lies before it.", "Give last, or queue offsets."
+            )
+        queues, columns = _names(texts.get("queues")), _names(texts.get("columns"))
+        return cls(
+            urls=_names(texts.get("url")) or (),
+            topic=texts.get("topic", ""),
+            first=first,
+            end=end,
+            queues=None
+            if queues is None
+            else frozenset(_number("queues", each) for each in queues),
+            max_messages=_number("max_messages", texts.get("max_messages", "1000000")),
+            split_messages=_number("split_messages", texts.get("split_messages", "200000")),
+            retry_seconds=_seconds(texts.get("retry_seconds", "15")),
+            columns=columns,
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of what is read: the columns asked for, in the table's order."""
+        if self.columns is None:
+            return TOPIC_MESSAGES
+        return pa.schema([each for each in TOPIC_MESSAGES if each.name in self.columns])
+
+
+def offsets_of(wire: object) -> dict[int, int]:
+    """A map as JSON has it: names are queues. Raises BadOption."""
+    if isinstance(wire, dict):
+        try:
+            found = {int(queue): offset for queue, offset in wire.items()}
+        except (TypeError, ValueError):
+            found = {}
+        if len(found) == len(wire) and all(
+            queue >= 0 and type(offset) is int and 0 <= offset <= OFFSET_MAX
+            for queue, offset in found.items()
+        ):
+            return found
+    raise BadOption(f"{wire!r} are no queue offsets.", 'Give a map like {"0": 17, "1": 0}.')
+
+
+def _start(text: str) -> Offsets | Literal["first", "last"]:
+    match text:
+        case "first":
+            return "first"
+        case "last":
+            return "last"
+    try:
+        wire = json.loads(text)
+    except ValueError:
+        wire = text
+    return offsets_of(wire)
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise BadOption(f"{name} is {text!r}, no whole number.", "Give a number.") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise BadOption(f"retry_seconds is {text!r}, no number.", "Give seconds.") from None

@@ -1,0 +1,135 @@
+"""``tidemark_topic`` for Spark: batch and stream.
+
+A stream's offset is ``{queue: next queue offset}``. It is all that a batch depends on, so a batch
+that is run again reads the same messages; with a checkpoint and a sink that takes a batch once,
+each message counts exactly once. Nothing is committed at the broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from analytics.sources.topic import offsets
+from analytics.sources.topic.offsets import QueuePart, Ranges
+from analytics.sources.topic.options import TopicOptions, offsets_of
+from analytics.sources.topic.pull import TopicClient
+from analytics.sources.topic.reader import TopicReader
+
+
+class TidemarkTopic(DataSource):
+    """Source over the messages of one topic; options: ``TopicOptions``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """As given to ``format``."""
+        return "tidemark_topic"
+
+    def schema(self) -> StructType:
+        """Of the columns asked for."""
+        return from_arrow_schema(TopicOptions.of(self.options).schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For one query."""
+        return TidemarkTopicReader(TopicOptions.of(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For one query that goes on."""
+        return TidemarkTopicStreamReader(TopicOptions.of(self.options))
+
+
+@dataclass
+class TopicPartition(InputPartition):
+    """One part, and what Spark shows of it."""
+
+    part: QueuePart
+
+
+class TidemarkTopicReader(DataSourceReader):
+    """Asks for the queues' ends on the driver, reads on executors, which reach the brokers."""
+
+    def __init__(self, options: TopicOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One or more per queue that has messages in the range."""
+        return [TopicPartition(part) for part in TopicReader(self._options).plan()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """On an executor."""
+        return _read(self._options, partition)
+
+
+class TidemarkTopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches on the driver, within the read limit; reads them on executors."""
+
+    def __init__(self, options: TopicOptions) -> None:
+        self._options = options
+        self._until: dict[int, int] | None = None
+        """Where a run over what is available ends."""
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query begins that has no checkpoint."""
+        return offsets.to_wire(offsets.begin(self._options, self._ranges()))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Of a micro-batch."""
+        return ReadMaxRows(self._options.max_messages)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next micro-batch ends; start again while there is nothing new."""
+        ends = self._ends() if self._until is None else self._until
+        if isinstance(limit, ReadMaxRows):
+            most: int | None = limit.max_rows
+        else:
+            most = None if isinstance(limit, ReadAllAvailable) else self._options.max_messages
+        return offsets.to_wire(offsets.advance(offsets_of(start), ends, most))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What comes from now on is of the next run."""
+        self._until = self._ends()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """For the query's progress: how far it could be."""
+        return offsets.to_wire(self._ends())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Queue and offset range each; of a batch that is run again the same."""
+        parts = offsets.cut(offsets_of(start), offsets_of(end), self._options.split_messages)
+        return [TopicPartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """On an executor."""
+        return _read(self._options, partition)
+
+    def _ranges(self) -> Ranges:
+        with TopicClient(self._options) as client:
+            return client.ranges(self._options.queues)
+
+    def _ends(self) -> dict[int, int]:
+        return {queue: high for queue, (_, high) in self._ranges().items()}
+
+
+def _read(options: TopicOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    assert isinstance(partition, TopicPartition)
+    return TopicReader(options).read(partition.part)
+
+
+SOURCES: Final[tuple[type[DataSource], ...]] = (TidemarkTopic,)
