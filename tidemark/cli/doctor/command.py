@@ -15,32 +15,15 @@ import click
 
 from tidemark.cli.doctor import disk, machine, nodes, ports
 from tidemark.cli.doctor.findings import Check, Finding, Level, carried_out
-from tidemark.cli.doctor.settings import Asked, ask, differing, files_of
-from tidemark.cli.output import addresses, as_json, expected_errors, output_option, to_json
-from tidemark.client.client import DEFAULT_URL
+from tidemark.cli.doctor.settings import Asked, ask, differing
+from tidemark.cli.doctor.subject import subject, subject_options
+from tidemark.cli.output import as_json, expected_errors, output_option, to_json
 
 MARKS: Final = {Level.OK: "ok", Level.UNKNOWN: "??", Level.WARNING: "!!", Level.ERROR: "ERROR"}
 
 
 @click.command()
-@click.option(
-    "--config",
-    multiple=True,
-    metavar="PATH",
-    help="A directory with broker.toml, reput.toml, ha.toml; or such a file; or SERVICE=FILE.",
-)
-@click.option(
-    "--store",
-    type=click.Path(path_type=Path),
-    help="The store directory; without it that of the settings.",
-)
-@click.option(
-    "--url",
-    envvar="TIDEMARK_URL",
-    show_envvar=True,
-    help="A running node, or several with commas between; their group's other nodes are found. "
-    f"{DEFAULT_URL} if neither --config nor --store is given.",
-)
+@subject_options
 @click.option("--all", "show_all", is_flag=True, help="Show what is well, too.")
 @output_option
 @click.pass_context
@@ -53,13 +36,8 @@ def doctor(
     show_all: bool,
 ) -> None:
     """Say what is wrong with a node's settings, disk, clock, limits and addresses."""
-    try:
-        files = files_of(config)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--config") from error
-    if url is None and not files and store is None:
-        url = DEFAULT_URL
-    findings = examined(files, store, [] if url is None else addresses(url))
+    asked = subject(config, store, url)
+    findings = examined(asked.files, asked.store, asked.urls)
     show(findings, show_all=show_all)
     if any(finding.level is Level.ERROR for finding in findings):
         context.exit(1)

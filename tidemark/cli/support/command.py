@@ -21,11 +21,11 @@ import click
 
 from tidemark import __version__
 from tidemark.cli.doctor.command import examined
-from tidemark.cli.doctor.settings import ask, files_of
-from tidemark.cli.output import addresses, expected_errors, output_option, print_facts, say
+from tidemark.cli.doctor.settings import ask
+from tidemark.cli.doctor.subject import subject, subject_options
+from tidemark.cli.output import expected_errors, output_option, print_facts, say
 from tidemark.cli.support import of_machine, of_nodes, of_store, redact
 from tidemark.cli.support.bundle import Bundle
-from tidemark.client.client import DEFAULT_URL
 from tidemark.errors import TidemarkError
 
 SECRET_SIZE_MAX: Final = 64 << 10
@@ -41,18 +41,7 @@ class BundleNotWritten(TidemarkError):
 
 
 @click.command("support-bundle")
-@click.option("--config", multiple=True, metavar="PATH", help="Settings, as of `tidemark doctor`.")
-@click.option(
-    "--store",
-    type=click.Path(path_type=Path),
-    help="The store directory; without it that of the settings.",
-)
-@click.option(
-    "--url",
-    envvar="TIDEMARK_URL",
-    show_envvar=True,
-    help=f"Running nodes; {DEFAULT_URL} if neither --config nor --store is given.",
-)
+@subject_options
 @click.option(
     "--admin",
     multiple=True,
@@ -82,17 +71,11 @@ def support_bundle(
     target: str | None,
 ) -> None:
     """Put into one archive what is needed to help: no message, no key, no secret."""
-    try:
-        files = files_of(config)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--config") from error
-    if url is None and not files and store is None:
-        url = DEFAULT_URL
+    files, store, urls = subject(config, store, url)
     made_at = time.time()
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(made_at))
     name = f"tidemark-support-{re.sub(r'[^A-Za-z0-9.-]', '-', platform.node())}-{stamp}"
     bundle = Bundle()
-    urls = [] if url is None else addresses(url)
     settings, secrets = _settings(bundle, files, store)
     collectors = _collectors(bundle, settings, files, store, urls, [*admin], [*logs])
     bundle.collect(collectors)
