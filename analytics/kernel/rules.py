@@ -27,6 +27,7 @@ _DURATIONS: Final = (
     "stall_most_s",
     "stall_unlearned_s",
     "recommit_s",
+    "minute_s",
 )
 
 RAISE_S: Final[dict[Status, float]] = {
@@ -89,6 +90,8 @@ class Rules:
     """Progress above this is catching up."""
     racing_share: float = 0.8
     """Head older than this share of what retention keeps: retention will win."""
+    minute_s: float = 60.0
+    """Rates behind drain times are of this long; scaled with the rest in drills."""
     drain_minutes: int = 15
     drain_minutes_least: int = 5
     """One-minute rates behind a drain time, and the fewest that give one."""

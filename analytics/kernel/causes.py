@@ -1,0 +1,61 @@
+"""One sentence per pair and tick that is not OK: what, on how many queues, since when. Pure.
+
+Step before: the roll-up. After: the report and the alerts show it as it stands.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analytics.kernel import columns
+from analytics.kernel.columns import Floats
+from analytics.kernel.status import CODE, Codes
+from analytics.schema import Status
+
+
+def causes(
+    status: Codes,
+    since: Floats,
+    affected: Floats,
+    queues: Floats,
+    broker: pa.Array,
+    skew_kind: pa.Array,
+    top_queue: pa.Array,
+    reason: pa.Array,
+) -> pa.Array:
+    """A sentence for each row, null where the pair is OK.
+
+    since: microseconds since 1970. affected: queues of that status, out of queues. skew_kind and
+    top_queue: null where lag is even. reason: why the queues are unknown, null if they are not.
+    """
+    not_ok = np.flatnonzero(status != CODE[Status.OK])
+    if not not_ok.size:
+        return pa.nulls(status.size, pa.string())
+    at = pa.array(not_ok)
+    codes, whole = status[not_ok], queues[not_ok].astype(np.int64)
+    when = pc.strftime(columns.times(since[not_ok].astype(np.int64)), "%H:%M UTC")
+    names = pa.array([each.value for each in Status]).take(pa.array(codes.astype(np.int64)))
+    number = pa.array(affected[not_ok].astype(np.int64)).cast(pa.string())
+    of = pa.array(whole).cast(pa.string())
+    plural = pa.array(np.where(whole == 1, " queue", " queues").tolist(), pa.string())
+    kind = pc.replace_substring(skew_kind.take(at), "_", " ")
+    queue = top_queue.take(at).cast(pa.string())
+    uneven = pc.binary_join_element_wise(" (", kind, ", queue ", queue, ")", "")
+    known = pc.binary_join_element_wise(
+        names, " on ", number, " of ", of, plural, " since ", when, pc.fill_null(uneven, ""), ""
+    )
+    why = reason.take(at)
+    silent = pc.fill_null(pc.starts_with(why, "no_snapshot"), False)
+    blind = pc.binary_join_element_wise(
+        "broker ", broker.take(at), " has sent no snapshot since ", when, ""
+    )
+    told = pc.binary_join_element_wise(
+        "UNKNOWN on all queues since ", when, ": ", pc.fill_null(why, "not told"), ""
+    )
+    unknown = pa.array(codes == CODE[Status.UNKNOWN])
+    sentence = pc.if_else(unknown, pc.if_else(silent, blind, told), known)
+    places = np.full(status.size, -1, np.int64)
+    places[not_ok] = np.arange(not_ok.size)
+    return sentence.take(pa.array(places, mask=places < 0))

@@ -1,0 +1,67 @@
+"""Counters to what they counted: deltas that survive restarts. Pure.
+
+Step before: samples of counters with the start of the process that counts. After: rates, forecasts
+and the books. What was counted between the last sample before a restart and the restart cannot be
+known; it is said, not guessed. Nothing is scaled to the borders of a window.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from analytics.kernel.columns import SECOND, Bools, Floats, Ints
+
+
+class Deltas(NamedTuple):
+    """One per sample, about the time since the sample before it of the same counter."""
+
+    counted: Floats
+    """NaN at the first sample of a counter and where it is a defect."""
+    seconds: Floats
+    """That it was counted in: since the sample before, or since the start of the process."""
+    restarted: Bools
+    """The process began anew: what it counted before that, after its last sample, is unknown."""
+    defect: Bools
+    """Fewer than before, by the same process."""
+
+    @property
+    def per_second(self) -> Floats:
+        """Rates; NaN where unknown or where no time passed."""
+        rate = np.full(self.counted.size, np.nan)
+        np.divide(self.counted, self.seconds, out=rate, where=self.seconds > 0)
+        return rate
+
+
+def deltas(counter: Ints, ts: Ints, value: Floats, started_at: Floats) -> Deltas:
+    """What each sample adds to the one before it of the same counter.
+
+    counter: equal numbers for samples of one counter, whose rows are together and by time. ts and
+    started_at: microseconds since 1970; started_at NaN: not known, then a decrease is taken for a
+    restart, for no counter counts back. value: NaN is a sample that is not there.
+    """
+    size = counter.size
+    nothing = np.full(size, np.nan)
+    no = np.zeros(size, dtype=np.bool_)
+    out = Deltas(nothing, nothing.copy(), no, no.copy())
+    there = np.flatnonzero(~np.isnan(value))
+    if there.size < 2:
+        return out
+    now, before = there[1:], there[:-1]
+    same = counter[now] == counter[before]
+    now, before = now[same], before[same]
+    both_known = ~np.isnan(started_at[now]) & ~np.isnan(started_at[before])
+    step = value[now] - value[before]
+    # A process that says its start only now, or no more, is judged by its numbers alone.
+    restarted = np.where(both_known, started_at[now] != started_at[before], step < 0)
+    defect = (step < 0) & ~restarted
+    since_start = (ts[now] - started_at[now]) / SECOND
+    out.counted[now] = np.where(restarted, value[now], np.where(defect, np.nan, step))
+    between = (ts[now] - ts[before]) / SECOND
+    # A start before the last sample, or an unknown one, bounds nothing: that sample does.
+    shorter = restarted & (since_start >= 0) & (since_start < between)
+    out.seconds[now] = np.where(defect, np.nan, np.where(shorter, since_start, between))
+    out.restarted[now] = restarted
+    out.defect[now] = defect
+    return out

@@ -1,0 +1,281 @@
+"""From collected to computed tables: every rule, in the order of a number's way. Pure.
+
+    positions ─► grid ─► segments ─► lag ─► age ─► progress ─► status ─► steady ─► lag, rates
+    pairs, logs ─► facts ──┘ stall ──────────────────┘           └─► pairs ─► drain ─► pair_lag
+                                                                      └─► skew, stages, hidden lag
+
+Results of a tick depend on the rows of the `history_s` before it and on the state, so they are the
+same however time is cut into calls. Pairs do not depend on each other: what is evaluated at a time
+is a matter of memory, and buckets of pairs need no exchange.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from analytics.kernel import columns, results
+from analytics.kernel.age import age_of
+from analytics.kernel.columns import SECOND, Floats
+from analytics.kernel.drain import Backlog, drain_of
+from analytics.kernel.events import Found, told
+from analytics.kernel.facts import Facts, facts_of, logs_of
+from analytics.kernel.grid import (
+    Known,
+    Positions,
+    Rows,
+    Ticks,
+    indexed,
+    known_of,
+    nullable_micros,
+    rows_within,
+    ticks_of,
+)
+from analytics.kernel.hidden import hidden_lag
+from analytics.kernel.lag import lag_of
+from analytics.kernel.pair_rows import pair_lag, with_hidden
+from analytics.kernel.pairs import roll_up, status_of
+from analytics.kernel.progress import progress_of
+from analytics.kernel.results import Judged
+from analytics.kernel.rules import Rules
+from analytics.kernel.segments import motion_of
+from analytics.kernel.stages import split
+from analytics.kernel.stall import StallTimes, bin_ends
+from analytics.kernel.state import Carried, ids_of, nothing, read, write
+from analytics.kernel.status import Looks, candidates
+from analytics.kernel.steady import settle
+from analytics.kernel.window import STATUS_STATE, Evaluated, Window
+from analytics.schema import (
+    LAG,
+    OFFSET_EVENTS,
+    PAIR_LAG,
+    RATES,
+    STAGES,
+    STATUS_CHANGES,
+)
+
+PLACES_AT_ONCE: Final = 1 << 18
+"""Ticks × series evaluated together: about 60 matrices of 2 MiB."""
+
+
+def evaluate(
+    window: Window, rules: Rules, state: pa.Table | None, after: datetime, until: datetime
+) -> Evaluated:
+    """Judge all series and pairs of the window at every tick in (after, until].
+
+    window: see Window; state: what the evaluation that ended at `after` left, for the same pairs;
+    None: there was none, then the rows before `after` warm up what a state would have known.
+    Raises ValueError if the state was left by rules with other windows.
+    """
+    ticks = ticks_of(rules, after, until)
+    ids = ids_of(state)
+    rows, tick = rows_within(window.positions, ticks, rules.period_us)
+    row_ids, row_pairs = columns.ints(rows, "series_id"), columns.ints(rows, "pair_id")
+    begins = np.append(True, row_ids[1:] != row_ids[:-1])[: row_ids.size]
+    every, first = np.unique(np.concatenate([ids.series_id, row_ids[begins]]), return_index=True)
+    pair_of = np.concatenate([ids.pair_of, row_pairs[begins]])[first]
+    if ticks.first >= ticks.at.size or not every.size:
+        return _nothing(state)
+    known = known_of(every, pair_of, window, ids.names)
+    by_id = np.argsort(known.series_id, kind="stable")
+    series = by_id[indexed(row_ids, known.series_id[by_id])]
+    shape = (ticks.at.size, known.series_id.size)
+    grid = Rows(rows, tick, series, shape)
+    carried = nothing(*shape[1:], known.pair_id.size, rules.drain_minutes, bin_ends(rules).size)
+    if state is not None:
+        read(state, carried, known.series_id, known.pair_id)
+    begin = ticks.first if state is not None else 0
+    gaps = _gaps(window.gaps, ticks, rules.period_us)
+    done = []
+    for pairs_from, pairs_to in _parts(known, ticks.at.size):
+        part, of_series = known.part(pairs_from, pairs_to)
+        own = carried.part(of_series, slice(pairs_from, pairs_to))
+        done.append(_judge(grid.positions(of_series), part, window, ticks, begin, own, gaps, rules))
+    rates, lag, pair_rows, changes, events = (
+        pa.concat_tables(tables).combine_chunks() for tables in zip(*done, strict=True)
+    )
+    end = int(ticks.at[-1])
+    left = write(carried, known.series_id, known.pair, known.pair_id, known.names, end)
+    hidden, stages = _with_logs(window, pair_rows, ticks, after, rules)
+    return Evaluated(rates, lag, hidden, stages, changes, events, left)
+
+
+def _nothing(state: pa.Table | None) -> Evaluated:
+    return Evaluated(
+        RATES.empty_table(),
+        LAG.empty_table(),
+        PAIR_LAG.empty_table(),
+        STAGES.empty_table(),
+        STATUS_CHANGES.empty_table(),
+        OFFSET_EVENTS.empty_table(),
+        state if state is not None else STATUS_STATE.empty_table(),
+    )
+
+
+def _parts(known: Known, ticks: int) -> list[tuple[int, int]]:
+    """Runs of neighbouring pairs, from and to, each of about PLACES_AT_ONCE places."""
+    ends = np.append(known.starts[1:], known.series_id.size) * ticks
+    parts, first = [], 0
+    while first < ends.size:
+        done = ends[first - 1] if first else 0
+        end = max(first + 1, int(np.searchsorted(ends, done + PLACES_AT_ONCE, "right")))
+        parts.append((first, end))
+        first = end
+    return parts
+
+
+def _judge(
+    grid: Positions,
+    known: Known,
+    window: Window,
+    ticks: Ticks,
+    begin: int,
+    carried: Carried,
+    gaps: tuple[str | None, ...],
+    rules: Rules,
+) -> tuple[pa.Table, ...]:
+    """Judge some pairs; `carried` is brought forward to the last tick.
+
+    Returns rates, lag, pair_lag, status_changes and offset_events.
+    """
+    logs = logs_of(window.logs, ticks, known, rules.period_us)
+    facts = facts_of(window.pairs, ticks, begin, known, carried.pairs, rules)
+    grid = _without_broadcasting(grid, facts, known, begin)
+    segment_before = carried.series["segment"].copy()
+    stall = StallTimes(carried.pairs, carried.gap_bins, rules)
+    heard = told(window.events, grid, ticks, begin, known, rules.period_us)
+    motion, found = motion_of(
+        grid, heard, facts, logs, ticks, begin, known, carried.series, stall, rules
+    )
+    lag = lag_of(grid)
+    segment = _over_history(motion.segment, segment_before, ticks, begin)
+    waiting = _over_history(motion.waiting, np.full(known.series_id.size, np.nan), ticks, begin)
+    age = age_of(grid, lag, segment, waiting, logs, ticks, known, rules)
+    progress = progress_of(grid, lag.lag, age, segment, ticks, begin, rules)
+
+    of, broker = known.pair, logs.of_pair[known.pair]
+    kept = np.where(logs.deletes, (ticks.at[:, None] - logs.t_min) / SECOND, np.nan)
+    looks = Looks(
+        lag=lag.lag[begin:],
+        lost=lag.lost[begin:],
+        ahead=lag.ahead[begin:],
+        age=age.age[begin:],
+        age_low=age.low[begin:],
+        age_high=age.high[begin:],
+        method=age.method[begin:],
+        across_hole=age.across_hole[begin:],
+        objective=facts.objective[:, of],
+        members=facts.members[:, of],
+        subscribed=facts.subscribed[:, of],
+        recently_subscribed=facts.recently_subscribed[:, of],
+        pinned=facts.pinned[:, of],
+        paused=facts.paused[:, of],
+        alone=facts.alone[:, of],
+        alone_most=facts.alone_most[:, of],
+        still=motion.still,
+        still_most=motion.still_most,
+        stall_least=motion.stall.least[:, of],
+        stall_most=motion.stall.most[:, of],
+        progress=progress.progress,
+        progress_least=progress.least,
+        progress_most=progress.most,
+        young=progress.young,
+        was_cut=~np.isnan(motion.cut_at),
+        kept=kept[begin:, broker],
+    )
+    candidate = candidates(looks, rules)
+    steady = settle(
+        candidate, grid.present[begin:], motion.forgotten, ticks, begin, carried.series, rules
+    )
+    rolled = roll_up(
+        lag, age, motion, progress.progress, grid.ts, steady, facts, known, ticks, begin
+    )
+    of_pairs = status_of(rolled, facts.objective, ticks, begin, carried.pairs, rules)
+    backlog = Backlog(
+        rolled.lag_sum,
+        rolled.age_max,
+        rolled.dated,
+        rolled.ts,
+        rolled.produce_rate,
+        rolled.consume_rate,
+    )
+    drain = drain_of(backlog, ticks, begin, carried.pairs, carried.minutes, rules)
+    judged = Judged(
+        ticks,
+        begin,
+        known,
+        grid,
+        facts,
+        motion,
+        lag,
+        age,
+        progress,
+        looks,
+        candidate,
+        steady,
+        rolled,
+        of_pairs,
+        gaps,
+    )
+    return (
+        results.rates(judged),
+        results.lag(judged),
+        pair_lag(judged, drain),
+        results.changes(judged),
+        _evaluated(found, ticks),
+    )
+
+
+def _without_broadcasting(grid: Positions, facts: Facts, known: Known, begin: int) -> Positions:
+    """Members of a broadcasting group read each for itself: there is no common commit."""
+    if not facts.broadcasting.any():
+        return grid
+    commit = grid.commit.copy()
+    commit[begin:][facts.broadcasting[:, known.pair]] = np.nan
+    return grid._replace(commit=commit)
+
+
+def _over_history(evaluated: Floats, before: Floats, ticks: Ticks, begin: int) -> Floats:
+    """A matrix of all ticks: over the history stands what held when the state was left."""
+    history = np.broadcast_to(before, (begin, before.size))
+    return np.concatenate([np.where(ticks.at[:begin, None] >= history, history, np.nan), evaluated])
+
+
+def _evaluated(found: Found, ticks: Ticks) -> pa.Table:
+    """The events of evaluated ticks: warming up finds some that were told before."""
+    events = found.table()
+    return events.filter(pa.array(columns.micros(events, "tick") >= ticks.at[ticks.first]))
+
+
+def _gaps(gaps: pa.Table, ticks: Ticks, period: int) -> tuple[str | None, ...]:
+    """Per tick, why a source has nothing to say of it: the first gap that covers it."""
+    reasons: list[str | None] = [None] * ticks.at.size
+    if not gaps.num_rows:
+        return tuple(reasons)
+    begin = nullable_micros(gaps, "from_ts")
+    end = nullable_micros(gaps, "to_ts")
+    low = np.nan_to_num(begin, nan=-np.inf)
+    high = np.nan_to_num(end, nan=np.inf)
+    near = np.flatnonzero((high >= ticks.at[0]) & (low < ticks.at[-1] + period))
+    for gap, reason in zip(near, gaps.column("reason").take(pa.array(near)), strict=True):
+        first, last = np.searchsorted(ticks.at, [low[gap] - period + 1, high[gap] + 1])
+        for at in range(int(first), int(last)):
+            reasons[at] = reasons[at] or reason.as_py()
+    return tuple(reasons)
+
+
+def _with_logs(
+    window: Window, pair_rows: pa.Table, ticks: Ticks, after: datetime, rules: Rules
+) -> tuple[pa.Table, pa.Table]:
+    """Rows of pair_lag with their hidden lag, and the stages."""
+    pairs = rows_within(window.pairs, ticks, rules.period_us)[0]
+    logs = rows_within(window.logs, ticks, rules.period_us)[0]
+    if not pairs.num_rows:
+        return pair_rows, STAGES.empty_table()
+    hidden = hidden_lag(pairs, logs, after=after, window_s=rules.progress_window_s)
+    pair_rows = with_hidden(pair_rows, hidden, ticks)
+    stages = split(pairs, logs, pair_rows, period_s=rules.period_s, after=after)
+    return pair_rows, stages

@@ -1,0 +1,118 @@
+"""Events that moved a commit or cut a queue, laid out by the row that shows them. Pure.
+
+An event is known by its time; what it did is first seen in the next row of its series, which may
+come ticks later. Until then it is pending, in the state if need be.
+"""
+
+from __future__ import annotations
+
+from enum import IntFlag
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from analytics.kernel import columns
+from analytics.kernel.columns import Bools, Floats, Ints
+from analytics.kernel.grid import Known, Positions, Ticks, indexed, nullable_micros, rows_within
+from analytics.schema import OFFSET_EVENTS
+
+
+class Seen(IntFlag):
+    """What events of a series have said since its last row."""
+
+    ANY = 1
+    UNREQUESTED = 2
+    TRUNCATE = 4
+    DISTANCE_UNKNOWN = 8
+
+
+BACKWARD: Final = ("reset_backward", "rewind")
+
+
+class Told(NamedTuple):
+    """Events of a window, by the index of the tick whose row can show them first."""
+
+    at: Ints
+    series: Ints
+    flags: Ints
+    delta: Floats
+    """How far the commit was moved [messages]; 0 for a cut of the queue."""
+
+
+def told(
+    events: pa.Table, grid: Positions, ticks: Ticks, begin: int, known: Known, period: int
+) -> Told:
+    """Lay out the events that were handed in, of ticks from number `begin` on.
+
+    Those of other series are left out; those of earlier ticks are in the state.
+    """
+    nothing = np.zeros(0, np.int64)
+    if not events.num_rows or not ticks.at.size:
+        return Told(nothing, nothing, nothing, np.zeros(0))
+    events, at = rows_within(events, ticks, period)
+    by_id = np.argsort(known.series_id, kind="stable")
+    found = indexed(columns.ints(events, "series_id"), known.series_id[by_id])
+    there = (found >= 0) & (at >= begin)
+    events, at, found = events.filter(pa.array(there)), at[there], found[there]
+    series = by_id[found]
+    # The look of a tick is early in it: an event after the look is shown by the next one.
+    after_look = nullable_micros(events, "ts") > grid.ts[at, series]
+    kind = np.array(events.column("kind").to_pylist(), dtype=object)
+    cut = kind == "truncate"
+    moved = columns.floats(events, "to_offset") - columns.floats(events, "from_offset")
+    delta = np.where(cut, 0.0, moved)
+    unknown = np.isnan(delta)
+    asked = columns.truths(events, "by_request") | np.isin(kind, ("expire", "clear"))
+    flags = np.full(at.size, int(Seen.ANY), np.int64)
+    flags[~asked] |= int(Seen.UNREQUESTED)
+    flags[cut] |= int(Seen.TRUNCATE)
+    flags[unknown] |= int(Seen.DISTANCE_UNKNOWN)
+    return Told(at + after_look, series, flags, np.nan_to_num(delta))
+
+
+class Found:
+    """Events that the offsets themselves show, collected tick by tick."""
+
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self._parts: list[pa.Table] = []
+
+    def add(
+        self,
+        kind: str,
+        where: Bools,
+        ts: Floats,
+        tick: int,
+        begin: Floats,
+        end: Floats,
+        by_request: Bools,
+    ) -> None:
+        """One event of a kind for each series where it is so; offsets [messages] from and to."""
+        at = np.flatnonzero(where)
+        if not at.size:
+            return
+        known = self._known
+        self._parts.append(
+            pa.table(
+                [
+                    columns.times(ts[at].astype(np.int64)),
+                    columns.times(np.full(at.size, tick, np.int64)),
+                    pa.array(known.series_id[at]),
+                    pa.array(known.pair_id[known.pair[at]]),
+                    pa.array([kind] * at.size, pa.string()),
+                    columns.nullable(begin[at], pa.int64()),
+                    columns.nullable(end[at], pa.int64()),
+                    pa.array(by_request[at]),
+                ],
+                schema=OFFSET_EVENTS,
+            )
+        )
+
+    def table(self) -> pa.Table:
+        """All of them, by pair, series and time."""
+        if not self._parts:
+            return OFFSET_EVENTS.empty_table()
+        found = pa.concat_tables(self._parts)
+        keys = [(name, "ascending") for name in ("pair_id", "series_id", "tick", "kind")]
+        return found.sort_by(keys).combine_chunks()

@@ -1,0 +1,201 @@
+"""What is known of pairs and logs at each tick: members, objective, retention. Pure.
+
+Settings (objective, stall time, paused, pinned) hold until another value is heard. What changes by
+itself (members, subscription) is known from its row, and for as long as a series is not UNKNOWN
+without one.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analytics.kernel import columns
+from analytics.kernel.columns import SECOND, Bools, Floats, Ints
+from analytics.kernel.grid import (
+    Known,
+    Ticks,
+    indexed,
+    nullable_micros,
+    place,
+    rows_within,
+    taken,
+)
+from analytics.kernel.rules import Rules
+
+SETTINGS: Final = {
+    "objective": "objective_seconds",
+    "stall_after": "stall_after_seconds",
+    "pinned": "pinned",
+    "paused": "paused",
+    "broadcasting": "broadcasting",
+}
+COUNTED: Final = {
+    "expired": "expired_total",
+    "reset_forward": "reset_forward_total",
+    "reset_backward": "reset_backward_total",
+    "redelivered": "redelivered_total",
+}
+
+
+class Facts(NamedTuple):
+    """Matrices [tick, pair], from the first tick that is gone through."""
+
+    objective: Floats
+    """Seconds; that of the rules where the pair has none."""
+    stall_given: Floats
+    """Seconds; NaN where the pair does not say."""
+    pinned: Bools
+    paused: Bools
+    broadcasting: Bools
+    members: Floats
+    subscribed: Floats
+    recently_subscribed: Bools
+    alone: Floats
+    """For how long there is certainly no member [s]; NaN while there is one."""
+    alone_most: Floats
+    """For how long there may be none [s]: a hole in the ticks leaves that open."""
+    expired: Floats
+    """Counted since the row before; NaN where that is not known."""
+    reset_forward: Floats
+    reset_backward: Floats
+    redeliveries_rise: Bools
+    """They rose within a window of progress."""
+
+
+def facts_of(
+    pairs: pa.Table,
+    ticks: Ticks,
+    begin: int,
+    known: Known,
+    carried: dict[str, Floats],
+    rules: Rules,
+) -> Facts:
+    """Go through the rows of pairs, from tick number `begin` on; `carried` is brought forward."""
+    rows, tick = rows_within(pairs, ticks, rules.period_us)
+    pair = indexed(columns.ints(rows, "pair_id"), known.pair_id)
+    there = (pair >= 0) & (tick >= begin)
+    rows, tick, pair = rows.filter(pa.array(there)), tick[there] - begin, pair[there]
+    shape = (ticks.at.size - begin, known.pair_id.size)
+    ts = nullable_micros(rows, "ts")
+    where = place(tick, pair, shape, (ts,))
+    names = {**SETTINGS, **COUNTED, "members": "members", "subscribed": "subscribed"}
+    told = {name: taken(columns.floats(rows, column), where) for name, column in names.items()}
+    out = {
+        name: np.full(shape, np.nan) for name in (*names, "alone", "alone_most", "heard", "rose")
+    }
+    period, lost_after = rules.period_us, rules.unknown_after_s * SECOND
+    for row in range(shape[0]):
+        now = float(ticks.at[begin + row])
+        here = where[row] >= 0
+        for name in SETTINGS:
+            new = told[name][row]
+            np.copyto(carried[name], new, where=~np.isnan(new))
+            out[name][row] = carried[name]
+        for name in COUNTED:
+            out[name][row] = _counted(told[name][row], carried[name])
+        before = carried["facts_tick"].copy()
+        for name in ("members", "subscribed"):
+            np.copyto(carried[name], told[name][row], where=here)
+        np.copyto(carried["facts_tick"], now, where=here)
+        stale = ~(now - carried["facts_tick"] < lost_after)
+        for name in ("members", "subscribed"):
+            out[name][row] = np.where(stale, np.nan, carried[name])
+        np.copyto(carried["redelivered_tick"], now, where=out["redelivered"][row] > 0)
+        out["rose"][row] = carried["redelivered_tick"]
+        np.copyto(carried["subscribed_tick"], now, where=here & (carried["subscribed"] > 0))
+        out["heard"][row] = carried["subscribed_tick"]
+        _count_alone(carried, here, now, before, period, lost_after)
+        out["alone"][row] = (now - carried["alone"]) / SECOND
+        out["alone_most"][row] = (now - carried["alone_first"]) / SECOND
+    nobody = out["members"] == 0
+    now_all = ticks.at[begin:, None]
+    return Facts(
+        np.where(np.isnan(out["objective"]), rules.objective_s, out["objective"]),
+        out["stall_after"],
+        out["pinned"] == 1,
+        out["paused"] == 1,
+        out["broadcasting"] == 1,
+        out["members"],
+        out["subscribed"],
+        now_all - out["heard"] <= rules.abandoned_after_s * SECOND,
+        np.where(nobody, out["alone"], np.nan),
+        np.where(nobody, out["alone_most"], np.nan),
+        out["expired"],
+        out["reset_forward"],
+        out["reset_backward"],
+        now_all - out["rose"] < rules.progress_window_s * SECOND,
+    )
+
+
+def _counted(value: Floats, last: Floats) -> Floats:
+    """What a counter of the pair counted since its last row; it begins anew with the broker."""
+    step = np.where(value < last, value, value - last)
+    np.copyto(last, value, where=~np.isnan(value))
+    return step
+
+
+def _count_alone(
+    carried: dict[str, Floats],
+    here: Bools,
+    now: float,
+    before: Floats,
+    period: int,
+    lost_after: float,
+) -> None:
+    """Bring forward since when a pair has no member.
+
+    now, before: this tick and that of the pair's row before [microseconds]. Across a hole that is
+    as long as what makes a series UNKNOWN, a member may have come and gone.
+    """
+    nobody = here & (carried["members"] == 0)
+    hole = now - before > period
+    begins = nobody & (np.isnan(carried["alone"]) | (now - before > lost_after))
+    earliest = np.where(hole, before + period, now)
+    np.copyto(carried["alone_first"], earliest, where=nobody & np.isnan(carried["alone"]))
+    np.copyto(carried["alone"], now, where=begins)
+    for name in ("alone", "alone_first"):
+        np.copyto(carried[name], np.nan, where=here & ~nobody)
+
+
+class Logs(NamedTuple):
+    """Matrices [tick, broker set] of all ticks, and the broker set of each pair."""
+
+    of_pair: Ints
+    """Index of the pair's broker set."""
+    heard: Bools
+    """Any of its nodes said something of its log."""
+    t_min: Floats
+    """Store time of the oldest record [microseconds]; NaN: not known."""
+    t_dispatched: Floats
+    deletes: Bools
+    """Retention has taken something from its log: the oldest record is not the first ever."""
+
+
+def logs_of(logs: pa.Table, ticks: Ticks, known: Known, period: int) -> Logs:
+    """Lay out the logs of the brokers of these pairs; the master's row counts."""
+    sets = sorted({names[:2] for names in known.names})
+    of_pair = np.array([sets.index(names[:2]) for names in known.names], np.int64)
+    rows, tick = rows_within(logs, ticks, period)
+    keys = pa.array(["\x1f".join(each) for each in sets], pa.string())
+    joined = columns.joined(rows, "cluster", "broker")
+    found = pc.fill_null(pc.index_in(joined, value_set=keys), -1)
+    broker = np.asarray(found.to_numpy(), np.int64)
+    there = broker >= 0
+    rows, tick, broker = rows.filter(pa.array(there)), tick[there], broker[there]
+    ts = nullable_micros(rows, "ts")
+    epoch = np.nan_to_num(columns.floats(rows, "epoch"), nan=-1.0)
+    slave = pc.fill_null(pc.equal(rows.column("role"), "slave"), False)
+    master = (~np.asarray(slave.to_numpy(), np.bool_)).astype(np.float64)
+    where = place(tick, broker, (ticks.at.size, len(sets)), (ts, epoch, master))
+    removed = taken(columns.floats(rows, "min_physical_offset"), where) > 0
+    return Logs(
+        of_pair,
+        where >= 0,
+        taken(nullable_micros(rows, "t_min"), where),
+        taken(nullable_micros(rows, "t_dispatched"), where),
+        removed,
+    )

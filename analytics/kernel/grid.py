@@ -1,0 +1,234 @@
+"""Collected rows laid out as matrices, one row per tick and one column per series. Pure.
+
+Step before: tables of a Window. After: every rule works on whole rows or whole matrices of these,
+never on single values. A tick of which nothing was heard is NaN everywhere; nothing fills it.
+Offsets and times [microseconds since 1970] travel as doubles, exact below 2**53, so that unknown
+is NaN. Series of one pair are neighbours: sorted by pair_id, then series_id.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analytics.kernel import columns
+from analytics.kernel.columns import Bools, Floats, Ints
+from analytics.kernel.rules import Rules
+from analytics.kernel.window import Window
+from analytics.schema import TIME
+
+NAMES: Final = ("cluster", "broker", "group", "topic")
+
+
+class Ticks(NamedTuple):
+    """The ticks of an evaluation."""
+
+    at: Ints
+    """Microseconds since 1970, each tick from after − history_s to until."""
+    first: int
+    """Index of the first tick to evaluate; those before it are history."""
+
+    @property
+    def evaluated(self) -> Ints:
+        """Times of the ticks to evaluate."""
+        return self.at[self.first :]
+
+
+class Known(NamedTuple):
+    """Which series and pairs there are."""
+
+    pair_id: Ints
+    """Ascending."""
+    names: tuple[tuple[str, ...], ...]
+    """Of each pair: cluster, broker, group, topic."""
+    series_id: Ints
+    """By pair, then ascending."""
+    pair: Ints
+    """Index of each series' pair."""
+    queue: Floats
+    """Of each series; NaN if the table of series does not say."""
+    starts: Ints
+    """Index of each pair's first series; every pair has one at least."""
+
+    def part(self, first: int, end: int) -> tuple[Known, slice]:
+        """Pairs number first to end, and which series are theirs."""
+        stop = int(self.starts[end]) if end < self.starts.size else self.series_id.size
+        series = slice(int(self.starts[first]), stop)
+        part = Known(
+            self.pair_id[first:end],
+            self.names[first:end],
+            self.series_id[series],
+            self.pair[series] - first,
+            self.queue[series],
+            self.starts[first:end] - self.starts[first],
+        )
+        return part, series
+
+
+class Positions(NamedTuple):
+    """One matrix [tick, series] per column of positions."""
+
+    ts: Floats
+    epoch: Floats
+    low: Floats
+    high: Floats
+    commit: Floats
+    pull: Floats
+    head: Floats
+    """Store time of the oldest message that is not committed."""
+    head_error: Floats
+    reason: Ints
+    """Index into `reasons`; 0: none."""
+    reasons: tuple[str | None, ...]
+
+    @property
+    def present(self) -> Bools:
+        """Where something was heard of a series."""
+        return ~np.isnan(self.ts)
+
+
+def ticks_of(rules: Rules, after: datetime, until: datetime) -> Ticks:
+    """All ticks that matter for evaluating (after, until]."""
+    period = rules.period_us
+    begin, end = columns.micros_of(after), columns.micros_of(until)
+    history = begin - round(rules.history_s * columns.SECOND)
+    at = np.arange(history // period + 1, end // period + 1, dtype=np.int64) * period
+    return Ticks(at, int(np.searchsorted(at, begin, "right")))
+
+
+def rows_within(table: pa.Table, ticks: Ticks, period: int) -> tuple[pa.Table, Ints]:
+    """Rows whose tick is one of the ticks, and the index of each one's tick."""
+    index = columns.micros(table, "tick") // period - (
+        ticks.at[0] // period if ticks.at.size else 0
+    )
+    inside = (index >= 0) & (index < ticks.at.size)
+    if inside.all():
+        return table, index
+    return table.filter(pa.array(inside)), index[inside]
+
+
+def place(
+    tick: Ints, column: Ints, shape: tuple[int, int], rank: tuple[Floats | Ints, ...]
+) -> Ints:
+    """Which row is at each place of a matrix of that shape; −1 where there is none.
+
+    rank: where two rows claim a place, the one that is higher in the last of these wins, then in
+    the one before it: two nodes may both speak around a change of master.
+    """
+    where = np.full(shape, -1, dtype=np.int64)
+    where[tick, column] = np.arange(tick.size)
+    if np.count_nonzero(where >= 0) < tick.size:
+        order = np.lexsort(rank)
+        where[tick[order], column[order]] = order
+    return where
+
+
+def taken(values: Floats, where: Ints) -> Floats:
+    """Values of the rows at each place, NaN where there is none."""
+    if not values.size or np.isnan(values).all():
+        return np.broadcast_to(np.float64(np.nan), where.shape)
+    found: Floats = np.append(values, np.nan)[where]
+    return found
+
+
+def indexed(ids: Ints, among: Ints) -> Ints:
+    """Where each id is in an ascending list; −1 if it is not there.
+
+    Tables are sorted, so an id comes in runs: only the first of each run is searched.
+    """
+    if not ids.size or not among.size:
+        return np.full(ids.size, -1, dtype=np.int64)
+    begins = np.append(True, ids[1:] != ids[:-1])
+    heads = ids[begins]
+    at = np.minimum(np.searchsorted(among, heads), among.size - 1)
+    found = np.where(among[at] == heads, at, -1).astype(np.int64)
+    each: Ints = found[np.cumsum(begins) - 1]
+    return each
+
+
+def nullable_micros(table: pa.Table, name: str) -> Floats:
+    """A column of times as microseconds since 1970; null as NaN."""
+    if name not in table.column_names:
+        return np.full(table.num_rows, np.nan)
+    column = table.column(name).cast(TIME).cast(pa.int64())
+    return np.asarray(column.to_numpy(), dtype=np.float64)
+
+
+class Rows:
+    """Rows of positions as columns, and where each one belongs; parts of it become matrices."""
+
+    def __init__(self, rows: pa.Table, tick: Ints, series: Ints, shape: tuple[int, int]) -> None:
+        """tick, series: the place of each row in matrices of that shape."""
+        ts = nullable_micros(rows, "ts")
+        epoch = columns.floats(rows, "epoch")
+        self._where = place(tick, series, shape, (ts, np.nan_to_num(epoch, nan=-1.0)))
+        self._columns = [
+            ts,
+            epoch,
+            *(columns.floats(rows, f"{name}_offset") for name in ("min", "max", "commit", "pull")),
+            nullable_micros(rows, "head_store_ts"),
+            columns.floats(rows, "head_error_seconds"),
+        ]
+        self._reasons: tuple[str | None, ...] = (None,)
+        self._reason = np.zeros(0, np.int64)
+        if "reason" in rows.column_names and rows.column("reason").null_count < rows.num_rows:
+            encoded = rows.column("reason").combine_chunks().dictionary_encode()
+            self._reasons = (None, *encoded.dictionary.to_pylist())
+            codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+            self._reason = np.append(np.asarray(codes, np.int64) + 1, 0)
+
+    def positions(self, part: slice) -> Positions:
+        """The matrices of some neighbouring series."""
+        where = self._where[:, part]
+        ts, epoch, low, high, commit, pull, head, head_error = (
+            taken(column, where) for column in self._columns
+        )
+        reason = self._reason[where] if self._reason.size else np.zeros(where.shape, np.int64)
+        return Positions(
+            ts, epoch, low, high, commit, pull, head, head_error, reason, self._reasons
+        )
+
+
+def known_of(
+    series_id: Ints, pair_of: Ints, window: Window, names: dict[int, tuple[str, ...]]
+) -> Known:
+    """Order series by pair and name their pairs.
+
+    series_id, pair_of: each series once, and its pair. names: of pairs as far as the state knows
+    them; the tables of the window have the last word.
+    """
+    order = np.lexsort((series_id, pair_of))
+    series_id, pair_of = series_id[order], pair_of[order]
+    pair_id, starts, pair = np.unique(pair_of, return_index=True, return_inverse=True)
+    named = dict(names)
+    for table in (window.series, window.pairs):
+        named.update(_names_in(table, pair_id))
+    queue = np.full(series_id.size, np.nan)
+    listed = window.series
+    if listed.num_rows:
+        by_id = np.argsort(series_id, kind="stable")
+        at = indexed(columns.ints(listed, "series_id"), series_id[by_id])
+        queue[by_id[at[at >= 0]]] = columns.floats(listed, "queue")[at >= 0]
+    nameless = ("", "", "", "")
+    return Known(
+        pair_id,
+        tuple(named.get(int(each), nameless) for each in pair_id),
+        series_id,
+        pair.reshape(-1).astype(np.int64),
+        queue,
+        starts.astype(np.int64),
+    )
+
+
+def _names_in(table: pa.Table, pair_id: Ints) -> dict[int, tuple[str, ...]]:
+    """The names of these pairs, as far as the table has them: from one row of each."""
+    if not table.num_rows:
+        return {}
+    ids, first = np.unique(columns.ints(table, "pair_id"), return_index=True)
+    wanted = first[np.isin(ids, pair_id)]
+    few = table.select(["pair_id", *NAMES]).take(pa.array(wanted)).to_pylist()
+    return {row["pair_id"]: tuple(row[name] or "" for name in NAMES) for row in few}

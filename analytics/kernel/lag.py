@@ -1,0 +1,42 @@
+"""Message lag: how many messages lie before a group, by offsets of one look. Pure.
+
+Never negative: the offsets are of one instant. A commit below the min offset is LOST, one above the
+max offset AHEAD; both are said beside a lag of what is really there to read, not hidden in it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from analytics.kernel.columns import Floats
+from analytics.kernel.grid import Positions
+from analytics.kernel.segments import effective
+
+
+class Lag(NamedTuple):
+    """Matrices [tick, series], of all ticks; messages, NaN where not known."""
+
+    head: Floats
+    """The offset that the group reads on from."""
+    lag: Floats
+    lost: Floats
+    ahead: Floats
+
+
+def lag_of(grid: Positions) -> Lag:
+    """What the offsets of each look say."""
+    head = effective(grid.low, grid.high, grid.commit)
+    return Lag(
+        head,
+        grid.high - head,
+        np.maximum(grid.low - grid.commit, 0),
+        np.maximum(grid.commit - grid.high, 0),
+    )
+
+
+def delivered(head: Floats, pull: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """Messages in flight and ready, of some positions; NaN where deliveries are not tracked."""
+    within = np.minimum(np.maximum(pull, head), high)
+    return within - head, high - within

@@ -1,0 +1,144 @@
+"""Rows of pair_lag: the roll-up, drain times and skew of each pair at each tick. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analytics.kernel import columns
+from analytics.kernel.causes import causes
+from analytics.kernel.columns import Floats, Ints
+from analytics.kernel.drain import METHODS, Drain
+from analytics.kernel.grid import NAMES, Ticks
+from analytics.kernel.results import Judged, Places, places, reasons
+from analytics.kernel.skew import skew
+from analytics.kernel.status import CODE, STATUSES
+from analytics.schema import PAIR_LAG, Status
+
+
+def pair_lag(judged: Judged, drain: Drain) -> pa.Table:
+    """Rows of PAIR_LAG, by pair and tick; hidden lag is null until `with_hidden`."""
+    rolled, status, known = judged.rolled, judged.pair_status, judged.known
+    at = places(rolled.said, judged.row)
+    pair = at.series
+    names = {
+        name: pa.array([each[number] for each in known.names], pa.string()).take(pa.array(pair))
+        for number, name in enumerate(NAMES)
+    }
+    uneven = _skew(judged, at)
+    codes = status.status[at]
+    numbers = {
+        "lag_sum": rolled.lag_sum,
+        "lag_max": rolled.lag_max,
+        "age_max_seconds": rolled.age_max,
+        "age_p50_seconds": rolled.age_p50,
+        "age_p95_seconds": rolled.age_p95,
+        "objective_seconds": judged.facts.objective,
+        "members": judged.facts.members,
+        "produce_per_second": rolled.produce_rate,
+        "consume_per_second": rolled.consume_rate,
+        "progress": rolled.progress,
+        "drain_p10_seconds": drain.quantiles[0],
+        "drain_p50_seconds": drain.quantiles[1],
+        "drain_p90_seconds": drain.quantiles[2],
+        "queues": rolled.queues,
+        "lagging": rolled.late,
+        "stuck": rolled.counts[:, :, CODE[Status.STALLED]],
+        "unknown": rolled.counts[:, :, CODE[Status.UNKNOWN]],
+        "ahead": rolled.counts[:, :, CODE[Status.AHEAD]],
+        "lost": rolled.lost,
+    }
+    sentence = causes(
+        codes,
+        status.since[at],
+        rolled.counts[at.row, pair, codes],
+        rolled.queues[at],
+        names["broker"],
+        uneven.column("skew_kind").combine_chunks(),
+        uneven.column("top_queue").combine_chunks(),
+        _reason(judged, at),
+    )
+    data: dict[str, pa.Array | pa.ChunkedArray] = {
+        "tick": columns.times(judged.ticks.at[at.row + judged.begin]),
+        "pair_id": pa.array(known.pair_id[pair]),
+        **names,
+        "hidden_lag": pa.nulls(pair.size, pa.int64()),
+        "drain_method": columns.words(METHODS, drain.method[at]),
+        "skew": uneven.column("skew"),
+        "gini": uneven.column("gini"),
+        "skew_kind": uneven.column("skew_kind"),
+        "status": columns.words(STATUSES, codes.astype(np.int64)),
+        "status_since": columns.times(status.since[at].astype(np.int64)),
+        "cause": sentence,
+    }
+    for name, values in numbers.items():
+        data[name] = columns.nullable(values[at], PAIR_LAG.field(name).type)
+    return pa.table([data[name] for name in PAIR_LAG.names], schema=PAIR_LAG)
+
+
+def _skew(judged: Judged, at: Places) -> pa.Table:
+    """How uneven the lag is: a row for each place, nulls where there is none."""
+    rolled, known = judged.rolled, judged.known
+    several = np.diff(np.append(known.starts, known.series_id.size)) > 1
+    uneven = rolled.said & (rolled.lag_sum > 0) & several
+    row, series = np.nonzero(uneven[:, known.pair] & judged.steady.said)
+    late = row >= judged.row
+    row, series = row[late], series[late]
+    full, pair = Places(row + judged.begin, series), known.pair[series]
+    lag, looks = judged.lag.lag[full], judged.looks
+    place = Places(row, series)
+    stuck = (looks.still[place] >= looks.stall_most[place]) & (lag > 0)
+    # Without a table of series the queues of a pair are numbered as they come.
+    number = np.where(
+        np.isnan(known.queue[series]), series - known.starts[pair], known.queue[series]
+    )
+    found = skew(
+        pa.table(
+            {
+                "tick": columns.times(judged.ticks.at[full.row]),
+                "pair_id": pa.array(known.pair_id[pair]),
+                "series_id": pa.array(known.series_id[series]),
+                "queue": pa.array(number.astype(np.int32)),
+                "lag": columns.nullable(lag, pa.int64()),
+                "produce_per_second": columns.nullable(judged.motion.produce_rate[place]),
+                "is_lagging": pa.array(judged.age.age[full] > looks.objective[place]),
+                "is_stuck": pa.array(stuck),
+                "redeliveries_rise": pa.array(judged.facts.redeliveries_rise[row, pair]),
+                "member": pa.nulls(row.size, pa.string()),
+            }
+        )
+    )
+    return found.take(_rows_at(found, judged.ticks, judged.known.pair_id, judged.begin, at))
+
+
+def _rows_at(table: pa.Table, ticks: Ticks, pair_id: Ints, begin: int, at: Places) -> pa.Array:
+    """Which row of a table by tick and pair belongs to each place; null where there is none."""
+    where = np.full((ticks.at.size - begin, pair_id.size), -1, np.int64)
+    row = np.searchsorted(ticks.at, columns.micros(table, "tick")) - begin
+    pair = np.searchsorted(pair_id, columns.ints(table, "pair_id"))
+    where[row, pair] = np.arange(table.num_rows)
+    found = where[at.row, at.series]
+    return pa.array(found, mask=found < 0)
+
+
+def _reason(judged: Judged, at: Places) -> pa.Array:
+    """Why the first queue of a pair is unknown; null where not all of its queues are."""
+    rolled = judged.rolled
+    unknown = rolled.counts[:, :, CODE[Status.UNKNOWN]] >= rolled.queues
+    first = Places(at.row, judged.known.starts[at.series])
+    words = reasons(judged, first)
+    return pc.if_else(pa.array(unknown[at]), words, pa.scalar(None, pa.string()))
+
+
+def with_hidden(rows: pa.Table, hidden: pa.Table, ticks: Ticks) -> pa.Table:
+    """Rows of PAIR_LAG with the estimate of messages that no offset shows yet."""
+    ids: Ints = np.unique(
+        np.concatenate([columns.ints(rows, "pair_id"), columns.ints(hidden, "pair_id")])
+    )
+    row = np.searchsorted(ticks.at, columns.micros(rows, "tick"))
+    pair = np.searchsorted(ids, columns.ints(rows, "pair_id"))
+    at = _rows_at(hidden, ticks, ids, 0, Places(row, pair))
+    values: Floats = columns.floats(hidden.select(["hidden_lag"]).take(at), "hidden_lag")
+    number = rows.schema.get_field_index("hidden_lag")
+    return rows.set_column(number, PAIR_LAG.field(number), columns.nullable(values, pa.int64()))

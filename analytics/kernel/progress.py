@@ -1,0 +1,147 @@
+"""Progress: seconds of stored time that a group consumes per second. Pure.
+
+1 keeps pace, 0 is stuck, 3 catches up at triple speed; needs no unit and no threshold per topic.
+It is 1 minus the slope of the age over a window of time. With eight looks or more the slope is
+the median of the slopes of all pairs of looks (Theil–Sen): one odd look does not move it.
+Computed only where there is lag. Looks that are missing leave a range: the median of all pairs
+lies between two ranks of those that are known.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from analytics.kernel.age import EXACT, INTERPOLATED, Age
+from analytics.kernel.columns import SECOND, Bools, Floats, Ints
+from analytics.kernel.grid import Positions, Ticks
+from analytics.kernel.rules import Rules
+
+ROBUST_FROM: Final = 8  # looks
+CELLS: Final = 2_048
+"""Slopes computed at a time: 190 of each fit into the cache."""
+
+
+class Progress(NamedTuple):
+    """Matrices [tick, series], from the first tick that is gone through."""
+
+    progress: Floats
+    """NaN: no lag, or not known."""
+    least: Floats
+    most: Floats
+    """What it may be at the least and the most, were no look missing; infinite: anything."""
+    young: Bools
+    """Less than half a window since the segment began."""
+
+
+def progress_of(
+    grid: Positions,
+    lag: Floats,
+    age: Age,
+    segment: Floats,
+    ticks: Ticks,
+    begin: int,
+    rules: Rules,
+) -> Progress:
+    """The slope before every tick from number `begin` on.
+
+    segment: matrix of all ticks, when each one's segment began [microseconds].
+    """
+    size = rules.ticks(rules.progress_window_s)
+    since = segment[begin:]
+    now = ticks.at[begin:, None]
+    full = np.minimum((now - since) / rules.period_us + 1, size)
+    out = Progress(
+        np.full(full.shape, np.nan),
+        np.full(full.shape, -np.inf),
+        np.full(full.shape, np.inf),
+        ~(full >= size / 2),
+    )
+    dated = (age.method == EXACT) | (age.method == INTERPOLATED)
+    wanted = (lag[begin:] > 0) & dated[begin:] & ~out.young
+    at, series = np.nonzero(wanted)
+    for start in range(0, at.size, CELLS):
+        row, column = at[start : start + CELLS], series[start : start + CELLS]
+        looks = begin + row[:, None] - np.arange(size - 1, -1, -1)
+        inside = looks >= 0
+        looks = np.maximum(looks, 0)
+        column = column[:, None]
+        ages, ts = age.age[looks, column], grid.ts[looks, column]
+        used = inside & dated[looks, column] & (ticks.at[looks] >= since[row, column[:, 0], None])
+        slope, least, most = _slopes(ages, ts, used, full[row, column[:, 0]], size)
+        at_ = (row, column[:, 0])
+        out.progress[at_], out.least[at_], out.most[at_] = 1 - slope, 1 - most, 1 - least
+    return out
+
+
+def _slopes(
+    ages: Floats, ts: Floats, used: Bools, full: Floats, size: int
+) -> tuple[Floats, Floats, Floats]:
+    """Slope of the age in each row of looks, and its least and most were no look missing.
+
+    full: how many looks the window would have. NaN where less than half of it is there.
+    """
+    count = used.sum(axis=1)
+    enough = count * 2 >= size
+    if size < 2 * ROBUST_FROM and np.any(enough & (count < ROBUST_FROM)):
+        few = enough & (count < ROBUST_FROM)
+        slope, least, most = _robust(ages, ts, used, full)
+        ends = _ends(ages, ts, used)
+        whole = few & (count >= full)
+        slope = np.where(few, ends, slope)
+        least = np.where(whole, ends, np.where(few, -np.inf, least))
+        most = np.where(whole, ends, np.where(few, np.inf, most))
+    else:
+        slope, least, most = _robust(ages, ts, used, full)
+    unknown = ~enough | np.isnan(slope)
+    return (
+        np.where(unknown, np.nan, slope),
+        np.where(unknown, -np.inf, least),
+        np.where(unknown, np.inf, most),
+    )
+
+
+def _robust(ages: Floats, ts: Floats, used: Bools, full: Floats) -> tuple[Floats, Floats, Floats]:
+    """The median slope of all pairs of looks, and the ranks that bound it."""
+    later, earlier = np.triu_indices(ages.shape[1], 1)[::-1]
+    if not used.all():
+        ages = np.where(used, ages, np.nan)
+    seconds = (ts[:, later] - ts[:, earlier]) * (1 / SECOND)
+    # Two looks at one instant say nothing of a slope.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slopes = (ages[:, later] - ages[:, earlier]) / seconds
+    slopes[seconds == 0] = np.nan
+    slopes.sort(axis=1)
+    known = (~np.isnan(slopes)).sum(axis=1)
+    count = used.sum(axis=1)
+    missing = (full * (full - 1) / 2).astype(np.int64) - count * (count - 1) // 2
+    missing = np.maximum(missing, 0)
+    whole = known + missing
+    row = np.arange(ages.shape[0])
+
+    def ranked(rank: Ints) -> Floats:
+        """The slope of that rank among the known; infinite beyond them."""
+        found = slopes[row, np.clip(rank, 0, np.maximum(known - 1, 0))]
+        found = np.where(rank < 0, -np.inf, np.where(rank >= known, np.inf, found))
+        return np.where(known > 0, found, np.nan)
+
+    median = 0.5 * (ranked((known - 1) // 2) + ranked(known // 2))
+    if not missing.any():
+        return median, median, median
+    # Were the missing slopes all below, or all above, the known ones.
+    least = 0.5 * (ranked((whole - 1) // 2 - missing) + ranked(whole // 2 - missing))
+    most = 0.5 * (ranked((whole - 1) // 2) + ranked(whole // 2))
+    return median, least, most
+
+
+def _ends(ages: Floats, ts: Floats, used: Bools) -> Floats:
+    """The slope between the first and the last look."""
+    row = np.arange(ages.shape[0])
+    first = np.argmax(used, axis=1)
+    last = ages.shape[1] - 1 - np.argmax(used[:, ::-1], axis=1)
+    seconds = (ts[row, last] - ts[row, first]) / SECOND
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slope: Floats = (ages[row, last] - ages[row, first]) / seconds
+    slope[~(seconds > 0)] = np.nan
+    return slope

@@ -1,0 +1,240 @@
+"""From matrices to tables: rows of rates, lag and status changes. Pure; no rule lives here."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from analytics.kernel import columns
+from analytics.kernel.age import METHODS, Age
+from analytics.kernel.columns import Bools, Floats, Ints
+from analytics.kernel.evidence import evidence
+from analytics.kernel.facts import Facts
+from analytics.kernel.grid import Known, Positions, Ticks
+from analytics.kernel.lag import Lag, delivered
+from analytics.kernel.pairs import PairStatus, Rolled
+from analytics.kernel.progress import Progress
+from analytics.kernel.segments import Motion
+from analytics.kernel.status import CODE, LEVEL, STATUSES, UNCLEAR, Codes, Looks
+from analytics.kernel.steady import NEVER, Steady
+from analytics.schema import LAG, RATES, STATUS_CHANGES, TIME, Status
+
+LEVELS: Final = [LEVEL[status] for status in STATUSES]
+SETTLING, MISSED, NO_OFFSETS, BROADCASTING, SILENT = range(5)
+REASONS: Final = ("settling", "missed_ticks", "offsets_unknown", "broadcasting", "no_snapshot")
+"""Why a status is UNKNOWN where the positions do not say."""
+
+
+class Judged(NamedTuple):
+    """All that is known of some pairs. Matrices of `grid`, `lag`, `age` are of all ticks, those of
+    the others begin at tick number `begin`."""
+
+    ticks: Ticks
+    begin: int
+    known: Known
+    grid: Positions
+    facts: Facts
+    motion: Motion
+    lag: Lag
+    age: Age
+    progress: Progress
+    looks: Looks
+    candidate: Codes
+    steady: Steady
+    rolled: Rolled
+    pair_status: PairStatus
+    gaps: tuple[str | None, ...]
+    """Per tick of all: why a source has nothing to say of it."""
+
+    @property
+    def row(self) -> int:
+        """The first row of matrices that begin at `begin` which is of an evaluated tick."""
+        return self.ticks.first - self.begin
+
+
+class Places(NamedTuple):
+    """Rows to write: their tick as an index into matrices from `begin`, and their series."""
+
+    row: Ints
+    series: Ints
+
+
+def places(where: Bools, first: int) -> Places:
+    """Where it is so, from row number `first` on: by series, then tick."""
+    series, row = np.nonzero(where[first:].T)
+    return Places(row + first, series)
+
+
+def rates(judged: Judged) -> pa.Table:
+    """Rows of RATES: one for each look that has one before it."""
+    motion = judged.motion
+    at = places(~np.isnan(motion.dt), judged.row)
+    return pa.table(
+        [
+            *_keys(judged, at),
+            _times(motion.segment[at]),
+            columns.nullable(motion.dt[at]),
+            columns.nullable(motion.produced[at], pa.int64()),
+            columns.nullable(motion.consumed[at], pa.int64()),
+            columns.nullable(motion.produce_rate[at]),
+            columns.nullable(motion.consume_rate[at]),
+        ],
+        schema=RATES,
+    )
+
+
+def lag(judged: Judged) -> pa.Table:
+    """Rows of LAG: one for each look, and for each tick that a series is silent."""
+    steady = judged.steady
+    at = places(steady.said, judged.row)
+    full = Places(at.row + judged.begin, at.series)
+    amounts, age = judged.lag, judged.age
+    if np.isnan(judged.grid.pull).all():
+        in_flight = ready = pa.nulls(at.row.size, pa.int64())
+    else:
+        grid = judged.grid
+        taken = delivered(amounts.head[full], grid.pull[full], grid.high[full])
+        in_flight, ready = (columns.nullable(each, pa.int64()) for each in taken)
+    status = steady.status[at]
+    tick, series_id, pair_id = _keys(judged, at)
+    return pa.table(
+        [
+            tick,
+            _times(judged.grid.ts[full]),
+            series_id,
+            pair_id,
+            columns.nullable(amounts.lag[full], pa.int64()),
+            columns.nullable(amounts.lost[full], pa.int64()),
+            columns.nullable(amounts.ahead[full], pa.int64()),
+            in_flight,
+            ready,
+            columns.nullable(age.age[full]),
+            columns.nullable(age.low[full]),
+            columns.nullable(age.high[full]),
+            columns.words(METHODS, age.method[full].astype(np.int64)),
+            columns.nullable(judged.progress.progress[at]),
+            columns.words(STATUSES, status.astype(np.int64)),
+            _times(steady.since[at]),
+            reasons(judged, at),
+            evidence(status, _numbers(judged, at)),
+        ],
+        schema=LAG,
+    )
+
+
+def reasons(judged: Judged, at: Places) -> pa.Array:
+    """Why something of a row is not known; null where all is."""
+    told = judged.grid.reasons
+    gaps = sorted({gap for gap in judged.gaps if gap is not None})
+    words = [*told, *REASONS, *(f"{REASONS[SILENT]}: {gap}" for gap in gaps)]
+    silence = np.array([gaps.index(gap) + 1 if gap else 0 for gap in judged.gaps], np.int64)
+    own = len(told)
+    full = Places(at.row + judged.begin, at.series)
+    reason = judged.grid.reason[full]
+    no_look = np.isnan(judged.grid.ts[full])
+    unknown = (judged.steady.status[at] == CODE[Status.UNKNOWN]) & (reason == 0)
+    broadcasting = judged.facts.broadcasting[at.row, judged.known.pair[at.series]]
+    cases = [
+        no_look,
+        unknown & broadcasting,
+        unknown & np.isnan(judged.lag.lag[full]),
+        unknown & (judged.candidate[at] == UNCLEAR),
+        unknown,
+    ]
+    whys = (SILENT, BROADCASTING, NO_OFFSETS, MISSED, SETTLING)
+    codes = [np.full(at.row.size, own + why, np.int64) for why in whys]
+    codes[0] += silence[full.row]
+    return columns.words(words, np.select(cases, codes, reason))
+
+
+def changes(judged: Judged) -> pa.Table:
+    """Rows of STATUS_CHANGES: by tick, pair and series, a pair's own before its series'.
+
+    A commit that moved without anybody's asking gives a row of its own, once, of level ticket.
+    """
+    steady = judged.steady
+    at = places(_changed(steady.status, steady.before), judged.row)
+    events = places(judged.motion.alarming, judged.row)
+    of_pairs = judged.pair_status
+    at_pair = places(_changed(of_pairs.status, of_pairs.before), judged.row)
+    parts = [
+        _changes(judged, steady, at, evidence(steady.status[at], _numbers(judged, at))),
+        _changes(judged, steady, events, pa.array(['{"event":"unrequested"}'] * events.row.size))
+        .drop_columns("level")
+        .append_column("level", pa.array(["ticket"] * events.row.size, pa.string()))
+        .select(STATUS_CHANGES.names),
+        _changes(judged, of_pairs, at_pair, pa.nulls(at_pair.row.size, pa.string())),
+    ]
+    together = pa.concat_tables([part.cast(STATUS_CHANGES) for part in parts])
+    keys = [("tick", "ascending"), ("pair_id", "ascending"), ("series_id", "ascending")]
+    return together.sort_by([*keys, ("level", "ascending")]).combine_chunks()
+
+
+def _changed(status: Codes, before: Codes) -> Bools:
+    """What is news: not the first sight of something that is fine or not judged yet."""
+    quiet = (before == NEVER) & ((status == CODE[Status.OK]) | (status == CODE[Status.UNKNOWN]))
+    news: Bools = (status != before) & (status != NEVER) & ~quiet
+    return news
+
+
+def _changes(judged: Judged, of: Steady | PairStatus, at: Places, why: pa.Array) -> pa.Table:
+    now = judged.ticks.at[at.row + judged.begin]
+    before, status = of.before[at].astype(np.int64), of.status[at].astype(np.int64)
+    known = judged.known
+    if isinstance(of, Steady):
+        series_id = pa.array(known.series_id[at.series])
+        pair_id = pa.array(known.pair_id[known.pair[at.series]])
+    else:
+        series_id = pa.nulls(at.row.size, pa.int64())
+        pair_id = pa.array(known.pair_id[at.series])
+    return pa.table(
+        [
+            columns.times(now),
+            series_id,
+            pair_id,
+            columns.words([*STATUSES, None], np.where(before < 0, len(STATUSES), before)),
+            columns.words(STATUSES, status),
+            columns.words(LEVELS, status),
+            why.cast(pa.string()),
+            columns.nullable((now - of.before_since[at]) / columns.SECOND),
+        ],
+        names=STATUS_CHANGES.names,
+    )
+
+
+def _keys(judged: Judged, at: Places) -> tuple[pa.Array, pa.Array, pa.Array]:
+    known = judged.known
+    return (
+        columns.times(judged.ticks.at[at.row + judged.begin]),
+        pa.array(known.series_id[at.series]),
+        pa.array(known.pair_id[known.pair[at.series]]),
+    )
+
+
+def _times(values: Floats) -> pa.Array:
+    """Microseconds since 1970 as times; NaN as null."""
+    return columns.nullable(values, pa.int64()).cast(TIME)
+
+
+def _numbers(judged: Judged, at: Places) -> dict[str, Floats]:
+    """What evidence may name, of each row."""
+    full = Places(at.row + judged.begin, at.series)
+    looks, grid = judged.looks, judged.grid
+    return {
+        "age_seconds": judged.age.age[full],
+        "objective_seconds": looks.objective[at],
+        "lag": judged.lag.lag[full],
+        "lost": judged.lag.lost[full],
+        "ahead": judged.lag.ahead[full],
+        "commit_offset": grid.commit[full],
+        "max_offset": grid.high[full],
+        "min_offset": grid.low[full],
+        "members": looks.members[at],
+        "alone_seconds": looks.alone[at],
+        "still_seconds": looks.still[at],
+        "stall_after_seconds": looks.stall_most[at],
+        "progress": judged.progress.progress[at],
+        "kept_seconds": looks.kept[at],
+    }

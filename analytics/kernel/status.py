@@ -1,0 +1,225 @@
+"""The numbered rules: what status each look of a series speaks for. Pure.
+
+`RULES` is the table; the first rule that holds is the look's *candidate*. It becomes the status
+when it has held for its time (`steady`, the step after). A rule that may hold, and would be known
+to but for looks that are missing, gives UNKNOWN: never better and never worse than the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from analytics.kernel.age import BOUNDED, EXACT, INTERPOLATED
+from analytics.kernel.columns import Bools, Floats, Ints
+from analytics.kernel.rules import Rules
+from analytics.schema import Status
+
+Codes = npt.NDArray[np.int8]
+STATUSES: Final = tuple(Status)
+CODE: Final = {status: np.int8(number) for number, status in enumerate(STATUSES)}
+STAYS: Final = np.int8(len(STATUSES))
+"""A candidate: too little is known since a cut, the status stays as it was."""
+UNCLEAR: Final = np.int8(len(STATUSES) + 1)
+"""A candidate: UNKNOWN, because of looks that are missing."""
+
+
+class Looks(NamedTuple):
+    """What the rules judge: matrices [tick, series]. Seconds; NaN: not known."""
+
+    lag: Floats
+    lost: Floats
+    ahead: Floats
+    age: Floats
+    age_low: Floats
+    age_high: Floats
+    method: Ints
+    across_hole: Bools
+    objective: Floats
+    members: Floats
+    subscribed: Floats
+    recently_subscribed: Bools
+    pinned: Bools
+    paused: Bools
+    alone: Floats
+    alone_most: Floats
+    still: Floats
+    still_most: Floats
+    stall_least: Floats
+    stall_most: Floats
+    progress: Floats
+    progress_least: Floats
+    progress_most: Floats
+    young: Bools
+    was_cut: Bools
+    """The segment began with a cut, and not with the first look."""
+    kept: Floats
+    """How far back the log goes [s]; NaN: not known, or retention has taken nothing yet."""
+
+
+def _nowhere(looks: Looks, rules: Rules) -> Bools:
+    return np.zeros(looks.lag.shape, np.bool_)
+
+
+def _unknown(looks: Looks, rules: Rules) -> Bools:
+    return np.isnan(looks.lag) | np.isnan(looks.age)
+
+
+def _ahead(looks: Looks, rules: Rules) -> Bools:
+    held: Bools = looks.ahead > 0
+    return held
+
+
+def _lost(looks: Looks, rules: Rules) -> Bools:
+    held: Bools = looks.lost > 0
+    return held
+
+
+def _abandoned(looks: Looks, rules: Rules) -> Bools:
+    # A broker says "subscribed" of members that are there. A pair that was just subscribed and has
+    # nobody now did not turn away from its topic: its consumers stopped, and rule 7 must say so.
+    gone = (looks.members == 0) & ~looks.recently_subscribed
+    held: Bools = (looks.subscribed == 0) & ~looks.pinned & (gone | (looks.members > 0))
+    return held
+
+
+def _paused(looks: Looks, rules: Rules) -> Bools:
+    return looks.paused
+
+
+def _ok(looks: Looks, rules: Rules) -> Bools:
+    known = (looks.method == EXACT) | ((looks.method == INTERPOLATED) & ~looks.across_hole)
+    age = np.where(known, looks.age, looks.age_high)
+    held: Bools = (looks.lag == 0) | (age <= looks.objective)
+    return held
+
+
+def _may_be_ok(looks: Looks, rules: Rules) -> Bools:
+    bounds = looks.across_hole | (looks.method == BOUNDED)
+    held: Bools = bounds & (looks.age_low <= looks.objective)
+    return held
+
+
+def _stopped(looks: Looks, rules: Rules) -> Bools:
+    held: Bools = looks.alone >= rules.grace_s
+    return held
+
+
+def _may_be_stopped(looks: Looks, rules: Rules) -> Bools:
+    held: Bools = looks.alone_most >= rules.grace_s
+    return held
+
+
+def _stalled(looks: Looks, rules: Rules) -> Bools:
+    held: Bools = ~(looks.members == 0) & (looks.still >= looks.stall_most)
+    return held
+
+
+def _may_be_stalled(looks: Looks, rules: Rules) -> Bools:
+    held: Bools = ~(looks.members == 0) & (looks.still_most >= looks.stall_least)
+    return held
+
+
+def _racing(looks: Looks, rules: Rules) -> Bools:
+    gains = looks.progress - 1
+    drain = np.full(gains.shape, np.nan)
+    np.divide(looks.age, gains, out=drain, where=gains > 0)
+    # Without progress above 1 it never drains: then the first condition tells when it is late.
+    held: Bools = (looks.age > rules.racing_share * looks.kept) | (drain > looks.kept - looks.age)
+    return held
+
+
+def _catching_up(looks: Looks, rules: Rules) -> Bools:
+    held: Bools = looks.progress_least > rules.catches_up_above
+    return held
+
+
+def _may_catch_up(looks: Looks, rules: Rules) -> Bools:
+    held: Bools = (looks.progress_most > rules.catches_up_above) & (looks.method != BOUNDED)
+    return held
+
+
+def _falling_behind(looks: Looks, rules: Rules) -> Bools:
+    held: Bools = looks.progress_most < rules.keeps_pace_above
+    return held
+
+
+def _may_fall_behind(looks: Looks, rules: Rules) -> Bools:
+    held: Bools = (looks.progress_least < rules.keeps_pace_above) & (looks.method != BOUNDED)
+    return held
+
+
+def _young(looks: Looks, rules: Rules) -> Bools:
+    return looks.young & looks.was_cut
+
+
+def _new(looks: Looks, rules: Rules) -> Bools:
+    return looks.young
+
+
+def _otherwise(looks: Looks, rules: Rules) -> Bools:
+    return np.ones(looks.lag.shape, np.bool_)
+
+
+Condition = Callable[[Looks, Rules], Bools]
+
+
+class Rule(NamedTuple):
+    """One line of the table. When it is raised stands in Rules.raise_s."""
+
+    number: str
+    status: Status | None
+    """None: the status stays as it was; CATCHING_UP if it was OK."""
+    level: str
+    holds: Condition
+    may_hold: Condition
+    """With the looks that are missing; where it is so and `holds` is not, the rule is unclear."""
+    says: str
+
+
+RULES: Final = (
+    Rule("1", Status.UNKNOWN, "none", _unknown, _nowhere, "no offsets or no age"),
+    Rule("2", Status.AHEAD, "page", _ahead, _nowhere, "the commit is beyond the max offset"),
+    Rule("3", Status.LOST, "page", _lost, _nowhere, "the commit is before the min offset"),
+    Rule("4", Status.ABANDONED, "info", _abandoned, _nowhere, "no member subscribes to the topic"),
+    Rule("5", Status.PAUSED, "info", _paused, _nowhere, "an operator paused it"),
+    Rule("6", Status.OK, "none", _ok, _may_be_ok, "no lag, or younger than the objective"),
+    Rule("7", Status.STOPPED, "page", _stopped, _may_be_stopped, "no member for the grace time"),
+    Rule("8", Status.STALLED, "page", _stalled, _may_be_stalled, "members, but nothing committed"),
+    Rule("9–11", Status.RACING, "page", _racing, _nowhere, "retention will be there first"),
+    Rule("cut", None, "none", _young, _new, "less than half a window since a cut"),
+    Rule("9", Status.CATCHING_UP, "info", _catching_up, _may_catch_up, "faster than its topic"),
+    Rule("10", Status.FALLING_BEHIND, "ticket", _falling_behind, _may_fall_behind, "slower"),
+    Rule("11", Status.LAGGING, "ticket", _otherwise, _nowhere, "as fast, but too old"),
+)
+LEVEL: Final = {rule.status: rule.level for rule in RULES if rule.status is not None}
+SEVERITY: Final = (
+    Status.UNKNOWN,
+    Status.OK,
+    Status.ABANDONED,
+    Status.PAUSED,
+    Status.CATCHING_UP,
+    Status.LAGGING,
+    Status.FALLING_BEHIND,
+    Status.RACING,
+    Status.STALLED,
+    Status.STOPPED,
+    Status.AHEAD,
+    Status.LOST,
+)
+"""From what needs nobody to what needs somebody most."""
+
+
+def candidates(looks: Looks, rules: Rules) -> Codes:
+    """The first rule that holds at each look, as a number: of its status, STAYS or UNCLEAR."""
+    conditions, codes = [], []
+    for rule in RULES:
+        conditions.append(rule.holds(looks, rules))
+        codes.append(STAYS if rule.status is None else CODE[rule.status])
+        if rule.may_hold is not _nowhere:
+            conditions.append(rule.may_hold(looks, rules))
+            codes.append(UNCLEAR)
+    return np.select(conditions, codes, UNCLEAR).astype(np.int8)

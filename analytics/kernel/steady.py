@@ -1,0 +1,103 @@
+"""From candidates to statuses: a rule must hold for its time before anybody is told. Pure.
+
+Step before: a candidate per look. After: rows of lag, roll-up, changes.
+
+Across a hole of less than three ticks equal candidates on both sides are taken to have held in
+between. Anything else across a hole leaves open what the status became meanwhile: it is UNKNOWN
+until a candidate has held long enough again. Story: a group stops (two ticks), the scrape of the
+second fails, and the third look shows it catching up. Whether STOPPED was raised, and would have
+to be taken back, cannot be known; neither OK nor STOPPED would be true.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from analytics.kernel.columns import SECOND, Bools, Floats
+from analytics.kernel.grid import Ticks
+from analytics.kernel.rules import Rules
+from analytics.kernel.status import CODE, STATUSES, STAYS, UNCLEAR, Codes
+from analytics.schema import Status
+
+NEVER: Final = np.int8(-1)
+UNKNOWN: Final = CODE[Status.UNKNOWN]
+OK: Final = CODE[Status.OK]
+
+
+class Steady(NamedTuple):
+    """Matrices [tick, series], from the first tick that is gone through."""
+
+    status: Codes
+    """NEVER: the series was not seen yet, or is forgotten."""
+    since: Floats
+    """The tick at which it became so [microseconds]."""
+    said: Bools
+    """There is something to say: a look, or that there has been none for three ticks."""
+    before: Codes
+    """The status of the tick before."""
+    before_since: Floats
+
+
+def settle(
+    candidate: Codes,
+    present: Bools,
+    forgotten: Bools,
+    ticks: Ticks,
+    begin: int,
+    carried: dict[str, Floats],
+    rules: Rules,
+) -> Steady:
+    """Go through the candidates from tick number `begin` on; `carried` is brought forward."""
+    shape = candidate.shape
+    out = Steady(
+        np.empty(shape, np.int8),
+        np.empty(shape),
+        np.zeros(shape, np.bool_),
+        np.empty(shape, np.int8),
+        np.empty(shape),
+    )
+    needed = np.array([*(rules.raise_ticks(status) for status in STATUSES)], np.float64)
+    lost_after = rules.unknown_after_s * SECOND
+    status = np.nan_to_num(carried["status"], nan=float(NEVER)).astype(np.int8)
+    before = np.nan_to_num(carried["candidate"], nan=float(NEVER)).astype(np.int8)
+    since, held, judged = carried["since"], carried["held"], carried["judged"]
+    for row in range(shape[0]):
+        now = float(ticks.at[begin + row])
+        here, gone = present[row], forgotten[row]
+        out.before[row], out.before_since[row] = status, since
+        first = here & (status == NEVER)
+
+        found = candidate[row]
+        stays = found == STAYS
+        if stays.any():
+            kept = np.where(status == OK, CODE[Status.CATCHING_UP], status)
+            found = np.where(stays, np.where(status == NEVER, UNKNOWN, kept), found)
+        found = np.where(found == UNCLEAR, UNKNOWN, found)
+
+        passed = now - judged
+        hole = passed > 1.5 * rules.period_us
+        goes_on = (found == before) & (passed <= lost_after)
+        ticks_passed = np.where(hole, np.rint(passed / rules.period_us), 1.0)
+        held_now = np.where(goes_on, held + ticks_passed, 1.0)
+        takes = (held_now >= needed[found]) | (first & (found == OK))
+        open_ = first | (hole & ~goes_on)
+        new = np.where(takes, found, np.where(open_, UNKNOWN, status))
+        silent = ~here & (passed >= lost_after)
+        new = np.where(here, new, np.where(silent, UNKNOWN, status)).astype(np.int8)
+        if gone.any():
+            new[gone] = NEVER
+
+        np.copyto(before, found.astype(np.int8), where=here)
+        np.copyto(held, held_now, where=here)
+        np.copyto(judged, now, where=here)
+        np.copyto(since, now, where=new != status)
+        if gone.any():
+            before[gone], judged[gone], since[gone], held[gone] = NEVER, np.nan, np.nan, 0.0
+        status = new
+        out.status[row], out.since[row] = status, since
+        out.said[row] = here | (silent & ~gone)
+    carried["status"][:] = np.where(status == NEVER, np.nan, status)
+    carried["candidate"][:] = np.where(before == NEVER, np.nan, before)
+    return out
