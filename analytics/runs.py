@@ -18,12 +18,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from shared.metrics.catalogue.analytics import RUN_BUCKETS
+
 DIRECTORY: Final = "_runs"
 VERSION: Final = 1
-SECONDS_BUCKETS: Final = (
-    0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 14400.0,
-)  # fmt: skip
-"""Upper bounds of run times [s]: from a small micro-batch to a backfill of weeks."""
+SECONDS_BUCKETS: Final = RUN_BUCKETS
+"""Upper bounds of run times [s]."""
 
 
 class BadRuns(ValueError):

@@ -20,6 +20,8 @@ REJECTING: Final = Limit("TidemarkRejecting", 1)
 STORE_NEARLY_FULL: Final = Limit("TidemarkStoreNearlyFull", 0.1)
 TIMER_OVERDUE: Final = Limit("TidemarkTimerOverdue", 5)
 FALLING_BEHIND: Final = Limit("TidemarkGroupFallingBehind", 0.98)
+ANALYTICS_STALE: Final = Limit("TidemarkAnalyticsStale", 300)
+ANALYTICS_BEHIND: Final = Limit("TidemarkAnalyticsBehind", 300)
 
 LIMITS: Final = (
     DISPATCH_SLOW,
@@ -30,4 +32,6 @@ LIMITS: Final = (
     STORE_NEARLY_FULL,
     TIMER_OVERDUE,
     FALLING_BEHIND,
+    ANALYTICS_STALE,
+    ANALYTICS_BEHIND,
 )

@@ -10,6 +10,7 @@ from typing import Final
 
 from shared.metrics.bounds import Limits
 from shared.metrics.catalogue import families_of
+from shared.metrics.catalogue.analytics import ANALYTICS
 from shared.metrics.family import Family, Kind
 from shared.metrics.labelled import LABEL_SETS_MAX
 
@@ -22,6 +23,15 @@ PER_LABEL_SET: Final[Mapping[tuple[str, str], int]] = {
     ("tidemark_group_offset_resets_total", "direction"): 2,
     ("tidemark_group_lag_messages", "kind"): 1,  # a topic is a group's own retry topic, or is not
     ("tidemark_group_lag_seconds", "kind"): 1,
+    # Pairs of all broker sets together are bounded before they are shown; each has one of these.
+    ("tidemark_analytics_group_status", "status"): 1,
+    ("tidemark_analytics_group_bottleneck", "stage"): 1,
+    **{
+        (family.name, label): 1
+        for family in ANALYTICS
+        if "topic" in family.labels
+        for label in ("cluster", "broker")
+    },
 }
 """Values of a label beside topic and group, by family and label."""
 

@@ -54,6 +54,10 @@ NOT_PLANTED: Final = {
     "a process that stood still": "a matter of the machine",
     "a start with something to recover": "nodes start empty",
     "a file that retention removed": "the load is too small for that",
+    "lag analytics that runs beside the cluster": "it has tests of its own, with Spark",
+    "a source that did not answer analytics": "as above",
+    "hours of lag analytics, and a disk that fills": "as above",
+    "something unusual, and hours of lag analytics": "as above",
     "a message delivered twice": "only in groups that give up, and before anybody looked",
 }
 """Events that dashboards wait for and that need not happen here, and why."""

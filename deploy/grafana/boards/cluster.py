@@ -23,6 +23,7 @@ from deploy.grafana.panels import (
     Table,
     Timeline,
 )
+from deploy.grafana.problems import blamed, problems
 from deploy.grafana.queries import (
     AGE,
     BY_GROUP,
@@ -311,6 +312,8 @@ HOW_LONG: Final = (
     ),
 )
 
+JUDGED: Final = (problems(16, 10), blamed(8))
+
 TRAFFIC_OF_ALL: Final = (
     Lines(
         title="Messages in and out",
@@ -545,7 +548,7 @@ CLUSTER: Final = Board(
     title="Tidemark / Cluster",
     description="What is wrong now, and where to look next.",
     rows=(
-        Row("Now", (NOW, WHAT, HOW_LONG), (4, 7, 7)),
+        Row("Now", (NOW, WHAT, HOW_LONG, JUDGED), (4, 7, 7, 6)),
         Row("Traffic", (TRAFFIC_OF_ALL, TRAFFIC_BY), (7, 7)),
         Row("Pipeline", (DELAY,), (8,)),
         Row("Limits", (ROOM, RUNNING), (7, 7)),

@@ -10,6 +10,7 @@ CLUSTER: Final = "tidemark-cluster"
 CONSUMER_GROUP: Final = "tidemark-consumer-group"
 BROKER: Final = "tidemark-broker"
 PIPELINE: Final = "tidemark-pipeline"
+ANALYTICS: Final = "tidemark-analytics"
 
 _KEEP: Final = "${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}"
 _FIELD: Final = "${__data.fields"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from deploy.prometheus.areas.analytics import ANALYTICS
 from deploy.prometheus.areas.consumers import CONSUMERS
 from deploy.prometheus.areas.nodes import NODES
 from deploy.prometheus.areas.recording import MEMORY, RECORDING
@@ -20,6 +21,7 @@ GROUPS: Final[tuple[Group, ...]] = (
     REQUESTS,
     STORAGE,
     REPLICATION,
+    ANALYTICS,
 )
 ALERTS: Final[tuple[Alert, ...]] = tuple(alert for group in GROUPS for alert in group.alerts)
 RECORDS: Final[tuple[Record, ...]] = tuple(

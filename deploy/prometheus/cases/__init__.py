@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from deploy.prometheus.cases.analytics import ANALYTICS_CASES
 from deploy.prometheus.cases.consumers import CONSUMER_CASES
 from deploy.prometheus.cases.healthy import Case
 from deploy.prometheus.cases.nodes import NODE_CASES
@@ -22,4 +23,5 @@ CASES: Final[Mapping[str, tuple[Case, ...]]] = {
     "requests": REQUEST_CASES,
     "storage": STORAGE_CASES,
     "replication": REPLICATION_CASES,
+    "analytics": ANALYTICS_CASES,
 }

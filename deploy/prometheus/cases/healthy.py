@@ -58,7 +58,7 @@ TARGETS: Final[Mapping[str, tuple[str, str, str, str]]] = {
         ("solo", "s0", ("broker", "reput")),
     )
     for service in services
-}
+} | {"analytics/analytics": ("prod", "analytics", "analytics", "analytics")}
 
 
 def _healthy() -> dict[str, str]:
@@ -78,6 +78,11 @@ def _healthy() -> dict[str, str]:
         _add_node(node, found)
     for node, role in (("n0", "master"), ("n1", "slave")):
         _add_ha(node, role, found)
+    analytics = "analytics/analytics"
+    for metric in ("last_success", "newest_tick"):
+        task = {"task": "evaluate"} if metric == "last_success" else {}
+        add(f"tidemark_analytics_{metric}_timestamp_seconds", analytics, growing(STEP_S), **task)
+    add("tidemark_analytics_source_gaps_total", analytics, always(0), source="scrape")
     for node in ("n0", "s0"):
         _add_groups(f"{node}/broker", found)
     return found

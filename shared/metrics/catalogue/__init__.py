@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from shared.metrics.catalogue.analytics import ANALYTICS
 from shared.metrics.catalogue.dispatch import DISPATCH
 from shared.metrics.catalogue.every import EVERY
 from shared.metrics.catalogue.groups import GROUPS
@@ -26,12 +27,13 @@ class Section(NamedTuple):
 
 
 SECTIONS: Final = (
-    Section("Every process", ("broker", "reput", "ha"), EVERY),
+    Section("Every process", ("broker", "reput", "ha", "analytics"), EVERY),
     Section("Broker: requests and topics", ("broker",), REQUESTS),
     Section("Broker: consumer groups", ("broker",), GROUPS),
     Section("Broker: log and store", ("broker",), LOG),
     Section("Reput: dispatch", ("reput",), DISPATCH),
     Section("ha: replication", ("ha",), HA),
+    Section("Analytics", ("analytics",), ANALYTICS),
 )
 BY_NAME: Final[Mapping[str, Family]] = {
     family.name: family for section in SECTIONS for family in section.families

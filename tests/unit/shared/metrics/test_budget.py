@@ -63,7 +63,9 @@ def test_what_prometheus_takes_of_a_target_is_more() -> None:
     ]
     limits = [int(found) for text in texts for found in re.findall(r"ample_?[lL]imit: (\d+)", text)]
     assert limits
-    assert min(limits) > max(series_most(service) for service in ("broker", "reput", "ha"))
+    assert min(limits) > max(
+        series_most(service) for service in ("broker", "reput", "ha", "analytics")
+    )
 
 
 def test_labels_beside_topic_and_group_are_counted() -> None:

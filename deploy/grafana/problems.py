@@ -1,0 +1,125 @@
+"""Pairs as lag analytics judges them: queries that two boards share. Pure.
+
+Series are of pairs whose status is not ok, and say themselves of which cluster and broker set. None
+of them is there while analytics does not run: a panel is empty then, never 0.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deploy.grafana import units
+from deploy.grafana.boards import uids
+from deploy.grafana.panels import (
+    BLUE,
+    GREY,
+    ORANGE,
+    PURPLE,
+    RED,
+    YELLOW,
+    Column,
+    Lines,
+    Table,
+    Word,
+)
+from deploy.grafana.queries import BY_PAIR, MOST, PAIR, Query
+from deploy.grafana.told import told
+
+NEEDS: Final = "lag analytics that runs beside the cluster"
+STATUSES: Final = (
+    Word(1, "paused", GREY),
+    Word(2, "abandoned", GREY),
+    Word(3, "catching up", BLUE),
+    Word(4, "unknown", GREY),
+    Word(5, "lagging", YELLOW),
+    Word(6, "falling behind", ORANGE),
+    Word(7, "racing", ORANGE),
+    Word(8, "stalled", RED),
+    Word(9, "stopped", RED),
+    Word(10, "ahead", PURPLE),
+    Word(11, "lost", PURPLE),
+)
+"""By how bad they are."""
+STATUS: Final = "tidemark_analytics_group_status"
+WITH_STATUS: Final = (
+    f"on ({BY_PAIR}) group_left (status) max by ({BY_PAIR}, status) ({STATUS}{{{PAIR}}})"
+)
+
+
+def of_pairs(family: str) -> str:
+    """A gauge of analytics by pair."""
+    return f"max by ({BY_PAIR}) ({family}{{{PAIR}}})"
+
+
+def largest(family: str) -> Query:
+    """The same, the largest only."""
+    return Query(f"topk({MOST}, {of_pairs(family)})", "{{group}} / {{topic}}", needs=NEEDS)
+
+
+def status_state() -> str:
+    """Per broker set, group and topic: a number of ``STATUSES``."""
+    return f"max by ({BY_PAIR}) ({{}})".format(
+        " or ".join(
+            f'{word.value:g} * ({STATUS}{{{PAIR}, status="{word.text.replace(" ", "_")}"}} == 1)'
+            for word in STATUSES
+        )
+    )
+
+
+def problems(width: int, count: int = MOST) -> Table:
+    """Pairs with their status, age and drain time."""
+    age = of_pairs("tidemark_analytics_group_age_seconds")
+    drain = of_pairs("tidemark_analytics_group_drain_seconds")
+    hidden = of_pairs("tidemark_analytics_group_hidden_lag_messages")
+    worst = f"topk({count}, {age} * {WITH_STATUS})"
+    return Table(
+        title="Pairs not in time",
+        description=told(
+            "As lag analytics judges them, the oldest first. Age is how old the oldest unread "
+            "message is; drain time how long until all is read. The report says why.",
+            "tidemark_analytics_group_status",
+            "tidemark_analytics_group_drain_seconds",
+            "tidemark_analytics_group_hidden_lag_messages",
+        ),
+        unit=units.COUNT,
+        queries=(
+            Query(worst, needs=NEEDS),
+            Query(f"{drain} * {WITH_STATUS}", needs=NEEDS),
+            Query(f"{hidden} * {WITH_STATUS}", needs=NEEDS),
+        ),
+        columns=(
+            Column("status", "Status", width=130),
+            Column("group", "Group", links=(uids.TO_PAIR,)),
+            Column("topic", "Topic", links=(uids.TO_PAIR,)),
+            Column("broker", "Broker set", width=100),
+            Column("A", "Age", units.SECONDS, width=100),
+            Column("B", "Drain time", units.SECONDS, width=110),
+            Column("C", "Not visible yet", units.COUNT, width=130),
+        ),
+        sort="Age",
+        width=width,
+        nothing="None, or lag analytics does not run",
+    )
+
+
+def blamed(width: int) -> Lines:
+    """How many pairs wait in which stage."""
+    return Lines(
+        title="Blamed stages",
+        description=told(
+            "In which stage the pairs that are not in time lose it, as lag analytics judges.",
+            "tidemark_analytics_group_bottleneck",
+        ),
+        unit=units.COUNT,
+        queries=(
+            Query(
+                f"count by (stage) (max by ({BY_PAIR}, stage) "
+                f"(tidemark_analytics_group_bottleneck{{{PAIR}}}))",
+                "{{stage}}",
+                needs=NEEDS,
+            ),
+        ),
+        width=width,
+        stacked=True,
+        nothing="None, or lag analytics does not run",
+    )
