@@ -47,7 +47,7 @@ Row = tuple[str, str, int | None, int, float]
 
 def generated() -> dict[Labels, list[tuple[int, float]]]:
     """Series whose samples lie on the borders of slices, a millisecond beside them, and odd."""
-    found = {}
+    found: dict[Labels, list[tuple[int, float]]] = {}
     for topic, shift_ms in (("on", 0), ("after", 1), ("before", -1), ("odd", 7_123)):
         for queue in range(4):
             labels = (
@@ -265,7 +265,7 @@ def test_left_open_and_closed_selectors_give_the_same(
 
 
 def test_values_that_are_no_plain_numbers_come_through() -> None:
-    labels = (("__name__", "tidemark_x"), ("instance", "h:1"), ("le", '+Inf"]]},{[["'))
+    labels: Labels = (("__name__", "tidemark_x"), ("instance", "h:1"), ("le", '+Inf"]]},{[["'))
     odd = [float("inf"), float("-inf"), 1e-300, -0.0, 2.0**53, 0.1]
     samples = {labels: [(BEGIN_MS + 1 + at, value) for at, value in enumerate(odd)]}
     with RangeServer(samples) as server:

@@ -146,8 +146,7 @@ class Scraper:
                 headers=headers,
             )
         except Unanswered as trouble:
-            is_late = trouble.reason is Gap.TIMEOUT
-            return gap(Gap.LATE if is_late else trouble.reason, trouble.detail)
+            return gap(trouble.reason, trouble.detail)
         if answer.status != 200:
             return gap(Gap.UNREACHABLE, f"status {answer.status}")
         is_openmetrics = answer.content_type.startswith("application/openmetrics-text")
