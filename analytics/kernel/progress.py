@@ -63,26 +63,26 @@ def progress_of(
     at, series = np.nonzero(wanted)
     for start in range(0, at.size, CELLS):
         row, column = at[start : start + CELLS], series[start : start + CELLS]
-        looks = begin + row[:, None] - np.arange(size - 1, -1, -1)
+        # [look, place], the oldest look first.
+        looks = begin + row - np.arange(size - 1, -1, -1)[:, None]
         inside = looks >= 0
         looks = np.maximum(looks, 0)
-        column = column[:, None]
         ages, ts = age.age[looks, column], grid.ts[looks, column]
-        used = inside & dated[looks, column] & (ticks.at[looks] >= since[row, column[:, 0], None])
-        slope, least, most = _slopes(ages, ts, used, full[row, column[:, 0]], size)
-        at_ = (row, column[:, 0])
-        out.progress[at_], out.least[at_], out.most[at_] = 1 - slope, 1 - most, 1 - least
+        used = inside & dated[looks, column] & (ticks.at[looks] >= since[row, column])
+        slope, least, most = _slopes(ages, ts, used, full[row, column], size)
+        place = (row, column)
+        out.progress[place], out.least[place], out.most[place] = 1 - slope, 1 - most, 1 - least
     return out
 
 
 def _slopes(
     ages: Floats, ts: Floats, used: Bools, full: Floats, size: int
 ) -> tuple[Floats, Floats, Floats]:
-    """Slope of the age in each row of looks, and its least and most were no look missing.
+    """Slope of the age in each column of looks, and its least and most were no look missing.
 
     full: how many looks the window would have. NaN where less than half of it is there.
     """
-    count = used.sum(axis=1)
+    count = used.sum(axis=0)
     enough = count * 2 >= size
     if size < 2 * ROBUST_FROM and np.any(enough & (count < ROBUST_FROM)):
         few = enough & (count < ROBUST_FROM)
@@ -104,25 +104,32 @@ def _slopes(
 
 def _robust(ages: Floats, ts: Floats, used: Bools, full: Floats) -> tuple[Floats, Floats, Floats]:
     """The median slope of all pairs of looks, and the ranks that bound it."""
-    later, earlier = np.triu_indices(ages.shape[1], 1)[::-1]
+    size, places = ages.shape
     if not used.all():
         ages = np.where(used, ages, np.nan)
-    seconds = (ts[:, later] - ts[:, earlier]) * (1 / SECOND)
-    # Two looks at one instant say nothing of a slope.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        slopes = (ages[:, later] - ages[:, earlier]) / seconds
-    slopes[seconds == 0] = np.nan
+    # Single precision for the sort alone: it is the dearest step, and seven digits are enough.
+    slopes = np.empty((size * (size - 1) // 2, places), np.float32)
+    done = 0
+    for apart in range(1, size):
+        seconds = ts[apart:] - ts[:-apart]
+        seconds *= 1 / SECOND
+        # Two looks at one instant say nothing of a slope.
+        seconds[seconds == 0] = np.nan
+        block = slopes[done : done + size - apart]
+        np.divide(ages[apart:] - ages[:-apart], seconds, out=block, casting="same_kind")
+        done += size - apart
+    slopes = np.ascontiguousarray(slopes.T)
     slopes.sort(axis=1)
     known = (~np.isnan(slopes)).sum(axis=1)
-    count = used.sum(axis=1)
+    count = used.sum(axis=0)
     missing = (full * (full - 1) / 2).astype(np.int64) - count * (count - 1) // 2
     missing = np.maximum(missing, 0)
     whole = known + missing
-    row = np.arange(ages.shape[0])
+    row = np.arange(places)
 
     def ranked(rank: Ints) -> Floats:
         """The slope of that rank among the known; infinite beyond them."""
-        found = slopes[row, np.clip(rank, 0, np.maximum(known - 1, 0))]
+        found = slopes[row, np.clip(rank, 0, np.maximum(known - 1, 0))].astype(np.float64)
         found = np.where(rank < 0, -np.inf, np.where(rank >= known, np.inf, found))
         return np.where(known > 0, found, np.nan)
 
@@ -137,11 +144,10 @@ def _robust(ages: Floats, ts: Floats, used: Bools, full: Floats) -> tuple[Floats
 
 def _ends(ages: Floats, ts: Floats, used: Bools) -> Floats:
     """The slope between the first and the last look."""
-    row = np.arange(ages.shape[0])
-    first = np.argmax(used, axis=1)
-    last = ages.shape[1] - 1 - np.argmax(used[:, ::-1], axis=1)
-    seconds = (ts[row, last] - ts[row, first]) / SECOND
-    with np.errstate(divide="ignore", invalid="ignore"):
-        slope: Floats = (ages[row, last] - ages[row, first]) / seconds
-    slope[~(seconds > 0)] = np.nan
+    place = np.arange(ages.shape[1])
+    first = np.argmax(used, axis=0)
+    last = ages.shape[0] - 1 - np.argmax(used[::-1], axis=0)
+    seconds = (ts[last, place] - ts[first, place]) / SECOND
+    slope = np.full(place.size, np.nan)
+    np.divide(ages[last, place] - ages[first, place], seconds, out=slope, where=seconds > 0)
     return slope
