@@ -82,16 +82,24 @@ def exposed(truth: Truth) -> pa.Table:
     return pa.concat_tables(pieces).combine_chunks()
 
 
-class RecordedFile(InputPartition):
-    """One file."""
+class RecordedPart(InputPartition):
+    """One cluster's ticks from the first to before the end, by number."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, directory: str, shard: int, first: int, end: int) -> None:
+        self.directory, self.shard, self.first, self.end = directory, shard, first, end
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        for number in range(self.first, self.end):
+            path = Path(self.directory) / f"{number:06d}-{self.shard}.parquet"
+            if path.exists():
+                yield from pq.read_table(path, partitioning=None).cast(SAMPLES).to_batches()
 
 
-def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    table = pq.read_table(cast(RecordedFile, partition).path, partitioning=None)
-    yield from table.cast(SAMPLES).to_batches()
+def _extent(directory: str) -> tuple[int, int]:
+    """How many clusters and ticks there are."""
+    names = [path.stem.split("-") for path in Path(directory).glob("[0-9]*-*.parquet")]
+    shards = max((int(shard) + 1 for _, shard in names), default=0)
+    return shards, max((int(number) + 1 for number, _ in names), default=0)
 
 
 class RecordedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -116,21 +124,19 @@ class RecordedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         return [
-            RecordedFile(str(path))
-            for number in range(start["number"], end["number"])
-            for path in sorted(Path(self._directory).glob(f"{number:06d}-*.parquet"))
+            RecordedPart(self._directory, shard, start["number"], end["number"])
+            for shard in range(_extent(self._directory)[0])
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition)
+        return cast(RecordedPart, partition).read()
 
     def commit(self, end: dict[str, int]) -> None: ...
 
     def stop(self) -> None: ...
 
     def _there(self) -> int:
-        names = [path.name for path in Path(self._directory).glob("[0-9]*-*.parquet")]
-        return max((int(name.split("-")[0]) + 1 for name in names), default=0)
+        return _extent(self._directory)[1]
 
 
 class RecordedBatch(DataSourceReader):
@@ -143,16 +149,14 @@ class RecordedBatch(DataSourceReader):
         )
 
     def partitions(self) -> Sequence[InputPartition]:
-        shards = sorted({path.name.split("-")[1] for path in Path(self._directory).glob("*-*")})
-        return [RecordedFile(shard) for shard in shards]
+        shards, ticks = _extent(self._directory)
+        return [RecordedPart(self._directory, shard, 0, ticks) for shard in range(shards)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        shard = cast(RecordedFile, partition).path
-        for path in sorted(Path(self._directory).glob(f"*-{shard}")):
-            for batch in _read(RecordedFile(str(path))):
-                times = batch.column("ts").to_pylist()
-                if times and self._start < times[0] <= self._end:
-                    yield batch
+        for batch in cast(RecordedPart, partition).read():
+            times = batch.column("ts").to_pylist()
+            if times and self._start < times[0] <= self._end:
+                yield batch
 
 
 class RecordedSamples(DataSource):

@@ -1,0 +1,111 @@
+"""evaluate as a stream, over a range, and the kernel called once: the same tables to the byte."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+
+from analytics.jobs import evaluate
+from analytics.jobs.evaluate import COMPUTED, EvaluateOptions
+from analytics.kernel.evaluate import evaluate as kernel
+from analytics.kernel.rules import Rules
+from analytics.kernel.window import Window
+from analytics.schema import TABLES
+from analytics.tables import TableRoot
+from analytics.tables.layout import HOUR
+from analytics.ticks.window import known_series
+from analytics.truth import cases
+from analytics.truth.steps import DAWN, moment
+from tests.support.driver_watch import watched
+from tests.support.job_runs import BUCKETS, collect_recorded, evaluate_closed
+from tests.support.recorded_samples import RecordedSamples, record
+from tests.support.spark import spark
+from tests.support.table_rows import assert_collected, assert_same
+
+__all__ = ["spark"]
+pytestmark = pytest.mark.xdist_group("spark")
+BEGIN = moment(DAWN)
+TICK = timedelta(seconds=15)
+SECONDS = 1500.0
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Path:
+    spark.dataSource.register(RecordedSamples)
+    directory = tmp_path_factory.mktemp("recorded")
+    workloads = [
+        cases.slow_consumer(seconds=SECONDS),
+        cases.slow_member(seconds=SECONDS),
+        cases.poison_of_sixteen(seconds=SECONDS),
+        cases.failover(seconds=SECONDS),
+        cases.expiry(seconds=SECONDS),
+    ]
+    record(workloads, directory)
+    return directory
+
+
+def at_once(root: TableRoot, until: datetime) -> dict[str, pa.Table]:
+    """What one call of the kernel says of each bucket, over the whole time."""
+    after = moment(DAWN)
+    every: dict[str, list[pa.Table]] = {name: [TABLES[name].empty_table()] for name in COMPUTED}
+    for bucket in range(BUCKETS):
+        of_bucket = [bucket]
+        window = Window(
+            positions=root.read("positions", buckets=of_bucket),
+            series=known_series(root, after, until, of_bucket),
+            pairs=root.read("pairs", buckets=of_bucket),
+            logs=root.read("logs"),
+            events=TABLES["offset_events"].empty_table(),
+            gaps=TABLES["gaps"].empty_table(),
+        )
+        done = kernel(window, Rules(), None, after, until)
+        for name in COMPUTED:
+            every[name].append(getattr(done, name))
+    return {name: pa.concat_tables(pieces) for name, pieces in every.items()}
+
+
+def test_stream_range_and_one_call_of_the_kernel_agree_to_the_byte(
+    spark: SparkSession, recorded: Path, tmp_path: Path
+) -> None:
+    tables = tmp_path / "tables"
+    with watched(spark) as seen:
+        collect_recorded(spark, tables, tmp_path / "c1", recorded, ticks=40)
+        evaluate_closed(spark, tables, tmp_path / "c2", ticks=23)
+    seen.assert_no_rows()
+    root = TableRoot(tables)
+    assert_collected(root, recorded, 15.0)
+    until = root.watermark("lag")
+    newest = pc.max(root.read("positions", columns=["tick"]).column("tick")).as_py()
+    assert until == newest - TICK  # the last tick is not over: nobody told of a later one
+
+    stream = {name: root.read(name) for name in COMPUTED}
+    assert stream["lag"].num_rows > 1000
+    assert stream["status_changes"].num_rows > 0
+    for name, wanted in at_once(root, until).items():
+        assert_same(stream[name], wanted, name)
+
+    options = EvaluateOptions(
+        tables=tables, rules=Rules(), since=BEGIN, before=BEGIN + HOUR, closing="data"
+    )
+    for name in COMPUTED:  # a range is evaluated anew, not from what the stream left
+        root.commit(name, batch="gone", replaces=root.files(name))
+    with watched(spark) as seen:
+        evaluate.run(spark, options)
+    seen.assert_no_rows()
+    for name, wanted in stream.items():
+        assert_same(root.read(name, before=until + TICK), wanted, name)
+
+
+def test_the_watch_sees_rows_that_reach_the_driver(spark: SparkSession) -> None:
+    with watched(spark) as seen:
+        spark.range(0, 200_000, 1, 2).collect()
+    with pytest.raises(AssertionError, match=r"fetched by \['collect'"):
+        seen.assert_no_rows()
+    seen.fetches.clear()  # had it gone past Python
+    with pytest.raises(AssertionError, match="bytes of results per task reach the driver"):
+        seen.assert_no_rows()

@@ -1,0 +1,42 @@
+"""The jobs as tests run them: a recorded source, four buckets, small batches, up to the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from analytics.jobs import collect, evaluate
+from analytics.jobs.collect import CollectOptions
+from analytics.jobs.evaluate import EvaluateOptions
+from analytics.jobs.streaming import Pace
+from analytics.kernel.rules import Rules
+from tests.support.recorded_samples import NAME
+
+BUCKETS = 4
+
+
+def collect_recorded(
+    spark: SparkSession, tables: Path, checkpoint: Path, recorded: Path, *, ticks: int = 3
+) -> None:
+    """Collect all that is recorded, so many ticks in a batch."""
+    options = CollectOptions(
+        tables=tables,
+        pace=Pace(checkpoint, available_now=True),
+        source=NAME,
+        source_options={"directory": str(recorded), "ticks": str(ticks)},
+        buckets=BUCKETS,
+    )
+    collect.run(spark, options)
+
+
+def evaluate_closed(spark: SparkSession, tables: Path, checkpoint: Path, *, ticks: int = 5) -> None:
+    """Evaluate what the data close, so many ticks in a batch."""
+    options = EvaluateOptions(
+        tables=tables,
+        rules=Rules(),
+        pace=Pace(checkpoint, available_now=True),
+        closing="data",
+        max_ticks=ticks,
+    )
+    evaluate.run(spark, options)
