@@ -14,7 +14,7 @@ SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize lock clean alert-drill
+.PHONY: lag-kills help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize lock clean alert-drill
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -100,6 +100,9 @@ lag-drill: analytics ## The same through a real Prometheus, every number held ag
 
 lag-scenarios: analytics ## Random groups that are well or fail, judged by us and by Burrow's rules; SEEDS=20
 	$(BIN)/python -m tests.support.lag_scenarios --seeds $(or $(SEEDS),20)
+
+lag-kills: analytics ## Spark drivers that collect and evaluate, killed ten times each; prints the seed
+	TIDEMARK_LAG_KILLS=$${TIDEMARK_LAG_KILLS:-10} $(BIN)/pytest -s -n0 --timeout 3600 tests/analytics/jobs/test_kills.py
 
 soak: setup ## Five minutes of load; anonymous memory must stay flat
 	TIDEMARK_SOAK_SECONDS=$${TIDEMARK_SOAK_SECONDS:-300} $(BIN)/pytest -s --timeout 3600 tests/processes/test_memory.py

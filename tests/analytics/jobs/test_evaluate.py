@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
 from analytics.jobs import evaluate
 from analytics.jobs.evaluate import COMPUTED, EvaluateOptions
-from analytics.kernel.evaluate import evaluate as kernel
 from analytics.kernel.rules import Rules
-from analytics.kernel.window import Window
-from analytics.schema import TABLES
 from analytics.tables import TableRoot
 from analytics.tables.layout import HOUR
-from analytics.ticks.window import known_series
 from analytics.truth import cases
 from analytics.truth.steps import DAWN, moment
 from tests.support.driver_watch import watched
-from tests.support.job_runs import BUCKETS, collect_recorded, evaluate_closed
+from tests.support.evaluated_once import at_once
+from tests.support.job_runs import collect_recorded, evaluate_closed
 from tests.support.recorded_samples import RecordedSamples, record
 from tests.support.spark import spark
 from tests.support.table_rows import assert_collected, assert_same
@@ -47,26 +43,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> P
     ]
     record(workloads, directory)
     return directory
-
-
-def at_once(root: TableRoot, until: datetime) -> dict[str, pa.Table]:
-    """What one call of the kernel says of each bucket, over the whole time."""
-    after = moment(DAWN)
-    every: dict[str, list[pa.Table]] = {name: [TABLES[name].empty_table()] for name in COMPUTED}
-    for bucket in range(BUCKETS):
-        of_bucket = [bucket]
-        window = Window(
-            positions=root.read("positions", buckets=of_bucket),
-            series=known_series(root, after, until, of_bucket),
-            pairs=root.read("pairs", buckets=of_bucket),
-            logs=root.read("logs"),
-            events=TABLES["offset_events"].empty_table(),
-            gaps=TABLES["gaps"].empty_table(),
-        )
-        done = kernel(window, Rules(), None, after, until)
-        for name in COMPUTED:
-            every[name].append(getattr(done, name))
-    return {name: pa.concat_tables(pieces) for name, pieces in every.items()}
 
 
 def test_stream_range_and_one_call_of_the_kernel_agree_to_the_byte(
