@@ -1,24 +1,28 @@
 """The chain over the stage: which jobs run, with which arguments, in which order. Nothing is faked:
 the same commands as in a deployment.
 
-``collect`` and ``evaluate`` run beside each other while samples come; then ``evaluate`` works off
-what is left, and ``rollup``, ``forecast`` and ``report`` run once.
+``collect`` and ``evaluate`` run beside each other while samples come, and until they are through
+with them; then ``rollup``, ``forecast`` and ``report`` run once.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from analytics.tables import TableRoot
 from tidemark.testing.lag.jobs import Job
 from tidemark.testing.lag.plan import Times
 from tidemark.testing.lag.processes import Target
 
 LOCAL: Final = ("--master", "local[2]", "--driver-memory", "1g", "--conf", "spark.ui.enabled=false")
 BUCKETS: Final = 2
-"""Two hundred series: more buckets would be more tasks and no more work."""
+"""Forty series: more buckets would be more tasks and no more work."""
+OPEN_TICKS: Final = 3
+"""A tick is closed by a later one of every broker, which a batch brings later still."""
 
 
 class Source(NamedTuple):
@@ -83,9 +87,17 @@ class Pipeline:
         self._streams.append(self._job("evaluate", *self._evaluate()))
 
     @property
-    def has_tables(self) -> bool:
-        """Whether ``collect`` has made them."""
-        return (self.tables / "_root.json").exists()
+    def has_samples(self) -> bool:
+        """Whether ``collect`` has written some."""
+        made = (self.tables / "_root.json").exists()
+        return made and TableRoot(self.tables).has("positions")
+
+    def is_through(self, until: datetime) -> bool:
+        """Whether all is evaluated that was seen up to then, but for ticks that are still open."""
+        mark = TableRoot(self.tables).watermark("pair_lag")
+        return mark is not None and mark >= until - OPEN_TICKS * timedelta(
+            seconds=self._times.period_s
+        )
 
     def check(self) -> None:
         """Raises StageFailed if a stream has ended."""
@@ -101,7 +113,6 @@ class Pipeline:
     def finish(self, meanwhile: Callable[[str], None]) -> None:
         """What is done once. meanwhile: called again and again with the name of the job."""
         for name, arguments in (
-            ("evaluate", (*self._evaluate(), "--available-now")),
             ("rollup", self._batch()),
             ("forecast", self._batch()),
             ("report", ("--tables", str(self.tables), "--out", str(self.report_dir))),
@@ -131,7 +142,7 @@ class Pipeline:
         ]
 
     def _evaluate(self) -> list[str]:
-        return [*self._stream("evaluate"), "--scaled"]
+        return [*self._stream("evaluate"), "--scaled", "--closing", "data"]
 
     def _stream(self, name: str) -> list[str]:
         period = f"{self._times.period_s:g}"

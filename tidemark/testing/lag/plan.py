@@ -90,6 +90,11 @@ class Times(NamedTuple):
     """How long samples are taken."""
 
     @property
+    def calm_s(self) -> float:
+        """Everything is well for so long before the faults come."""
+        return max(14.0, 5 * self.period_s)
+
+    @property
     def factor(self) -> float:
         """How much faster than by default."""
         return DEFAULT_PERIOD_S / self.period_s
@@ -98,7 +103,7 @@ class Times(NamedTuple):
     def objective_ms(self) -> int:
         """Lag objective of the groups on ``orders``: the slow one passes it after a sixth of the
         time that the rules' five minutes take, and the others are far from it."""
-        return max(1000, round(10_000 / self.factor))
+        return max(4000, round(10_000 / self.factor))
 
     @property
     def session_ms(self) -> int:
