@@ -40,7 +40,7 @@ def gather(
     Raises ValueError for a time that is empty.
     """
     seen = overview(tables, start, end)
-    pairs = sorted(seen.pairs, key=_urgency)
+    pairs = sorted(seen.pairs, key=urgency)
     looked_at = [pair for pair in pairs if pair.level not in (NONE, UNKNOWN)]
     shown = looked_at[:ATTENTION_MAX]
     others = _others(seen, pairs, {pair.pair_id for pair in shown})
@@ -76,7 +76,7 @@ def gather(
     )
 
 
-def _urgency(pair: Pair) -> tuple[int, float, str, str]:
+def urgency(pair: Pair) -> tuple[int, float, str, str]:
     """Whom to wake for first; within that, the furthest beyond its objective."""
     burn = 0.0
     if pair.age_s is not None and pair.objective_s:

@@ -75,7 +75,7 @@ def overview(tables: Tables, start: datetime, end: datetime) -> Overview:
         share,
         _by_status(counted, ticks, bins),
         _troubled(seen),
-        _now(tables, newest, period_s or 15.0),
+        pairs_at(tables, newest, period_s or 15.0),
     )
 
 
@@ -107,7 +107,8 @@ def _troubled(seen: pa.Table) -> dict[int, int]:
     return found
 
 
-def _now(tables: Tables, newest: datetime, period_s: float) -> list[Pair]:
+def pairs_at(tables: Tables, newest: datetime, period_s: float) -> list[Pair]:
+    """All pairs as they were last seen, newest being the newest tick of any; in no order."""
     since = newest - timedelta(seconds=period_s * LOOK_BACK_TICKS)
     until = newest + timedelta(microseconds=1)
     rows = latest(

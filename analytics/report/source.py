@@ -41,6 +41,11 @@ class RootTables:
     def __init__(self, root: TableRoot) -> None:
         self._root = root
 
+    def newest(self, table: str) -> datetime | None:
+        """The last time in a table; None if it is empty."""
+        span = self._root.span(table)
+        return None if span is None else span[1]
+
     def scan(
         self,
         table: str,

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from analytics.report.source import kept
 from analytics.schema import TABLES, fit, pair_id, series_id
@@ -42,6 +43,13 @@ class MemoryTables:
     def __init__(self, tables: Mapping[str, pa.Table], piece_rows: int = 700) -> None:
         self.tables = dict(tables)
         self.piece_rows = piece_rows
+
+    def newest(self, table: str) -> datetime | None:
+        whole = self.tables.get(table)
+        if whole is None or not whole.num_rows:
+            return None
+        found: datetime = pc.max(whole[TIME_COLUMN[table]]).as_py()
+        return found
 
     def scan(
         self,

@@ -1,0 +1,1 @@
+"""What analytics found, for Prometheus: gauges of now, and history as a file. No Spark."""

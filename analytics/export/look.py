@@ -1,0 +1,140 @@
+"""One look at the tables: all that is exported, bounded. Reads; decides nothing else.
+
+Before: jobs wrote tables and noted their runs. After: ``metrics`` shows the last look.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow.compute as pc
+
+from analytics import runs
+from analytics.report.bins import micros
+from analytics.report.facts import Pair
+from analytics.report.gather import urgency
+from analytics.report.overview import pairs_at
+from analytics.report.source import Tables, whole
+from analytics.report.words import NONE
+
+PAIRS_MAX: Final = 10_000
+"""Pairs that are shown: of more, the worst."""
+ANOMALIES_MAX: Final = 200
+VOLUMES_MAX: Final = 200
+GAPS_KEPT: Final = 100_000
+"""Gaps remembered, so that none is counted twice."""
+PERIOD_WITHIN: Final = timedelta(minutes=15)
+RECENT: Final = timedelta(hours=1)
+"""Anomalies older than this are no news."""
+ISSUED_WITHIN: Final = timedelta(hours=6)
+"""A forecast that is older says nothing of now."""
+GAPS_WITHIN: Final = timedelta(days=1)
+ANOMALY_LEAST: Final = 6.0
+_PERIOD_S: Final = 15.0
+
+Gap = tuple[str, str, str, datetime | None]
+"""Source, subject, reason, begin."""
+
+
+class Seen(NamedTuple):
+    """What one look found."""
+
+    newest: datetime | None
+    """The newest tick evaluated; None: there is none."""
+    pairs: list[Pair]
+    """Those that are not in time, or are held back; the worst first."""
+    counts: Mapping[tuple[str, str], int]
+    """Pairs by cluster and status."""
+    full_s: Mapping[str, float]
+    """Time until a volume is full, by subject."""
+    anomalies: Mapping[tuple[str, str], float]
+    """Scores by subject and signal."""
+    gaps: list[Gap]
+    """Of the last day."""
+    runs: Mapping[str, runs.Runs]
+
+
+class Root(Tables, Protocol):
+    """Tables that know how far they go."""
+
+    def newest(self, table: str) -> datetime | None:
+        """The last time in a table; None if it is empty."""
+        ...
+
+
+def look(tables: Root, root: Path, now: datetime) -> Seen:
+    """Look once. root: where runs are noted. Raises what the tables raise, and BadRuns."""
+    newest = tables.newest("pair_lag")
+    pairs = [] if newest is None else pairs_at(tables, newest, period_of(tables, newest))
+    counts: dict[tuple[str, str], int] = {}
+    for pair in pairs:
+        key = (pair.cluster, pair.status.lower())
+        counts[key] = counts.get(key, 0) + 1
+    shown = sorted((pair for pair in pairs if pair.level != NONE), key=urgency)
+    return Seen(
+        newest,
+        shown[:PAIRS_MAX],
+        counts,
+        _volumes(tables, now),
+        _anomalies(tables, now),
+        _gaps(tables, now),
+        runs.read_all(root),
+    )
+
+
+def period_of(tables: Tables, newest: datetime) -> float:
+    """Time between ticks [s], as the last ones say."""
+    found = whole(
+        tables,
+        "pair_lag",
+        start=newest - PERIOD_WITHIN,
+        end=newest + timedelta(microseconds=1),
+        columns=["tick"],
+    )
+    ticks = np.unique(micros(found["tick"]))
+    return float(np.median(np.diff(ticks))) / 1e6 if len(ticks) > 1 else _PERIOD_S
+
+
+def _volumes(tables: Tables, now: datetime) -> dict[str, float]:
+    newest: dict[str, tuple[datetime, float | None]] = {}
+    columns = ["issued_at", "subject", "kind", "time_to_limit_p10_seconds"]
+    for piece in tables.scan(
+        "forecasts", start=now - ISSUED_WITHIN, end=now + RECENT, columns=columns
+    ):
+        for row in piece.filter(pc.equal(piece["kind"], "disk")).to_pylist():
+            known = newest.get(row["subject"])
+            if known is None or known[0] < row["issued_at"]:
+                newest[row["subject"]] = (row["issued_at"], row["time_to_limit_p10_seconds"])
+    found = {
+        subject: until - (now - issued).total_seconds()
+        for subject, (issued, until) in newest.items()
+        if until is not None and math.isfinite(until)
+    }
+    soonest = sorted(found, key=lambda subject: found[subject])[:VOLUMES_MAX]
+    return {subject: max(0.0, found[subject]) for subject in soonest}
+
+
+def _anomalies(tables: Tables, now: datetime) -> dict[tuple[str, str], float]:
+    newest: dict[tuple[str, str], tuple[datetime, float]] = {}
+    columns = ["ts", "subject", "signal", "score", "suppressed"]
+    for piece in tables.scan("anomalies", start=now - RECENT, end=now + RECENT, columns=columns):
+        for row in piece.filter(pc.invert(piece["suppressed"])).to_pylist():
+            key = (row["subject"], row["signal"])
+            if key not in newest or newest[key][0] < row["ts"]:
+                newest[key] = (row["ts"], row["score"])
+    far = {key: score for key, (_, score) in newest.items() if abs(score) >= ANOMALY_LEAST}
+    return {key: far[key] for key in sorted(far, key=lambda key: -abs(far[key]))[:ANOMALIES_MAX]}
+
+
+def _gaps(tables: Tables, now: datetime) -> list[Gap]:
+    columns = ["source", "subject", "reason", "from_ts"]
+    found: list[Gap] = []
+    for piece in tables.scan("gaps", start=now - GAPS_WITHIN, end=None, columns=columns):
+        for row in piece.slice(0, GAPS_KEPT - len(found)).to_pylist():
+            found.append((row["source"], row["subject"], row["reason"], row["from_ts"]))
+    return found

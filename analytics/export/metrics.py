@@ -1,0 +1,142 @@
+"""The last look as metrics. Names, labels and definitions are those of docs/metrics.md.
+
+What is about pairs is shown while it is young: an old status is not known any more. Counts come
+from files that only grow, so what is added is the difference to the look before; a file that went
+back was made anew and counts from 0.
+Before: ``look``. After: the registry, and whoever scrapes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from analytics.export.look import GAPS_KEPT, Gap, Seen
+from analytics.report.facts import Pair
+from analytics.runs import Runs
+from analytics.schema import Status
+from shared.metrics.catalogue import analytics as of_analytics
+from shared.metrics.family import Family
+from shared.metrics.labelled import LABEL_SETS_MAX
+from shared.metrics.registry import Registry
+from shared.metrics.tables import Table
+
+SHOWN_FOR_S: Final = 300.0
+"""So long after its tick a status of a pair is shown."""
+Value = Callable[[Pair], float | None]
+BY_PAIR: Final[Sequence[tuple[Family, Value]]] = (
+    (of_analytics.GROUP_AGE_SECONDS, lambda pair: pair.age_s),
+    (of_analytics.GROUP_DRAIN_SECONDS, lambda pair: pair.drain_p50_s),
+    (of_analytics.GROUP_PROGRESS_RATIO, lambda pair: pair.progress),
+    (of_analytics.GROUP_HIDDEN_LAG_MESSAGES, lambda pair: pair.hidden_lag),
+    (of_analytics.QUEUE_SKEW_RATIO, lambda pair: pair.skew),
+)
+
+
+class ExportMetrics:
+    """All series of one exporter."""
+
+    def __init__(self, registry: Registry, wall_s: Callable[[], float]) -> None:
+        """wall_s: seconds since 1970."""
+        self._wall_s = wall_s
+        self._seen: Seen | None = None
+        self._runs: dict[str, Runs] = {}
+        self._gaps: set[Gap] = set()
+        self._durations = registry.histograms(of_analytics.RUN_DURATION_SECONDS)
+        self._rows = registry.counters(of_analytics.ROWS_TOTAL)
+        self._gap_counts = registry.counters(of_analytics.SOURCE_GAPS_TOTAL)
+        registry.read(of_analytics.NEWEST_TICK_TIMESTAMP_SECONDS, self._newest)
+        registry.read_each(
+            of_analytics.LAST_SUCCESS_TIMESTAMP_SECONDS,
+            lambda: {job: runs.finished_at for job, runs in self._runs.items()},
+        )
+        registry.read_each(of_analytics.SOURCE_WATERMARK_TIMESTAMP_SECONDS, self._watermarks)
+        registry.read_table((of_analytics.PAIRS,), self._counts)
+        registry.read_table(tuple(family for family, _ in BY_PAIR), self._by_pair)
+        registry.read_table((of_analytics.GROUP_STATUS,), self._status)
+        registry.read_table((of_analytics.GROUP_BOTTLENECK,), self._blamed)
+        registry.read_each(
+            of_analytics.STORE_FULL_SECONDS,
+            lambda: dict(self._seen.full_s) if self._seen is not None else {},
+        )
+        registry.read_table((of_analytics.ANOMALY_SCORE,), self._anomalies)
+
+    def show(self, seen: Seen) -> None:
+        """From now on this is what was seen."""
+        self._seen = seen
+        for job, runs in list(seen.runs.items())[:LABEL_SETS_MAX]:
+            self._count(job, runs)
+        for gap in seen.gaps:
+            counter = self._gap_counts.labels(gap[0])
+            if gap not in self._gaps and len(self._gaps) < GAPS_KEPT:
+                self._gaps.add(gap)
+                counter.inc()
+        self._gaps.intersection_update(seen.gaps)
+        for source in self._watermarks():
+            self._gap_counts.labels(source)  # 0 from the start: an alert waits for it to rise
+
+    def _count(self, job: str, runs: Runs) -> None:
+        before = self._runs.get(job)
+        if before is None or before.runs > runs.runs:
+            before = Runs(job)
+        self._durations.labels(job).observe_counts(
+            [now - then for now, then in zip(runs.buckets, before.buckets, strict=True)],
+            runs.seconds - before.seconds,
+        )
+        for table, count in runs.rows.items():
+            self._rows.labels(table).inc(count - before.rows.get(table, 0))
+        self._runs[job] = runs
+
+    def _newest(self) -> float | None:
+        if self._seen is None or self._seen.newest is None:
+            return None
+        return self._seen.newest.timestamp()
+
+    def _watermarks(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for runs in self._runs.values():
+            for source, mark in runs.watermarks.items():
+                found[source] = max(mark, found.get(source, mark))
+        return dict(list(found.items())[:LABEL_SETS_MAX])
+
+    @property
+    def _young(self) -> Seen | None:
+        newest = self._newest()
+        return None if newest is None or self._wall_s() - newest > SHOWN_FOR_S else self._seen
+
+    def _pairs(self) -> Sequence[Pair]:
+        seen = self._young
+        return () if seen is None else seen.pairs
+
+    def _counts(self) -> Table:
+        seen = self._young
+        counts = {} if seen is None else dict(list(seen.counts.items())[:LABEL_SETS_MAX])
+        return Table(list(counts), [list(counts.values())])
+
+    def _by_pair(self) -> Table:
+        pairs = self._pairs()
+        columns = [[_known(value(pair)) for pair in pairs] for _, value in BY_PAIR]
+        return Table([_labels(pair) for pair in pairs], columns, weights=[1.0] * len(pairs))
+
+    def _status(self) -> Table:
+        shown = [pair for pair in self._pairs() if pair.status != Status.OK]
+        labels = [(*_labels(pair), pair.status.lower()) for pair in shown]
+        return Table(labels, [[1] * len(shown)], weights=[1.0] * len(shown))
+
+    def _blamed(self) -> Table:
+        shown = [pair for pair in self._pairs() if pair.blamed]
+        labels = [(*_labels(pair), pair.blamed or "") for pair in shown]
+        return Table(labels, [[1] * len(shown)], weights=[1.0] * len(shown))
+
+    def _anomalies(self) -> Table:
+        scores = {} if self._seen is None else self._seen.anomalies
+        return Table(list(scores), [list(scores.values())])
+
+
+def _labels(pair: Pair) -> tuple[str, str, str, str]:
+    return pair.cluster, pair.broker, pair.group, pair.topic
+
+
+def _known(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value

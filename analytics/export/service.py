@@ -1,0 +1,99 @@
+"""The exporter: looks at the tables now and then, answers scrapes and probes with the last look.
+
+Ready while it can read the tables. It writes nothing, so any number of them may run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from analytics.export.look import Seen, look
+from analytics.export.metrics import ExportMetrics
+from analytics.report.source import RootTables
+from analytics.runs import BadRuns
+from analytics.tables import TableRoot
+from shared.metrics.process_facts import add_process_facts
+from shared.metrics.registry import Registry
+from shared.runtime.clock import SystemClock
+from shared.runtime.health import AdminServer, Health
+from tidemark.errors import TidemarkError
+
+log = logging.getLogger(__name__)
+
+SERVICE: Final = "analytics"
+PORT: Final = 9190
+EVERY_S: Final = 15.0
+UNREADABLE: Final = "tables-unreadable"
+WAITING: Final = "waiting-for-tables"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """Where the tables are, and where to answer."""
+
+    tables: Path
+    host: str = "127.0.0.1"
+    port: int = PORT
+    every_s: float = EVERY_S
+    """Between looks."""
+
+
+class Exporter:
+    """One exporter, whose parts are built before it runs."""
+
+    def __init__(
+        self,
+        options: ExportOptions,
+        stop: asyncio.Event,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._options, self._stop, self._now = options, stop, now
+        self.health = Health(SystemClock())
+        self.registry = Registry(SERVICE)
+        add_process_facts(self.registry, is_ready=lambda: self.health.ready)
+        self._metrics = ExportMetrics(self.registry, lambda: now().timestamp())
+        self.admin = AdminServer(self.health, self.registry, host=options.host, port=options.port)
+        self.health.add_reason(WAITING, f"the tables in {options.tables} were not read yet")
+
+    async def run(self) -> None:
+        """Look and answer until stop is set. Raises CannotListen if the port is taken."""
+        async with AsyncExitStack() as closing:
+            await closing.enter_async_context(self.admin)
+            self.health.state = "serving"
+            log.info("metrics at http://%s:%d/metrics", self._options.host, self.admin.port)
+            while not self._stop.is_set():
+                await self.look()
+                try:
+                    async with asyncio.timeout(self._options.every_s):
+                        await self._stop.wait()
+                except TimeoutError:
+                    continue
+
+    async def look(self) -> None:
+        """Look once; what cannot be read makes the exporter unready, and is tried again."""
+        try:
+            seen = await asyncio.to_thread(self._read)
+        except (TidemarkError, BadRuns, OSError, pa.ArrowException) as error:
+            detail = str(error).partition("\n")[0]
+            if self.health.add_reason(UNREADABLE, detail):
+                log.warning("tables cannot be read: %s", detail)
+            return
+        if self.health.clear_reason(UNREADABLE):
+            log.info("tables can be read again")
+        self.health.clear_reason(WAITING)
+        self._metrics.show(seen)
+        for _ in self.registry.bounds.round(self.health.clock.monotonic()):
+            await asyncio.sleep(0)
+
+    def _read(self) -> Seen:
+        return look(RootTables(TableRoot(self._options.tables)), self._options.tables, self._now())
