@@ -20,28 +20,29 @@ from analytics.truth.workload import Reading, Reset, Truth
 
 
 def failover(cut: int = 37, seconds: float = 1800.0) -> Truth:
-    """P = 10, read after 8 s. At 600 the master dies, at 620 the other is: 37 messages fewer."""
-    before = constant(10.0, 600.0)
+    """P = 10 until 590, read after 8 s. At 601 the master dies; the other has 37 messages fewer.
+
+    It is master from 614 on, and messages come again from 630 on.
+    """
+    before = constant(10.0, 590.0)
     after = np.concatenate((before[:-cut], constant(10.0, seconds - 630.0, 630.0)))
     whole = queue(before)
-    second = whole.eras[0]._replace(since=at(600.0), stored=after, visible=after)
+    second = whole.eras[0]._replace(since=at(614.0), stored=after, visible=after)
     both = replace(whole, eras=(whole.eras[0], second))
-    done = np.maximum(after + us(8.0), 0)
-    done = np.where((done > at(600.0)) & (done < at(630.0)), at(630.0), done)
-    truth = workload("failover", seconds, (reading(both, done),))
+    truth = workload("failover", seconds, (reading(both, after + us(8.0)),))
     everything = np.concatenate((before, after[len(before) - cut :]))
     log = replace(
         truth.brokers[0].log,
         stored=everything,
         confirmed=everything,
         dispatched=everything,
-        cut=((at(600.0), len(before) - cut),),
+        cut=((at(614.0), len(before) - cut),),
     )
     broker = replace(
         truth.brokers[0],
         log=log,
-        master=steps([(at(-7200.0), 0), (at(600.0), ABSENT), (at(620.0), 1)]),
-        epoch=steps([(at(-7200.0), 4), (at(620.0), 5)]),
+        master=steps([(at(-7200.0), 0), (at(601.0), ABSENT), (at(614.0), 1)]),
+        epoch=steps([(at(-7200.0), 4), (at(614.0), 5)]),
     )
     return replace(truth, brokers=(broker,))
 
@@ -53,14 +54,14 @@ def reset_backward(*, by_request: bool, messages: int = 5000, seconds: float = 2
     """
     stored = constant(10.0, seconds)
     read = stored + us(0.5)
-    return _reset("reset backward", stored, read, 900.0, -messages, 40.0, seconds, by_request)
+    return _reset("reset backward", stored, read, 900.05, -messages, 40.0, seconds, by_request)
 
 
 def reset_forward(messages: int = 3000, seconds: float = 2400.0) -> Truth:
     """P = 10, C = 5 until at 900 an operator passes over 3000 messages; then C = 12."""
     stored = constant(10.0, seconds)
     done = drained(stored, Capacity([(0.0, 5.0)]))
-    return _reset("reset forward", stored, done, 900.0, messages, 12.0, seconds, True)
+    return _reset("reset forward", stored, done, 900.05, messages, 12.0, seconds, True)
 
 
 def _reset(

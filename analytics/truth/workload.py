@@ -185,9 +185,10 @@ class Truth:
     """Ticks (times) of which nothing was heard."""
 
     def ticks(self, *, with_missing: bool = False) -> Ints:
-        """Times of the ticks in (start, end] that were heard of, or all."""
+        """Times of the ticks after `start` with looks until `end`: those heard of, or all."""
         first = self.start // self.period * self.period + self.period
-        every = np.arange(first, self.end + 1, self.period, dtype=np.int64)
+        last = self.end - self.look_delay
+        every = np.arange(first, last + 1, self.period, dtype=np.int64)
         if with_missing or not self.missing:
             return every
         return every[~np.isin(every, np.fromiter(self.missing, np.int64))]

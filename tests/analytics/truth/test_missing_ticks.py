@@ -1,0 +1,115 @@
+"""Any subset of ticks may be missing: counts stay right, and nothing is said that is not so."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analytics.kernel.window import Evaluated
+from analytics.truth import answers, cases
+from analytics.truth.steps import SECOND, Ints
+from analytics.truth.workload import Truth
+from tests.analytics.truth.judged import Columns, judge, of_pair, of_series
+
+SLACK_S = 120.0
+"""The longest raise time: how much later a status may come for every reason but missing ticks."""
+NAMES = (
+    "slow_consumer",
+    "draining",
+    "stuck_after_stop",
+    "old_bulk_load",
+    "reset_forward",
+    "expiry",
+    "ahead",
+    "poison_of_sixteen",
+    "heads_half_known",
+)
+
+
+@functools.cache
+def workload(name: str) -> Truth:
+    return cases.EVERY[name]()
+
+
+@functools.cache
+def whole(name: str) -> Evaluated:
+    return judge(workload(name))
+
+
+@st.composite
+def removals(draw: st.DrawFn, ticks: list[int]) -> set[int]:
+    """Single ticks at random, and runs of them as when a monitor is blind."""
+    share = draw(st.sampled_from([0.0, 0.05, 0.3, 0.7]))
+    seed = draw(st.integers(0, 2**32 - 1))
+    chosen = np.random.default_rng(seed).random(len(ticks)) < share
+    for _ in range(draw(st.integers(0, 3))):
+        first = draw(st.integers(0, len(ticks) - 1))
+        chosen[first : first + draw(st.integers(1, 30))] = True
+    chosen[draw(st.integers(0, len(ticks) - 1))] = False
+    return {tick for tick, gone in zip(ticks, chosen, strict=True) if gone}
+
+
+def allowed(full: Columns, missing: Ints, tick: float) -> set[str]:
+    """What the workload was said to be of late: as much earlier as ticks are missing."""
+    ticks = full["tick"]
+    since = tick - SLACK_S * SECOND
+    # Ticks that are missing put off every count of ticks in a row by as many.
+    while True:
+        lost = np.count_nonzero((missing > since) & (missing <= tick)) * 15.0 * SECOND
+        further = tick - SLACK_S * SECOND - lost
+        if further >= since:
+            break
+        since = further
+    recent = (ticks >= since) & (ticks <= tick)
+    return set(full.words("status")[recent].tolist()) | {"UNKNOWN"}
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data(), st.sampled_from(NAMES))
+def test_missing_ticks_change_no_sum_and_make_no_status_that_was_not(
+    data: st.DataObject, name: str
+) -> None:
+    truth = workload(name)
+    removed = data.draw(removals(truth.ticks().tolist()))
+    thinned = truth.without(removed)
+    judged = judge(thinned)
+    missing = np.array(sorted(removed), np.int64)
+    pair = truth.pairs[0]
+    for reading in pair.readings:
+        queue = reading.queue.queue
+        answer = answers.series(thinned, reading)
+        rates = of_series(judged.rates, truth, queue=queue)
+        for column in ("produced", "consumed"):
+            if column == "consumed" and name == "ahead":
+                continue  # a commit beyond the end says nothing of what was read
+            expected = int(getattr(answer, column)[1:].sum())
+            assert np.nansum(rates[column]) == expected, column
+    for rows, full in (
+        (of_series(judged.lag, truth), of_series(whole(name).lag, truth)),
+        (of_pair(judged.pair_lag, truth), of_pair(whole(name).pair_lag, truth)),
+    ):
+        unknown = rows["unknown"] if "unknown" in rows.table.column_names else rows["tick"] * 0
+        for tick, status, unsure in zip(rows["tick"], rows.words("status"), unknown, strict=True):
+            may = allowed(full, missing, tick)
+            # A pair is as its known queues are, and says how many are not known.
+            may |= {"OK"} if unsure else set()
+            assert status in may, (tick, (tick - truth.start) / SECOND, status, may)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data(), st.sampled_from(("swinging", "trickle", "failover")))
+def test_missing_ticks_never_raise_an_alarm(data: st.DataObject, name: str) -> None:
+    truth = workload(name)
+    removed = data.draw(removals(truth.ticks().tolist()))
+    judged = judge(truth.without(removed))
+    said = set(of_series(judged.lag, truth).words("status").tolist())
+    assert said <= {"OK", "UNKNOWN", "CATCHING_UP"}
+    loud = pc.is_in(judged.status_changes["level"], pa.array(["ticket", "page"]))
+    told = judged.status_changes.filter(loud).to_pylist()
+    # Messages that a failover cut off are told once.
+    assert len(told) == (1 if name == "failover" else 0), told

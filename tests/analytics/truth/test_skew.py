@@ -1,0 +1,95 @@
+"""One queue or one member that is unlike the others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from analytics.kernel.skew import skew
+from analytics.truth import answers, cases
+from analytics.truth.steps import Floats, moment
+from analytics.truth.workload import Truth
+from tests.analytics.truth.judged import after, first, judge, of_pair
+
+
+def gini(values: Floats) -> float:
+    """By its definition: half of the mean difference of any two, against the mean."""
+    count = len(values)
+    differences = np.abs(values[:, None] - values[None, :]).sum()
+    return float(differences / (2 * count * count * values.mean()))
+
+
+def lags(truth: Truth) -> Floats:
+    """[tick, queue]."""
+    each = [answers.series(truth, reading).lag for reading in truth.pairs[0].readings]
+    return np.stack(each, axis=1).astype(np.float64)
+
+
+def shown_as_it_is(truth: Truth, since: float) -> None:
+    rows = of_pair(judge(truth).pair_lag, truth)
+    late = np.flatnonzero(after(truth, rows["tick"]) > since)
+    every = lags(truth)
+    for index in late[::10]:
+        of_tick = every[index]
+        top = int(np.argmax(of_tick))
+        others = np.delete(of_tick, top)
+        if others.mean() > 0:
+            assert rows["skew"][index] == pytest.approx(of_tick[top] / others.mean(), rel=1e-6)
+        assert rows["gini"][index] == pytest.approx(gini(of_tick), abs=1e-6)
+
+
+def test_one_poisoned_queue_of_sixteen_is_enough_and_is_named() -> None:
+    truth = cases.poison_of_sixteen(since=600.0)
+    judged = judge(truth)
+    rows = of_pair(judged.pair_lag, truth)
+    stalled = first(rows, "STALLED")
+    assert after(truth, np.array([stalled]))[0] <= 600.0 + 105.0
+    late = rows["tick"] >= stalled
+    assert set(rows.words("status")[late]) == {"STALLED"}
+    assert set(rows["stuck"][late]) == {1.0}
+    assert set(rows["queues"]) == {16.0}
+    assert set(rows.words("skew_kind")[late]) == {"poison_message"}
+    assert all("1 of 16" in cause for cause in rows.words("cause")[late])
+    shown_as_it_is(truth, 900.0)
+
+
+def test_four_slow_queues_of_sixteen_have_the_skew_and_gini_of_the_closed_form() -> None:
+    shown_as_it_is(cases.slow_member(), 300.0)
+
+
+def test_a_hot_queue_is_named_by_its_share_of_what_is_produced() -> None:
+    truth = cases.hot_queue()
+    rows = of_pair(judge(truth).pair_lag, truth)
+    late = after(truth, rows["tick"]) > 400.0
+    assert set(rows.words("skew_kind")[late]) == {"hot_queue"}
+    shown_as_it_is(truth, 400.0)
+
+
+@pytest.mark.parametrize(
+    ("members", "kind"),
+    [
+        (["m1"] * 4 + ["m2", "m3", "m4"] * 4, "slow_member"),
+        ([""] * 4 + ["m2", "m3", "m4"] * 4, "unassigned_queue"),
+    ],
+)
+def test_queues_that_lag_together_are_laid_to_their_member(members: list[str], kind: str) -> None:
+    truth = cases.slow_member()
+    of_tick = lags(truth)[-1]
+    rows = pa.table(
+        {
+            "tick": pa.array([moment(int(truth.ticks()[-1]))] * 16, pa.timestamp("us", tz="UTC")),
+            "pair_id": pa.array([1] * 16),
+            "series_id": pa.array(range(16)),
+            "queue": pa.array(range(16), pa.int32()),
+            "lag": pa.array(of_tick.astype(np.int64)),
+            "produce_per_second": pa.array([2.0] * 16),
+            "is_lagging": pa.array((of_tick > 100).tolist()),
+            "is_stuck": pa.array([False] * 16),
+            "redeliveries_rise": pa.array([False] * 16),
+            "member": pa.array(members),
+        }
+    )
+    assert skew(rows).column("skew_kind").to_pylist() == [kind]
+    assert pc.sum(rows.column("is_lagging")).as_py() == 4
