@@ -53,12 +53,27 @@ class _Line(NamedTuple):
     noise: float
 
 
+class Outlook(NamedTuple):
+    """When the volume is full, and what is free at the instants that were asked for [bytes]."""
+
+    full: TimeToFull
+    p10: Floats
+    p50: Floats
+    p90: Floats
+
+
 def time_to_full(at: Floats, free: Floats, *, limit: float = 0.0) -> TimeToFull | None:
-    """Say when free bytes reach the limit, from observations of the last weeks.
+    """Say when free bytes reach the limit; as `outlook` does."""
+    found = outlook(at, free, np.empty(0), limit=limit)
+    return None if found is None else found.full
+
+
+def outlook(at: Floats, free: Floats, ahead: Floats, *, limit: float = 0.0) -> Outlook | None:
+    """Say when free bytes reach the limit, and what will be free.
 
     at: seconds since 1970, increasing, the last is now; free: bytes, NaN unknown. The line is of
-    the last seven days; older ones only teach the shape of a week. None with fewer than 12
-    observations in these days.
+    the last seven days; older ones only teach the shape of a week. ahead: seconds from now.
+    None with fewer than 12 observations in the last seven days.
     """
     known = ~np.isnan(free)
     at, free = at[known], free[known] - limit
@@ -68,14 +83,23 @@ def time_to_full(at: Floats, free: Floats, *, limit: float = 0.0) -> TimeToFull 
     if np.count_nonzero(recent) < POINTS_MIN:
         return None
     shape = _weekly_shape(at, free, recent)
-    now = at[recent] - at[-1]
-    line = _line(now, free[recent] - shape[_hour_of_week(at[recent])])
-    if free[-1] <= 0:
+    now = float(at[-1])
+    line = _line(at[recent] - now, free[recent] - shape[_hour_of_week(at[recent])])
+    middle = line.now + line.per_second * ahead
+    variance = line.fixed + line.linear * ahead + line.square * (ahead + line.middle) ** 2
+    off = Z90 * np.sqrt(variance)
+    usual = shape[_hour_of_week(now + ahead)] + limit
+    p10, p50, p90 = (np.maximum(each + usual, 0) for each in (middle - off, middle, middle + off))
+    return Outlook(_time_to_full(line, shape, now, float(free[-1])), p10, p50, p90)
+
+
+def _time_to_full(line: _Line, shape: Floats, now: float, free: float) -> TimeToFull:
+    if free <= 0:
         return TimeToFull(0.0, 0.0, 0.0, line.per_second, line.noise)
     early, late = _crossings(line)
     middle = -line.now / line.per_second if line.per_second < 0 else math.inf
     p10, p50, p90 = (
-        max(_with_shape(when, line.per_second, float(at[-1]), shape), 0.0)
+        max(_with_shape(when, line.per_second, now, shape), 0.0)
         for when in (min(early, middle), middle, max(late, middle))
     )
     return TimeToFull(min(p10, p50), p50, max(p50, p90), line.per_second, line.noise)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from analytics.kernel.columns import Floats
-from analytics.kernel.disk import time_to_full
+from analytics.kernel.disk import outlook, time_to_full
 
 GB = 1e9
 AT: Floats = np.arange(7 * 24, dtype=np.float64) * 3600.0
@@ -134,3 +134,26 @@ def test_the_shape_of_the_week_is_learnt_from_earlier_weeks() -> None:
     assert found.per_second == pytest.approx(PACE)
     assert found.p50 == pytest.approx(left, abs=2 * 3600)
     assert abs(alone.p50 - left) > 86_400
+
+
+def test_what_will_be_free_lies_on_the_line_within_its_band() -> None:
+    seed = 14
+    print("seed", seed)
+    free = LINE + np.random.default_rng(seed).normal(0, 2 * GB, AT.size)
+    ahead: Floats = np.arange(1, 20, dtype=np.float64) * 6 * 3600
+    found = outlook(AT, free, ahead)
+    assert found is not None
+    expected = LINE[-1] + PACE * ahead
+    assert found.p50 == pytest.approx(np.maximum(expected, 0), abs=3 * GB)
+    assert (found.p10 <= found.p50).all()
+    assert (found.p50 <= found.p90).all()
+    width = found.p90 - found.p10
+    assert (np.diff(width[found.p10 > 0]) > 0).all()
+
+
+def test_an_outlook_crosses_the_limit_when_the_volume_is_full() -> None:
+    found = time_to_full(AT, LINE, limit=50 * GB)
+    assert found is not None
+    there = outlook(AT, LINE, np.array([found.p50]), limit=50 * GB)
+    assert there is not None
+    assert there.p50 == pytest.approx([50 * GB])

@@ -1,0 +1,242 @@
+"""rollup: ticks into buckets of a minute, a quarter of an hour and a day; the books of each series.
+
+One task per bucket and day: it reads that day's ticks of its own pairs and writes their roll-ups,
+so no row moves between tasks. Only whole buckets of time are written: a minute when its last tick
+is evaluated, a day when its last minute is. The open hour is done again by the next run.
+Before: `evaluate`. After: `forecast`, `report`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from analytics import runs
+from analytics.jobs.options import (
+    range_options,
+    spark_options,
+    started,
+    tables_option,
+    whole_hours,
+)
+from analytics.kernel.rollup import DAY, MINUTE, QUARTER, merge, rollup
+from analytics.schema import ROLLUP
+from analytics.tables import TableRoot
+from analytics.tables.layout import HOUR, from_us, hour_of, to_us
+from analytics.tables.parts import Writer, run_parts
+
+BACK: Final = timedelta(minutes=15)
+"""How far before its range a task reads, for the first step of each series."""
+PERIOD_S: Final = 15.0
+"""Of ticks, where there are too few to see it."""
+_ONE_DAY: Final = timedelta(days=1)
+_ONE_MINUTE: Final = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class RollupOptions:
+    """What to roll up."""
+
+    tables: Path
+    since: datetime | None = None
+    before: datetime | None = None
+    """Whole hours; null: from the hour of the last roll-up to the newest whole minute."""
+    period_s: float | None = None
+    """Between ticks; null: as the newest ticks show."""
+
+
+class Task(NamedTuple):
+    """One bucket's share of a day: roll up [since, before), and the day if it is over."""
+
+    bucket: int
+    since: datetime
+    before: datetime
+    day_over: bool
+
+
+class Plan(NamedTuple):
+    """What one run does; [since, before) is its input range."""
+
+    since: datetime
+    before: datetime
+    tasks: Sequence[Task]
+    hours: Sequence[datetime]  # of the table that are replaced
+
+
+def plan(since: datetime, before: datetime, buckets: int) -> Plan:
+    """Cut a range into tasks, by day and bucket. since: a whole hour; before: a whole minute.
+
+    A day's row lies in the hour that the day begins with. When a day is over, that hour is
+    written again with it: its finer rows are copied if the range does not hold them.
+    """
+    tasks, hours = [], {hour for hour in _steps(hour_of(since), before, HOUR)}
+    for day in _steps(_day_of(since), before, _ONE_DAY):
+        over = day + _ONE_DAY <= before
+        if over:
+            hours.add(day)
+        begin, end = max(day, since), min(day + _ONE_DAY, before)
+        tasks += [Task(bucket, begin, end, over) for bucket in range(buckets)]
+    return Plan(since, before, tasks, sorted(hours))
+
+
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """The work of one task, on an executor. Picklable."""
+
+    period_s: float
+
+    def __call__(self, root: TableRoot, task: Task, writer: Writer) -> None:
+        """Read, roll up, write; an hour at a time, so that memory holds no more."""
+        own = [task.bucket]
+        quarters = []
+        for hour in _steps(hour_of(task.since), task.before, HOUR):
+            end = min(hour + HOUR, task.before)
+            tables = [
+                _of_bucket(
+                    root.read(name, since=hour - BACK, before=end, buckets=own), task.bucket, root
+                )
+                for name in ("lag", "rates", "pair_lag", "offset_events")
+            ]
+            lag, rates, pair_lag, events = tables
+            minutes = rollup(
+                lag,
+                rates,
+                pair_lag,
+                events,
+                grain_s=MINUTE,
+                period_s=self.period_s,
+                since=hour,
+                before=end,
+            )
+            whole = _before(merge(minutes, grain_s=QUARTER), end, QUARTER)
+            quarters.append(whole)
+            writer.write("rollup", pa.concat_tables([minutes, whole]), bucket=task.bucket)
+        if task.day_over:
+            self._day(root, task, pa.concat_tables(quarters), writer)
+
+    def _day(self, root: TableRoot, task: Task, quarters: pa.Table, writer: Writer) -> None:
+        """Write the day's rows, from its quarters: those just made and those of earlier runs."""
+        day = _day_of(task.since)
+        earlier = _of_bucket(
+            root.read("rollup", since=day, before=task.since, buckets=[task.bucket]),
+            task.bucket,
+            root,
+        )
+        earlier = earlier.filter(pc.less(earlier.column("grain_seconds"), DAY))
+        first_hour = pc.less(earlier.column("bucket_start"), pa.scalar(day + HOUR))
+        writer.write("rollup", earlier.filter(first_hour), bucket=task.bucket)
+        of_day = pc.equal(earlier.column("grain_seconds"), QUARTER)
+        whole = pa.concat_tables([earlier.filter(of_day), quarters])
+        writer.write("rollup", merge(whole, grain_s=DAY), bucket=task.bucket)
+
+
+def run(spark: SparkSession, options: RollupOptions) -> Plan | None:
+    """Roll up what is new, or the range that options name; None if there is nothing to do.
+
+    Repeatable: the same range of the same tables gives the same rows, in place of those before.
+    """
+    root = TableRoot(options.tables)
+    period = options.period_s or period_of(root)
+    wanted = _range(root, options, period)
+    if wanted is None:
+        return None
+    todo = plan(*wanted, root.buckets)
+    version = root.manifest("lag").version
+    with runs.run(root.path, "rollup") as noted:
+        written = run_parts(
+            spark,
+            root,
+            f"rollup-{todo.since:%Y%m%dT%H%M}-{todo.before:%Y%m%dT%H%M}-{version}",
+            todo.tasks,
+            Rolling(period),
+            replace_hours={"rollup": todo.hours},
+            watermarks={"rollup": _later(root.watermark("rollup"), todo.before)},
+        )
+        noted.rows("rollup", written.rows("rollup"))
+        noted.watermark("lag", todo.before)
+    return todo
+
+
+def period_of(root: TableRoot) -> float:
+    """Seconds between ticks, from the newest ticks of evaluation; 15 if there are too few."""
+    newest = root.watermark("lag")
+    if newest is None:
+        return PERIOD_S
+    since = newest - timedelta(minutes=20)
+    ticks = root.read("pair_lag", since=since, columns=["tick"]).column("tick")
+    distinct = np.unique(ticks.cast(pa.int64()).to_numpy())
+    if distinct.size < 2:
+        return PERIOD_S
+    return math.gcd(*np.diff(distinct).tolist()) / 1e6
+
+
+def _range(
+    root: TableRoot, options: RollupOptions, period_s: float
+) -> tuple[datetime, datetime] | None:
+    newest, span = root.watermark("lag"), root.span("pair_lag")
+    if newest is None or span is None:
+        return None
+    # The tick at a minute's end is of the next one; ticks up to `newest` are evaluated.
+    until = to_us(newest + timedelta(seconds=period_s))
+    evaluated = from_us(until - until % to_us(from_us(0) + _ONE_MINUTE))
+    if options.since is not None or options.before is not None:
+        since, before = whole_hours(options.since, options.before)
+        before = min(before, evaluated)
+    else:
+        done = root.watermark("rollup")
+        since, before = hour_of(span[0] if done is None else done), evaluated
+    return (since, before) if since < before else None
+
+
+def _of_bucket(rows: pa.Table, bucket: int, root: TableRoot) -> pa.Table:
+    """Without the rows of other buckets: files of small tables may hold several."""
+    pairs = rows.column("pair_id").to_numpy()
+    return rows.filter(pa.array(pairs % root.buckets == bucket))
+
+
+def _before(rows: pa.Table, end: datetime, grain_s: int) -> pa.Table:
+    """Only the buckets that are over at the end."""
+    last = pa.scalar(end - timedelta(seconds=grain_s), ROLLUP.field("bucket_start").type)
+    return rows.filter(pc.less_equal(rows.column("bucket_start"), last))
+
+
+def _steps(first: datetime, before: datetime, step: timedelta) -> Iterator[datetime]:
+    while first < before:
+        yield first
+        first += step
+
+
+def _day_of(moment: datetime) -> datetime:
+    return from_us(to_us(moment) // to_us(from_us(0) + _ONE_DAY) * to_us(from_us(0) + _ONE_DAY))
+
+
+def _later(mark: datetime | None, moment: datetime) -> datetime:
+    return moment if mark is None else max(mark, moment)
+
+
+@click.command("rollup")
+@tables_option
+@range_options(required=False)
+@click.option(
+    "--period", "period_s", type=float, help="Seconds between ticks; default: as they show."
+)
+@spark_options
+def command(**given: Any) -> None:
+    """Roll ticks up into minutes, quarters and days: what is new, or whole hours by name."""
+    options = RollupOptions(given["tables"], given["since"], given["before"], given["period_s"])
+    root = TableRoot(options.tables)
+    done = run(started("tidemark rollup", given, root.buckets), options)
+    if done is None:
+        click.echo("Nothing to roll up: no whole minute is evaluated.")
+        return
+    click.echo(f"Rolled up {done.since:%Y-%m-%dT%H:%M} to {done.before:%Y-%m-%dT%H:%M}.")

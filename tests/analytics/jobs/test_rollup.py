@@ -1,0 +1,131 @@
+"""rollup: what is written, from which range, and what a repeated run changes: nothing."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+
+from analytics.errors import BadOption
+from analytics.jobs import rollup
+from analytics.jobs.rollup import RollupOptions, plan
+from analytics.schema import ROLLUP
+from analytics.tables import TableRoot
+from analytics.tables.layout import HOUR
+from tests.support.evaluated import Named, write_evaluated
+from tests.support.spark import spark
+
+__all__ = ["spark"]
+pytestmark = pytest.mark.xdist_group("spark")
+
+BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
+PERIOD = 300.0
+PER_HOUR = 12
+PAIRS = [Named(number) for number in range(5)]
+
+
+def root_with(path: Path, hours: float, begin: datetime = BEGIN) -> TableRoot:
+    root = TableRoot.create(path, buckets=4)
+    write_evaluated(root, PAIRS, begin, round(hours * PER_HOUR), PERIOD)
+    return root
+
+
+def rows(root: TableRoot, grain_s: int) -> pa.Table:
+    table = root.read("rollup")
+    return table.filter(pc.equal(table.column("grain_seconds"), grain_s))
+
+
+def everything(root: TableRoot) -> list[dict[str, object]]:
+    return sorted(root.read("rollup").to_pylist(), key=str)
+
+
+def test_a_plan_names_its_range_and_the_hours_it_replaces() -> None:
+    todo = plan(BEGIN + 22 * HOUR, BEGIN + 25 * HOUR + timedelta(minutes=7), 2)
+    assert [(task.bucket, task.since, task.before, task.day_over) for task in todo.tasks] == [
+        (0, BEGIN + 22 * HOUR, BEGIN + 24 * HOUR, True),
+        (1, BEGIN + 22 * HOUR, BEGIN + 24 * HOUR, True),
+        (0, BEGIN + 24 * HOUR, BEGIN + 25 * HOUR + timedelta(minutes=7), False),
+        (1, BEGIN + 24 * HOUR, BEGIN + 25 * HOUR + timedelta(minutes=7), False),
+    ]
+    assert todo.hours == [BEGIN, *(BEGIN + hour * HOUR for hour in (22, 23, 24, 25))]
+
+
+def test_a_day_is_rolled_up_in_three_grains(tmp_path: Path, spark: SparkSession) -> None:
+    root = root_with(tmp_path, 25)
+    assert rollup.run(spark, RollupOptions(root.path)) is not None
+    count = len(PAIRS) * 3  # a pair and its two series
+    assert rows(root, 60).num_rows == count * 25 * 12
+    assert rows(root, 900).num_rows == count * 25 * 4
+    (day,) = {row["bucket_start"] for row in rows(root, 86_400).to_pylist()}
+    assert day == BEGIN
+    of_day = rows(root, 86_400).filter(pc.field("pair_id") == PAIRS[0].pair_id).to_pylist()
+    (pair,) = (row for row in of_day if row["series_id"] is None)
+    (first,) = (row for row in of_day if row["series_id"] == PAIRS[0].series_id(0))
+    ticks = 24 * PER_HOUR
+    assert (pair["ticks"], pair["members"], pair["queues"]) == (ticks, 2, 2)
+    assert pair["produced"] == 61 * (ticks - 1)
+    assert first["rate_seconds"] == PERIOD * (ticks - 1)
+    assert json.loads(pair["seconds_in_status"]) == {"OK": 86_400.0}
+    table = root.read("rollup")
+    assert pc.sum(pc.abs(table.column("imbalance"))).as_py() == 0
+    assert root.watermark("rollup") == BEGIN + 25 * HOUR
+
+
+def test_runs_by_the_hour_leave_what_one_run_leaves(tmp_path: Path, spark: SparkSession) -> None:
+    """Ticks arrive in pieces that end within a minute; the open hour is done again each time."""
+    whole = root_with(tmp_path / "whole", 26)
+    rollup.run(spark, RollupOptions(whole.path, period_s=PERIOD))
+    pieces = TableRoot.create(tmp_path / "pieces", buckets=4)
+    for upto in (1, 23, 25, 26):
+        end = BEGIN + upto * HOUR
+        last = end - timedelta(seconds=PERIOD)
+        for name in ("lag", "rates", "pair_lag"):
+            written = pieces.write(name, whole.read(name, before=end), batch="evaluate-now")
+            old = pieces.files(name)
+            pieces.commit(name, batch="evaluate-now", files=written, replaces=old, watermark=last)
+        rollup.run(spark, RollupOptions(pieces.path, period_s=PERIOD))
+    assert everything(pieces) == everything(whole)
+
+
+def test_a_repeated_run_changes_nothing(tmp_path: Path, spark: SparkSession) -> None:
+    root = root_with(tmp_path, 25)
+    options = RollupOptions(root.path, BEGIN, BEGIN + 25 * HOUR, PERIOD)
+    rollup.run(spark, options)
+    before, files = everything(root), {file.path for file in root.files("rollup")}
+    rollup.run(spark, options)
+    assert everything(root) == before
+    assert {file.path for file in root.files("rollup")} == files
+    rollup.run(spark, RollupOptions(root.path, BEGIN + 20 * HOUR, BEGIN + 21 * HOUR, PERIOD))
+    assert everything(root) == before
+
+
+def test_minutes_of_the_open_hour_are_there(tmp_path: Path, spark: SparkSession) -> None:
+    root = root_with(tmp_path, 0.5)
+    done = rollup.run(spark, RollupOptions(root.path))
+    assert done is not None
+    assert (done.since, done.before) == (BEGIN, BEGIN + timedelta(minutes=30))
+    assert rows(root, 60).num_rows == len(PAIRS) * 3 * 6
+    assert rows(root, 900).num_rows == len(PAIRS) * 3 * 2
+
+
+def test_the_period_is_seen_from_the_ticks(tmp_path: Path) -> None:
+    assert rollup.period_of(root_with(tmp_path, 1)) == PERIOD
+    assert rollup.period_of(TableRoot.create(tmp_path / "empty")) == rollup.PERIOD_S
+
+
+def test_a_root_without_ticks_is_nothing_to_do(tmp_path: Path, spark: SparkSession) -> None:
+    root = TableRoot.create(tmp_path)
+    assert rollup.run(spark, RollupOptions(root.path)) is None
+    assert root.read("rollup") == ROLLUP.empty_table()
+
+
+def test_a_range_that_is_no_whole_hours_is_refused(tmp_path: Path, spark: SparkSession) -> None:
+    root = root_with(tmp_path, 1)
+    half = RollupOptions(root.path, BEGIN + HOUR / 2, BEGIN + HOUR)
+    with pytest.raises(BadOption):
+        rollup.run(spark, half)
