@@ -50,8 +50,9 @@ def step(top: float, unit: Unit, marks: int = MARKS) -> float:
             return nice(least / DAY_S) * DAY_S
         if least > _SECONDS[0]:
             return float(next(each for each in _SECONDS if each >= least))
-    if unit.kind == "bytes" and least > 0:
-        power = 1024.0 ** math.floor(math.log(max(least, 1), 1024))
+    if unit.kind == "bytes":
+        least = max(1.0, least)
+        power = 1024.0 ** math.floor(math.log(least, 1024))
         return nice(least / power) * power
     found = nice(least)
     return max(1.0, found) if unit.kind == "count" else found

@@ -17,7 +17,7 @@ from analytics.report.bins import by_pair, ranks, spread, summed, with_bins
 from analytics.report.facts import Attention, Bins, Course, Pair, QueueLag
 from analytics.report.overview import LOOK_BACK_TICKS, latest
 from analytics.report.source import Tables, whole
-from analytics.report.words import BY_RANK, RANK, duration, moment, number
+from analytics.report.words import BY_RANK, duration, moment, number
 
 QUEUES_MAX: Final = 24
 """Queues drawn of one pair: those with most lag."""
@@ -141,7 +141,7 @@ def _detail(
     return Attention(
         pair,
         Course(
-            age_s=_without_unknown(spread(lag, "age_max_seconds_max", bins), worst),
+            age_s=spread(lag, "age_max_seconds_max", bins),
             produce_per_s=spread(lag, f"{_MEANS[0]}_sum", bins, f"{_MEANS[0]}_count"),
             consume_per_s=spread(lag, f"{_MEANS[1]}_sum", bins, f"{_MEANS[1]}_count"),
             lag=spread(lag, "lag_sum_max", bins),
@@ -155,10 +155,6 @@ def _detail(
         evidence_in_words(evidence),
         queues,
     )
-
-
-def _without_unknown(ages: list[float | None], worst: Sequence[float | None]) -> list[float | None]:
-    return [None if rank == RANK["UNKNOWN"] else age for age, rank in zip(ages, worst, strict=True)]
 
 
 def evidence_in_words(text: str) -> list[str]:

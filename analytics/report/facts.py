@@ -132,6 +132,7 @@ class Capacity:
     """What a group can read at most, seen over minutes in which work was always there."""
 
     cluster: str
+    broker: str | None
     group: str
     topic: str
     day: datetime

@@ -80,14 +80,15 @@ def capacity(tables: Tables, end: datetime) -> list[Capacity]:
     rows = whole(
         tables, "capacity", start=end - 4 * ISSUED_WITHIN, end=end, columns=CAPACITY.names
     ).to_pylist()
-    newest: dict[tuple[str, str, str], dict[str, Any]] = {}
+    newest: dict[tuple[str | None, ...], dict[str, Any]] = {}
     for row in rows:
-        key = (row["cluster"], row["group"], row["topic"])
+        key = tuple(row[name] for name in ("cluster", "broker", "group", "topic"))
         if key not in newest or newest[key]["day"] < row["day"]:
             newest[key] = row
     found = [
         Capacity(
             cluster=row["cluster"],
+            broker=row["broker"],
             group=row["group"],
             topic=row["topic"],
             day=row["day"],

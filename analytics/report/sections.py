@@ -163,7 +163,12 @@ def _limit(one: Forecast) -> str:
 def _capacity(facts: Facts) -> str:
     rows = [
         [
-            ("Group", f"{escape(one.group)}<small>{escape(one.topic)}</small>", ""),
+            (
+                "Group",
+                f"{escape(one.group)}<small>{escape(one.topic)}"
+                f"{' on ' + escape(one.broker) if one.broker else ''}</small>",
+                "",
+            ),
             ("Can read at most", _band(one.c_max_per_s, one.c_max_low_per_s), "n"),
             ("Used at busy times", escape(share(one.utilisation)), "n"),
             ("With", escape(plural(one.members, "member")) if one.members else "not known", "n"),

@@ -71,6 +71,7 @@ GAP_SAID: Final[Mapping[str, str]] = {
     "damaged": "held bytes that cannot be trusted",
     "vanished": "went away while it was read",
     "expired": "had already deleted it",
+    "hidden": "has it and does not show it",
 }
 NOT_KNOWN: Final = "not known"
 _WORST: Final = (

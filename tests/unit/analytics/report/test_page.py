@@ -1,0 +1,199 @@
+"""The HTML file: whole, harmless whatever names people give, and honest about what is unknown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from html.parser import HTMLParser
+from typing import Final
+
+import pyarrow as pa
+import pytest
+
+from analytics.report.axes import BYTES, COUNT, RATE, SECONDS, Unit, marks_of, times, top_of
+from analytics.report.changes import previous
+from analytics.report.facts import Facts, to_json
+from analytics.report.gather import gather
+from analytics.report.page import POLICY, headline, page
+from analytics.report.plots import Frame, Limit, Line, lines, stacked, timeline
+from analytics.report.words import SAID
+from tests.support.lag_world import END, START, MemoryTables, tables
+
+VOID: Final = {"meta", "br", "rect", "line", "path", "link", "img"}
+EVIL: Final = '<script>alert("x")</script>&\'"'
+
+
+class Whole(HTMLParser):
+    """Every element that opens closes, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in VOID:
+            return
+        assert self.open
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def read(text: str) -> Whole:
+    found = Whole()
+    found.feed(text)
+    assert found.open == []
+    return found
+
+
+@pytest.fixture(scope="module")
+def world() -> Mapping[str, pa.Table]:
+    return tables()
+
+
+@pytest.fixture(scope="module")
+def facts(world: Mapping[str, pa.Table]) -> Facts:
+    half = START + (END - START) * 0.55
+    before = gather(MemoryTables(world), start=START, end=half, made_at=half)
+    return gather(
+        MemoryTables(world),
+        start=START,
+        end=END,
+        made_at=END + timedelta(seconds=20),
+        before=previous(to_json(before)),
+    )
+
+
+def test_the_page_is_whole_and_loads_nothing(facts: Facts) -> None:
+    found = read(page(facts))
+    names = {name for name, _ in found.seen}
+    assert names & {"script", "link", "img", "iframe", "object", "embed", "form", "base"} == set()
+    for _, attributes in found.seen:
+        assert not {name for name in attributes if name.startswith("on")}
+        assert "href" not in attributes
+        assert "src" not in attributes
+    assert ("meta", {"http-equiv": "Content-Security-Policy", "content": POLICY}) in found.seen
+    assert re.findall(r"url\((?!#)", page(facts)) == []
+
+
+def test_every_section_is_there(facts: Facts) -> None:
+    text = page(facts)
+    for heading in (
+        "Changed since",
+        "What needs attention, and why",
+        "Status over time",
+        "Forecast",
+        "Unusual",
+        "Gaps, and what is not known",
+        "All pairs",
+    ):
+        assert f"<h2>{heading}" in text
+
+
+def test_a_card_says_why_since_when_how_old_and_how_long(facts: Facts) -> None:
+    text = " ".join(read(page(facts)).text)
+    for words in (
+        "Stopped on 8 of 8 queues since 11:02: the group has no member.",
+        "Most of the time goes into delivery (97 %): waiting to be fetched.",
+        "One message is delivered again and again.",
+        "since 11:02:30",
+        "Age",
+        "Drain time",
+        "never at this pace",
+        "objective 60 s, 60 times that",
+        "118,500 stored messages cannot be read yet",
+        "waiting for dispatch (reput)",
+    ):
+        assert words in text, words
+    assert "lag in seconds" not in text.lower(), "age or drain time"
+
+
+def test_a_name_that_is_made_like_a_script_stays_a_name(world: Mapping[str, pa.Table]) -> None:
+    def evil(table: pa.Table) -> pa.Table:
+        for place, field in enumerate(table.schema):
+            if field.name in ("group", "topic", "broker", "cluster", "cause", "subject", "detail"):
+                column = pa.array([EVIL] * table.num_rows, field.type)
+                table = table.set_column(place, field, column)
+        return table
+
+    hostile = {name: evil(table) for name, table in world.items()}
+    found = gather(MemoryTables(hostile), start=START, end=END, made_at=END)
+    text = page(found)
+    assert "<script" not in text
+    assert EVIL in " ".join(read(text).text)
+
+
+def test_the_headline_says_the_state_in_one_line(
+    facts: Facts, world: Mapping[str, pa.Table]
+) -> None:
+    assert headline(facts) == "4 of 6 pairs of group and topic need attention, 2 of them now"
+    calm = gather(MemoryTables(world), start=START, end=START + timedelta(minutes=15), made_at=END)
+    assert headline(calm) == "All 6 pairs of group and topic are in time"
+    dark = gather(MemoryTables(world), start=START, end=START + timedelta(minutes=65), made_at=END)
+    assert headline(dark).endswith("1 pair not known")
+    nothing = gather(MemoryTables({}), start=START, end=END, made_at=END)
+    assert headline(nothing).startswith("Nothing is known of the time from 4 Mar 10:00")
+    read(page(nothing))
+
+
+def test_what_nobody_saw_is_hatched_and_no_line_crosses_it() -> None:
+    frame = Frame(START, END, 10)
+    values = [1.0, 2.0, None, None, 3.0, None, 5.0, 6.0, 7.0, 8.0]
+    text = lines("Age", "told", SECONDS, frame, [Line("age", "age", values)], Limit("o", 4.0))
+    spans = re.findall(
+        r'class="hatched" title="not known" style="left:([\d.]+)%;width:([\d.]+)%"', text
+    )
+    assert spans == [("20.00", "20.00"), ("50.00", "10.00")]
+    (path,) = re.findall(r'class="line age" d="([^"]+)"', text)
+    assert path.count("M") == 3, "three pieces"
+    assert "H" in path, "a lonely value is a dash"
+
+
+def test_a_stack_is_hatched_where_one_of_its_parts_is_unknown() -> None:
+    frame = Frame(START, END, 4)
+    parts = [
+        Line("one", "dispatch", [1.0, 1.0, 1.0, 1.0]),
+        Line("two", "delivery", [1.0, None, 1.0, 1.0]),
+    ]
+    text = stacked("Stages", "told", SECONDS, frame, parts)
+    assert 'style="left:25.00%;width:25.00%"' in text
+    assert text.count("Z") == 4, "two areas in two pieces"
+
+
+def test_a_timeline_tells_its_course_to_who_cannot_see_it() -> None:
+    text = timeline(Frame(START, END, 4), ["OK", "OK", None, "STOPPED"], SAID)
+    assert 'aria-label="in time, then not known, then stopped"' in text
+    assert text.count("<rect") == 2
+    assert 'style="left:50.00%;width:25.00%"' in text
+
+
+@pytest.mark.parametrize("unit", [SECONDS, RATE, COUNT, BYTES])
+@pytest.mark.parametrize("largest", [0.0, 0.003, 0.7, 1.0, 59.0, 61.0, 4000.0, 3e5, 8e9, 2.5e13])
+def test_an_axis_holds_its_largest_value_and_has_a_few_marks(unit: Unit, largest: float) -> None:
+    top = top_of(largest, unit)
+    assert top >= largest
+    marks = marks_of(top, unit)
+    assert 2 <= len(marks) <= 6
+    assert (marks[0].at, marks[-1].at) == (0.0, 1.0)
+    assert marks[0].text == "0"
+    assert len({mark.text for mark in marks}) == len(marks)
+
+
+@pytest.mark.parametrize("minutes", [1, 7, 60, 125, 60 * 13, 60 * 24, 60 * 49, 60 * 24 * 30])
+def test_a_time_axis_has_marks_that_can_be_told_apart(minutes: int) -> None:
+    marks = times(START, START + timedelta(minutes=minutes))
+    assert 2 <= len(marks) <= 9
+    assert all(0 <= mark.at <= 1 for mark in marks)
+    assert len({mark.text for mark in marks}) >= len(marks) - 1

@@ -1,0 +1,115 @@
+"""Numbers and statuses in words."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+import pytest
+
+from analytics.report.style import style
+from analytics.report.words import (
+    BY_RANK,
+    GAP_SAID,
+    LEVEL_OF,
+    LEVELS,
+    RANK,
+    SAID,
+    STAGE_SAID,
+    byte_count,
+    drain,
+    duration,
+    level,
+    moment,
+    number,
+    said,
+    share,
+)
+from analytics.schema import Gap, Stage, Status
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "not known"),
+        (math.nan, "not known"),
+        (math.inf, "never"),
+        (0.0, "0 s"),
+        (0.0042, "4 ms"),
+        (2.5, "2.5 s"),
+        (9.0, "9 s"),
+        (60.0, "60 s"),
+        (119.6, "2 min"),
+        (135.0, "2 min 15 s"),
+        (1800.0, "30 min"),
+        (7199.0, "120 min"),
+        (7260.0, "2 h 1 min"),
+        (7200.0, "2 h"),
+        (4 * 86400.0, "4.0 days"),
+        (-3.0, "−3 s"),
+    ],
+)
+def test_durations_have_two_parts_at_most(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_drain_time_tells_never_from_not_known() -> None:
+    assert drain(None, None, None) == "not known"
+    assert drain(None, math.inf, None) == "never at this pace"
+    assert drain(60.0, 120.0, 600.0) == "2 min (60 s to 10 min)"
+    assert (
+        drain(600.0, 601.0, 602.0) == "10 min (10 min to 10 min)"
+        or drain(600.0, 600.0, 600.0) == "10 min"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "not known"),
+        (0, "0"),
+        (0.1234, "0.123"),
+        (12.0, "12"),
+        (1234.5, "1,234"),
+        (-14.23, "−14.2"),
+        (1_430_000, "1.43 M"),
+        (math.inf, "∞"),
+    ],
+)
+def test_numbers_have_three_digits_that_mean_something(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_bytes_are_in_powers_of_1024() -> None:
+    assert byte_count(3 * 1024**3) == "3 GiB"
+    assert byte_count(None) == "not known"
+
+
+def test_nearly_all_is_not_all() -> None:
+    assert share(0.999) == "99.9 %"
+    assert share(1.0) == "100 %"
+    assert share(None) == "not known"
+
+
+def test_a_moment_of_the_same_day_is_a_time() -> None:
+    noon = datetime(2026, 3, 4, 12, tzinfo=UTC)
+    assert moment(noon) == "4 Mar 12:00"
+    assert moment(noon, noon) == "12:00"
+    assert moment(None) == "not known"
+
+
+def test_every_status_stage_and_gap_has_its_words_level_rank_and_colour() -> None:
+    assert set(LEVEL_OF) == set(Status)
+    assert set(LEVEL_OF.values()) <= set(LEVELS)
+    assert set(Status) <= set(SAID)
+    assert sorted(RANK) == sorted(BY_RANK) == sorted(Status)
+    assert set(STAGE_SAID) == set(Stage)
+    assert set(GAP_SAID) == set(Gap)
+    sheet = style(tuple(Status))
+    for status in set(Status) - {Status.UNKNOWN}:
+        assert sheet.count(f"--s-{status.lower()}:") == 2, "in light and in dark"
+
+
+def test_a_status_that_nobody_knows_is_not_known_and_not_fine() -> None:
+    assert level("SOMETHING_NEW") == "unknown"
+    assert said("SOMETHING_NEW") == "something new"
