@@ -38,7 +38,7 @@ from analytics.kernel.hidden import hidden_lag
 from analytics.kernel.lag import lag_of
 from analytics.kernel.pair_rows import pair_lag, with_hidden
 from analytics.kernel.pairs import roll_up, status_of
-from analytics.kernel.progress import progress_of
+from analytics.kernel.progress import batches_of, not_due, progress_of
 from analytics.kernel.results import Judged
 from analytics.kernel.rules import Rules
 from analytics.kernel.segments import motion_of
@@ -84,7 +84,7 @@ def evaluate(
     series = by_id[indexed(row_ids, known.series_id[by_id])]
     shape = (ticks.at.size, known.series_id.size)
     grid = Rows(rows, tick, series, shape)
-    carried = nothing(*shape[1:], known.pair_id.size, rules.drain_minutes, bin_ends(rules).size)
+    carried = nothing(*shape[1:], known.pair_id.size, rules.drain_minutes, 2 * bin_ends(rules).size)
     if state is not None:
         read(state, carried, known.series_id, known.pair_id)
     begin = ticks.first if state is not None else 0
@@ -154,9 +154,12 @@ def _judge(
     segment = _over_history(motion.segment, segment_before, ticks, begin)
     waiting = _over_history(motion.waiting, np.full(known.series_id.size, np.nan), ticks, begin)
     age = age_of(grid, lag, segment, waiting, logs, ticks, known, rules)
-    progress = progress_of(grid, lag.lag, age, segment, ticks, begin, rules)
-
     of, broker = known.pair, logs.of_pair[known.pair]
+    gap_least, gap_most = motion.stall.gap_least[:, of], motion.stall.gap_most[:, of]
+    batches = batches_of(grid.commit, lag.lag, motion.still, gap_least, rules)
+    progress = progress_of(grid, lag.lag, age, segment, batches, ticks, begin, rules)
+    # Where there is no member no commit will come.
+    nobody = facts.members[:, of] == 0
     kept = np.where(logs.deletes, (ticks.at[:, None] - logs.t_min) / SECOND, np.nan)
     looks = Looks(
         lag=lag.lag[begin:],
@@ -179,6 +182,8 @@ def _judge(
         still_most=motion.still_most,
         stall_least=motion.stall.least[:, of],
         stall_most=motion.stall.most[:, of],
+        not_due=not_due(motion.still, np.where(nobody, 0.0, gap_least), rules),
+        not_due_most=not_due(motion.still, np.where(nobody, 0.0, gap_most), rules),
         progress=progress.progress,
         progress_least=progress.least,
         progress_most=progress.most,

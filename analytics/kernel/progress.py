@@ -23,6 +23,40 @@ CELLS: Final = 2_048
 """Slopes computed at a time: 190 of each fit into the cache."""
 
 
+class Batches(NamedTuple):
+    """Groups that commit less often than they are looked at: their age goes by stairs.
+
+    The slope over stairs is chance, so it is taken between their corners: looks at which the
+    commit has just moved, or nothing is unread, and the newest look if a commit is overdue.
+    """
+
+    corner: Bools
+    """[tick, series], of all ticks."""
+    seldom: Bools
+    """[tick, series], from the first tick that is gone through."""
+    overdue: Bools
+
+
+def batches_of(commit: Floats, lag: Floats, still: Floats, gap: Floats, rules: Rules) -> Batches:
+    """Find the stairs. commit and lag: of all ticks; still and gap [s] from tick `begin` on."""
+    seldom = gap > rules.period_s
+    overdue = still > rules.overdue_factor * gap
+    if not seldom.any():
+        return Batches(np.broadcast_to(np.bool_(True), commit.shape), seldom, overdue)
+    corner = lag == 0
+    before = np.full(commit.shape[1], np.nan)
+    for row, now in enumerate(commit):
+        corner[row] |= ~np.isnan(now) & (now != before)
+        np.copyto(before, now, where=~np.isnan(now))
+    return Batches(corner, seldom, overdue)
+
+
+def not_due(still: Floats, gap: Floats, rules: Rules) -> Floats:
+    """How much of `still` is usual between two commits; 0 once the next one is overdue [s]."""
+    usual = (gap > rules.period_s) & (still <= rules.overdue_factor * gap)
+    return np.where(usual, still, 0.0)
+
+
 class Progress(NamedTuple):
     """Matrices [tick, series], from the first tick that is gone through."""
 
@@ -40,6 +74,7 @@ def progress_of(
     lag: Floats,
     age: Age,
     segment: Floats,
+    batches: Batches,
     ticks: Ticks,
     begin: int,
     rules: Rules,
@@ -69,23 +104,32 @@ def progress_of(
         looks = np.maximum(looks, 0)
         ages, ts = age.age[looks, column], grid.ts[looks, column]
         used = inside & dated[looks, column] & (ticks.at[looks] >= since[row, column])
-        slope, least, most = _slopes(ages, ts, used, full[row, column], size)
+        expected, needed = full[row, column], np.full(row.size, size / 2)
+        if batches.seldom.any():
+            corner = batches.corner[looks, column]
+            corner[-1] |= batches.overdue[row, column]
+            corners = used & corner
+            count = corners.sum(axis=0)
+            these = batches.seldom[row, column] & (count >= 2)
+            used = np.where(these, corners, used)
+            expected, needed = np.where(these, count, expected), np.where(these, 2, needed)
+        slope, least, most = _slopes(ages, ts, used, expected, needed)
         place = (row, column)
         out.progress[place], out.least[place], out.most[place] = 1 - slope, 1 - most, 1 - least
     return out
 
 
 def _slopes(
-    ages: Floats, ts: Floats, used: Bools, full: Floats, size: int
+    ages: Floats, ts: Floats, used: Bools, full: Floats, needed: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Slope of the age in each column of looks, and its least and most were no look missing.
 
-    full: how many looks the window would have. NaN where less than half of it is there.
+    full: how many looks there would be; needed: NaN where there are fewer.
     """
     count = used.sum(axis=0)
-    enough = count * 2 >= size
-    if size < 2 * ROBUST_FROM and np.any(enough & (count < ROBUST_FROM)):
-        few = enough & (count < ROBUST_FROM)
+    enough = count >= needed
+    few = enough & (count < ROBUST_FROM)
+    if few.any():
         slope, least, most = _robust(ages, ts, used, full)
         ends = _ends(ages, ts, used)
         whole = few & (count >= full)

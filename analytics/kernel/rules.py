@@ -77,6 +77,8 @@ class Rules:
     """Bounds of the stall time that is learned from the pair's own commits."""
     stall_factor: float = 4.0
     """Stall time = this × the 95th percentile of the gaps between commits while there was lag."""
+    overdue_factor: float = 1.1
+    """A commit is overdue after this × the 95th percentile of the pair's gaps."""
     stall_unlearned_s: float = 300.0
     """Stall time of a pair that has shown fewer than stall_gaps_needed gaps."""
     stall_gaps_needed: int = 5

@@ -75,7 +75,7 @@ def motion_of(
     shape = (ticks.at.size - begin, known.series_id.size)
     out = {name: np.full(shape, np.nan) for name in (*STEPS, *STANDINGS)}
     alarming = np.zeros(shape, np.bool_)
-    low, high = np.empty((shape[0], known.pair_id.size)), np.empty((shape[0], known.pair_id.size))
+    learned = Learned(*(np.empty((shape[0], known.pair_id.size)) for _ in Learned._fields))
     found = Found(known)
     forgotten = np.zeros(shape, np.bool_)
     walk = _Walk(carried, known, logs.of_pair, rules, found)
@@ -96,8 +96,8 @@ def motion_of(
         out["still_most"][row] = (now - carried["still_first"]) / SECOND
         out["cut_at"][row] = carried["cut_at"]
         out["waiting"][row] = carried["waiting"]
-        low[row], high[row] = stall.times(facts.stall_given[row])
-    learned = Learned(low, high)
+        for part, values in zip(learned, stall.times(facts.stall_given[row]), strict=True):
+            part[row] = values
     motion = Motion(**out, forgotten=forgotten, alarming=alarming, stall=learned)
     # What came after the last look is told to the next evaluation.
     walk.hear(told, ticks.at.size)
@@ -206,7 +206,8 @@ class _Walk:
         found.add("expire", gone, ts, now, from_, from_ + skipped, none)
         torn = truncated & ~truncate_told
         found.add("truncate", torn, ts, now, last["high"], high, none)
-        found.add("rewind", rewound, ts, now, last["commit"], commit, asked)
+        found.add("reset_backward", asked, ts, now, last["commit"], commit, asked)
+        found.add("rewind", rewound & ~asked, ts, now, last["commit"], commit, none)
         # A rebalance commits again what was committed a moment ago; nobody needs to look at it.
         recommit = rewound & (commit >= last["older_commit"])
         unasked = (flags & int(Seen.UNREQUESTED)) != 0
@@ -261,8 +262,11 @@ class _Walk:
         moved = here & ~np.isnan(commit) & (commit != last["commit"])
         # Where there was nothing to do at the look before, the gap is a period at most.
         usual = moved & ~cut & ~np.isnan(last["still"])
-        clear = usual & ~hole & (last["still"] == last["still_first"])
-        stall.learn(now, self._pair, (now - last["still"]) / SECOND, clear, usual & ~clear)
+        clear = ~hole & (last["still"] == last["still_first"])
+        longest = (now - last["still_first"]) / SECOND
+        # A hole may hide that the commit moved at each of its ticks.
+        shortest = np.where(clear, longest, np.minimum(longest, self._rules.period_s))
+        stall.learn(now, self._pair, shortest, longest, usual)
 
         begins = moved | (here & ~(lag > 0))
         earliest = np.where(hole, last["tick"] + self._rules.period_us, now)

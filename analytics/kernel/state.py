@@ -69,14 +69,14 @@ PAIR_FIELDS: Final = (
     "minute_produced",
     "minute_consumed",
     "minute_rates",  # how many rates were added
-    "gaps_known",  # weight of gaps between commits
-    "gaps_unknown",  # of gaps whose length a hole in the ticks hides
+    "gaps",  # weight of gaps between commits
+    "gaps_unclear",  # and of those whose length a hole in the ticks hides
     "gaps_tick",
 )
 """Followed by the minutes of `drain` and the bins of `stall`."""
 
 
-ZERO_FIELDS: Final = ("pending", "pending_delta", "held", "gaps_known", "gaps_unknown")
+ZERO_FIELDS: Final = ("pending", "pending_delta", "held", "gaps", "gaps_unclear")
 """Begin at 0 and not as unknown."""
 STATUS_FIELDS: Final = ("status", "since", "candidate", "held", "judged")
 """Of a series: brought forward by `steady`, after all others by `segments`."""
@@ -90,7 +90,7 @@ class Carried(NamedTuple):
     minutes: Floats
     """[pair, 3 × drain_minutes]: progress, produce and consume rates, newest last."""
     gap_bins: Floats
-    """[pair, bins]: weight of the gaps between commits, by length."""
+    """[pair, 2 × bins]: weight of the gaps between commits, by shortest and by longest length."""
 
     def part(self, series: slice, pairs: slice) -> Carried:
         """The state of some of them; what is changed there is changed here."""

@@ -22,7 +22,9 @@ Codes = npt.NDArray[np.int8]
 STATUSES: Final = tuple(Status)
 CODE: Final = {status: np.int8(number) for number, status in enumerate(STATUSES)}
 STAYS: Final = np.int8(len(STATUSES))
-"""A candidate: too little is known since a cut, the status stays as it was."""
+"""A candidate: the status stays as it was."""
+AFTER_CUT: Final = np.int8(len(STATUSES) + 2)
+"""A candidate: too little is known since a cut; it stays as it was, CATCHING_UP if it was OK."""
 UNCLEAR: Final = np.int8(len(STATUSES) + 1)
 """A candidate: UNKNOWN, because of looks that are missing."""
 
@@ -50,6 +52,10 @@ class Looks(NamedTuple):
     still_most: Floats
     stall_least: Floats
     stall_most: Floats
+    not_due: Floats
+    """How much of `still` is usual between two commits of the pair; 0 once it is more."""
+    not_due_most: Floats
+    """The same, were the gaps as long as holes in the ticks leave open."""
     progress: Floats
     progress_least: Floats
     progress_most: Floats
@@ -93,13 +99,16 @@ def _paused(looks: Looks, rules: Rules) -> Bools:
 def _ok(looks: Looks, rules: Rules) -> Bools:
     known = (looks.method == EXACT) | ((looks.method == INTERPOLATED) & ~looks.across_hole)
     age = np.where(known, looks.age, looks.age_high)
-    held: Bools = (looks.lag == 0) | (age <= looks.objective)
+    # Of a group that commits every two minutes the age counts that it had after its last commit,
+    # until the next one is overdue: it would else be late for one minute in two, in good health.
+    held: Bools = (looks.lag == 0) | (age - looks.not_due <= looks.objective)
     return held
 
 
 def _may_be_ok(looks: Looks, rules: Rules) -> Bools:
     bounds = looks.across_hole | (looks.method == BOUNDED)
-    held: Bools = bounds & (looks.age_low <= looks.objective)
+    least = np.where(bounds, looks.age_low, looks.age) - looks.not_due_most
+    held: Bools = least <= looks.objective
     return held
 
 
@@ -113,13 +122,18 @@ def _may_be_stopped(looks: Looks, rules: Rules) -> Bools:
     return held
 
 
+def _grace(looks: Looks, rules: Rules) -> Bools:
+    held: Bools = looks.members == 0
+    return held
+
+
 def _stalled(looks: Looks, rules: Rules) -> Bools:
-    held: Bools = ~(looks.members == 0) & (looks.still >= looks.stall_most)
+    held: Bools = looks.still >= looks.stall_most
     return held
 
 
 def _may_be_stalled(looks: Looks, rules: Rules) -> Bools:
-    held: Bools = ~(looks.members == 0) & (looks.still_most >= looks.stall_least)
+    held: Bools = looks.still_most >= looks.stall_least
     return held
 
 
@@ -172,7 +186,7 @@ class Rule(NamedTuple):
 
     number: str
     status: Status | None
-    """None: the status stays as it was; CATCHING_UP if it was OK."""
+    """None: the status stays as it was."""
     level: str
     holds: Condition
     may_hold: Condition
@@ -188,6 +202,7 @@ RULES: Final = (
     Rule("5", Status.PAUSED, "info", _paused, _nowhere, "an operator paused it"),
     Rule("6", Status.OK, "none", _ok, _may_be_ok, "no lag, or younger than the objective"),
     Rule("7", Status.STOPPED, "page", _stopped, _may_be_stopped, "no member for the grace time"),
+    Rule("grace", None, "none", _grace, _nowhere, "no member yet again: restarts are normal"),
     Rule("8", Status.STALLED, "page", _stalled, _may_be_stalled, "members, but nothing committed"),
     Rule("9–11", Status.RACING, "page", _racing, _nowhere, "retention will be there first"),
     Rule("cut", None, "none", _young, _new, "less than half a window since a cut"),
@@ -213,12 +228,18 @@ SEVERITY: Final = (
 """From what needs nobody to what needs somebody most."""
 
 
+def _code(rule: Rule) -> np.int8:
+    if rule.status is not None:
+        return CODE[rule.status]
+    return AFTER_CUT if rule.holds is _young else STAYS
+
+
 def candidates(looks: Looks, rules: Rules) -> Codes:
-    """The first rule that holds at each look, as a number: of its status, STAYS or UNCLEAR."""
+    """The first rule that holds at each look: its status' number, STAYS, AFTER_CUT or UNCLEAR."""
     conditions, codes = [], []
     for rule in RULES:
         conditions.append(rule.holds(looks, rules))
-        codes.append(STAYS if rule.status is None else CODE[rule.status])
+        codes.append(_code(rule))
         if rule.may_hold is not _nowhere:
             conditions.append(rule.may_hold(looks, rules))
             codes.append(UNCLEAR)

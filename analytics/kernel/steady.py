@@ -18,7 +18,7 @@ import numpy as np
 from analytics.kernel.columns import SECOND, Bools, Floats
 from analytics.kernel.grid import Ticks
 from analytics.kernel.rules import Rules
-from analytics.kernel.status import CODE, STATUSES, STAYS, UNCLEAR, Codes
+from analytics.kernel.status import AFTER_CUT, CODE, STATUSES, STAYS, UNCLEAR, Codes
 from analytics.schema import Status
 
 NEVER: Final = np.int8(-1)
@@ -70,9 +70,10 @@ def settle(
         first = here & (status == NEVER)
 
         found = candidate[row]
-        stays = found == STAYS
+        after_cut = found == AFTER_CUT
+        stays = (found == STAYS) | after_cut
         if stays.any():
-            kept = np.where(status == OK, CODE[Status.CATCHING_UP], status)
+            kept = np.where(after_cut & (status == OK), CODE[Status.CATCHING_UP], status)
             found = np.where(stays, np.where(status == NEVER, UNKNOWN, kept), found)
         found = np.where(found == UNCLEAR, UNKNOWN, found)
 
