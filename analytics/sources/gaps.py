@@ -2,7 +2,8 @@
 
 A source yields one table. Its gaps are rows of it with the metric ``_gap``: ``ts`` is the end of
 the time that is missing, ``target`` what is, ``value`` how many rows were lost (NaN: nobody knows),
-and the labels say the rest. ``split`` takes them out again as the table ``gaps``.
+and the labels say the rest. ``split`` takes them out again as the table ``gaps``, and adds what
+Prometheus says of targets that it could not scrape (``up``).
 Before: a source met trouble. After: the table tells a silent time from one that nobody saw.
 """
 
@@ -11,17 +12,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analytics.kernel.sampled import GAP_METRIC, label_value
+from analytics.kernel.sampled import CONTEXT, GAP_METRIC, label_value
 from analytics.schema import GAPS, SAMPLES, Gap
 from analytics.sources.labelled import escaped
 
-DETAIL_MAX = 300
+DETAIL_MAX: Final = 300
 """Characters of what is said of a gap."""
+UP: Final = "up"
+"""Prometheus' own metric: 0 where a scrape failed."""
 
 
 class Missing(NamedTuple):
@@ -56,25 +60,48 @@ def batch(missing: Sequence[Missing], source: str) -> pa.RecordBatch:
 def split(samples: pa.Table) -> tuple[pa.Table, pa.Table]:
     """The samples without the gaps among them, and these as the table ``gaps``."""
     is_gap = pc.equal(samples.column("metric"), GAP_METRIC)
-    if not pc.any(is_gap).as_py():
-        return samples, GAPS.empty_table()
-    found = samples.filter(is_gap).select(["source", "target", "labels", "value"]).to_pylist()
-    gaps = []
-    for row in found:
-        labels, lost = row["labels"], row["value"]
-        gaps.append(
-            {
-                "source": row["source"],
-                "subject": row["target"],
-                "from_ts": _time(label_value(labels, "from")),
-                "to_ts": _time(label_value(labels, "to")),
-                "reason": label_value(labels, "reason"),
-                "detail": label_value(labels, "detail"),
-                "rows_lost": None if math.isnan(lost) else int(lost),
-            }
-        )
-    return samples.filter(pc.invert(is_gap)), pa.Table.from_pylist(gaps, schema=GAPS)
+    gaps = _down(samples)
+    if pc.any(is_gap).as_py():
+        gaps += [_told(row) for row in samples.filter(is_gap).to_pylist()]
+        samples = samples.filter(pc.invert(is_gap))
+    return samples, pa.Table.from_pylist(gaps, schema=GAPS)
 
 
-def _time(us: str) -> pa.Scalar:
+def _told(row: dict[str, Any]) -> dict[str, Any]:
+    labels, lost = row["labels"], row["value"]
+    return {
+        "source": row["source"],
+        "subject": row["target"],
+        "from_ts": _time(label_value(labels, "from")),
+        "to_ts": _time(label_value(labels, "to")),
+        "reason": label_value(labels, "reason"),
+        "detail": label_value(labels, "detail"),
+        "rows_lost": None if math.isnan(lost) else int(lost),
+    }
+
+
+def _down(samples: pa.Table) -> list[dict[str, Any]]:
+    """Failed scrapes of Prometheus, from the scrape before, where that is known."""
+    is_up = pc.and_(
+        pc.equal(samples.column("metric"), UP), pc.not_equal(samples.column("source"), CONTEXT)
+    )
+    if not pc.any(pc.and_(is_up, pc.equal(samples.column("value"), 0))).as_py():
+        return []
+    rows = samples.filter(is_up).select(["target", "service", "ts", "value"])
+    rows = rows.sort_by([("target", "ascending"), ("ts", "ascending")]).to_pylist()
+    return [
+        {
+            "source": "prometheus",
+            "subject": row["target"],
+            "from_ts": before["ts"] if before["target"] == row["target"] else row["ts"],
+            "to_ts": row["ts"],
+            "reason": str(Gap.DOWN),
+            "detail": f"Prometheus could not scrape {row['service'] or 'the target'}",
+        }
+        for before, row in pairwise([{"target": None}, *rows])
+        if row["value"] == 0
+    ]
+
+
+def _time(us: str) -> Any:
     return pa.scalar(int(us), pa.int64()).cast(pa.timestamp("us", tz="UTC")).as_py()
