@@ -77,7 +77,7 @@ def findings(verdicts: Sequence[Verdict], more: Sequence[Found]) -> Table:
             planted.what,
             _status(facts),
             Text("" if found is None else str(found.stages.get("blamed") or "–")),
-            Text("; ".join(wrong) if wrong else str(facts.get("cause") or "–")),
+            Text("; ".join(wrong) if wrong else _cause(facts)),
         )
     for found in more:
         table.add_row(
@@ -86,9 +86,16 @@ def findings(verdicts: Sequence[Verdict], more: Sequence[Found]) -> Table:
             "nothing",
             _status(found.facts),
             str(found.stages.get("blamed") or "–"),
-            Text(str(found.facts.get("cause") or "–")),
+            Text(_cause(found.facts)),
         )
     return table
+
+
+def _cause(facts: dict[str, Any]) -> str:
+    said = [facts["cause"]] if facts.get("cause") else []
+    if facts.get("hidden_lag"):
+        said.append(f"about {facts['hidden_lag']:,d} messages are stored and not yet readable")
+    return "; ".join(said) or "–"
 
 
 def _status(facts: dict[str, Any]) -> Text:

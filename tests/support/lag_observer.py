@@ -1,0 +1,144 @@
+"""What brokers say of groups over their API, again and again, to hold computed numbers against.
+
+Offsets and store times of heads only grow while nobody resets a group, so a value of an instant
+lies between what was seen before and after it: that is the error of the comparison, and nothing
+else is allowed for.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from tidemark.testing.lag.processes import ask
+
+
+class Queue(NamedTuple):
+    """One queue of a group."""
+
+    committed: int | None
+    max_offset: int
+    head_low_s: float | None
+    head_high_s: float | None
+    """Store time of the oldest unread message lies between; None: there is none. The answer says
+    an age, and when it was taken lies between asking and answering."""
+
+
+class Seen(NamedTuple):
+    """One answer."""
+
+    asked_s: float
+    answered_s: float
+    """Wall clock: the broker looked between the two."""
+    members: int
+    objective_s: float
+    queues: Mapping[int, Queue]
+
+
+class Range(NamedTuple):
+    """Bounds of a value, both included."""
+
+    low: float
+    high: float
+
+    def holds(self, value: float | None, rounding: float = 0.0) -> bool:
+        """Whether a value lies within."""
+        return value is not None and self.low - rounding <= value <= self.high + rounding
+
+
+class Observer:
+    """Asks for groups in a thread of its own until it is closed."""
+
+    def __init__(self, groups: Mapping[tuple[str, str], Callable[[], str]], pause_s: float) -> None:
+        """groups: by (group, topic), where to ask: a function, since a master may change."""
+        self._groups, self._pause_s = groups, pause_s
+        self._seen: dict[tuple[str, str], list[Seen]] = {key: [] for key in groups}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="observer", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._thread.join(30)
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._pause_s):
+            for (group, topic), url in self._groups.items():
+                asked_s = time.time()
+                status, answer = ask(f"{url()}/v1/groups/{group}")
+                if status == 200:
+                    self._seen[group, topic].append(_seen(answer, topic, asked_s, time.time()))
+
+    def around(self, group: str, topic: str, at_s: float) -> tuple[Seen, Seen]:
+        """The last answer that was there before, and the first that was asked for after."""
+        seen = self._seen[group, topic]
+        before = bisect.bisect_right([each.answered_s for each in seen], at_s) - 1
+        after = bisect.bisect_left([each.asked_s for each in seen], at_s)
+        assert before >= 0, f"{group} was not asked for before {at_s}"
+        assert after < len(seen), f"{group} was not asked for after {at_s}"
+        return seen[before], seen[after]
+
+    def lag(self, group: str, topic: str, at_s: float) -> Range:
+        """Messages unread at a time, over all queues."""
+        before, after = self.around(group, topic, at_s)
+        low = high = 0
+        for number, queue in before.queues.items():
+            later = after.queues[number]
+            low += max(0, queue.max_offset - (later.committed or 0))
+            high += max(0, later.max_offset - (queue.committed or 0))
+        return Range(low, high)
+
+    def queue_lag(self, group: str, topic: str, number: int, at_s: float) -> Range:
+        """Messages unread at a time in one queue."""
+        before, after = (each.queues[number] for each in self.around(group, topic, at_s))
+        return Range(
+            max(0, before.max_offset - (after.committed or 0)),
+            max(0, after.max_offset - (before.committed or 0)),
+        )
+
+    def age(self, group: str, topic: str, at_s: float) -> Range:
+        """Seconds since the oldest unread message was stored; 0 if there may be none."""
+        before, after = self.around(group, topic, at_s)
+        high = max(
+            at_s - (before.asked_s if queue.head_low_s is None else queue.head_low_s)
+            for queue in before.queues.values()
+        )
+        low = max(
+            0.0 if queue.head_high_s is None else at_s - queue.head_high_s
+            for queue in after.queues.values()
+        )
+        return Range(max(0.0, low), max(0.0, high))
+
+
+def _seen(answer: dict[str, Any], topic: str, asked_s: float, answered_s: float) -> Seen:
+    queues = {}
+    for each in answer["topics"]:
+        if each["topic"] != topic:
+            continue
+        for queue in each["queues"]:
+            seconds = queue["seconds"] if queue["messages"] else None
+            queues[queue["queue"]] = Queue(
+                queue["committed"],
+                queue["max_offset"],
+                None if seconds is None else asked_s - seconds,
+                None if seconds is None else answered_s - seconds,
+            )
+    return Seen(
+        asked_s,
+        answered_s,
+        len(answer["members"]),
+        answer["lag_objective_ms"] / 1000,
+        queues,
+    )
