@@ -71,13 +71,7 @@ def register_all(spark: SparkSession) -> None:
 def sources() -> Iterator[type[DataSource]]:
     """Every data source of Tidemark."""
     for module in SOURCE_MODULES:
-        try:
-            found = import_module(module)
-        except ModuleNotFoundError as error:
-            if not (error.name or "").startswith("analytics."):
-                raise
-            continue
-        yield from found.SOURCES
+        yield from import_module(module).SOURCES
 
 
 def _settings(

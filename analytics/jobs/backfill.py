@@ -34,6 +34,7 @@ from analytics.jobs.options import (
 from analytics.sources.prometheus.options import parse
 from analytics.sources.prometheus.reader import Reader
 from analytics.tables import Batch, DataFile, TableRoot
+from analytics.tables.in_use import is_written
 from analytics.tables.layout import HOUR, from_us, hour_of, to_us
 from analytics.tables.parts import Writer, Written, commit_all, run_parts, write_frame
 from shared.runtime.clock import SystemClock
@@ -42,7 +43,6 @@ PROMETHEUS: Final = "tidemark_prometheus"
 CHUNK_HOURS: Final = 24
 """In one batch: what a batch wrote is visible as a whole, or not at all."""
 _SETTLE: Final = timedelta(minutes=2)
-_LATELY: Final = timedelta(minutes=10)
 _MS: Final = timedelta(milliseconds=1)  # times of samples are whole ones
 
 
@@ -191,18 +191,17 @@ def _check_closed(root: TableRoot, hours: list[datetime]) -> None:
     """Refuse an hour that is not over, or that a running collection is writing."""
     now = datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC)
     closed = hour_of(now - _SETTLE)
-    writing = _written_now(root, now)
+    writing = _written_now(root)
     for hour in hours:
-        if hour >= closed or hour == writing:
+        if hour >= closed or (writing is not None and hour >= writing):
             until = closed if writing is None else min(closed, writing)
             raise HourOpen(f"{hour:%Y-%m-%dT%H}", closed_until=f"{until:%Y-%m-%dT%H:%M:%S}")
 
 
-def _written_now(root: TableRoot, now: datetime) -> datetime | None:
-    """The hour that a collection is at which ended a batch lately; None if there is none."""
-    collected = runs.read(root.path, "collect")
+def _written_now(root: TableRoot) -> datetime | None:
+    """The hour that a running collection is at; None if none runs."""
     seen = root.manifest("positions").seen
-    if collected is None or not seen or collected.finished_at < (now - _LATELY).timestamp():
+    if not seen or not is_written(root.path, "collect"):
         return None
     return hour_of(from_us(max(seen.values())))
 

@@ -8,6 +8,7 @@ left alone. Before: Prometheus, or the nodes themselves. After: `evaluate`.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ from analytics.jobs.options import (
 )
 from analytics.jobs.streaming import Pace, run_stream
 from analytics.tables import Batch, TableRoot
+from analytics.tables.in_use import writing
 from analytics.tables.layout import from_us
 from analytics.tables.parts import commit_all, write_frame
 
@@ -48,8 +50,10 @@ class CollectOptions:
     buckets: int | None = None
 
 
-def run(spark: SparkSession, options: CollectOptions) -> None:
-    """Collect until told to stop. Raises StreamFailed."""
+def run(
+    spark: SparkSession, options: CollectOptions, *, stop: threading.Event | None = None
+) -> None:
+    """Collect until told to stop: by a signal, the marker file, or `stop`. Raises StreamFailed."""
     root = TableRoot.create(options.tables, buckets=options.buckets)
     samples = (
         spark.readStream.format(options.source)
@@ -57,12 +61,14 @@ def run(spark: SparkSession, options: CollectOptions) -> None:
         .load()
     )
     landing = Landing(root, options.period_s, options.counters)
-    run_stream(
-        "collect",
-        samples,
-        options.pace,
-        lambda rows, batch: land(rows, batch, landing, source=options.source),
-    )
+    with writing(root.path, "collect"):
+        run_stream(
+            "collect",
+            samples,
+            options.pace,
+            lambda rows, batch: land(rows, batch, landing, source=options.source),
+            stop=stop,
+        )
 
 
 def land(samples: DataFrame, batch: Batch, landing: Landing, *, source: str) -> None:

@@ -10,6 +10,7 @@ Before: `collect`. After: `rollup`, `report`, `export`.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
@@ -99,8 +100,10 @@ class Evaluation:
         return evaluate(window, self.rules, None, after - HOUR, after).state
 
 
-def run(spark: SparkSession, options: EvaluateOptions) -> None:
-    """Evaluate: as a stream if options have a pace, else once over whole hours."""
+def run(
+    spark: SparkSession, options: EvaluateOptions, *, stop: threading.Event | None = None
+) -> None:
+    """Evaluate: as a stream if options have a pace, until told to stop; else once over hours."""
     root = TableRoot(options.tables)
     evaluation = Evaluation(root, options.rules)
     if options.pace is None:
@@ -114,7 +117,13 @@ def run(spark: SparkSession, options: EvaluateOptions) -> None:
         "max_ticks": options.max_ticks,
     }
     ticks = spark.readStream.format(NAME).options(**asked).load()
-    run_stream("evaluate", ticks, options.pace, lambda rows, batch: judge(rows, batch, evaluation))
+    run_stream(
+        "evaluate",
+        ticks,
+        options.pace,
+        lambda rows, batch: judge(rows, batch, evaluation),
+        stop=stop,
+    )
 
 
 def judge(ticks: DataFrame, batch: Batch, evaluation: Evaluation) -> None:

@@ -1,0 +1,42 @@
+"""Whether a stream writes the tables now: a shared lock, which goes with its process.
+
+A stream that catches up writes hours that are long over by the clock; replacing such an hour
+meanwhile would lose rows or double them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def writing(root: Path, job: str) -> Iterator[None]:
+    """Say so until the end of the block; any number of processes may at once."""
+    descriptor = _open(root, job)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_written(root: Path, job: str) -> bool:
+    """Whether anybody says so."""
+    descriptor = _open(root, job)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _open(root: Path, job: str) -> int:
+    directory = root / "_manifests"
+    directory.mkdir(parents=True, exist_ok=True)
+    return os.open(directory / f".{job}.writing", os.O_RDWR | os.O_CREAT, 0o666)
