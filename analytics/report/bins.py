@@ -43,7 +43,8 @@ def bins_of(start: datetime, end: datetime, period_s: float | None) -> Bins:
     width = width or math.ceil(least / 86400) * 86400.0
     # Not a multiple: every second bin would hold a tick more than its neighbours.
     width = math.ceil(round(width / period, 6)) * period
-    return Bins(start, end, width, max(1, math.ceil(round(span_s / width, 6))))
+    # In whole microseconds: the end may lie one behind the newest tick, which is in the last bin.
+    return Bins(start, end, width, -(-round(span_s * 1e6) // round(width * 1e6)))
 
 
 def micros(column: pa.ChunkedArray | pa.Array) -> Ints:
