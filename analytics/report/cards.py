@@ -83,11 +83,13 @@ def status_words(pair: Pair) -> str:
 def why(pair: Pair) -> str:
     """A sentence: the cause, and the stage that it waits for."""
     parts = [_sentence(pair.cause) or f"It is {said(pair.status)}."]
-    if pair.skew_kind:
+    detail = stage_detail(pair.blamed_detail)
+    if pair.skew_kind and not detail:
         parts.append(_sentence(SKEW_SAID.get(pair.skew_kind, pair.skew_kind.replace("_", " "))))
     if pair.blamed is not None and pair.blamed in STAGE_SAID and pair.blamed != Stage.MIXED:
         of = f" ({share(pair.blamed_share)})" if pair.blamed_share is not None else ""
-        parts.append(f"Most of the time goes into {pair.blamed}{of}: {STAGE_SAID[pair.blamed]}.")
+        told = detail or STAGE_SAID[pair.blamed]
+        parts.append(f"Most of the time goes into {pair.blamed}{of}: {told}.")
     return " ".join(parts)
 
 
@@ -123,11 +125,7 @@ def _numbers(one: Attention) -> str:
             f"{rate(pair.produce_per_s)}, {rate(pair.consume_per_s)}",
             _progress(pair),
         ),
-        (
-            "Blamed stage",
-            pair.blamed or "none",
-            escape_detail(pair.blamed_detail),
-        ),
+        ("Blamed stage", pair.blamed or "none", STAGE_SAID.get(pair.blamed or "", "")),
         ("Queues behind", _queue_count(pair), _queue_detail(pair)),
     ]
     if one.over_objective is not None:
@@ -150,8 +148,8 @@ def drain_time(pair: Pair) -> str:
     return drain(pair.drain_p10_s, pair.drain_p50_s, pair.drain_p90_s)
 
 
-def escape_detail(detail: str | None) -> str:
-    """A detail of a stage as people read it."""
+def stage_detail(detail: str | None) -> str:
+    """What more is known of the blamed stage."""
     return (detail or "").replace("_", " ")
 
 

@@ -27,6 +27,16 @@ _LAG_COLUMNS: Final = (
 )  # fmt: skip
 _MEANS: Final = ("produce_per_second", "consume_per_second")
 _SECONDS: Final = "_seconds"
+EVIDENCE_SAID: Final = {
+    "alone_seconds": "without a member for",
+    "still_seconds": "commit unmoved for",
+    "stall_after_seconds": "taken as stuck after",
+    "kept_seconds": "retained for",
+    "lag": "unread messages",
+    "lost": "messages lost",
+    "ahead": "messages ahead of the end",
+}
+"""Names of the numbers that rules use, where the name itself is no phrase."""
 
 
 def details(
@@ -171,6 +181,9 @@ def evidence_in_words(text: str) -> list[str]:
 
 
 def _phrase(name: str, value: Any) -> str:
+    if name in EVIDENCE_SAID and isinstance(value, int | float):
+        said = duration(value) if name.endswith(_SECONDS) else number(value)
+        return f"{EVIDENCE_SAID[name]}: {said}"
     for ending, say in (("_seconds", duration), ("_per_second", lambda each: f"{number(each)}/s")):
         if name.endswith(ending) and isinstance(value, int | float):
             return f"{name.removesuffix(ending).replace('_', ' ')}: {say(value)}"

@@ -30,31 +30,43 @@ ISSUED_WITHIN: Final = timedelta(days=2)
 GAP_LENGTH_MAX: Final = timedelta(days=1)
 """A gap that began so long before the report may still reach into it."""
 _ENDLESS: Final = float("inf")
+_KINDS: Final = {"disk": 0, "produce": 1, "age": 2}
+"""Which come first where no limit is in sight."""
 
 
 def forecasts(tables: Tables, end: datetime) -> list[Forecast]:
-    """The newest issue by subject and kind, the first to reach a limit first."""
-    rows = whole(
-        tables, "forecasts", start=end - ISSUED_WITHIN, end=end, columns=FORECASTS.names
-    ).to_pylist()
-    newest: dict[tuple[str, str], datetime] = {}
-    for row in rows:
-        key = (row["kind"], row["subject"])
-        newest[key] = max(row["issued_at"], newest.get(key, row["issued_at"]))
-    points: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        key = (row["kind"], row["subject"])
-        if row["issued_at"] == newest[key]:
-            points.setdefault(key, []).append(row)
-    found = [_forecast(sorted(each, key=lambda row: row["at"])) for each in points.values()]
-    found.sort(
-        key=lambda each: (
-            _ENDLESS if each.limit_p50_s is None else each.limit_p50_s,
-            each.kind,
-            each.subject,
+    """The newest issue by subject and kind, the first to reach a limit first.
+
+    Two passes: which to show, of what may be hundreds of thousands, then the points of these.
+    """
+    chosen = _soonest(tables, end)
+    points: dict[tuple[str, str], list[dict[str, Any]]] = {key: [] for key in chosen}
+    subjects = pa.array(sorted({subject for _, subject in chosen}), pa.string())
+    for piece in tables.scan(
+        "forecasts", start=end - ISSUED_WITHIN, end=end, columns=FORECASTS.names
+    ):
+        for row in piece.filter(pc.is_in(piece["subject"], subjects)).to_pylist():
+            key = (row["kind"], row["subject"])
+            if chosen.get(key) == row["issued_at"]:
+                points[key].append(row)
+    return [_forecast(sorted(each, key=lambda row: row["at"])) for each in points.values() if each]
+
+
+def _soonest(tables: Tables, end: datetime) -> dict[tuple[str, str], datetime]:
+    """Those to show, with the time of their newest issue; in the order in which they are shown."""
+    newest: dict[tuple[str, str], tuple[datetime, float]] = {}
+    columns = ["issued_at", "subject", "kind", "time_to_limit_p50_seconds"]
+    for piece in tables.scan("forecasts", start=end - ISSUED_WITHIN, end=end, columns=columns):
+        issues = piece.group_by(["kind", "subject", "issued_at"]).aggregate(
+            [("time_to_limit_p50_seconds", "min")]
         )
-    )
-    return found[:FORECASTS_MAX]
+        for row in issues.to_pylist():
+            key = (row["kind"], row["subject"])
+            if key not in newest or newest[key][0] < row["issued_at"]:
+                limit = row["time_to_limit_p50_seconds_min"]
+                newest[key] = (row["issued_at"], _ENDLESS if limit is None else limit)
+    order = sorted(newest, key=lambda key: (newest[key][1], _KINDS.get(key[0], 9), key[1]))
+    return {key: newest[key][0] for key in order[:FORECASTS_MAX]}
 
 
 def _forecast(rows: list[dict[str, Any]]) -> Forecast:

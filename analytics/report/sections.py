@@ -12,7 +12,7 @@ from typing import Final
 from analytics.report.axes import BYTES, COUNT, RATE, SECONDS
 from analytics.report.bins import is_known
 from analytics.report.cards import badge, drain_time, frame_of, status_words
-from analytics.report.facts import Change, Facts, Forecast, Pair
+from analytics.report.facts import Anomaly, Change, Facts, Forecast, Pair
 from analytics.report.plots import Line, band, stacked, time_axis, timeline
 from analytics.report.words import (
     BY_RANK,
@@ -26,6 +26,7 @@ from analytics.report.words import (
     rate,
     said,
     share,
+    subject_words,
 )
 from analytics.schema import Status
 
@@ -34,6 +35,12 @@ FORECAST_SAID: Final = {
     "disk": ("free bytes to come", BYTES),
     "age": ("age of the oldest unread message to come", SECONDS),
 }
+LIMIT_SAID: Final = {
+    "disk": ("Full", "Not foreseen to fill"),
+    "produce": ("More than its group can read", "Stays within what its group can read"),
+    "age": ("As old as what is retained", "Stays younger than what is retained"),
+}
+"""What a forecast's limit means: when it is reached, and when it never is."""
 REASON_SAID: Final = {
     "never_committed": "the group never committed an offset there",
     "broadcasting": "members read on their own; there is no common offset",
@@ -139,7 +146,7 @@ def forecasts(facts: Facts) -> str:
 
 def _forecast(one: Forecast) -> str:
     words, unit = FORECAST_SAID.get(one.kind, (one.kind, COUNT))
-    chart = band(one.subject, words, unit, one.at, one.p10, one.p50, one.p90)
+    chart = band(subject_words(one.subject), words, unit, one.at, one.p10, one.p50, one.p90)
     limit = _limit(one)
     error = ""
     if one.backtest_error is not None:
@@ -154,10 +161,10 @@ def _forecast(one: Forecast) -> str:
 def _limit(one: Forecast) -> str:
     if one.limit_p50_s is None:
         return ""
-    what = {"disk": "Full", "produce": "More than its group can read"}.get(one.kind, "At its limit")
-    return f"{what} in {drain(one.limit_p10_s, one.limit_p50_s, one.limit_p90_s)}. ".replace(
-        "in never at this pace", "never at this pace"
-    )
+    soon, never = LIMIT_SAID.get(one.kind, ("At its limit", "Stays within its limit"))
+    if one.limit_p50_s == float("inf"):
+        return f"{never}. "
+    return f"{soon} in {drain(one.limit_p10_s, one.limit_p50_s, one.limit_p90_s)}. "
 
 
 def _capacity(facts: Facts) -> str:
@@ -192,7 +199,11 @@ def anomalies(facts: Facts) -> str:
     rows = [
         [
             ("When", escape(moment(one.ts)), ""),
-            ("What", f"{escape(one.subject)}<small>{escape(one.signal)}</small>", ""),
+            (
+                "What",
+                f"{escape(subject_words(one.subject))}<small>{escape(one.signal)}</small>",
+                "",
+            ),
             ("Was", escape(number(one.value)), "n"),
             ("Expected", escape(number(one.expected)), "n"),
             ("Score", escape(number(one.score)), "n"),
@@ -205,6 +216,18 @@ def anomalies(facts: Facts) -> str:
         "hours. A score counts how many times the usual spread; 6 is told.</p>"
         f'<div class="card">{table(rows)}</div>'
     )
+
+
+def _signal(one: Anomaly) -> str:
+    return (
+        one.signal.removesuffix("_seconds").replace("_per_second", "d per second").replace("_", " ")
+    )
+
+
+def _value(one: Anomaly, value: float) -> str:
+    if one.signal.endswith("_per_second"):
+        return rate(value)
+    return duration(value) if one.signal.endswith("_seconds") else number(value)
 
 
 def not_known(facts: Facts) -> str:

@@ -60,6 +60,7 @@ SKEW_SAID: Final[Mapping[str, str]] = {
     "slow_member": "the queues behind belong to one member",
     "poison_message": "one message is delivered again and again",
     "unassigned_queue": "a queue that no member holds",
+    "stuck_queue": "one queue stands still while the others move",
 }
 GAP_SAID: Final[Mapping[str, str]] = {
     "unreachable": "did not answer",
@@ -97,6 +98,31 @@ def said(status: str) -> str:
 def shown_status(status: str, of: str) -> str:
     """What to call a pair's status: in time with all that it can read may be held back."""
     return HELD_BACK if status == Status.OK and of != NONE else status
+
+
+def subject_words(subject: str) -> str:
+    """What a forecast or an anomaly is of: ``broker=g0 group=a topic=b`` as people say it."""
+    parts = [part.partition("=") for part in subject.split()]
+    if not parts or not all(equals and value for _, equals, value in parts):
+        return subject
+    of = {name: value for name, _, value in parts}
+    place = " of ".join(
+        each
+        for each in (
+            of.get("replica", ""),
+            of.get("broker", ""),
+            of.get("cluster", ""),
+        )
+        if each
+    )
+    if "volume" in of:
+        return f"volume {of['volume']} of {place}" if place else f"volume {of['volume']}"
+    what = of.get("topic", "")
+    if "group" in of:
+        what = f"{of['group']} reads {what}" if what else f"group {of['group']}"
+    elif what:
+        what = f"topic {what}"
+    return f"{what} on {place}" if what and place else what or place or subject
 
 
 def duration(seconds: float | None) -> str:

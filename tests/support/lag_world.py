@@ -140,7 +140,7 @@ def pair_row(group: str, place: int) -> dict[str, Any]:
                 row |= {
                     "status": "FALLING_BEHIND",
                     "status_since": tick(184),
-                    "cause": "FALLING_BEHIND on 8 of 8 queues since 10:46: reads 0.80 of the pace",
+                    "cause": "FALLING_BEHIND on 8 of 8 queues since 10:46 UTC",
                 }
         case "audit" if minutes > 60:
             age = (minutes - 60) * 60
@@ -157,7 +157,7 @@ def pair_row(group: str, place: int) -> dict[str, Any]:
                 row |= {
                     "status": "STOPPED",
                     "status_since": tick(250),
-                    "cause": "STOPPED on 8 of 8 queues since 11:02: the group has no member",
+                    "cause": "STOPPED on 8 of 8 queues since 11:02 UTC",
                 }
         case "mailer" if minutes > 75:
             age = (minutes - 75) * 60
@@ -177,7 +177,7 @@ def pair_row(group: str, place: int) -> dict[str, Any]:
                 row |= {
                     "status": "STALLED",
                     "status_since": tick(306),
-                    "cause": "STALLED on 1 of 8 queues since 11:16",
+                    "cause": "STALLED on 1 of 8 queues since 11:16 UTC (poison message, queue 5)",
                 }
         case "ledger" if minutes > 100:
             hidden = (minutes - 100) * 60
@@ -207,6 +207,12 @@ def pair_row(group: str, place: int) -> dict[str, Any]:
     return row
 
 
+_DETAILS: Final = {
+    "audit": "no member is there to ask",
+    "mailer": "one message is delivered again and again",
+}
+
+
 def stage_row(group: str, place: int) -> dict[str, Any]:
     """A row of stages that fits the pair's."""
     pair = pair_row(group, place)
@@ -234,7 +240,7 @@ def stage_row(group: str, place: int) -> dict[str, Any]:
         "residual_seconds": 0.0,
         "blamed": blamed,
         "confidence": share,
-        "detail": "pull_pool_idle" if group == "audit" and blamed else None,
+        "detail": _DETAILS.get(group) if blamed else None,
     }
 
 
@@ -265,7 +271,7 @@ def lag_rows(place: int) -> Iterator[dict[str, Any]]:
                         "objective_seconds": OBJECTIVE_S,
                         "members": pair["members"],
                         "progress": pair["progress"],
-                        "commit_unmoved_seconds": 812.0 if queue == 5 else 1.0,
+                        "still_seconds": 812.0 if queue == 5 else 1.0,
                     }
                 ),
             }
@@ -333,9 +339,15 @@ def _forecasts() -> list[dict[str, Any]]:
     for hour in range(73):
         free = 4.1e11 - hour * 6.2e9
         for subject, kind, mid, spread, limits in (
-            ("disk broker=g0 volume=log", "disk", free, hour * 6e8, (2.1e5, 2.4e5, 2.8e5)),
             (
-                "produce topic=orders",
+                "cluster=tidemark broker=g0 replica=n0 volume=log",
+                "disk",
+                free,
+                hour * 6e8,
+                (2.1e5, 2.4e5, 2.8e5),
+            ),
+            (
+                "cluster=tidemark broker=g0 group=search-index topic=orders",
                 "produce",
                 430 + 120 * math.sin(hour / 24 * 2 * math.pi),
                 40 + hour / 2,
@@ -399,8 +411,24 @@ def _anomalies() -> list[dict[str, Any]]:
             "suppressed": hidden,
         }
         for place, subject, signal, value, expected, score, hidden in (
-            (40, "group audit topic orders", "consume rate", 0.0, 402.0, -14.2, False),
-            (20, "broker g1", "dispatch lag", 1190.0, 0.02, 31.0, False),
-            (20, "group ledger topic payments", "consume rate", 0.0, 99.0, -12.0, True),
+            (
+                40,
+                "cluster=tidemark broker=g0 group=audit topic=orders",
+                "consume_per_second",
+                0.0,
+                402.0,
+                -14.2,
+                False,
+            ),
+            (20, "cluster=tidemark broker=g1", "dispatch_seconds", 1190.0, 0.02, 31.0, False),
+            (
+                20,
+                "cluster=tidemark broker=g1 group=ledger topic=payments",
+                "consume_per_second",
+                0.0,
+                99.0,
+                -12.0,
+                True,
+            ),
         )
     ]

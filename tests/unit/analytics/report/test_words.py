@@ -24,6 +24,7 @@ from analytics.report.words import (
     number,
     said,
     share,
+    subject_words,
 )
 from analytics.schema import Gap, Stage, Status
 
@@ -113,3 +114,18 @@ def test_every_status_stage_and_gap_has_its_words_level_rank_and_colour() -> Non
 def test_a_status_that_nobody_knows_is_not_known_and_not_fine() -> None:
     assert level("SOMETHING_NEW") == "unknown"
     assert said("SOMETHING_NEW") == "something new"
+
+
+@pytest.mark.parametrize(
+    ("subject", "words"),
+    [
+        ("cluster=c broker=g0 replica=n0 volume=log", "volume log of n0 of g0 of c"),
+        ("cluster=c broker=g0 group=a topic=b", "a reads b on g0 of c"),
+        ("broker=g0 topic=b", "topic b on g0"),
+        ("cluster=c", "c"),
+        ("all of it", "all of it"),
+        ("", ""),
+    ],
+)
+def test_subjects_are_said_as_people_say_them(subject: str, words: str) -> None:
+    assert subject_words(subject) == words
