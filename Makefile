@@ -145,9 +145,9 @@ $(DEPLOY_STAMP): deploy/requirements.lock
 
 deploy-tools: $(DEPLOY_STAMP) ## Install what judges the manifests, in an environment of its own
 
-lint-deploy: setup $(DEPLOY_STAMP) ## Render every overlay; schemas, policies, style, the Dockerfile, names that the code has (needs kubectl)
+lint-deploy: analytics $(DEPLOY_STAMP) ## Render every overlay; schemas, policies, style, the Dockerfile, names that the code has (needs kubectl)
 	$(DEPLOY_VENV)/bin/python -m deploy.lint
-	$(BIN)/pytest -q -n 2 tests/deploy/test_names.py tests/deploy/test_rendering.py tests/deploy/test_pages.py
+	$(BIN)/pytest -q -n 2 tests/deploy/test_names.py tests/deploy/test_analytics.py tests/deploy/test_rendering.py tests/deploy/test_pages.py
 
 OLD_KUSTOMIZE := build/old-kustomize/kustomize
 
