@@ -1,0 +1,126 @@
+"""forecast: what will be produced, who can take it, when volumes are full, what is unlike itself.
+
+One task per bucket for its pairs, one for the nodes' volumes, one for anomalies. Everything is as
+of the newest roll-up: that instant and the history before it are the input range, so a repeated
+run writes the same rows. Before: `rollup`. After: `report`, `export`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+from pyspark.sql import SparkSession
+
+from analytics import runs
+from analytics.jobs.foreseen_disks import foresee_disks
+from analytics.jobs.foreseen_pairs import foresee_pairs
+from analytics.jobs.options import MOMENT, spark_options, started, tables_option
+from analytics.jobs.unusual import find_unusual
+from analytics.tables import TableRoot
+from analytics.tables.layout import HOUR, hour_of
+from analytics.tables.parts import Writer, run_parts
+
+LOOK_BACK: Final = timedelta(days=1)
+"""How far back anomalies are looked for by a first run, or by one after a long pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastOptions:
+    """What to forecast from."""
+
+    tables: Path
+    issued_at: datetime | None = None
+    """As of when; null: the newest roll-up. An instant before it forecasts what was to be seen
+    then."""
+
+
+class Plan(NamedTuple):
+    """What one run does."""
+
+    issued_at: datetime
+    since: datetime  # anomalies are looked for from here to issued_at
+    tasks: Sequence[tuple[str, int]]
+    hours: Mapping[str, Sequence[datetime]]  # by table, whole hours that are replaced
+
+
+def plan(issued_at: datetime, last: datetime | None, buckets: int) -> Plan:
+    """The tasks of one run. last: when the run before was issued, if there was one."""
+    earliest = hour_of(issued_at - LOOK_BACK)
+    since = earliest if last is None else max(hour_of(min(last, issued_at)), earliest)
+    hours = []
+    hour = since
+    while hour < issued_at:
+        hours.append(hour)
+        hour += HOUR
+    day = issued_at.replace(hour=0, minute=0, second=0, microsecond=0)
+    return Plan(
+        issued_at,
+        since,
+        [*(("pairs", bucket) for bucket in range(buckets)), ("disks", 0), ("unusual", 0)],
+        {"forecasts": [hour_of(issued_at)], "capacity": [day], "anomalies": hours},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseeing:
+    """The work of one task, on an executor. Picklable."""
+
+    issued_at: datetime
+    since: datetime
+
+    def __call__(self, root: TableRoot, task: tuple[str, int], writer: Writer) -> None:
+        """Do one part."""
+        match task:
+            case ("pairs", bucket):
+                foresee_pairs(root, bucket, self.issued_at, writer)
+            case ("disks", _):
+                foresee_disks(root, self.issued_at, writer)
+            case _:
+                find_unusual(root, self.since, self.issued_at, writer)
+
+
+def run(spark: SparkSession, options: ForecastOptions) -> Plan | None:
+    """Forecast as of the newest roll-up; None if there is none yet."""
+    root = TableRoot(options.tables)
+    newest = root.watermark("rollup")
+    issued_at = newest if options.issued_at is None else options.issued_at
+    if newest is None or issued_at is None:
+        return None
+    issued_at = issued_at.replace(second=0, microsecond=0)
+    todo = plan(issued_at, root.watermark("anomalies"), root.buckets)
+    version = root.manifest("rollup").version
+    last = max(issued_at, root.watermark("anomalies") or issued_at)
+    with runs.run(root.path, "forecast") as noted:
+        written = run_parts(
+            spark,
+            root,
+            f"forecast-{todo.since:%Y%m%dT%H}-{todo.issued_at:%Y%m%dT%H%M}-{version}",
+            todo.tasks,
+            Foreseeing(todo.issued_at, todo.since),
+            replace_hours=todo.hours,
+            watermarks=dict.fromkeys(todo.hours, last),
+        )
+        for table in todo.hours:
+            noted.rows(table, written.rows(table))
+        noted.watermark("rollup", todo.issued_at)
+    return todo
+
+
+@click.command("forecast")
+@tables_option
+@click.option("--as-of", "issued_at", type=MOMENT, help="Default: the newest roll-up.")
+@spark_options
+def command(**given: Any) -> None:
+    """Forecast traffic, ages and volumes; find what is unlike itself."""
+    options = ForecastOptions(given["tables"], given["issued_at"])
+    root = TableRoot(options.tables)
+    done = run(started("tidemark forecast", given, root.buckets), options)
+    if done is None:
+        click.echo("Nothing to forecast from: no ticks are rolled up yet.")
+        return
+    click.echo(f"Forecasts of {done.issued_at:%Y-%m-%dT%H:%M}, where there is history enough.")

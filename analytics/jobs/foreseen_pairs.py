@@ -1,0 +1,272 @@
+"""What the pairs of one bucket will get, can take, and how old their lag will be. On executors.
+
+One part of `forecast`: reads the roll-ups of the bucket's pairs, calls the kernel on matrices of
+[pair × time], and makes rows of FORECASTS and CAPACITY.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analytics.kernel import columns
+from analytics.kernel.capacity import capacity, limited_by
+from analytics.kernel.columns import SECOND, Floats, Ints
+from analytics.kernel.forecast import MODELS, NONE, Forecast, forecast
+from analytics.kernel.race import HOUR_S, expected_ages, time_to_limit
+from analytics.kernel.rollup import MINUTE, QUARTER
+from analytics.schema import CAPACITY, FORECASTS, fit
+from analytics.tables import TableRoot
+from analytics.tables.layout import HOUR, hour_of
+from analytics.tables.parts import Writer
+
+HISTORY: Final = timedelta(weeks=4, days=7)
+"""Four weeks for the model, one before it for the back test."""
+BUSY: Final = timedelta(days=7)
+HORIZON: Final = 24  # hours
+HOURS_MIN: Final = 6  # known ones, for a forecast
+AT_A_TIME: Final = 256  # pairs whose matrices are in memory at once
+_NAMES: Final = ("cluster", "broker", "group", "topic")
+
+
+class Pairs(NamedTuple):
+    """The bucket's pairs as of now, by id."""
+
+    ids: Ints
+    rows: pa.Table  # of pair_lag, the newest of each
+    retention: Floats  # age of the oldest message of the pair's log [s]; NaN unknown
+
+    def subject(self, at: int) -> str:
+        """How forecasts call the pair."""
+        row = self.rows.select(_NAMES).slice(at, 1).to_pylist()[0]
+        return " ".join(f"{name}={row[name]}" for name in _NAMES)
+
+
+def foresee_pairs(root: TableRoot, bucket: int, issued_at: datetime, writer: Writer) -> None:
+    """Write forecasts and capacity of a bucket's pairs, as of issued_at."""
+    pairs = _pairs(root, bucket, issued_at)
+    for first in range(0, pairs.ids.size, AT_A_TIME):
+        chosen = slice(first, first + AT_A_TIME)
+        part = Pairs(pairs.ids[chosen], pairs.rows.slice(first, AT_A_TIME), pairs.retention[chosen])
+        _foresee(root, bucket, part, issued_at, writer)
+
+
+def _foresee(
+    root: TableRoot, bucket: int, pairs: Pairs, issued_at: datetime, writer: Writer
+) -> None:
+    until = hour_of(issued_at)
+    history = _hourly(root, bucket, pairs.ids, until)
+    known = (~np.isnan(history)).sum(axis=1) >= HOURS_MIN
+    found = forecast(np.where(known[:, None], history, np.nan), HORIZON)
+    busy = _minutes(root, bucket, pairs.ids, issued_at)
+    able = capacity(busy.consumed, busy.produced, busy.ready, busy.members)
+    queues = columns.floats(pairs.rows, "queues")
+    produced, aged, held = [], [], []
+    for at in range(pairs.ids.size):
+        most, least = float(able.c_max[at]), float(able.c_max_low[at])
+        if found.model[at] != NONE:
+            produced.append(_produce_rows(pairs, at, found, most, until, issued_at))
+            if not math.isnan(most):
+                row = history[at]
+                aged.append(_age_rows(pairs, at, row, found, most, least, until, issued_at))
+        limit = limited_by(float(able.members[at]), float(queues[at]))
+        held.append(limit if not math.isnan(most) else None)
+    for rows in (produced, aged):
+        writer.write("forecasts", pa.concat_tables([FORECASTS.empty_table(), *rows]))
+    day = issued_at.replace(hour=0, minute=0, second=0, microsecond=0)
+    table = pairs.rows.select(_NAMES)
+    made = {
+        "c_max_per_second": able.c_max,
+        "c_max_low_per_second": able.c_max_low,
+        "utilisation_p95": able.utilisation,
+        "members_at_max": able.members,
+        "queues": queues,
+        "minutes": able.minutes,
+    }
+    for name, values in made.items():
+        table = table.append_column(name, columns.nullable(values, CAPACITY.field(name).type))
+    table = table.append_column("day", pa.array([day] * table.num_rows, CAPACITY.field("day").type))
+    table = table.append_column("limited_by", pa.array(held, pa.string()))
+    writer.write("capacity", fit(table, CAPACITY))
+
+
+def _produce_rows(
+    pairs: Pairs, at: int, found: Forecast, most: float, until: datetime, issued_at: datetime
+) -> pa.Table:
+    """Messages per second in each hour to come; the limit is what the group can take at most."""
+    bands = [band[at] for band in (found.p10, found.p50, found.p90)]
+    since = (issued_at - until).total_seconds()
+    limits = [_first_above(band, most) - since for band in reversed(bands)]
+    return _rows(pairs.subject(at), "produce", until, issued_at, bands, found, at, limits)
+
+
+def _first_above(band: Floats, most: float) -> float:
+    """Seconds until the hour in which the band is above it; NaN if either is not known."""
+    if math.isnan(most) or np.isnan(band).any():
+        return math.nan
+    above = np.flatnonzero(band > most)
+    return float(above[0]) * HOUR_S if above.size else math.inf
+
+
+def _age_rows(
+    pairs: Pairs,
+    at: int,
+    history: Floats,
+    found: Forecast,
+    most: float,
+    least: float,
+    until: datetime,
+    issued_at: datetime,
+) -> pa.Table:
+    """Age of the oldest unread message at the end of each hour; the limit is retention."""
+    backlog = float(columns.floats(pairs.rows, "lag_sum")[at])
+    age = float(columns.floats(pairs.rows, "age_max_seconds")[at])
+    if math.isnan(backlog) or math.isnan(age):
+        return FORECASTS.empty_table()
+    # Late is when more comes and less can be read than is likely.
+    cases = ((found.p10, most), (found.p50, most), (found.p90, least))
+    bands = [expected_ages(history, band[at], backlog, able, age) for band, able in cases]
+    retention = float(pairs.retention[at])
+    limits = [
+        math.nan
+        if math.isnan(retention) or np.isnan(band).any()
+        else time_to_limit(band, age, retention)
+        for band in reversed(bands)
+    ]
+    return _rows(pairs.subject(at), "age", until + HOUR, issued_at, bands, found, at, limits)
+
+
+def _rows(
+    subject: str,
+    kind: str,
+    first: datetime,
+    issued_at: datetime,
+    bands: list[Floats],
+    found: Forecast,
+    at: int,
+    limits: list[float],
+) -> pa.Table:
+    """Rows of FORECASTS, an hour apart; limits: the earliest first [s from issued_at]."""
+    size = bands[0].size
+    scored = float(found.backtest_error[at])
+    early, middle, late = (
+        pa.array([None if math.isnan(limit) else max(limit, 0.0)] * size, pa.float64())
+        for limit in limits
+    )
+    return fit(
+        pa.table(
+            {
+                "issued_at": pa.array([issued_at] * size, FORECASTS.field("issued_at").type),
+                "subject": [subject] * size,
+                "kind": [kind] * size,
+                "at": pa.array([first + HOUR * hour for hour in range(size)]),
+                **{
+                    name: columns.nullable(band)
+                    for name, band in zip(("p10", "p50", "p90"), bands, strict=True)
+                },
+                "model": [MODELS[found.model[at]]] * size,
+                "backtest_error": pa.array(
+                    [None if math.isnan(scored) else scored] * size, pa.float64()
+                ),
+                "time_to_limit_p10_seconds": early,
+                "time_to_limit_p50_seconds": middle,
+                "time_to_limit_p90_seconds": late,
+            }
+        ),
+        FORECASTS,
+    )
+
+
+def _pairs(root: TableRoot, bucket: int, issued_at: datetime) -> Pairs:
+    """Pairs of the last hour's ticks, with their newest row."""
+    since = issued_at - HOUR
+    names = ["tick", "pair_id", *_NAMES, "lag_sum", "age_max_seconds", "queues"]
+    rows = root.read("pair_lag", since=since, before=issued_at, buckets=[bucket], columns=names)
+    ids = columns.ints(rows, "pair_id")
+    order = np.lexsort((columns.micros(rows, "tick"), ids))
+    order = order[ids[order] % root.buckets == bucket]
+    last = np.ones(order.size, dtype=np.bool_)
+    last[:-1] = ids[order][1:] != ids[order][:-1]
+    rows = rows.take(pa.array(order[last]))
+    logs = root.read(
+        "logs", since=since, before=issued_at, columns=["tick", "cluster", "broker", "t_min", "ts"]
+    )
+    logs = logs.filter(pc.is_valid(logs.column("t_min"))).sort_by("tick")
+    kept = {
+        (row["cluster"], row["broker"]): (row["ts"] - row["t_min"]).total_seconds()
+        for row in logs.group_by(["cluster", "broker"], use_threads=False)
+        .aggregate([("ts", "last"), ("t_min", "last")])
+        .rename_columns(["cluster", "broker", "ts", "t_min"])
+        .to_pylist()
+    }
+    places = zip(rows.column("cluster").to_pylist(), rows.column("broker").to_pylist(), strict=True)
+    retention = np.array([kept.get(place, math.nan) for place in places], dtype=np.float64)
+    return Pairs(columns.ints(rows, "pair_id"), rows, retention)
+
+
+class _Busy(NamedTuple):
+    """[pair × minute] of the last seven days."""
+
+    consumed: Floats
+    produced: Floats
+    ready: Floats
+    members: Floats
+
+
+def _minutes(root: TableRoot, bucket: int, ids: Ints, issued_at: datetime) -> _Busy:
+    since, size = issued_at - BUSY, BUSY // timedelta(seconds=MINUTE)
+    made = [np.full((ids.size, size), np.nan) for _ in range(4)]
+    for rows, row, column in _cells(root, bucket, ids, MINUTE, since, issued_at):
+        covered = columns.floats(rows, "rate_seconds")
+        seconds = np.where(covered > 0, covered, np.nan)
+        made[0][row, column] = columns.floats(rows, "consumed") / seconds
+        made[1][row, column] = columns.floats(rows, "produced") / seconds
+        made[2][row, column] = columns.floats(rows, "lag_min")
+        made[3][row, column] = columns.floats(rows, "members")
+    return _Busy(*made)
+
+
+def _hourly(root: TableRoot, bucket: int, ids: Ints, until: datetime) -> Floats:
+    """Messages produced per second in each whole hour of the history; NaN where not known."""
+    quarters = HISTORY // timedelta(seconds=QUARTER)
+    messages, seconds = (np.zeros((ids.size, quarters)) for _ in range(2))
+    for rows, row, column in _cells(root, bucket, ids, QUARTER, until - HISTORY, until):
+        messages[row, column] = np.nan_to_num(columns.floats(rows, "produced"))
+        seconds[row, column] = np.nan_to_num(columns.floats(rows, "rate_seconds"))
+    messages, seconds = (each.reshape(ids.size, -1, 4).sum(axis=-1) for each in (messages, seconds))
+    enough = seconds >= QUARTER
+    return np.where(enough, messages / np.where(enough, seconds, 1.0), np.nan)
+
+
+def _cells(
+    root: TableRoot, bucket: int, ids: Ints, grain_s: int, since: datetime, before: datetime
+) -> Iterator[tuple[pa.Table, Ints, Ints]]:
+    """Roll-ups of these pairs, file by file, with the row and column of a matrix of each.
+
+    ids: sorted.
+    """
+    names = [
+        "bucket_start", "grain_seconds", "series_id", "pair_id", "produced", "consumed",
+        "rate_seconds", "lag_min", "members",
+    ]  # fmt: skip
+    start = columns.micros_of(since)
+    for batch in root.scan("rollup", since=since, before=before, buckets=[bucket], columns=names):
+        rows = pa.Table.from_batches([batch])
+        rows = rows.filter(
+            pc.and_(
+                pc.is_null(rows.column("series_id")),
+                pc.equal(rows.column("grain_seconds"), grain_s),
+            )
+        )
+        pair = columns.ints(rows, "pair_id")
+        row = np.minimum(np.searchsorted(ids, pair), max(ids.size - 1, 0))
+        mine = np.flatnonzero(ids[row] == pair)
+        rows = rows.take(pa.array(mine))
+        column = (columns.micros(rows, "bucket_start") - start) // (grain_s * SECOND)
+        yield rows, row[mine], column

@@ -1,0 +1,276 @@
+"""What is unlike itself, over all pairs, topics, brokers and clusters: a part of `forecast`.
+
+One executor does it: a topic, a broker and a cluster are sums over buckets, and what explains an
+anomaly must be looked at beside it. It reads roll-ups of pairs and logs only, no series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analytics.kernel import columns, robust
+from analytics.kernel.anomaly import Usual, anomalies, raised, ranked, scores, usual_week
+from analytics.kernel.columns import SECOND, Floats, Ints
+from analytics.kernel.rollup import MINUTE, QUARTER
+from analytics.schema import ANOMALIES
+from analytics.tables import TableRoot
+from analytics.tables.layout import HOUR
+from analytics.tables.parts import Writer
+
+WARM: Final = 6 * HOUR  # before the range, for the moving mean
+HISTORY: Final = timedelta(weeks=4)
+_NAMES: Final = ("cluster", "broker", "topic", "group")
+_STEP: Final = timedelta(seconds=MINUTE)
+
+Gather = Callable[[Floats], Floats]
+
+
+class Signal(NamedTuple):
+    """A signal and how a level above is made of the ones below: [row × step] to one row."""
+
+    name: str
+    unit: float
+    together: Gather
+
+
+def _sum(rows: Floats) -> Floats:
+    known = ~np.isnan(rows)
+    return np.where(known.any(axis=0), np.where(known, rows, 0.0).sum(axis=0), np.nan)
+
+
+def _middle(rows: Floats) -> Floats:
+    return robust.median(rows.T)
+
+
+def _most(rows: Floats) -> Floats:
+    known = ~np.isnan(rows)
+    return np.where(known.any(axis=0), np.where(known, rows, -np.inf).max(axis=0), np.nan)
+
+
+PRODUCE: Final = Signal("produce_per_second", 1.0, _sum)
+CONSUME: Final = Signal("consume_per_second", 1.0, _sum)
+AGE: Final = Signal("age_seconds", 1.0, _middle)
+DISPATCH: Final = Signal("dispatch_seconds", 1.0, _most)
+REPLICATION: Final = Signal("replica_lag_seconds", 1.0, _most)
+
+
+class Tree(NamedTuple):
+    """Subjects from clusters down; a parent stands before its children."""
+
+    subjects: Sequence[str]
+    parents: Ints  # row of each one's parent; −1: none
+    leaves: Ints  # rows of what is measured, in the order of the names given
+
+
+def tree_of(leaves: Sequence[tuple[str, ...]], keys: Sequence[str]) -> Tree:
+    """All subjects above the leaves, and these; keys: the name of each part of a leaf's name."""
+    every = sorted({leaf[:depth] for leaf in leaves for depth in range(1, len(keys) + 1)})
+    every.sort(key=len)
+    at = {path: row for row, path in enumerate(every)}
+    said = [" ".join(f"{k}={v}" for k, v in zip(keys, path, strict=False)) for path in every]
+    parents = np.array([at.get(path[:-1], -1) for path in every], dtype=np.int64)
+    return Tree(said, parents, np.array([at[leaf] for leaf in leaves], dtype=np.int64))
+
+
+def grown(tree: Tree, measured: Floats, together: Gather) -> Floats:
+    """Values of all subjects: of the leaves as measured, above them made of what is below."""
+    values = np.full((len(tree.subjects), measured.shape[1]), np.nan)
+    values[tree.leaves] = measured
+    inner = np.unique(tree.parents[tree.parents >= 0])
+    for row in inner[::-1]:  # parents stand first: from the last one up, children are done
+        values[row] = together(values[tree.parents == row])
+    return values
+
+
+def find_unusual(root: TableRoot, since: datetime, before: datetime, writer: Writer) -> None:
+    """Write the anomalies whose third step lies in since <= time < before: 1,000 an hour at most.
+
+    since: a whole hour. Each hour is judged by the hours before it alone, so it does not matter in
+    how many runs a day is gone through.
+    """
+    begin = since - WARM
+    measured = [*_of_pairs_and_topics(root, begin, since, before), *_of_nodes(root, begin, before)]
+    usual: dict[tuple[str, datetime], Usual | None] = {}
+    hour = since
+    while hour < before:
+        end, day = min(hour + HOUR, before), hour.replace(hour=0)
+        found, weights = [ANOMALIES.empty_table()], [np.empty(0)]
+        for one in measured:
+            key = (one.signal.name, day)
+            if key not in usual:
+                usual[key] = _usual(root, one, day)
+            first, last = ((each - WARM - begin) // _STEP for each in (hour, end + WARM))
+            table, weight = _judge(one, usual[key], slice(first, last), hour - WARM)
+            found.append(table)
+            weights.append(weight)
+        writer.write("anomalies", ranked(pa.concat_tables(found), np.concatenate(weights)))
+        hour = end
+
+
+class Measured(NamedTuple):
+    """One signal of all its subjects."""
+
+    signal: Signal
+    tree: Tree
+    values: Floats  # [subject × minute]
+    rates: Floats  # messages per second, usually, of each subject; NaN unknown
+    pairs: Sequence[Ints]  # below each leaf, rows of ids; empty: not of pairs
+    ids: Ints
+
+
+def _judge(
+    one: Measured, usual: Usual | None, steps: slice, begin: datetime
+) -> tuple[pa.Table, Floats]:
+    """Anomalies of one signal in one hour, and the messages per second of each one's subject.
+
+    steps: the hour's and those that warm up before it; begin: the time of the first.
+    """
+    signal, start = one.signal, columns.micros_of(begin)
+    values = one.values[:, steps]
+    scored = scores(values, start=start, step_s=MINUTE, unit=signal.unit, usual=usual)
+    what = raised(scored, one.tree.parents, first=WARM // _STEP)
+    table = anomalies(
+        scored, what, one.tree.subjects, signal.name, start=start, step_s=MINUTE, unit=signal.unit
+    )
+    return table, one.rates[what.subject]
+
+
+def _usual(root: TableRoot, one: Measured, day: datetime) -> Usual | None:
+    """What each hour of the week is like, by the weeks before the day; None without history."""
+    if not one.pairs:
+        return None
+    quarters = _of_pairs(root, one.ids, QUARTER, day - HISTORY, day)[one.signal.name]
+    if np.isnan(quarters).all():
+        return None
+    history = grown(one.tree, _gathered(quarters, one.pairs), one.signal.together)
+    start = columns.micros_of(day - HISTORY)
+    return usual_week(history, start=start, step_s=QUARTER, unit=one.signal.unit)
+
+
+def _of_pairs_and_topics(
+    root: TableRoot, begin: datetime, since: datetime, before: datetime
+) -> list[Measured]:
+    """What topics get, what pairs consume and how old their lag is."""
+    names = _pair_names(root, since, before)
+    if not names:
+        return []
+    ids = np.array(sorted(names), dtype=np.int64)
+    values = _of_pairs(root, ids, MINUTE, begin, before)
+    places = [names[pair] for pair in ids.tolist()]
+    measured = []
+    # What a topic gets is the same for all its groups: one subject, the most that is told.
+    for signal, cut in ((PRODUCE, 3), (CONSUME, 4), (AGE, 4)):
+        tree = tree_of(sorted({place[:cut] for place in places}), _NAMES[:cut])
+        below = _leaf_rows(places, cut)
+        grown_values = grown(tree, _gathered(values[signal.name], below), signal.together)
+        rates = robust.median(grown(tree, _gathered(values[PRODUCE.name], below), _sum))
+        measured.append(Measured(signal, tree, grown_values, rates, below, ids))
+    return measured
+
+
+def _pair_names(
+    root: TableRoot, since: datetime, before: datetime
+) -> dict[int, tuple[str, str, str, str]]:
+    """Names of the pairs that were evaluated in the range, in the order of the tree."""
+    named: dict[int, tuple[str, str, str, str]] = {}
+    for batch in root.scan("pair_lag", since=since, before=before, columns=["pair_id", *_NAMES]):
+        rows = pa.Table.from_batches([batch])
+        rows = rows.group_by(["pair_id", *_NAMES], use_threads=False).aggregate([])
+        for row in rows.to_pylist():
+            named[row["pair_id"]] = (row["cluster"], row["broker"], row["topic"], row["group"])
+    return named
+
+
+def _leaf_rows(places: Sequence[tuple[str, ...]], cut: int) -> list[Ints]:
+    """Rows of the pairs below each leaf, leaves in order."""
+    below: dict[tuple[str, ...], list[int]] = {}
+    for row, place in enumerate(places):
+        below.setdefault(place[:cut], []).append(row)
+    return [np.array(below[leaf], dtype=np.int64) for leaf in sorted(below)]
+
+
+def _gathered(values: Floats, rows: Sequence[Ints]) -> Floats:
+    return np.vstack([_most(values[each]) for each in rows])
+
+
+def _of_pairs(
+    root: TableRoot, ids: Ints, grain_s: int, since: datetime, before: datetime
+) -> dict[str, Floats]:
+    """Rates and ages of pairs, [pair × bucket of time], by the signal's name."""
+    size = max((before - since) // timedelta(seconds=grain_s), 1)
+    made = {
+        name: np.full((ids.size, size), np.nan) for name in (PRODUCE.name, CONSUME.name, AGE.name)
+    }
+    names = [
+        "bucket_start", "grain_seconds", "series_id", "pair_id", "produced", "consumed",
+        "rate_seconds", "age_max_seconds",
+    ]  # fmt: skip
+    for batch in root.scan("rollup", since=since, before=before, columns=names):
+        rows = pa.Table.from_batches([batch])
+        of_pair = pc.is_null(rows.column("series_id"))
+        rows = rows.filter(pc.and_(of_pair, pc.equal(rows.column("grain_seconds"), grain_s)))
+        pair = columns.ints(rows, "pair_id")
+        at = np.minimum(np.searchsorted(ids, pair), ids.size - 1)
+        mine = np.flatnonzero(ids[at] == pair)
+        rows, at = rows.take(pa.array(mine)), at[mine]
+        start = columns.micros(rows, "bucket_start") - columns.micros_of(since)
+        step = start // (grain_s * SECOND)
+        covered = columns.floats(rows, "rate_seconds")
+        seconds = np.where(covered > 0, covered, np.nan)
+        made[PRODUCE.name][at, step] = columns.floats(rows, "produced") / seconds
+        made[CONSUME.name][at, step] = columns.floats(rows, "consumed") / seconds
+        made[AGE.name][at, step] = columns.floats(rows, "age_max_seconds")
+    return made
+
+
+def _of_nodes(root: TableRoot, since: datetime, before: datetime) -> list[Measured]:
+    """Delay of dispatch by node, lag of replicas by node and peer: the most of each minute."""
+    names = ("cluster", "broker", "replica", "peer")
+    logs = root.read(
+        "logs",
+        since=since,
+        before=before,
+        columns=["tick", *names[:3], "t_confirm", "t_dispatched"],
+    )
+    zero = columns.micros_of(since)
+    late = columns.seconds(logs, "t_confirm", zero) - columns.seconds(logs, "t_dispatched", zero)
+    replicas = root.read(
+        "replicas", since=since, before=before, columns=["tick", *names, "lag_seconds"]
+    )
+    behind = columns.floats(replicas, "lag_seconds")
+    return [
+        *_of_rows(DISPATCH, logs, names[:3], late, since, before),
+        *_of_rows(REPLICATION, replicas, names, behind, since, before),
+    ]
+
+
+def _of_rows(
+    signal: Signal,
+    rows: pa.Table,
+    names: Sequence[str],
+    values: Floats,
+    since: datetime,
+    before: datetime,
+) -> list[Measured]:
+    """The most of each minute and node; nothing if nothing is known."""
+    known = np.flatnonzero(~np.isnan(values))
+    if not known.size:
+        return []
+    rows, values = rows.take(pa.array(known)), values[known]
+    step = (columns.micros(rows, "tick") - columns.micros_of(since)) // (MINUTE * SECOND)
+    encoded = columns.joined(rows, *names).combine_chunks().dictionary_encode()
+    node = np.asarray(encoded.indices.to_numpy(False), dtype=np.int64)
+    matrix = np.full((len(encoded.dictionary), -(-(before - since) // _STEP)), np.nan)
+    order = np.argsort(values, kind="stable")  # the most is written last
+    matrix[node[order], step[order]] = values[order]
+    leaves = [tuple(text.split("\x1f")) for text in encoded.dictionary.to_pylist()]
+    tree = tree_of(leaves, names)
+    grown_values = grown(tree, matrix, signal.together)
+    none = np.full(len(tree.subjects), np.nan)
+    return [Measured(signal, tree, grown_values, none, (), np.empty(0, dtype=np.int64))]
