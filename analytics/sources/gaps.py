@@ -40,6 +40,14 @@ class Missing(NamedTuple):
     rows_lost: int | None = None
 
 
+class Unanswered(Exception):
+    """A server gave no answer that counts."""
+
+    def __init__(self, reason: Gap, detail: str) -> None:
+        self.reason, self.detail = reason, detail
+        super().__init__(f"{reason}: {detail}")
+
+
 def batch(missing: Sequence[Missing], source: str) -> pa.RecordBatch:
     """Gaps as rows of ``schema.SAMPLES``."""
     rows = [

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from analytics.schema import Gap
+from analytics.sources.gaps import Unanswered
 
 CHUNK: Final = 1 << 18
 
@@ -25,14 +26,6 @@ class Answer(NamedTuple):
     content_type: str
     body: bytes
     took_s: float
-
-
-class Unanswered(Exception):
-    """There is no answer that counts."""
-
-    def __init__(self, reason: Gap, detail: str) -> None:
-        self.reason, self.detail = reason, detail
-        super().__init__(f"{reason}: {detail}")
 
 
 def fetch(

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 from analytics.schema import SAMPLES
 from analytics.sources.gaps import split
@@ -27,7 +28,9 @@ from analytics.sources.option_values import BadOption
 from analytics.sources.prometheus.options import parse
 from analytics.sources.prometheus.plan import Part
 from analytics.sources.prometheus.reader import SPLITS_MAX, Reader
+from analytics.sources.prometheus.spark import PartOf, PrometheusStream
 from tests.support import range_server
+from tests.support.node import wait_until
 from tests.support.prometheus import Prometheus, check
 from tests.support.range_server import Labels, RangeServer
 from tests.support.spark import spark as spark
@@ -130,12 +133,13 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "data"
 
 
-def serve(directory: Path, blocks: Path, *options: str) -> Prometheus:
+def serve(directory: Path, blocks: Path, *options: str, port: int | None = None) -> Prometheus:
     directory.mkdir(parents=True)
     shutil.copytree(blocks, directory / "data")
     config = directory / "prometheus.yml"
     config.write_text("global: {scrape_interval: 15s}\n")
-    return Prometheus(directory, config, "--storage.tsdb.retention.time=100y", *options)
+    made = ["--storage.tsdb.retention.time=100y", *options]
+    return Prometheus(directory, config, *made, port=port)
 
 
 @pytest.fixture(scope="module")
@@ -379,11 +383,75 @@ def test_headers_are_sent() -> None:
 # -- through Spark -------------------------------------------------------------------------------
 
 
-def options(url: str, **of: Any) -> dict[str, Any]:
-    return {
+def options(url: str, **of: Any) -> dict[str, str]:
+    values = {
         "url": url, "selectors": SELECTOR, "slice": "10m", "timeout": "20s",
         "start": (BEGIN_MS - 2) / 1000, "end": (BEGIN_MS + (TICKS + 2) * PERIOD_MS) / 1000, **of,
     }  # fmt: skip
+    return {name: str(value) for name, value in values.items()}
+
+
+def test_a_stream_s_offsets_are_multiples_and_bounded_and_end_where_told() -> None:
+    with RangeServer({}) as server:
+        whole = parse(
+            options(server.url, max_slices="2", align="15s", slice="10s", end=1_772_366_467)
+        )
+        stream = PrometheusStream(whole)
+        start = {"until_us": BEGIN_MS * 1000}
+        assert stream.getDefaultReadLimit() == ReadMaxFiles(2)
+        assert stream.latestOffset(start, ReadMaxFiles(2)) == {
+            "until_us": (BEGIN_MS + 15_000) * 1000
+        }
+        end = stream.latestOffset(start, ReadAllAvailable())
+        assert end == {"until_us": 1_772_366_467_000_000}
+        assert stream.latestOffset(end, ReadAllAvailable()) == end
+        parts = [each.part for each in stream.partitions(start, end) if isinstance(each, PartOf)]
+        assert [part.end_us - part.start_us for part in parts] == [10_000_000] * 6 + [7_000_000]
+        assert stream.partitions(end, end) == []
+
+
+def test_a_stream_waits_for_a_server_that_is_away_and_then_tells_of_a_gap() -> None:
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    start = {"until_us": BEGIN_MS * 1000}
+    patient = PrometheusStream(parse(options(url)))
+    assert patient.latestOffset(start, ReadAllAvailable()) == start
+    hasty = PrometheusStream(parse(options(url, patience="1ms")))
+    wait_until(
+        lambda: hasty.latestOffset(start, ReadAllAvailable()) != start, "patience to end", 10
+    )
+    ending = PrometheusStream(parse(options(url, patience="1ms")))
+    ending.prepareForTriggerAvailableNow()
+    assert ending.latestOffset(start, ReadAllAvailable()) == start
+    with RangeServer({}, port=port):
+        assert patient.latestOffset(start, ReadAllAvailable()) != start
+
+
+def test_a_real_server_that_is_restarted_is_read_on(blocks: Path, tmp_path: Path) -> None:
+    """Between two slices it goes, and comes back while the source tries again."""
+    servers = iter([tmp_path / "first", tmp_path / "second"])
+    first = serve(next(servers), blocks)
+    restarted: list[Prometheus] = []
+
+    def come_back(_: float) -> None:
+        if not restarted:
+            again = serve(next(servers), blocks, port=int(first.url.rpartition(":")[2]))
+            restarted.append(again.__enter__())
+
+    source = Reader(
+        parse({"url": first.url, "selectors": SELECTOR, "slice": "1h"}), sleep=come_back
+    )
+    parts = source.plan((BEGIN_MS - 2) * 1000, (BEGIN_MS + SPAN_S * 1000 + PERIOD_MS) * 1000)
+    try:
+        with first:
+            made = list(source.read(parts[0]))
+        for part in parts[1:]:
+            made += source.read(part)
+    finally:
+        for server in restarted:
+            server.close()
+    assert len(restarted) == 1
+    assert read_rows(pa.Table.from_batches(made, schema=SAMPLES)) == rows_of(generated())
 
 
 def test_spark_reads_the_same_and_asks_for_what_filters_leave(spark: SparkSession) -> None:

@@ -157,9 +157,12 @@ class Alertmanager(Server):
 class Prometheus(Server):
     """Prometheus with a configuration of ours."""
 
-    def __init__(self, directory: Path, config: Path, *options: str) -> None:
+    def __init__(
+        self, directory: Path, config: Path, *options: str, port: int | None = None
+    ) -> None:
+        """port: None: a free one."""
         directory.mkdir(parents=True, exist_ok=True)
-        port = free_ports(1)[0]
+        port = port or free_ports(1)[0]
         super().__init__(
             directory,
             [

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.csv as pc_csv
 
 from analytics.schema import Gap
-from analytics.sources.http import Unanswered
+from analytics.sources.gaps import Unanswered
 from analytics.sources.labelled import Floats, Ints, Series, series
 
 _BEGIN: Final = b'"result":['

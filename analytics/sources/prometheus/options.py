@@ -29,6 +29,7 @@ SETTLE_S: Final = 15.0
 """A scrape is in the server once it is over, under the time at which it began."""
 PATIENCE_S: Final = 600.0
 SLICES_MAX: Final = 16
+ALIGN_S: Final = 0.001
 HEADER: Final = "header."
 
 COLLECTED: Final = any_of("__name__", sorted(METRICS | {"up"}))
@@ -56,6 +57,9 @@ class Options(NamedTuple):
     settle_s: float
     patience_s: float
     slices_max: int
+    align_s: float
+    """A stream's offsets are multiples: with the period of the scrapes, what all processes of a
+    node say of a tick is in one batch."""
     headers: tuple[tuple[str, str], ...]
 
     @property
@@ -84,6 +88,7 @@ def parse(options: Mapping[str, str]) -> Options:
         seconds(options, "settle", SETTLE_S),
         seconds(options, "patience", PATIENCE_S),
         whole(options, "max_slices", SLICES_MAX, low=1),
+        seconds(options, "align", ALIGN_S),
         tuple(
             (name[len(HEADER) :], value)
             for name, value in options.items()

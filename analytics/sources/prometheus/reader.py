@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from analytics.schema import Gap
 from analytics.sources import gaps
-from analytics.sources.gaps import Missing
-from analytics.sources.http import Unanswered, fetch
+from analytics.sources.gaps import Missing, Unanswered
+from analytics.sources.http import fetch
 from analytics.sources.labelled import batches
 from analytics.sources.option_values import BadOption
 from analytics.sources.prometheus.answer import Samples, error_of, parse

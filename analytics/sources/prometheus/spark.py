@@ -111,7 +111,9 @@ class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadAllAvailable):
             slices = getattr(limit, "max_files", options.slices_max)
             target = min(target, start["until_us"] + slices * round(options.slice_s * 1e6))
-        target = target // MS_US * MS_US
+        step = max(MS_US, round(options.align_s * 1e6))
+        if target != options.end_us:
+            target = target // step * step
         if target <= start["until_us"] or not self._may_go_on():
             return start
         return Offset(until_us=target)

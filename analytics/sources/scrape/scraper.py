@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from analytics.schema import Gap
-from analytics.sources.http import Unanswered, fetch
+from analytics.sources.gaps import Unanswered
+from analytics.sources.http import fetch
 from analytics.sources.option_values import BadOption
 from analytics.sources.scrape.options import Options
 from analytics.sources.scrape.spool import Scraped, SpoolWriter
