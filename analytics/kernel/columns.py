@@ -49,12 +49,14 @@ def micros(table: pa.Table, name: str) -> Ints:
     return np.asarray(column.cast(TIME).cast(pa.int64()).to_numpy(), dtype=np.int64)
 
 
-def seconds(table: pa.Table, name: str, zero: int) -> Floats:
-    """A column of times as seconds after zero [microseconds]; null as NaN.
+def seconds(table: pa.Table, name: str, zero: int | Ints) -> Floats:
+    """A column of times as seconds after zero [microseconds, one or one per row]; null as NaN.
 
     Subtracted as whole numbers first: a double holds no microseconds since 1970 and seconds both.
+    Where last bits must not depend on which rows stand beside one, zero is the row's own.
     """
-    column = pc.subtract(table.column(name).cast(TIME).cast(pa.int64()), zero)
+    start = zero if isinstance(zero, int) else pa.array(zero)
+    column = pc.subtract(table.column(name).cast(TIME).cast(pa.int64()), start)
     return np.asarray(pc.divide(column.cast(pa.float64()), float(SECOND)).to_numpy(), np.float64)
 
 

@@ -99,7 +99,7 @@ def _split(rows: PairsWithLogs) -> _Split:
     Store times do not run backwards in the log, so each is at most the one before; one that is
     not is taken as that one, and the sum falls short by what it was ahead.
     """
-    zero = int(rows.tick.min())
+    zero = rows.tick  # of the row itself: no other row may touch its last bits
     newest = columns.seconds(rows.logs, "t_max", zero)
     confirmed = np.minimum(columns.seconds(rows.logs, "t_confirm", zero), newest)
     dispatched = np.minimum(columns.seconds(rows.logs, "t_dispatched", zero), confirmed)
