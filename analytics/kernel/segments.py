@@ -262,11 +262,10 @@ class _Walk:
         moved = here & ~np.isnan(commit) & (commit != last["commit"])
         # Where there was nothing to do at the look before, the gap is a period at most.
         usual = moved & ~cut & ~np.isnan(last["still"])
-        clear = ~hole & (last["still"] == last["still_first"])
-        longest = (now - last["still_first"]) / SECOND
-        # A hole may hide that the commit moved at each of its ticks.
-        shortest = np.where(clear, longest, np.minimum(longest, self._rules.period_s))
-        stall.learn(now, self._pair, shortest, longest, usual)
+        longest = now - last["still_first"]
+        hidden = np.rint((last["still"] - last["still_first"]) / self._rules.period_us)
+        hidden += np.where(hole, np.rint((now - last["tick"]) / self._rules.period_us) - 1, 0.0)
+        stall.learn(now, self._pair, longest / SECOND, hidden, usual)
 
         begins = moved | (here & ~(lag > 0))
         earliest = np.where(hole, last["tick"] + self._rules.period_us, now)

@@ -53,24 +53,32 @@ class StallTimes:
         self._changed = True
         self._learned = Learned(*(np.zeros(bins.shape[0]) for _ in Learned._fields))
 
-    def learn(self, now: int, pair: Ints, shortest: Floats, longest: Floats, ended: Bools) -> None:
-        """Count the gaps that ended at this tick: at least and at most how long [s]."""
-        ended = ended & ~np.isnan(longest)
+    def learn(self, now: int, pair: Ints, gap: Floats, hidden: Floats, ended: Bools) -> None:
+        """Count the gaps [s] that ended at this tick, at most so long.
+
+        hidden: how many ticks of a hole each one may reach over; at each of them the commit may
+        have moved, so that it may have been as many more gaps of one period.
+        """
+        ended = ended & ~np.isnan(gap)
         if not ended.any():
             return
-        pair, shortest, longest = pair[ended], shortest[ended], longest[ended]
+        pair, gap, hidden = pair[ended], gap[ended], hidden[ended]
+        shortest = np.where(hidden > 0, np.minimum(gap, self._rules.period_s), gap)
         size = self._least.shape[0]
         counted = np.bincount(pair, minlength=size).astype(np.float64)
-        unclear = np.bincount(pair[shortest < longest], minlength=size).astype(np.float64)
+        unclear = np.bincount(pair[hidden > 0], minlength=size).astype(np.float64)
         passed = np.nan_to_num((now - self._pairs["gaps_tick"]) / SECOND)
         fade = np.where(counted > 0, 0.5 ** (passed / self._rules.stall_half_life_s), 1.0)
-        for bins, gap in ((self._least, shortest), (self._most, longest)):
+        for bins, length, weight in (
+            (self._least, shortest, 1 + hidden),
+            (self._most, gap, np.ones_like(gap)),
+        ):
             bins *= fade[:, None]
             # Gaps are whole periods; the hair is for periods that no double holds exactly.
-            number = np.minimum(np.searchsorted(self._ends, gap - 1e-6), self._ends.size - 1)
-            np.add.at(bins, (pair, number), 1.0)
-        for name, weight in (("gaps", counted), ("gaps_unclear", unclear)):
-            self._pairs[name][:] = self._pairs[name] * fade + weight
+            number = np.minimum(np.searchsorted(self._ends, length - 1e-6), self._ends.size - 1)
+            np.add.at(bins, (pair, number), weight)
+        for name, more in (("gaps", counted), ("gaps_unclear", unclear)):
+            self._pairs[name][:] = self._pairs[name] * fade + more
         np.copyto(self._pairs["gaps_tick"], float(now), where=counted > 0)
         self._changed = True
 
@@ -91,11 +99,7 @@ class StallTimes:
         gaps, unclear = self._pairs["gaps"], self._pairs["gaps_unclear"]
         # Weights fade: what was learned is forgotten only when half of the least is left.
         enough = gaps - unclear >= rules.stall_gaps_needed * 0.5
-        wanted = QUANTILE * gaps[:, None] * (1 - 1e-9)
-        shortest, longest = (
-            self._ends[np.argmax(np.cumsum(bins, axis=1) >= wanted, axis=1)]
-            for bins in (self._least, self._most)
-        )
+        shortest, longest = self._percentile(self._least), self._percentile(self._most)
 
         def bounded(gap: Floats) -> Floats:
             return np.clip(rules.stall_factor * gap, rules.stall_least_s, rules.stall_most_s)
@@ -111,3 +115,10 @@ class StallTimes:
             np.where(seen, shortest, 0.0),
             np.where(seen, longest, 0.0),
         )
+
+    def _percentile(self, bins: Floats) -> Floats:
+        """The end of the bin in which it lies [s]."""
+        so_far = np.cumsum(bins, axis=1)
+        wanted = QUANTILE * so_far[:, -1:] * (1 - 1e-9)
+        end: Floats = self._ends[np.argmax(so_far >= wanted, axis=1)]
+        return end
