@@ -23,9 +23,10 @@ SHOWN_MAX: Final = 5
 """Unreadable lines that are kept."""
 SHOWN_SIZE: Final = 120
 _PLAIN: Final = re.compile(
-    r'(?:group="([^"\\]*)",?)?(?:topic="([^"\\]*)",?)?(?:queue="([0-9]{1,9})")?'
+    r'([a-zA-Z_:][a-zA-Z0-9_:]*)\{(?:group="([^"\\]*)",?)?(?:topic="([^"\\]*)",?)?'
+    r'(?:queue="([0-9]{1,9})")?\} ([^ ]+)'
 ).fullmatch
-"""Labels as Tidemark writes them of groups, topics and queues."""
+"""A line as Tidemark writes it of groups, topics and queues: what nearly all are."""
 _LABELS: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"').findall
 _LINE: Final = re.compile(
     r"([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*"
@@ -87,6 +88,13 @@ class Parser:
                     at.append(place)
                     values.append(value)
                     continue
+            plain = _PLAIN(line) if self._is_plain else None
+            if plain is not None:
+                value = _number(plain[5])
+                if value is not None:
+                    at.append(self._plain_place(name, plain))
+                    values.append(value)
+                    continue
             if line.startswith("#"):
                 if line != "# EOF":
                     continue
@@ -129,16 +137,20 @@ class Parser:
             self._series.append(self._made(name, labels))
         return place
 
+    def _plain_place(self, text: str, plain: re.Match[str]) -> int:
+        """Of a series that is new and has no other labels: nothing to sort or to join."""
+        metric, group, topic, queue, _ = plain.groups()
+        base = self._base
+        place = self._known[text] = len(self._series)
+        self._series.append(
+            Series(
+                base.target, metric, base.cluster, base.broker, base.replica, base.service,
+                group or None, topic or None, None if queue is None else int(queue), "",
+            )
+        )  # fmt: skip
+        return place
+
     def _made(self, name: str, labels: str) -> Series:
-        plain = _PLAIN(labels)
-        if plain is not None and self._is_plain:  # what nearly all are: no sorting, no joining
-            group, topic, queue = plain.groups()
-            base = self._base
-            number = None if queue is None else int(queue)
-            return Series(
-                base.target, name, base.cluster, base.broker, base.replica, base.service,
-                group or None, topic or None, number, "",
-            )  # fmt: skip
         of = self._label_sets.get(labels)
         if of is None:
             own = {key: unescaped(value) for key, value in _LABELS(labels)}
