@@ -76,7 +76,7 @@ def test_rates_are_those_of_the_process_that_was_seen() -> None:
     np.testing.assert_allclose(rate, 10.0, atol=1.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_missing_samples_lose_only_what_restarts_hide(data: st.DataObject) -> None:
     truth = cases.restarts(RESTARTS)
