@@ -90,6 +90,8 @@ def headline(facts: Facts) -> str:
     found = counts(facts)
     urgent = found[PAGE] + found[TICKET]
     rest = []
+    if facts.total and found[UNKNOWN] == facts.total:
+        return f"Nothing is known of the {plural(facts.total, 'pair')} of group and topic"
     if found[UNKNOWN]:
         rest.append(f"{plural(found[UNKNOWN], 'pair')} not known")
     if not urgent:
