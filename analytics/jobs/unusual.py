@@ -238,14 +238,13 @@ def _of_nodes(root: TableRoot, since: datetime, before: datetime) -> list[Measur
         before=before,
         columns=["tick", *names[:3], "t_confirm", "t_dispatched"],
     )
-    zero = columns.micros_of(since)
-    late = columns.seconds(logs, "t_confirm", zero) - columns.seconds(logs, "t_dispatched", zero)
+    waits = columns.instants(logs, "t_confirm") - columns.instants(logs, "t_dispatched")
     replicas = root.read(
         "replicas", since=since, before=before, columns=["tick", *names, "lag_seconds"]
     )
     behind = columns.floats(replicas, "lag_seconds")
     return [
-        *_of_rows(DISPATCH, logs, names[:3], late, since, before),
+        *_of_rows(DISPATCH, logs, names[:3], waits / SECOND, since, before),
         *_of_rows(REPLICATION, replicas, names, behind, since, before),
     ]
 

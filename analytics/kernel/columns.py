@@ -49,15 +49,13 @@ def micros(table: pa.Table, name: str) -> Ints:
     return np.asarray(column.cast(TIME).cast(pa.int64()).to_numpy(), dtype=np.int64)
 
 
-def seconds(table: pa.Table, name: str, zero: int | Ints) -> Floats:
-    """A column of times as seconds after zero [microseconds, one or one per row]; null as NaN.
+def instants(table: pa.Table, name: str) -> Floats:
+    """A column of times as microseconds since 1970; null as NaN.
 
-    Subtracted as whole numbers first: a double holds no microseconds since 1970 and seconds both.
-    Where last bits must not depend on which rows stand beside one, zero is the row's own.
+    Whole numbers below 2**53, so their differences are exact: divide those by SECOND, last.
     """
-    start = zero if isinstance(zero, int) else pa.array(zero)
-    column = pc.subtract(table.column(name).cast(TIME).cast(pa.int64()), start)
-    return np.asarray(pc.divide(column.cast(pa.float64()), float(SECOND)).to_numpy(), np.float64)
+    column = table.column(name).cast(TIME).cast(pa.int64()).cast(pa.float64())
+    return np.asarray(column.to_numpy(), dtype=np.float64)
 
 
 def floats(table: pa.Table, name: str) -> Floats:

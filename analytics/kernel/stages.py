@@ -40,7 +40,6 @@ class _Split(NamedTuple):
 
     terms: Floats
     idle: Floats
-    head_age: Floats  # the oldest uncommitted message's, as the store times say
 
 
 def split(
@@ -99,16 +98,15 @@ def _split(rows: PairsWithLogs) -> _Split:
     Store times do not run backwards in the log, so each is at most the one before; one that is
     not is taken as that one, and the sum falls short by what it was ahead.
     """
-    zero = rows.tick  # of the row itself: no other row may touch its last bits
-    newest = columns.seconds(rows.logs, "t_max", zero)
-    confirmed = np.minimum(columns.seconds(rows.logs, "t_confirm", zero), newest)
-    dispatched = np.minimum(columns.seconds(rows.logs, "t_dispatched", zero), confirmed)
-    head = columns.seconds(rows.pairs, "oldest_uncommitted_ts", zero)
-    delivered = np.minimum(columns.seconds(rows.pairs, "oldest_undelivered_ts", zero), dispatched)
-    committed = np.minimum(head, delivered)
-    looked = columns.seconds(rows.pairs, "ts", zero)
+    newest = columns.instants(rows.logs, "t_max")
+    confirmed = np.minimum(columns.instants(rows.logs, "t_confirm"), newest)
+    dispatched = np.minimum(columns.instants(rows.logs, "t_dispatched"), confirmed)
+    delivered = np.minimum(columns.instants(rows.pairs, "oldest_undelivered_ts"), dispatched)
+    committed = np.minimum(columns.instants(rows.pairs, "oldest_uncommitted_ts"), delivered)
+    looked = columns.instants(rows.pairs, "ts")
     marks = np.stack([newest, confirmed, dispatched, delivered, committed])
-    return _Split(marks[:-1] - marks[1:], np.maximum(looked - newest, 0), looked - committed)
+    terms = (marks[:-1] - marks[1:]) / SECOND
+    return _Split(terms, np.maximum(looked - newest, 0) / SECOND)
 
 
 class _Ages(NamedTuple):
