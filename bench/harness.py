@@ -43,6 +43,7 @@ NAMES: Final = (
     "write_pool",
     "growth",
     "metrics",
+    "analytics_evaluate",
 )
 """All benchmarks, in the order of the figures, the longest last."""
 RUNS: Final = 5
