@@ -1,0 +1,170 @@
+"""Jobs of lag analytics through Spark: evaluate on two cores beside one, bytes per row, backfill.
+
+Each run of evaluate is a process of its own with `local[1]` or `local[2]`, turn by turn; the first
+evaluation in it warms up the JVM and its Python workers and is not counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from analytics.errors import BadOption
+from analytics.tables import TableRoot
+from bench.analytics_positions import BEGIN_S, PERIOD_S, SLICE_S, CannedServer, hour
+from bench.harness import WORK_DIR, Figure, interleave, of_ratios, options, report
+
+PAIRS, QUEUES, TICKS = 625, 16, 240  # 10,000 series, an hour
+SAMPLED_QUEUES: Final = 2_500  # four samples each: 10,000 series of Prometheus
+BEGIN: Final = datetime.fromtimestamp(BEGIN_S, UTC)
+
+
+def main() -> int:
+    """Measure, or do one run of evaluate or backfill in this process."""
+    if len(sys.argv) > 1 and sys.argv[1] in ("evaluate", "backfill"):
+        job = one_evaluate if sys.argv[1] == "evaluate" else one_backfill
+        print(json.dumps(job(sys.argv[2:])))
+        return 0
+    given = options(__doc__)
+    work = WORK_DIR / "analytics_jobs"
+    shutil.rmtree(work, ignore_errors=True)
+    tables = work / "tables"
+    pairs = PAIRS // 10 if given.quick else PAIRS
+    per_row = fill(tables, pairs)
+    rows = pairs * QUEUES * TICKS
+    runs = interleave(
+        {
+            cores: lambda cores=cores: rows / run("evaluate", str(tables), cores)["seconds"]  # type: ignore[misc]
+            for cores in ("1", "2")
+        },
+        runs=2 if given.quick else 3,
+        warm_up=0,
+    )
+    hours = 1 if given.quick else 24
+    filled = run("backfill", str(work / "filled"), str(hours))
+    shutil.rmtree(work, ignore_errors=True)
+    load = os.getloadavg()[1]
+    return report(
+        "analytics_jobs",
+        [
+            Figure("positions on disk", "bytes/row", [per_row], 5.0, more_is_better=False),
+            Figure("evaluate through Spark, two cores", "rows/s", runs["2"], 500_000),
+            of_ratios("evaluate, two cores", runs["2"], runs["1"], 1.6, "one core"),
+            Figure(
+                f"backfill of {hours} h of 10,000 series of Prometheus",
+                "s",
+                [filled["seconds"]],
+                180.0 * hours / 24,
+                more_is_better=False,
+            ),
+            Figure("the same, samples", "samples/s", [filled["samples"] / filled["seconds"]]),
+            Figure(
+                "the same, processor time of driver, JVM and workers",
+                "core-seconds",
+                [filled["core_seconds"]],
+                more_is_better=False,
+            ),
+        ],
+        f"""evaluate: one hour of {pairs * QUEUES} series of {pairs} pairs, 240 ticks, 60 % idle, in
+        8 buckets on disk, all computed tables written; seconds of the job in a warm session. Bytes
+        per row: the same positions as collect leaves them after compaction. backfill: {hours} h of
+        {SAMPLED_QUEUES} queues of a group, four series each, every 15 s, from a server on the
+        loopback address whose answers are made beforehand (it costs a copy of the bytes), over
+        HTTP and JSON into all tables; local[2]. Load of the machine beside it: {load:.1f}.""",
+        quick=given.quick,
+    )
+
+
+def fill(path: Path, pairs: int) -> float:
+    """Make the tables of an hour; bytes per row of positions."""
+    root = TableRoot.create(path, buckets=8)
+    for table, rows in hour(pairs, QUEUES, TICKS, seed=1).items():
+        root.commit(table, batch="made", files=root.write(table, rows, batch="made"))
+    files = root.files("positions")
+    return sum(file.size for file in files) / sum(file.rows for file in files)
+
+
+def run(job: str, *arguments: str) -> dict[str, float]:
+    """One run in a process of its own."""
+    command = [sys.executable, "-m", "bench.analytics_jobs", job, *arguments]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    print(job, *arguments[1:], found, flush=True)
+    return found
+
+
+def one_evaluate(arguments: list[str]) -> dict[str, float]:
+    """Seconds and processor time of one evaluation of the hour, after one that warms up."""
+    from analytics.jobs import evaluate
+    from analytics.jobs.evaluate import EvaluateOptions
+    from analytics.kernel.rules import Rules
+    from analytics.session import session
+
+    tables, cores = Path(arguments[0]), arguments[1]
+    spark = session("bench", master=f"local[{cores}]", driver_memory="1g", extra=QUIET)
+    given = EvaluateOptions(
+        tables=tables, rules=Rules(), since=BEGIN, before=BEGIN + timedelta(hours=1)
+    )
+    evaluate.run(spark, given)
+    before, began = processor_seconds(), time.monotonic()
+    evaluate.run(spark, given)
+    seconds, used = time.monotonic() - began, processor_seconds() - before
+    spark.stop()
+    return {"seconds": seconds, "core_seconds": used}
+
+
+def one_backfill(arguments: list[str]) -> dict[str, float]:
+    """Seconds of a backfill of so many hours, and what it took of the processors."""
+    from analytics.jobs import backfill
+    from analytics.jobs.backfill import BackfillOptions
+    from analytics.session import session
+
+    tables, hours = Path(arguments[0]), int(arguments[1])
+    spark = session("bench", master="local[2]", driver_memory="1g", extra=QUIET)
+    spark.range(2).count()
+    with CannedServer(SAMPLED_QUEUES) as server:
+        before, began = processor_seconds(), time.monotonic()
+        done = backfill.run(
+            spark,
+            BackfillOptions(
+                tables=tables,
+                since=BEGIN,
+                before=BEGIN + timedelta(hours=hours),
+                source_options={"url": server.url, "slice": f"{SLICE_S}s"},
+                period_s=PERIOD_S,
+            ),
+        )
+        seconds, used = time.monotonic() - began, processor_seconds() - before
+    spark.stop()
+    wanted = hours * 240 * SAMPLED_QUEUES
+    if done.rows["positions"] != wanted:
+        raise BadOption(f"{done.rows['positions']} positions, not {wanted}", "")
+    return {"seconds": seconds, "samples": float(done.samples), "core_seconds": used}
+
+
+def processor_seconds() -> float:
+    """Of this process and all it started that still lives or was waited for."""
+    tick, family = os.sysconf("SC_CLK_TCK"), {os.getpid()}
+    stats = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        stats[int(path.parent.name)] = (int(fields[1]), sum(map(int, fields[11:15])))
+    while more := {pid for pid, (parent, _) in stats.items() if parent in family} - family:
+        family |= more
+    return sum(used for pid, (_, used) in stats.items() if pid in family) / tick
+
+
+QUIET: Final = {"spark.log.level": "ERROR"}
+
+if __name__ == "__main__":
+    sys.exit(main())
