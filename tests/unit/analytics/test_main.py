@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from analytics.errors import BadOption
+from analytics.jobs.compact import keep_days
+from analytics.jobs.evaluate import rules_of
+from analytics.jobs.options import MOMENT, pairs, whole_hours
+from analytics.main import JOBS, jobs, main
+from tidemark.errors import TidemarkError
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_every_job_is_a_command_that_explains_itself(job: str) -> None:
+    done = CliRunner().invoke(jobs, [job, "--help"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "--tables" in done.output
+
+
+def test_report_and_export_run_without_spark() -> None:
+    code = "import sys\nfrom analytics.main import jobs\n" + "".join(
+        f"jobs.get_command(None, {job!r})\n" for job in ("report", "export")
+    )
+    code += "sys.exit('pyspark' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_error_is_one_message_with_code_path_and_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "nothing"
+    monkeypatch.setattr(sys, "argv", ["x", "compact", "--tables", str(missing)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"[tables-missing] {missing} holds no tables")
+    assert "tidemark-analytics collect --tables DIR" in told
+    assert len(told.splitlines()) == 1
+
+
+def test_times_are_read_with_and_without_a_zone() -> None:
+    wanted = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
+    for text in ("2026-01-31T09:30", "2026-01-31T10:30+01:00", str(int(wanted.timestamp()))):
+        assert MOMENT.convert(text, None, None) == wanted
+    with pytest.raises(click.BadParameter, match=r"'soon' is no time; like"):
+        MOMENT.convert("soon", None, None)
+
+
+def test_bad_options_are_named_with_value_and_bounds(tmp_path: Path) -> None:
+    hour = datetime(2026, 1, 31, 9, tzinfo=UTC)
+    with pytest.raises(BadOption, match=r"'url' is not KEY=VALUE"):
+        pairs(("url",), "--option")
+    with pytest.raises(BadOption, match="belong together"):
+        whole_hours(hour, None)
+    with pytest.raises(BadOption, match="is not before"):
+        whole_hours(hour, hour)
+    with pytest.raises(BadOption, match="days must be from 1 to 3650"):
+        keep_days(("lag=0",))
+    with pytest.raises(BadOption, match="names table 'lags'"):
+        keep_days(("lags=3",))
+    rules = tmp_path / "rules.json"
+    rules.write_text('{"objective": 3}')
+    with pytest.raises(BadOption, match="no rule is called objective"):
+        rules_of(15.0, scaled=False, file=rules)
+    rules.write_text('{"objective_s": 3}')
+    assert rules_of(15.0, scaled=False, file=rules).objective_s == 3
+    assert rules_of(5.0, scaled=True, file=None).grace_s == 40
+    assert issubclass(BadOption, TidemarkError)

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analytics.ticks.closed import ByClock, last_closed, tick_of
+
+P = 15_000_000
+
+
+def test_a_tick_is_closed_when_every_live_node_told_of_a_later_one() -> None:
+    assert last_closed({}, P, None) is None
+    assert last_closed({"n0": 10 * P}, P, None) == 9 * P
+    assert last_closed({"n0": 10 * P, "n1": 9 * P}, P, None) == 8 * P
+    assert last_closed({"n0": 10 * P, "n1": 8 * P}, P, None) == 7 * P
+
+
+def test_a_node_two_periods_behind_is_not_waited_for() -> None:
+    assert last_closed({"n0": 10 * P, "n1": 7 * P}, P, None) == 9 * P
+
+
+def test_the_clock_closes_ticks_that_nobody_tells_of_for_a_while() -> None:
+    seen = {"n0": 100 * P}
+    early = ByClock(now_us=105 * P, grace_us=8 * P)
+    assert last_closed(seen, P, early) == 99 * P
+    late = ByClock(now_us=150 * P + 7, grace_us=8 * P)
+    assert last_closed(seen, P, late) == 142 * P
+    much_later = ByClock(now_us=10**6 * P, grace_us=8 * P, blind_us=40 * P)
+    assert last_closed(seen, P, much_later) == 140 * P
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 50)), min_size=1, max_size=40),
+    st.integers(1, 10**8),
+)
+def test_what_is_closed_stays_closed_and_lies_before_what_live_nodes_told(
+    told: list[tuple[str, int]], period: int
+) -> None:
+    seen: dict[str, int] = {}
+    before = None
+    for node, tick in told:
+        seen[node] = max(tick * period, seen.get(node, 0))
+        closed = last_closed(seen, period, None)
+        assert closed is not None
+        assert closed < max(seen.values())
+        assert tick_of(closed, period) == closed
+        # A node that comes back late must not open again what a stream has judged: the stream
+        # never goes back, and takes the larger.
+        before = closed if before is None else max(before, closed)
+        assert before < max(seen.values())
