@@ -83,8 +83,11 @@ def _run(directory: Path, times: Times, console: Console) -> Path:
         board = showing.Board(times.watch_s)
 
         def show(doing: str, verdicts: list[Verdict] | None = None) -> None:
-            board.now(doing, time.monotonic() - began, verdicts)
-            live.update(board.table())
+            is_news = board.now(doing, time.monotonic() - began, verdicts)
+            if console.is_terminal:
+                live.update(board.table())
+            elif is_news:
+                console.print(board.line())
 
         show("starting a master, a slave and a node alone")
         with (

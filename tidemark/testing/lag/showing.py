@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -26,25 +27,43 @@ COLOURS: Final = {
 }
 
 
+TOLD_EVERY_S: Final = 15.0
+"""Where the output is no terminal."""
+
+
 class Board:
     """What is going on: a line, a bar, and what the analytics say so far."""
 
     def __init__(self, watch_s: float) -> None:
         """watch_s: how long samples are taken."""
         self._watch_s = watch_s
-        self._doing, self._passed_s = "", 0.0
+        self._doing, self._passed_s, self._told_s = "", 0.0, 0.0
         self._verdicts: list[Verdict] = []
 
-    def now(self, doing: str, passed_s: float, verdicts: list[Verdict] | None) -> None:
-        """Take news; verdicts: None if there are none since the last time."""
+    def now(self, doing: str, passed_s: float, verdicts: list[Verdict] | None) -> bool:
+        """Take news; verdicts: None if there are none since the last time. Whether a line is due
+        where nobody looks on: something else is done, or some time has passed."""
+        is_news = doing != self._doing or passed_s - self._told_s >= TOLD_EVERY_S
         self._doing, self._passed_s = doing, min(passed_s, self._watch_s)
         if verdicts is not None:
             self._verdicts = verdicts
+        if is_news:
+            self._told_s = passed_s
+        return is_news
+
+    def line(self) -> Text:
+        """All of it in one line, for a log."""
+        said = [
+            f"{each.planted.group} {'–' if each.found is None else each.found.facts['status']}"
+            for each in self._verdicts
+        ]
+        return Text("  ".join([f"{self._passed_s:4.0f} s", self._doing, *said]))
 
     def table(self) -> RenderableType:
         """To be shown."""
         said = Text(f"{self._passed_s:4.0f} s of {self._watch_s:.0f} s  {self._doing}")
-        bar = ProgressBar(total=self._watch_s, completed=self._passed_s, width=60)
+        # Padded by nothing: a bar alone ends no line.
+        bar = Padding(ProgressBar(self._watch_s, self._passed_s, width=60), 0)
         return Group(said, bar, _so_far(self._verdicts)) if self._verdicts else Group(said, bar)
 
 
