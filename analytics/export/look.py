@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from analytics import runs
+from analytics.export.notices import AGAIN_AFTER, Change, Names
 from analytics.report.bins import micros
 from analytics.report.facts import Pair
 from analytics.report.gather import urgency
@@ -33,6 +34,8 @@ RECENT: Final = timedelta(hours=1)
 """Anomalies older than this are no news."""
 ISSUED_WITHIN: Final = timedelta(hours=6)
 """A forecast that is older says nothing of now."""
+CHANGES_WITHIN: Final = AGAIN_AFTER
+"""As far back as a restart looks, so that what changed meanwhile is told."""
 GAPS_WITHIN: Final = timedelta(days=1)
 ANOMALY_LEAST: Final = 6.0
 _PERIOD_S: Final = 15.0
@@ -57,6 +60,10 @@ class Seen(NamedTuple):
     gaps: list[Gap]
     """Of the last day."""
     runs: Mapping[str, runs.Runs]
+    names: Mapping[int, Names]
+    """Of all pairs, with the cause of their status."""
+    changes: list[Change]
+    """Of the last minutes, of pairs as a whole."""
 
 
 class Root(Tables, Protocol):
@@ -84,6 +91,11 @@ def look(tables: Root, root: Path, now: datetime) -> Seen:
         _anomalies(tables, now),
         _gaps(tables, now),
         runs.read_all(root),
+        {
+            pair.pair_id: Names(pair.cluster, pair.broker, pair.group, pair.topic, pair.cause)
+            for pair in pairs
+        },
+        [] if newest is None else _changes(tables, newest),
     )
 
 
@@ -98,6 +110,19 @@ def period_of(tables: Tables, newest: datetime) -> float:
     )
     ticks = np.unique(micros(found["tick"]))
     return float(np.median(np.diff(ticks))) / 1e6 if len(ticks) > 1 else _PERIOD_S
+
+
+def _changes(tables: Tables, newest: datetime) -> list[Change]:
+    found: list[Change] = []
+    for piece in tables.scan(
+        "status_changes",
+        start=newest - CHANGES_WITHIN,
+        end=newest + timedelta(microseconds=1),
+        columns=["tick", "series_id", "pair_id", "status_from", "status_to"],
+    ):
+        rows = piece.filter(pc.is_null(piece["series_id"])).drop_columns("series_id")
+        found += [Change(**row) for row in rows.to_pylist()]
+    return found
 
 
 def _volumes(tables: Tables, now: datetime) -> dict[str, float]:

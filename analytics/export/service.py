@@ -18,6 +18,8 @@ import pyarrow as pa
 
 from analytics.export.look import Seen, look
 from analytics.export.metrics import ExportMetrics
+from analytics.export.notices import Notices
+from analytics.export.webhook import Webhook
 from analytics.report.source import RootTables
 from analytics.runs import BadRuns
 from analytics.tables import TableRoot
@@ -45,6 +47,8 @@ class ExportOptions:
     port: int = PORT
     every_s: float = EVERY_S
     """Between looks."""
+    webhook: str | None = None
+    """Where changes of status are told; None: nowhere, for Alertmanager tells them."""
 
 
 class Exporter:
@@ -63,6 +67,8 @@ class Exporter:
         add_process_facts(self.registry, is_ready=lambda: self.health.ready)
         self._metrics = ExportMetrics(self.registry, lambda: now().timestamp())
         self.admin = AdminServer(self.health, self.registry, host=options.host, port=options.port)
+        self._notices = Notices()
+        self._webhook = None if options.webhook is None else Webhook(options.webhook)
         self.health.add_reason(WAITING, f"the tables in {options.tables} were not read yet")
 
     async def run(self) -> None:
@@ -94,6 +100,9 @@ class Exporter:
         self._metrics.show(seen)
         for _ in self.registry.bounds.round(self.health.clock.monotonic()):
             await asyncio.sleep(0)
+        if self._webhook is not None and seen.newest is not None:
+            news = self._notices.take(seen.changes, seen.names, seen.newest)
+            await self._webhook.post(news)
 
     def _read(self) -> Seen:
         return look(RootTables(TableRoot(self._options.tables)), self._options.tables, self._now())

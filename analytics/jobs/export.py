@@ -69,6 +69,11 @@ async def serve(options: ExportOptions) -> None:
     help="Seconds between two looks at the tables.",
 )
 @click.option(
+    "--webhook",
+    metavar="URL",
+    help="Post changes of status there as JSON, where no Alertmanager tells them.",
+)
+@click.option(
     "--openmetrics",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the history to this file and end: for promtool tsdb create-blocks-from.",
@@ -80,6 +85,7 @@ def command(
     host: str,
     port: int,
     every_s: float,
+    webhook: str | None,
     openmetrics: Path | None,
     since: datetime | None,
     before: datetime | None,
@@ -90,7 +96,7 @@ def command(
             raise BadOption(
                 "--since and --before are of --openmetrics.", "Name a file, or leave them out."
             )
-        asyncio.run(serve(ExportOptions(tables, host, port, every_s)))
+        asyncio.run(serve(ExportOptions(tables, host, port, every_s, webhook)))
         return
     written = write_history(tables, openmetrics, since, before)
     click.echo(f"{written.samples:,} samples of {written.families} families: {openmetrics}")

@@ -1,0 +1,59 @@
+"""Notices to a URL, as JSON, one POST for all that are new. What cannot be told now is told later.
+
+Before: ``notices`` chose. After: whatever listens there; it drops ids that it has had.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Final
+
+import aiohttp
+
+from analytics.export.notices import Notice
+
+log = logging.getLogger(__name__)
+
+WAITING_MAX: Final = 1_000
+"""Notices kept while nobody answers; the oldest are given up first."""
+AT_ONCE: Final = 100
+TIMEOUT_S: Final = 10.0
+
+
+class Webhook:
+    """Posts ``{"notices": [...]}``; any answer of 2xx means that it was taken."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._waiting: deque[Notice] = deque(maxlen=WAITING_MAX)
+        self._is_heard = True
+
+    @property
+    def waiting(self) -> int:
+        """Notices that were not taken yet."""
+        return len(self._waiting)
+
+    async def post(self, notices: list[Notice]) -> None:
+        """Tell these and all that wait, the oldest first; what fails waits for the next call."""
+        self._waiting.extend(notices)
+        if not self._waiting:
+            return
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        try:
+            async with aiohttp.ClientSession(timeout=timeout) as session:
+                while self._waiting:
+                    batch = list(self._waiting)[:AT_ONCE]
+                    body = {"notices": [notice._asdict() for notice in batch]}
+                    async with session.post(self._url, json=body) as answer:
+                        answer.raise_for_status()
+                    for _ in batch:
+                        self._waiting.popleft()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            if self._is_heard:
+                log.warning("the webhook does not take notices: %s", error or type(error).__name__)
+            self._is_heard = False
+            return
+        if not self._is_heard:
+            log.info("the webhook takes notices again")
+        self._is_heard = True

@@ -1,0 +1,173 @@
+"""What is told to a webhook, how often, and what becomes of it while nobody listens."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analytics.export.look import look
+from analytics.export.notices import AGAIN_AFTER, Change, Names, Notice, Notices, identity
+from analytics.export.webhook import WAITING_MAX, Webhook
+from analytics.schema import Status
+from tests.support.lag_world import END, START, MemoryTables, as_table, number_of, tables, tick
+
+NAMES = {number: Names("c", "g0", f"group-{number}", "t", "why") for number in range(4)}
+
+
+def change(place: int, after: str, before: str | None = "OK", pair: int = 1) -> Change:
+    return Change(tick(place), pair, before, after)
+
+
+def take(of: Notices, changes: list[Change], now: int = 0) -> list[Notice]:
+    last = max((each.tick for each in changes), default=tick(now))
+    return of.take(changes, NAMES, max(last, tick(now)))
+
+
+def told(notices: list[Notice]) -> list[tuple[str, bool]]:
+    return [(notice.status, notice.resolved) for notice in notices]
+
+
+def test_trouble_and_its_end_are_told_once() -> None:
+    of = Notices()
+    changes = [change(0, "STALLED"), change(9, "OK", "STALLED")]
+    assert told(take(of, changes)) == [("STALLED", False), ("OK", True)]
+    assert take(of, changes) == []
+
+
+def flapping(count: int) -> list[Change]:
+    both = ("LAGGING", "OK")
+    return [change(place, both[place % 2], both[1 - place % 2]) for place in range(count)]
+
+
+def test_what_comes_and_goes_is_told_once_in_ten_minutes() -> None:
+    of = Notices()
+    assert told(take(of, flapping(40))) == [("LAGGING", False), ("OK", True)]
+    assert told(take(of, [change(41, "LAGGING")])) == [("LAGGING", False)]
+
+
+def test_trouble_that_stays_after_it_came_and_went_is_told_when_the_time_is_over() -> None:
+    of = Notices()
+    assert told(take(of, flapping(31))) == [("LAGGING", False), ("OK", True)]
+    assert take(of, [], 39) == []
+    assert told(take(of, [], 40)) == [("LAGGING", False)], "ten minutes after the first"
+    assert take(of, [], 400) == [], "once"
+
+
+def test_trouble_that_is_over_meanwhile_is_not_told_again() -> None:
+    of = Notices()
+    take(of, flapping(32))
+    assert take(of, [], 400) == []
+
+
+def test_unknown_neither_tells_nor_resolves() -> None:
+    of = Notices()
+    changes = [
+        change(0, "STOPPED"),
+        change(4, "UNKNOWN", "STOPPED"),
+        change(8, "OK", "UNKNOWN"),
+    ]
+    assert told(take(of, changes)) == [("STOPPED", False), ("OK", True)]
+    assert take(Notices(), [change(0, "UNKNOWN")]) == []
+    assert take(Notices(), [change(0, "OK", "UNKNOWN")]) == [], "nothing was ever told"
+
+
+def test_what_only_informs_is_not_told() -> None:
+    assert take(Notices(), [change(0, "CATCHING_UP"), change(1, "PAUSED")]) == []
+
+
+def test_an_id_is_the_same_whoever_finds_the_change() -> None:
+    one, other = (take(Notices(), [change(3, "LOST")]) for _ in range(2))
+    assert one == other
+    assert one[0].id == identity(change(3, "LOST"))
+    assert one[0].id != identity(change(4, "LOST"))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 400),
+            st.sampled_from([str(status) for status in Status]),
+            st.integers(0, 3),
+        ),
+        max_size=60,
+    )
+)
+def test_never_more_than_one_in_ten_minutes(rows: list[tuple[int, str, int]]) -> None:
+    changes = [change(place, status, None, pair) for place, status, pair in rows]
+    found = take(Notices(), changes)
+    assert len({notice.id for notice in found}) == len(found)
+    at: dict[tuple[str, str], str] = {}
+    for notice in found:
+        key = (notice.group, notice.status)
+        if key in at:
+            gap = datetime.fromisoformat(notice.at) - datetime.fromisoformat(at[key])
+            assert gap >= AGAIN_AFTER
+        at[key] = notice.at
+
+
+class Receiver:
+    """Takes notices, or refuses them."""
+
+    def __init__(self) -> None:
+        self.got: list[dict[str, Any]] = []
+        self.status = 200
+
+    async def take(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if self.status == 200:
+            self.got += body["notices"]
+        return web.Response(status=self.status)
+
+
+@pytest.fixture
+def receiver() -> Receiver:
+    return Receiver()
+
+
+async def test_what_was_not_taken_is_told_later_in_order(receiver: Receiver) -> None:
+    app = web.Application()
+    app.add_routes([web.post("/hook", receiver.take)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        hook = Webhook(f"http://127.0.0.1:{runner.addresses[0][1]}/hook")
+        of = Notices()
+        receiver.status = 503
+        await hook.post(take(of, [change(0, "STALLED")]))
+        assert (hook.waiting, receiver.got) == (1, [])
+        receiver.status = 200
+        await hook.post(take(of, [change(9, "OK", "STALLED")]))
+        assert hook.waiting == 0
+        assert [notice["status"] for notice in receiver.got] == ["STALLED", "OK"]
+        assert receiver.got[0]["group"] == "group-1"
+    finally:
+        await runner.cleanup()
+
+
+async def test_while_nobody_listens_memory_is_bounded() -> None:
+    hook = Webhook("http://127.0.0.1:9/")  # the port that discards; nothing listens there
+    notices = take(Notices(), [change(0, "STALLED")]) * (WAITING_MAX + 5)
+    await hook.post(notices)
+    assert hook.waiting == WAITING_MAX
+
+
+def test_a_look_finds_changes_of_pairs_of_the_last_minutes(tmp_path: Any) -> None:
+    rows = [
+        {"tick": at, "series_id": series, "pair_id": number_of("audit"), "status_from": "OK",
+         "status_to": "STOPPED", "level": "page"}
+        for at, series in ((START, None), (END - timedelta(minutes=1), 7),
+                           (END - timedelta(minutes=1), None))
+    ]  # fmt: skip
+    world = MemoryTables({**tables(), "status_changes": as_table("status_changes", rows)})
+    seen = look(world, tmp_path, END)
+    assert [(each.tick, each.status_to) for each in seen.changes] == [
+        (END - timedelta(minutes=1), "STOPPED")
+    ]
+    assert seen.names[number_of("audit")].group == "audit"
