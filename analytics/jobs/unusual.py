@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from analytics.jobs.counted import repeated, slow_puts
 from analytics.kernel import columns, robust
 from analytics.kernel.anomaly import Usual, anomalies, raised, ranked, scores, usual_week
 from analytics.kernel.columns import SECOND, Floats, Ints
@@ -58,6 +59,8 @@ CONSUME: Final = Signal("consume_per_second", 1.0, _sum)
 AGE: Final = Signal("age_seconds", 1.0, _middle)
 DISPATCH: Final = Signal("dispatch_seconds", 1.0, _most)
 REPLICATION: Final = Signal("replica_lag_seconds", 1.0, _most)
+PUT: Final = Signal("put_p99_seconds", 0.1, _most)
+REPEATED: Final = Signal("redelivered_share", 0.05, _middle)
 
 
 class Tree(NamedTuple):
@@ -230,7 +233,7 @@ def _of_pairs(
 
 
 def _of_nodes(root: TableRoot, since: datetime, before: datetime) -> list[Measured]:
-    """Delay of dispatch by node, lag of replicas by node and peer: the most of each minute."""
+    """Delays of dispatch, replicas and sends by node, repeats by pair: the most of each minute."""
     names = ("cluster", "broker", "replica", "peer")
     logs = root.read(
         "logs",
@@ -246,7 +249,15 @@ def _of_nodes(root: TableRoot, since: datetime, before: datetime) -> list[Measur
     return [
         *_of_rows(DISPATCH, logs, names[:3], waits / SECOND, since, before),
         *_of_rows(REPLICATION, replicas, names, behind, since, before),
+        *_of_rows(PUT, *_named(slow_puts(root, since, before)), since, before),
+        *_of_rows(REPEATED, *_named(repeated(root, since, before)), since, before),
     ]
+
+
+def _named(found: tuple[pa.Table, Floats]) -> tuple[pa.Table, Sequence[str], Floats]:
+    """The rows, the columns that name their subject, the values."""
+    rows, values = found
+    return rows, [name for name in rows.column_names if name != "tick"], values
 
 
 def _of_rows(

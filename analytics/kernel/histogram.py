@@ -1,0 +1,46 @@
+"""Quantiles of what histograms counted (docs/analytics-methods.md, "Rates"). Pure.
+
+Step before: how much each bucket's counter grew within a stretch of time. A histogram knows no
+values, only between which bounds they lie; so the answer comes with its bounds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from analytics.kernel.columns import Floats
+
+
+class Quantile(NamedTuple):
+    """One per row; NaN where nothing was counted or a bucket is not known."""
+
+    value: Floats
+    """By a straight line within the bucket."""
+    low: Floats
+    high: Floats
+    """The bucket's bounds; high is infinite above the last one, and value then its lower bound."""
+
+
+def quantile(bounds: Floats, grown: Floats, share: float) -> Quantile:
+    """The value below which that share of what was counted lies.
+
+    bounds: upper ones of the buckets, ascending, the last infinite. grown: [row × bucket], what
+    each bucket's counter grew by; they are cumulative: each holds what the ones before it hold.
+    """
+    total = grown[:, -1]
+    known = ~np.isnan(grown).any(axis=1) & (total > 0)
+    # Scraped in one pass, yet bucket by bucket: one may be a count ahead of the next.
+    counts = np.maximum.accumulate(np.nan_to_num(grown), axis=1)
+    wanted = share * counts[:, -1]
+    at = np.argmax(counts >= wanted[:, None], axis=1)
+    row = np.arange(at.size)
+    lower = np.concatenate([[0.0], bounds[:-1]])
+    low, high = lower[at], bounds[at]
+    before = np.where(at > 0, counts[row, np.maximum(at - 1, 0)], 0.0)
+    inside = counts[row, at] - before
+    part = np.divide(wanted - before, inside, out=np.ones(at.size), where=inside > 0)
+    width = np.where(np.isfinite(high), high - low, 0.0)
+    unknown = np.where(known, 0.0, np.nan)
+    return Quantile(low + part * width + unknown, low + unknown, high + unknown)
