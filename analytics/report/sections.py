@@ -46,6 +46,10 @@ REASON_SAID: Final = {
     "broadcasting": "members read on their own; there is no common offset",
     "not_exported": "beyond the bound of series by queue",
     "head_unknown": "the store time of the oldest unread message was not told",
+    "offsets_unknown": "its offsets were not told",
+    "missed_ticks": "too many looks are missing to judge",
+    "settling": "seen for too short a time to judge",
+    "no_snapshot": "its broker sent no snapshot",
     "": "no snapshot was seen, or needed values were missing",
 }
 SHAPE_ORDER: Final = (
@@ -260,7 +264,7 @@ def not_known(facts: Facts) -> str:
         [
             ("Queues", escape(number(one.queues)), "n"),
             ("Of", escape(plural(one.pairs, "pair")), ""),
-            ("Cause", escape(REASON_SAID.get(one.reason, one.reason.replace("_", " "))), ""),
+            ("Cause", escape(reason_words(one.reason)), ""),
         ]
         for one in facts.unknowns
     ]
@@ -272,6 +276,13 @@ def not_known(facts: Facts) -> str:
     if not body:
         body = '<p class="note">Nothing: no source has a gap, and every queue is known.</p>'
     return f"<h2>Gaps, and what is not known</h2>{body}"
+
+
+def reason_words(reason: str) -> str:
+    """Why something is not known, in words; behind a colon the cause of the gap."""
+    first, colon, gap = reason.partition(": ")
+    words = REASON_SAID.get(first, first.replace("_", " "))
+    return f"{words}: the source {GAP_SAID.get(gap, gap)}" if colon else words
 
 
 def all_pairs(facts: Facts) -> str:

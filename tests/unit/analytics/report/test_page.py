@@ -17,6 +17,7 @@ from analytics.report.facts import Facts, to_json
 from analytics.report.gather import gather
 from analytics.report.page import POLICY, headline, page
 from analytics.report.plots import Frame, Limit, Line, lines, stacked, timeline
+from analytics.report.sections import reason_words
 from analytics.report.words import SAID
 from tests.support.lag_world import END, START, MemoryTables, tables
 
@@ -143,9 +144,24 @@ def test_the_headline_says_the_state_in_one_line(
     assert headline(calm) == "All 6 pairs of group and topic are in time"
     dark = gather(MemoryTables(world), start=START, end=START + timedelta(minutes=65), made_at=END)
     assert headline(dark).endswith("1 pair not known")
+    lag = world["pair_lag"]
+    place = lag.column_names.index("status")
+    blind = lag.set_column(
+        place, lag.schema.field(place), pa.array(["UNKNOWN"] * lag.num_rows, pa.string())
+    )
+    unknown = gather(MemoryTables({"pair_lag": blind}), start=START, end=END, made_at=END)
+    assert headline(unknown) == "Nothing is known of the 6 pairs of group and topic"
     nothing = gather(MemoryTables({}), start=START, end=END, made_at=END)
     assert headline(nothing).startswith("Nothing is known of the time from 4 Mar 10:00")
     read(page(nothing))
+
+
+def test_a_reason_names_the_cause_of_its_gap() -> None:
+    assert reason_words("settling") == "seen for too short a time to judge"
+    assert reason_words("no_snapshot: timeout") == (
+        "its broker sent no snapshot: the source took too long to answer"
+    )
+    assert reason_words("some_new_one") == "some new one"
 
 
 def test_what_nobody_saw_is_hatched_and_no_line_crosses_it() -> None:
