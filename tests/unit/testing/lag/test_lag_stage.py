@@ -36,7 +36,7 @@ def row(planted: Planted, tick: datetime, **more: Any) -> dict[str, Any]:
         "status_since": AT,
         "stuck": planted.stuck_queues,
         "skew_kind": planted.skew_kind,
-        "hidden_lag": 7 if planted.hides else 0,
+        "hidden_lag": 700 if planted.hides else 1,
         "blamed": planted.blamed,
         **more,
     }
@@ -145,4 +145,4 @@ def test_the_table_of_findings_shows_what_is_wrong(tmp_path: Path) -> None:
     text = console.export_text()
     assert text.count("found") == len(PLANTED) - 1
     assert "nothing is known of it" in text
-    assert "about 7 messages" in text, "what no lag shows is told"
+    assert "about 700 messages" in text, "what no lag shows is told"
