@@ -140,7 +140,7 @@ def reasons(judged: Judged, at: Places) -> pa.Array:
         no_look,
         unknown & broadcasting,
         unknown & np.isnan(judged.lag.lag[full]),
-        unknown & (judged.candidate[at] == UNCLEAR),
+        unknown & (judged.candidate[at] == UNCLEAR) & ~judged.progress.young[at],
         unknown,
     ]
     whys = (SILENT, BROADCASTING, NO_OFFSETS, MISSED, SETTLING)

@@ -1,0 +1,313 @@
+"""One queue, a few looks, and what must come out of each: rates, ages, events, statuses."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from analytics.kernel.evaluate import evaluate
+from analytics.kernel.rules import Rules
+from analytics.truth.steps import moment
+from tests.unit.analytics.kernel.positions_by_hand import (
+    START,
+    column,
+    facts,
+    judged,
+    row,
+    tick,
+    window,
+)
+
+
+def late(number: int, *, commit: int = 100, age: float | None = None, **more: Any) -> Any:
+    """A look at a queue with a backlog that grows by ten messages a second."""
+    head = 90.0 + 15 * number if age is None else age
+    return row(number, 1_000 + 150 * number, commit, age=head, **more)
+
+
+def test_rates_use_the_true_times_of_looks() -> None:
+    rows = [row(0, 100, 100), {**row(1, 130, 115, age=1), "ts": tick(1) + 5_200_000}]
+    rates = judged(window(rows), 2).rates.to_pylist()
+    assert len(rates) == 1
+    assert rates[0]["dt_seconds"] == 20.0
+    assert (rates[0]["produced"], rates[0]["consumed"]) == (30, 15)
+    assert (rates[0]["produce_per_second"], rates[0]["consume_per_second"]) == (1.5, 0.75)
+
+
+def test_two_looks_at_one_instant_have_counts_and_no_rate() -> None:
+    rows = [row(0, 100, 100), {**row(1, 100, 100), "ts": tick(0) + 200_000}]
+    rates = judged(window(rows), 2).rates.to_pylist()
+    assert (rates[0]["produced"], rates[0]["produce_per_second"]) == (0, None)
+
+
+def test_a_hole_in_the_ticks_loses_no_count() -> None:
+    rows = [row(0, 100, 90, age=1), row(9, 400, 390, age=1)]
+    rates = judged(window(rows), 10).rates.to_pylist()
+    assert [(each["produced"], each["consumed"]) for each in rates] == [(300, 300)]
+    assert rates[0]["dt_seconds"] == 135.0
+
+
+def test_a_new_epoch_cuts_and_a_lower_end_is_told_once() -> None:
+    rows = [row(0, 100, 60, age=1), row(1, 63, 60, age=1, epoch=2), row(2, 80, 70, age=1, epoch=2)]
+    done = judged(window(rows), 3)
+    assert column(done.rates, "produced") == [None, 17]
+    assert column(done.rates, "produce_per_second")[0] is None
+    events = [(e["kind"], e["from_offset"], e["to_offset"]) for e in done.offset_events.to_pylist()]
+    assert events == [("truncate", 100, 63)]
+    assert column(done.rates, "segment")[0] == column(done.rates, "tick")[0]
+
+
+def test_an_event_takes_its_messages_out_of_what_was_consumed() -> None:
+    rows = [row(0, 1_000, 100, age=1), row(1, 1_010, 610, age=1)]
+    event = {
+        "ts": tick(0) + 9_000_000,
+        "tick": tick(0),
+        "kind": "reset_forward",
+        "from_offset": 100,
+        "to_offset": 600,
+        "by_request": True,
+    }
+    done = judged(window(rows, events=[event]), 2)
+    assert column(done.rates, "consumed") == [10]
+    assert column(done.rates, "consume_per_second") == [None]
+    # What was handed in is not handed back.
+    assert done.offset_events.num_rows == 0
+    assert "ticket" not in column(done.status_changes, "level")
+
+
+def test_an_event_after_the_last_look_is_shown_by_the_next_call() -> None:
+    event = {
+        "ts": tick(0) + 9_000_000,
+        "tick": tick(0),
+        "kind": "reset_forward",
+        "from_offset": 100,
+        "to_offset": 600,
+        "by_request": False,
+    }
+    first = judged(window([row(0, 1_000, 100, age=1)], events=[event]), 1)
+    both = window([row(0, 1_000, 100, age=1), row(1, 1_010, 610, age=1)], events=[event])
+    second = evaluate(both, Rules(), first.state, moment(tick(0)), moment(tick(1)))
+    assert column(second.rates, "consumed") == [10]
+    assert column(second.status_changes, "level").count("ticket") == 1
+
+
+def test_a_commit_that_goes_back_a_little_is_a_rebalance_and_no_ticket() -> None:
+    rows = [row(n, 100 * n + 100, 100 * n + 100) for n in range(20)]
+    rows.append(row(20, 2_100, 1_800, age=20))
+    done = judged(window(rows), 21)
+    assert column(done.offset_events, "kind") == ["rewind"]
+    assert done.status_changes.num_rows == 0
+
+
+def test_messages_that_retention_took_are_skipped_and_not_consumed() -> None:
+    rows = [
+        row(0, 1_000, 100, age=30),
+        row(1, 1_000, 100, age=30, min_offset=400),
+        row(2, 1_000, 500, age=30, min_offset=400),
+    ]
+    done = judged(window(rows), 3)
+    assert column(done.lag, "lost") == [0, 300, 0]
+    assert column(done.lag, "lag") == [900, 600, 500]
+    assert column(done.rates, "consumed") == [0, 100]
+    events = [(e["kind"], e["from_offset"], e["to_offset"]) for e in done.offset_events.to_pylist()]
+    assert events == [("expire", 100, 400)]
+    assert column(done.lag, "status")[1] == "LOST"
+
+
+def test_the_books_balance_through_events_of_every_kind() -> None:
+    # produced = consumed + skipped + change of lag, over the whole walk
+    rows = [
+        row(0, 1_000, 100, age=30),
+        row(1, 1_100, 150, age=30, min_offset=400),  # 250 expired
+        row(2, 1_200, 150, age=30, min_offset=450),  # 50 more
+        row(3, 1_300, 900, age=30, min_offset=500),  # 50 more, then 400 read
+        row(4, 1_400, 700, age=30, min_offset=500),  # back by 200
+        row(5, 1_500, 800, age=30, min_offset=500),
+    ]
+    done = judged(window(rows), 6)
+    skipped = sum(e["to_offset"] - e["from_offset"] for e in done.offset_events.to_pylist())
+    produced = sum(column(done.rates, "produced"))
+    consumed = sum(each or 0 for each in column(done.rates, "consumed"))
+    lag = column(done.lag, "lag")
+    assert produced == consumed + skipped + lag[-1] - lag[0]
+
+
+def test_an_unknown_head_lies_between_the_looks_that_saw_its_end_come() -> None:
+    rows = [row(n, 100 * n, 0 if n < 5 else 250) for n in range(6)]
+    found = judged(window(rows), 6).lag.to_pylist()[-1]
+    # Message 250 came between look 2 (end 200) and look 3 (end 300), which are 45 and 30 s ago.
+    assert (found["age_method"], found["age_low_seconds"], found["age_high_seconds"]) == (
+        "interpolated",
+        30.0,
+        45.0,
+    )
+    assert found["age_seconds"] == pytest.approx(45 - 15 * 0.505)
+
+
+def test_a_head_older_than_all_looks_is_at_least_so_old() -> None:
+    rows = [row(n, 1_000 + n, 5) for n in range(10)]
+    found = judged(window(rows), 10).lag.to_pylist()[-1]
+    assert (found["age_method"], found["age_seconds"]) == ("bounded", 135.0)
+    assert found["age_high_seconds"] is None
+    assert found["progress"] is None
+
+
+def test_a_head_that_was_told_once_keeps_its_store_time() -> None:
+    rows = [row(0, 1_000, 5, age=500), row(1, 1_010, 5), row(2, 1_020, 6)]
+    found = judged(window(rows), 3).lag.to_pylist()
+    assert [each["age_method"] for each in found] == ["exact", "exact", "bounded"]
+    assert found[1]["age_seconds"] == 515.0
+
+
+def test_a_store_time_after_the_look_is_no_negative_age() -> None:
+    found = judged(window([row(0, 10, 5, age=-3)]), 1).lag.to_pylist()[0]
+    assert (found["age_seconds"], found["age_low_seconds"]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("pace", [0.0, 0.5, 0.9, 1.0, 3.0])
+def test_progress_is_one_minus_the_slope_of_the_age(pace: float) -> None:
+    rows = [late(n, commit=n, age=2_000 + (1 - pace) * 15 * n) for n in range(20)]
+    assert column(judged(window(rows), 20).lag, "progress")[-1] == pytest.approx(pace, abs=1e-6)
+
+
+def test_one_odd_look_does_not_move_progress() -> None:
+    rows = [late(n, commit=n, age=2_000 if n != 15 else 9_000) for n in range(20)]
+    assert column(judged(window(rows), 20).lag, "progress")[-1] == pytest.approx(1.0)
+
+
+def test_half_a_window_is_needed_for_progress() -> None:
+    rows = [late(n, commit=n) for n in range(20)]
+    progress = column(judged(window(rows), 20).lag, "progress")
+    assert [each is None for each in progress].count(True) == 9
+    few = [late(n, commit=n) for n in range(0, 60, 3)]
+    assert set(column(judged(window(few), 60).lag, "progress")) == {None}
+
+
+def test_statuses_come_and_go_in_their_time() -> None:
+    fine = [row(n, 100 * n, 100 * n) for n in range(20)]
+    stuck = [row(n, 100 * n, 1_900, age=15.0 * (n - 19)) for n in range(20, 40)]
+    again = [row(n, 100 * n, 100 * n) for n in range(40, 50)]
+    changes = judged(window([*fine, *stuck, *again]), 50).status_changes.to_pylist()
+    series = [each for each in changes if each["series_id"] is not None]
+    told = [(each["status_from"], each["status_to"], each["level"]) for each in series]
+    assert told == [("OK", "STALLED", "page"), ("STALLED", "OK", "none")]
+    # More than 60 s old at the fifth look, on two ticks; fine on four ticks.
+    seconds = [(each["tick"].timestamp() - START / 1e6) / 15 - 1 for each in series]
+    assert seconds == [19 + 6, 40 + 3]
+    assert series[1]["previous_seconds"] == (43 - 25) * 15
+
+
+def test_nobody_is_stopped_only_after_the_grace_time() -> None:
+    rows = [late(n, commit=5 * n if n < 4 else 20, age=70.0 + 15 * n) for n in range(20)]
+    pairs = [facts(n, members=1 if n < 4 else 0, subscribed=n < 4) for n in range(20)]
+    status = column(judged(window(rows, pairs), 20).lag, "status")
+    # Alone since tick 4: 120 s later for the first time, 135 s for the second.
+    assert status.index("STOPPED") == 4 + 9
+    assert "STALLED" not in status
+    assert "FALLING_BEHIND" not in status
+
+
+@pytest.mark.parametrize(
+    ("more", "pair", "status", "reason"),
+    [
+        ({"commit": None, "reason": "never_committed"}, {}, "UNKNOWN", "never_committed"),
+        ({"high": None, "reason": "not_exported"}, {}, "UNKNOWN", "not_exported"),
+        ({"high": None}, {}, "UNKNOWN", "offsets_unknown"),
+        ({}, {"broadcasting": True}, "UNKNOWN", "broadcasting"),
+        ({}, {"paused": True}, "PAUSED", None),
+        ({}, {"subscribed": False, "members": 0}, "ABANDONED", None),
+        ({}, {"subscribed": False, "members": 2}, "ABANDONED", None),
+        ({}, {"subscribed": False, "members": 0, "pinned": True}, "UNKNOWN", "settling"),
+        ({"high": 5}, {"subscribed": True}, "OK", None),
+        ({"commit": 990, "age": 10.0}, {"members": None}, "OK", None),
+        ({"age": 70.0}, {"objective_seconds": 80.0}, "OK", None),
+    ],
+)
+def test_what_a_first_look_says(
+    more: dict[str, Any], pair: dict[str, Any], status: str, reason: str | None
+) -> None:
+    look = {"high": 1_000, "commit": 5, "age": 100.0, **more}
+    rows = [row(0, look.pop("high"), look.pop("commit"), **look)]
+    found = judged(window(rows, [facts(0, **pair)]), 1)
+    lag = found.lag.to_pylist()[0]
+    assert (lag["status"], lag["reason"]) == (status, reason)
+    assert column(found.pair_lag, "status") == [status]
+    assert not {"ticket", "page"} & set(column(found.status_changes, "level"))
+    if status == "UNKNOWN" and reason != "settling":
+        assert (lag["lag"], lag["age_seconds"], lag["evidence"]) == (None, None, None)
+
+
+def test_a_commit_beyond_the_end_is_no_ok() -> None:
+    rows = [row(n, 100, 105) for n in range(4)]
+    found = judged(window(rows), 4).lag
+    assert column(found, "status")[1:] == ["AHEAD"] * 3
+    assert column(found, "lag") == [0] * 4
+    assert column(found, "ahead") == [5] * 4
+
+
+def test_silence_is_told_from_the_third_tick_on_with_its_cause() -> None:
+    rows = [row(n, 100, 100) for n in (0, 1, 2, 8)]
+    gap = {
+        "source": "prometheus",
+        "subject": "127.0.0.1:1",
+        "from_ts": tick(2) + 1_000_000,
+        "to_ts": tick(8) - 1,
+        "reason": "unreachable",
+        "detail": "",
+    }
+    found = judged(window(rows, gaps=[gap]), 12)
+    numbers = [(t.timestamp() - START / 1e6) / 15 - 1 for t in column(found.lag, "tick")]
+    assert numbers == [0, 1, 2, 5, 6, 7, 8, 11]
+    assert column(found.lag, "reason")[3:6] == ["no_snapshot: unreachable"] * 3
+    assert column(found.lag, "reason")[-1] == "no_snapshot"
+    assert column(found.lag, "status") == ["OK"] * 3 + ["UNKNOWN"] * 5
+    assert "has sent no snapshot since" in column(found.pair_lag, "cause")[3]
+    assert set(column(found.status_changes, "level")) == {"none"}
+
+
+def test_retention_that_will_be_there_first_is_racing() -> None:
+    rows = [late(n, commit=10 * n, age=800.0 + 3 * n, min_offset=1) for n in range(20)]
+    logs = [
+        {"ts": tick(n), "tick": tick(n), "t_min": tick(n) - 900_000_000, "min_physical_offset": 512}
+        for n in range(20)
+    ]
+    assert column(judged(window(rows, logs=logs), 20).lag, "status")[-1] == "RACING"
+    never = [{**each, "min_physical_offset": 0} for each in logs]
+    assert column(judged(window(rows, logs=never), 20).lag, "status")[-1] == "FALLING_BEHIND"
+
+
+def test_drain_times_by_age_and_by_count_agree_at_a_constant_rate() -> None:
+    # 10 messages/s come, 20 are read: progress 2, and 1,800 s of backlog last 1,800 s.
+    rows = [row(n, 18_000 + 150 * n, 300 * n, age=1_800.0 - 15 * n) for n in range(60)]
+    found = judged(window(rows), 60).pair_lag.to_pylist()
+    assert found[10]["drain_p50_seconds"] is None
+    last = found[-1]
+    assert last["drain_method"] == "time"
+    for name in ("drain_p10_seconds", "drain_p50_seconds", "drain_p90_seconds"):
+        assert last[name] == pytest.approx(last["age_max_seconds"], rel=1e-6)
+
+
+def test_what_never_drains_lasts_for_ever_and_a_dense_backlog_is_counted() -> None:
+    stuck = [late(n) for n in range(40)]
+    assert column(judged(window(stuck), 40).pair_lag, "drain_p50_seconds")[-1] == math.inf
+    # The backlog holds ten times as many messages per second of stored time as come now.
+    dense = [row(n, 100_000 + 15 * n, 300 * n, age=3_000.0 - 15 * n) for n in range(60)]
+    last = judged(window(dense), 60).pair_lag.to_pylist()[-1]
+    assert last["drain_method"] == "count"
+    assert last["drain_p50_seconds"] == pytest.approx(last["lag_sum"] / 19, rel=1e-6)
+
+
+def test_evidence_lets_a_status_be_judged_again() -> None:
+    rows = [late(n, commit=n) for n in range(20)]
+    last = judged(window(rows), 20).lag.to_pylist()[-1]
+    assert last["status"] == "FALLING_BEHIND"
+    assert json.loads(last["evidence"]) == {
+        "rule": "10",
+        "age_seconds": 375.0,
+        "objective_seconds": 60,
+        "lag": 3831,
+        "progress": 0,
+    }
