@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from analytics.report.facts import VERSION, Change, Pair
-from analytics.report.words import LEVELS, NONE, shown_status
+from analytics.report.words import LEVELS, NONE, PAGE, TICKET, shown_status
 
 CHANGES_MAX: Final = 40
 Name = tuple[str, str, str, str]
@@ -69,7 +69,7 @@ def changes(before: Previous | None, pairs: Sequence[Pair], *, is_whole: bool) -
             continue
         if was is None and pair.level == NONE:
             kind = "other"
-        elif _place(pair.level) < _place(was_level):
+        elif pair.level in (PAGE, TICKET) and _place(pair.level) < _place(was_level):
             kind = "new"
         elif pair.level == NONE:
             kind = "over"

@@ -140,10 +140,14 @@ def _attention(facts: Facts) -> str:
     if facts.newest is None:
         return ""
     if not facts.attention:
-        return (
-            "<h2>What needs attention</h2>"
-            '<p class="note">Nothing. Every pair that is known is within its objective.</p>'
-        )
+        unknown = counts(facts)[UNKNOWN]
+        words = "Nothing. Every pair is within its objective."
+        if unknown:
+            words = (
+                f"Of {plural(unknown, 'pair')} nothing is known; why, is said below. "
+                "No other needs attention."
+            )
+        return f'<h2>What needs attention</h2><p class="note">{words}</p>'
     left = ""
     if facts.attention_left_out:
         left = (

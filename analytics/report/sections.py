@@ -102,7 +102,8 @@ def _change(change: Change) -> str:
         case "gone":
             return f'<span class="badge unknown">gone</span> {name}: is no longer seen'
         case _:
-            label = '<span class="badge info">other</span>'
+            of = "unknown" if change.now == Status.UNKNOWN else "info"
+            label = f'<span class="badge {of}">other</span>'
     was = f", was {before}" if before else ", was not there" if change.before is None else ""
     return f"{label} {name}: {now}{was}"
 

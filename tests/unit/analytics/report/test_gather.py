@@ -250,6 +250,21 @@ def test_a_pair_that_is_no_longer_there_is_told(world: Mapping[str, pa.Table]) -
     ]
 
 
+def test_a_pair_that_became_unknown_is_no_new_trouble(world: Mapping[str, pa.Table]) -> None:
+    before = facts_of(world)
+    rows = world["pair_lag"]
+    place = rows.column_names.index("status")
+    statuses = [
+        "UNKNOWN" if group == "billing" else status
+        for group, status in zip(rows["group"].to_pylist(), rows["status"].to_pylist(), strict=True)
+    ]
+    blind = rows.set_column(place, rows.schema.field(place), pa.array(statuses, pa.string()))
+    found = facts_of({**world, "pair_lag": blind}, before=previous(to_json(before)))
+    assert [(each.kind, each.group, each.now) for each in found.changes] == [
+        ("other", "billing", "UNKNOWN")
+    ]
+
+
 def test_the_same_tables_again_have_no_change(world: Mapping[str, pa.Table]) -> None:
     before = facts_of(world)
     assert facts_of(world, before=previous(to_json(before))).changes == []
