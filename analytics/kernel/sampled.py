@@ -21,6 +21,8 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 NO_QUEUE: Final = -1
+DENSE: Final = 8
+"""Keys in a span of so many times their count are ticked off in an array of the span."""
 CONTEXT: Final = "context"
 """``source`` of samples that are in another partition as well: known, but not told again."""
 GAP_METRIC: Final = "_gap"
@@ -67,9 +69,31 @@ class Grouped(NamedTuple):
 
     @classmethod
     def of(cls, keys: Ints) -> Grouped:
-        """Of one key per row."""
+        """Of one key per row. Keys that lie close together are not sorted but ticked off."""
+        if len(keys):
+            low = int(keys.min())
+            span = int(keys.max()) - low + 1
+            if span <= DENSE * len(keys):
+                return cls._dense(keys - low, span, low)
         found, at = np.unique(keys, return_inverse=True)
         return cls(found, at.astype(np.int64))
+
+    @classmethod
+    def _dense(cls, places: Ints, span: int, low: int) -> Grouped:
+        seen = np.zeros(span, dtype=bool)
+        seen[places] = True
+        number = np.cumsum(seen, dtype=np.int64)
+        return cls(np.flatnonzero(seen) + low, number[places] - 1)
+
+    @classmethod
+    def of_few(cls, keys: Ints) -> Grouped:
+        """Of keys that lie far apart and are few, like times."""
+        encoded = pa.array(keys).dictionary_encode()
+        found = encoded.dictionary.to_numpy()
+        order = np.argsort(found)
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        return cls(found[order], rank[encoded.indices.to_numpy()])
 
     def first_rows(self) -> Ints:
         """A row of each key: for what is the same in all rows of a key."""
@@ -101,7 +125,7 @@ class Rows:
         self.set = Grouped.of(self.cluster.codes * (len(self.broker.names) + 1) + self.broker.codes)
         self.node = Grouped.of(self.set.at * (len(self.replica.names) + 1) + self.replica.codes)
         """A broker set's member: its three processes share this."""
-        instant = Grouped.of(self.ts)
+        instant = Grouped.of_few(self.ts)
         process = self.node.at * (len(self.target.names) + 1) + self.target.codes
         self.scrape = Grouped.of(process * (len(instant.keys) + 1) + instant.at)
 
@@ -202,6 +226,8 @@ def or_null(names: pa.Array) -> pa.Array:
 
 def replica_of(rows: Rows, row: Ints) -> pa.Array:
     """Names of the nodes that samples are of; where no label says it, their target's."""
+    if "" not in rows.replica.names:
+        return rows.replica.take(rows.replica.codes[row])
     names = or_null(rows.replica.take(rows.replica.codes[row]))
     return pc.coalesce(names, rows.target.take(rows.target.codes[row]))
 

@@ -50,6 +50,8 @@ NOT_EXPORTED: Final = "not_exported"
 HEAD_UNKNOWN: Final = "head_unknown"
 """There are unread messages, and the store time of the oldest is not known."""
 
+_REASONS: Final = pa.array([NEVER_COMMITTED, NOT_EXPORTED, HEAD_UNKNOWN])
+_METHODS: Final = pa.array(["none", "exact"])
 _MAX: Final = "tidemark_queue_max_offset_messages"
 _MIN: Final = "tidemark_queue_min_offset_messages"
 _COMMIT: Final = "tidemark_group_queue_offset_messages"
@@ -223,7 +225,7 @@ def positions_and_series(rows: Rows, pairs: Pairs, scrapes: Scrapes) -> tuple[pa
             "max_offset": integers(most),
             "commit_offset": integers(commit),
             "head_store_ts": instants(head_us),
-            "head_method": np.where(np.isnan(head_us), "none", "exact"),
+            "head_method": _METHODS.take(pa.array((~np.isnan(head_us)).astype(np.int8))),
             "head_error_seconds": floats(np.where(np.isnan(head_us), np.nan, 0.0)),
             "reason": reason,
         },
@@ -311,19 +313,16 @@ def _reasons(
     # A pair that says nothing of unknown queues has room: what is absent was never committed.
     never = (np.isnan(said) | (absent <= said))[each.at]
     unread = most > np.maximum(commit, least)
-    return pa.array(
-        np.select(
-            [
-                np.isnan(commit) & never,
-                np.isnan(commit) | np.isnan(most) | np.isnan(least),
-                unread & np.isnan(head_us),
-            ],
-            [NEVER_COMMITTED, NOT_EXPORTED, HEAD_UNKNOWN],
-            "",
-        ),
-        pa.string(),
-        mask=~(np.isnan(commit) | np.isnan(most) | np.isnan(least) | (unread & np.isnan(head_us))),
+    code = np.select(
+        [
+            np.isnan(commit) & never,
+            np.isnan(commit) | np.isnan(most) | np.isnan(least),
+            unread & np.isnan(head_us),
+        ],
+        [0, 1, 2],
+        -1,
     )
+    return _REASONS.take(pa.array(code.astype(np.int8), mask=code < 0))
 
 
 def _names(rows: Rows, row: Ints) -> tuple[list[str], list[str], list[str], list[str]]:
