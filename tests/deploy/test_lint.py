@@ -28,6 +28,14 @@ BROKEN: Final[dict[str, Breaking]] = {
         *("k8s/components/monitoring/podmonitor.yaml", "scrapeTimeout", "scrapeTimeOut"),
         "schema: dev-monitoring: PodMonitor/tidemark: Kubernetes",
     ),
+    "a field that only the Spark operator's objects lack": (
+        *("k8s/components/analytics-operator/streams.yaml", "mainApplicationFile", "mainFile"),
+        "schema: analytics-operator: SparkApplication/tidemark-analytics-collect: Kubernetes",
+    ),
+    "a driver whose root can be written": (
+        *("k8s/components/analytics/driver.yaml", "readOnlyRootFilesystem: true"),
+        *("readOnlyRootFilesystem: false", "policy: analytics.yaml: Deployment"),
+    ),
     "a container that may become root": (
         *("k8s/base/statefulset.yaml", "allowPrivilegeEscalation: false"),
         *("allowPrivilegeEscalation: true", "policy: ha.yaml: StatefulSet"),
