@@ -223,7 +223,9 @@ def test_a_broker_that_restarts_costs_time_and_no_message(tmp_path: Path) -> Non
         bodies = bodies_of(3000)
         send(own, TOPIC, bodies, queues=1)
         wait_dispatched(own, TOPIC, len(bodies))
-        reader = reader_of(own, TOPIC, retry_seconds=30.0)
+        dead = f"http://127.0.0.1:{free_port()}"
+        urls = (dead, own.api_url)  # one of the addresses given is nobody's
+        reader = TopicReader(TopicOptions(urls=urls, topic=TOPIC, retry_seconds=30.0))
         (part,) = reader.plan()
         batches = reader.read(part)
         rows = next(batches).to_pylist()
