@@ -163,6 +163,8 @@ def test_the_image_with_spark_is_the_other_one_and_java() -> None:
     [steps] = STAGES["build-analytics"].texts("RUN")
     split = [step for step in steps.split("&&") if "requirements-analytics.lock" in step]
     assert len(split) == 2, "one package is built, the others come as wheels"
+    # An argument ends with its stage: without this the second installation would ask PyPI.
+    assert STAGES["build-analytics"].texts("ARG") == STAGES["build"].texts("ARG")
     [built] = [step for step in steps.split("&&") if "-r spark.lock" in step]
     assert "--require-hashes" in built
     assert ANALYTICS.texts("USER")[-1] == f"{UID}:{UID}"
