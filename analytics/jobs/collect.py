@@ -55,11 +55,9 @@ def run(
 ) -> None:
     """Collect until told to stop: by a signal, the marker file, or `stop`. Raises StreamFailed."""
     root = TableRoot.create(options.tables, buckets=options.buckets)
-    samples = (
-        spark.readStream.format(options.source)
-        .options(**{"context": "true", **options.source_options})
-        .load()
-    )
+    # Offsets between two ticks, so that no batch ends between a broker's scrape and its ha's.
+    asked = {"context": "true", "align": f"{options.period_s}s", **options.source_options}
+    samples = spark.readStream.format(options.source).options(**asked).load()
     landing = Landing(root, options.period_s, options.counters)
     with writing(root.path, "collect"):
         run_stream(

@@ -134,6 +134,8 @@ def judge(ticks: DataFrame, batch: Batch, evaluation: Evaluation) -> None:
         return
     with runs.run(root.path, "evaluate") as noted:
         written = write_frame(ticks, root, batch, evaluation, skip=done)
+        if not written.facts:
+            return  # the first batch of a stream that began before there were positions
         until = from_us(max(fact["until_us"] for fact in written.facts))
         commit_all(root, batch, written, watermarks=dict.fromkeys(COMPUTED, until))
         _note(noted, written, until)

@@ -7,6 +7,7 @@ repeated from the checkpoint and writes the same names.
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import threading
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -26,6 +28,9 @@ from analytics.tables import Batch
 STOP_FILE: Final = "stop"
 """Below the checkpoint: made by whoever wants the job to end; removed at the next start."""
 _POLL_S: Final = 1
+_CAUSE: Final = re.compile(r"[\w.]+(Error|Exception|Missing|Damaged|Differ|Interrupt)\b.*: ")
+_TRIES: Final = 3  # of one batch
+_PAUSE_S: Final = 2.0
 _STOP_WAIT_S: Final = 120.0  # for the batch in hand; longer ones are repeated at the next start
 log = logging.getLogger("tidemark.analytics")
 
@@ -87,8 +92,15 @@ def run_stream(
     marker = pace.checkpoint / STOP_FILE
     marker.unlink(missing_ok=True)
 
+    raised: list[Exception] = []  # by a batch here: Spark tells only that something was
+
     def one(rows: DataFrame, number: int) -> None:
-        handle(rows, Batch(writer_of(job, pace.checkpoint, rows), number))
+        raised.clear()
+        try:
+            handle(rows, Batch(writer_of(job, pace.checkpoint, rows), number))
+        except Exception as error:
+            raised.append(error)
+            raise
 
     writer = frame.writeStream.foreachBatch(one).option("checkpointLocation", str(pace.checkpoint))
     writer = (
@@ -97,21 +109,43 @@ def run_stream(
         else writer.trigger(processingTime=f"{round(pace.trigger_s * 1000)} milliseconds")
     )
     with _signals(stop or threading.Event()) as told:
-        query = writer.queryName(job).start()
-        log.info("stream runs", extra={"event": "stream-runs", "job": job, "id": query.id})
-        _wait(job, query, pace, lambda: told.is_set() or marker.exists())
+        failures, reached = 0, -1
+        while True:
+            query = writer.queryName(job).start()
+            log.info("stream runs", extra={"event": "stream-runs", "job": job, "id": query.id})
+            try:
+                _wait(query, lambda: told.is_set() or marker.exists())
+                break
+            except StreamingQueryException as error:
+                # A worker that could not start in time, an executor that went: the next try
+                # repeats the batch. One that fails three times in a row is said and left.
+                batch = _last_batch(pace.checkpoint)
+                failures = 1 if batch > reached else failures + 1
+                reached = batch
+                reason = _first_lines(raised[0] if raised else error)
+                if failures >= _TRIES:
+                    raise StreamFailed(job, pace.checkpoint, reason) from error
+                log.warning(
+                    "batch failed, is repeated: %s",
+                    reason,
+                    extra={"event": "batch-repeated", "job": job, "tries": failures},
+                )
+                if told.wait(_PAUSE_S * failures):
+                    break
     log.info("stream ended", extra={"event": "stream-ended", "job": job})
 
 
-def _wait(job: str, query: StreamingQuery, pace: Pace, told: Callable[[], bool]) -> None:
-    try:
-        while not query.awaitTermination(_POLL_S):
-            if told():
-                _end(query)
-                return
-    except Exception as error:
-        # Whatever a batch raised, in Python or in the JVM: said once, with what to do.
-        raise StreamFailed(job, pace.checkpoint, _first_lines(error)) from error
+def _wait(query: StreamingQuery, told: Callable[[], bool]) -> None:
+    while not query.awaitTermination(_POLL_S):
+        if told():
+            _end(query)
+            return
+
+
+def _last_batch(checkpoint: Path) -> int:
+    """Number of the last batch that Spark noted as done; -1 if there is none."""
+    done = [int(path.name) for path in checkpoint.glob("commits/[0-9]*") if path.name.isdigit()]
+    return max(done, default=-1)
 
 
 def _end(query: StreamingQuery) -> None:
@@ -124,8 +158,10 @@ def _end(query: StreamingQuery) -> None:
 
 def _first_lines(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith(("[", "analytics.errors."))]
-    return " ".join(dict.fromkeys([*lines[:2], *told[-2:]]))[:800].rstrip(".")
+    # A task's failure comes with the worker's traceback; its last line says what it was.
+    causes = [line for line in lines if _CAUSE.match(line)]
+    said = " ".join(dict.fromkeys([*lines[:1], *causes[-1:]])) or type(error).__name__
+    return said[:800].rstrip(".")
 
 
 @contextmanager

@@ -1,0 +1,92 @@
+"""evaluate begins before there is anything to evaluate, follows collect, and stops when told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from analytics import runs
+from analytics.jobs import evaluate
+from analytics.jobs.evaluate import EvaluateOptions
+from analytics.jobs.streaming import STOP_FILE, Pace, StreamFailed, run_stream
+from analytics.kernel.rules import Rules
+from analytics.tables import Batch, TableRoot
+from analytics.truth import cases
+from tests.support.job_runs import BUCKETS, collect_recorded
+from tests.support.recorded_samples import NAME, RecordedSamples, record
+from tests.support.spark import spark
+
+__all__ = ["spark"]
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def test_evaluation_waits_for_positions_follows_them_and_ends_by_the_marker(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.dataSource.register(RecordedSamples)
+    record([cases.slow_consumer(seconds=300)], tmp_path / "recorded")
+    root = TableRoot.create(tmp_path / "tables", buckets=BUCKETS)
+    checkpoint = tmp_path / "c2"
+    options = EvaluateOptions(
+        tables=root.path, rules=Rules(), pace=Pace(checkpoint, trigger_s=0.5), closing="data"
+    )
+    ended = threading.Event()
+
+    def work() -> None:
+        evaluate.run(spark, options)
+        ended.set()
+
+    job = threading.Thread(target=work)
+    job.start()
+    deadline = time.monotonic() + 120
+    try:
+        while not list(checkpoint.glob("commits/[0-9]*")):  # a batch of nothing has gone by
+            assert job.is_alive(), "evaluation failed with empty tables"
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        collect_recorded(spark, root.path, tmp_path / "c1", tmp_path / "recorded", ticks=20)
+        while not root.has("lag"):
+            assert job.is_alive(), "evaluation failed"
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        (checkpoint / STOP_FILE).touch()
+        job.join(60)
+    assert ended.is_set(), "the marker did not end the stream in order"
+    ticks = sorted(root.read("positions").column("tick").to_pylist())
+    judged = sorted(root.read("lag").column("tick").to_pylist())
+    assert judged == ticks[:-1]  # of one series; the last is not over
+    noted = runs.read(root.path, "evaluate")
+    assert noted is not None
+    assert noted.rows["lag"] == len(judged)
+
+
+def test_a_batch_that_fails_is_repeated_and_one_that_always_fails_is_said(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.dataSource.register(RecordedSamples)
+    record([cases.slow_consumer(seconds=60)], tmp_path / "recorded")
+    rows = spark.readStream.format(NAME).options(directory=str(tmp_path / "recorded")).load()
+    tried: list[Batch] = []
+
+    def fails_once(_: DataFrame, batch: Batch) -> None:
+        tried.append(batch)
+        if len(tried) == 1:
+            raise OSError("no space left")
+
+    run_stream("once", rows, Pace(tmp_path / "once", available_now=True), fails_once)
+    assert len(tried) == 2
+    assert tried[0] == tried[1]  # the same number of the same writer: it overwrites itself
+
+    def fails(_: DataFrame, batch: Batch) -> None:
+        tried.append(batch)
+        raise OSError("no space left on /data/tables")
+
+    tried.clear()
+    with pytest.raises(StreamFailed, match=r"always stopped at a batch that failed: .*no space"):
+        run_stream("always", rows, Pace(tmp_path / "always", available_now=True), fails)
+    assert len(tried) == 3
