@@ -1,8 +1,8 @@
 """forecast: what will be produced, who can take it, when volumes are full, what is unlike itself.
 
 One task per bucket for its pairs, one for the nodes' volumes, one for anomalies. Everything is as
-of the newest roll-up: that instant and the history before it are the input range, so a repeated
-run writes the same rows. Before: `rollup`. After: `report`, `export`.
+of the newest whole minute that is rolled up: that instant and the history before it are the input
+range, so a repeated run writes the same rows. Before: `rollup`. After: `report`, `export`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class ForecastOptions:
 
     tables: Path
     issued_at: datetime | None = None
-    """As of when; null: the newest roll-up. An instant before it forecasts what was to be seen
-    then."""
+    """As of when; null: the newest minute rolled up. An instant before it forecasts what was to be
+    seen then."""
 
 
 class Plan(NamedTuple):
@@ -88,9 +88,11 @@ def run(spark: SparkSession, options: ForecastOptions) -> Plan | None:
     """Forecast as of the newest roll-up; None if there is none yet."""
     root = TableRoot(options.tables)
     newest = root.watermark("rollup")
-    issued_at = newest if options.issued_at is None else options.issued_at
-    if newest is None or issued_at is None:
+    if newest is None:
         return None
+    # Ticks go on a minute's begin: as of the last one that is there, not of one to come.
+    evaluated = root.watermark("lag") or newest
+    issued_at = options.issued_at or min(newest, evaluated)
     issued_at = issued_at.replace(second=0, microsecond=0)
     todo = plan(issued_at, root.watermark("anomalies"), root.buckets)
     version = root.manifest("rollup").version

@@ -63,7 +63,7 @@ def _foresee(
     until = hour_of(issued_at)
     history = _hourly(root, bucket, pairs.ids, until)
     known = (~np.isnan(history)).sum(axis=1) >= HOURS_MIN
-    found = forecast(np.where(known[:, None], history, np.nan), HORIZON)
+    found = forecast(np.where(known[:, None], history, np.nan), HORIZON + 1)
     busy = _minutes(root, bucket, pairs.ids, issued_at)
     able = capacity(busy.consumed, busy.produced, busy.ready, busy.members)
     queues = columns.floats(pairs.rows, "queues")
@@ -100,7 +100,7 @@ def _produce_rows(
     pairs: Pairs, at: int, found: Forecast, most: float, until: datetime, issued_at: datetime
 ) -> pa.Table:
     """Messages per second in each hour to come; the limit is what the group can take at most."""
-    bands = [band[at] for band in (found.p10, found.p50, found.p90)]
+    bands = [band[at, :HORIZON] for band in (found.p10, found.p50, found.p90)]
     since = (issued_at - until).total_seconds()
     limits = [_first_above(band, most) - since for band in reversed(bands)]
     return _rows(pairs.subject(at), "produce", until, issued_at, bands, found, at, limits)
@@ -124,14 +124,19 @@ def _age_rows(
     until: datetime,
     issued_at: datetime,
 ) -> pa.Table:
-    """Age of the oldest unread message at the end of each hour; the limit is retention."""
+    """Age of the oldest unread message every hour from now on; the limit is retention."""
     backlog = float(columns.floats(pairs.rows, "lag_sum")[at])
     age = float(columns.floats(pairs.rows, "age_max_seconds")[at])
     if math.isnan(backlog) or math.isnan(age):
         return FORECASTS.empty_table()
     # Late is when more comes and less can be read than is likely.
     cases = ((found.p10, most), (found.p50, most), (found.p90, least))
-    bands = [expected_ages(history, band[at], backlog, able, age) for band, able in cases]
+    # Forecasts are by the hour of the clock; an hour from now has a part of two of them.
+    passed = (issued_at - until) / HOUR
+    bands = []
+    for band, able in cases:
+        to_come = (1 - passed) * band[at, :-1] + passed * band[at, 1:]
+        bands.append(expected_ages(history, to_come, backlog, able, age))
     retention = float(pairs.retention[at])
     limits = [
         math.nan
@@ -139,7 +144,7 @@ def _age_rows(
         else time_to_limit(band, age, retention)
         for band in reversed(bands)
     ]
-    return _rows(pairs.subject(at), "age", until + HOUR, issued_at, bands, found, at, limits)
+    return _rows(pairs.subject(at), "age", issued_at + HOUR, issued_at, bands, found, at, limits)
 
 
 def _rows(
