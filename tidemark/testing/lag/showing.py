@@ -87,7 +87,7 @@ def findings(verdicts: Sequence[Verdict], more: Sequence[Found]) -> Table:
     """What was planted, what was found."""
     table = Table(title="Findings", title_justify="left")
     for name in ("", "group", "planted", "status", "blamed", "cause"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name in ("", "group", "status", "blamed"))
     for planted, found, wrong in verdicts:
         facts = {} if found is None else found.facts
         table.add_row(
