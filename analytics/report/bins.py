@@ -62,7 +62,7 @@ def places(column: pa.ChunkedArray, bins: Bins) -> pa.Array:
 def summed(
     pieces: Iterable[pa.Table], keys: Sequence[str], how: Sequence[tuple[str, str]]
 ) -> pa.Table:
-    """Group rows by keys, piece by piece. how: column and ``sum``, ``max`` or ``count``.
+    """Group rows by keys, piece by piece. how: column and ``sum``, ``min``, ``max`` or ``count``.
 
     Columns of the result: keys, then ``column_how``.
     """
@@ -70,7 +70,10 @@ def summed(
     if not parts:
         return pa.table({})
     renamed = [f"{column}_{function}" for column, function in how]
-    again = [(name, "max" if name.endswith("_max") else "sum") for name in renamed]
+    again = [
+        (name, function if function in ("min", "max") else "sum")
+        for name, (_, function) in zip(renamed, how, strict=True)
+    ]
     found = pa.concat_tables(parts).group_by(list(keys)).aggregate(again)
     wanted = [f"{name}_{function}" for name, function in again]
     return found.select([*keys, *wanted]).rename_columns([*keys, *renamed])

@@ -52,7 +52,8 @@ def overview(tables: Tables, start: datetime, end: datetime) -> Overview:
             by_tick.append(piece.group_by(["tick", "status"]).aggregate([([], "count_all")]))
             yield piece
 
-    seen = summed(noting(), ["pair_id", "status"], [("tick", "count")])
+    how = [("tick", "count"), ("tick", "min"), ("tick", "max")]
+    seen = summed(noting(), ["pair_id", "status"], how)
     if not by_tick:
         return Overview(bins_of(start, end, None), None, None, None, {}, {}, [])
     counted = (
@@ -73,10 +74,30 @@ def overview(tables: Tables, start: datetime, end: datetime) -> Overview:
         period_s,
         newest,
         share,
-        _by_status(counted, ticks, bins),
+        _by_status(_with_unseen(counted, seen, ticks), ticks, bins),
         _troubled(seen),
         pairs_at(tables, newest, period_s or 15.0),
     )
+
+
+def _with_unseen(counted: pa.Table, seen: pa.Table, ticks: Any) -> pa.Table:
+    """Pairs that were there before and after a tick, and have no row of it: not known then."""
+    lives = seen.group_by("pair_id").aggregate([("tick_min", "min"), ("tick_max", "max")])
+    born = np.searchsorted(np.sort(micros(lives["tick_min_min"])), ticks, side="right")
+    gone = np.searchsorted(np.sort(micros(lives["tick_max_max"])), ticks, side="left")
+    rows = np.zeros(len(ticks), dtype=np.int64)
+    np.add.at(rows, np.searchsorted(ticks, micros(counted["tick"])), np.asarray(counted["rows"]))
+    unseen = born - gone - rows
+    at = np.flatnonzero(unseen > 0)
+    more = pa.table(
+        {
+            "tick": pa.array(ticks[at], counted.schema.field("tick").type),
+            "status": pa.array([str(Status.UNKNOWN)] * at.size, pa.string()),
+            "rows": pa.array(unseen[at], pa.int64()),
+        }
+    )
+    known = counted.select(more.column_names)
+    return pa.concat_tables([known, more.cast(known.schema)])
 
 
 def _by_status(counted: pa.Table, ticks: Any, bins: Bins) -> dict[str, Values]:

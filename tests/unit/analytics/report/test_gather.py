@@ -131,6 +131,20 @@ def test_all_pairs_together_are_as_many_at_every_bin(facts: Facts) -> None:
         assert len(known) in (0, len(values))
 
 
+def test_a_pair_that_a_tick_has_no_row_of_is_not_known_then(
+    world: Mapping[str, pa.Table],
+) -> None:
+    rows = world["pair_lag"]
+    hole = pc.and_(
+        pc.equal(rows["group"], "billing"),
+        pc.is_in(rows["tick"], pa.array([tick(100), tick(101)], rows.schema.field("tick").type)),
+    )
+    found = facts_of({**world, "pair_lag": rows.filter(pc.invert(hole))})
+    place = 50  # two ticks of 15 s each
+    assert found.by_status["UNKNOWN"][place] == 1
+    assert found.by_status["OK"][place] == len(NAMES) - 1 - found.by_status["FALLING_BEHIND"][place]  # type: ignore[operator]
+
+
 def test_queues_are_those_of_now_with_the_one_that_stands_out(facts: Facts) -> None:
     queues = of(facts, "mailer").queues
     assert [queue.queue for queue in queues] == list(range(8))
