@@ -105,6 +105,7 @@ def progress_of(
         ages, ts = age.age[looks, column], grid.ts[looks, column]
         used = inside & dated[looks, column] & (ticks.at[looks] >= since[row, column])
         expected, needed = full[row, column], np.full(row.size, size / 2)
+        chance = np.zeros(row.size)
         if batches.seldom.any():
             corner = batches.corner[looks, column]
             corner[-1] |= batches.overdue[row, column]
@@ -113,25 +114,27 @@ def progress_of(
             these = batches.seldom[row, column] & (count >= 2)
             used = np.where(these, corners, used)
             expected, needed = np.where(these, count, expected), np.where(these, 2, needed)
-        slope, least, most = _slopes(ages, ts, used, expected, needed)
+            chance = np.where(these, rules.period_s, 0.0)
+        slope, least, most = _slopes(ages, ts, used, expected, needed, chance)
         place = (row, column)
         out.progress[place], out.least[place], out.most[place] = 1 - slope, 1 - most, 1 - least
     return out
 
 
 def _slopes(
-    ages: Floats, ts: Floats, used: Bools, full: Floats, needed: Floats
+    ages: Floats, ts: Floats, used: Bools, full: Floats, needed: Floats, chance: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Slope of the age in each column of looks, and its least and most were no look missing.
 
-    full: how many looks there would be; needed: NaN where there are fewer.
+    full: how many looks there would be; needed: NaN where there are fewer. chance: by how much
+    ages at corners differ without a reason [s].
     """
     count = used.sum(axis=0)
     enough = count >= needed
     few = enough & (count < ROBUST_FROM)
     if few.any():
         slope, least, most = _robust(ages, ts, used, full)
-        ends = _ends(ages, ts, used)
+        ends = _ends(ages, ts, used, chance)
         whole = few & (count >= full)
         slope = np.where(few, ends, slope)
         least = np.where(whole, ends, np.where(few, -np.inf, least))
@@ -186,12 +189,18 @@ def _robust(ages: Floats, ts: Floats, used: Bools, full: Floats) -> tuple[Floats
     return median, least, most
 
 
-def _ends(ages: Floats, ts: Floats, used: Bools) -> Floats:
-    """The slope between the first and the last look."""
+def _ends(ages: Floats, ts: Floats, used: Bools, chance: Floats) -> Floats:
+    """The slope between the first and the last look.
+
+    A commit is seen up to a period after it was made, so that ages at two corners differ by as
+    much in good order: only what is beyond that is a slope.
+    """
     place = np.arange(ages.shape[1])
     first = np.argmax(used, axis=0)
     last = ages.shape[0] - 1 - np.argmax(used[::-1], axis=0)
     seconds = (ts[last, place] - ts[first, place]) / SECOND
     slope = np.full(place.size, np.nan)
-    np.divide(ages[last, place] - ages[first, place], seconds, out=slope, where=seconds > 0)
+    rise = ages[last, place] - ages[first, place]
+    beyond = np.copysign(np.maximum(np.abs(rise) - chance, 0), rise)
+    np.divide(beyond, seconds, out=slope, where=seconds > 0)
     return slope

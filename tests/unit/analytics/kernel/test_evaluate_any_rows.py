@@ -102,7 +102,7 @@ def not_negative(done: Evaluated) -> None:
             assert least is None or least >= 0, (table, name, least)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(looks(), st.sets(st.integers(0, TICKS - 2), max_size=4))
 def test_whatever_is_said_nothing_is_negative_and_cuts_do_not_matter(
     given_: Window, cuts: set[int]
@@ -122,7 +122,7 @@ def test_whatever_is_said_nothing_is_negative_and_cuts_do_not_matter(
         assert in_order(together) == in_order(getattr(whole, name)), name
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(looks())
 def test_what_is_not_known_is_null_and_has_a_reason(given_: Window) -> None:
     lag = judged(given_, TICKS).lag
@@ -140,7 +140,7 @@ def test_what_is_not_known_is_null_and_has_a_reason(given_: Window) -> None:
             assert found["age_low_seconds"] <= found["age_seconds"] <= found["age_high_seconds"]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(looks())
 def test_a_status_lasts_until_the_change_that_ends_it(given_: Window) -> None:
     done = judged(given_, TICKS)

@@ -311,3 +311,28 @@ def test_evidence_lets_a_status_be_judged_again() -> None:
         "lag": 3831,
         "progress": 0,
     }
+
+
+def stairs(looks: int, stops_at: int = 10_000) -> list[Any]:
+    """A group that is 2 s behind whenever it commits, which it does every eighth look."""
+    rows, committed, since = [], 0, 0
+    for number in range(looks):
+        if number % 8 == 0 and number < stops_at:
+            committed, since = 150 * number - 20, number
+        rows.append(row(number, 150 * number, max(committed, 0), age=2.0 + 15 * (number - since)))
+    return rows
+
+
+def test_a_group_that_commits_every_two_minutes_is_late_only_when_a_commit_is_overdue() -> None:
+    fine = judged(window(stairs(120)), 120)
+    assert set(column(fine.lag, "status")[40:]) == {"OK"}
+    assert max(column(fine.lag, "age_seconds")) > 100
+    stuck = judged(window(stairs(120, stops_at=80)), 120)
+    told = [each for each in stuck.status_changes.to_pylist() if each["series_id"] is not None]
+    # The first two gaps are needed to learn what is usual.
+    told = [each for each in told if each["tick"] > moment(tick(40))]
+    numbers = [(each["tick"].timestamp() - START / 1e6) / 15 - 1 for each in told]
+    assert [each["status_to"] for each in told] == ["FALLING_BEHIND", "STALLED"]
+    # The last commit was at look 72, the next was due at look 80.
+    assert 80 < numbers[0] <= 80 + 9
+    assert numbers[1] * 15 >= 72 * 15 + 4 * 120
