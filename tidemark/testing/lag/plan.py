@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from analytics.schema import Stage, Status
 
-CLUSTER: Final = "lag"
+CLUSTER: Final = "shop"
 ORDERS: Final = "orders"
 PAYMENTS: Final = "payments"
 ORDERS_QUEUES: Final = 8
