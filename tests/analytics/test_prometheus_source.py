@@ -347,7 +347,7 @@ def test_a_slow_server_costs_its_time_and_no_more(trouble: range_server.Trouble)
 def test_a_server_that_is_slow_once_is_asked_for_halves() -> None:
     with RangeServer(ONE) as server:
         server.trouble = [range_server.slow(30)]
-        assert read_one(reader(server.url, timeout="300ms")) == (expected_one(), [])
+        assert read_one(reader(server.url, timeout="2s")) == (expected_one(), [])
         assert len(server.asked) == 3
 
 
