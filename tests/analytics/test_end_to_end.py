@@ -277,7 +277,3 @@ def test_messages_that_no_lag_shows_are_counted(ran: Ran) -> None:
     bounds = Range(low * (1 - HIDDEN_SHARE), high * (1 + HIDDEN_SHARE) + 8)
     assert pair["lag"] == 0
     assert bounds.holds(pair["hidden_lag"]), (pair["hidden_lag"], bounds)
-
-
-def test_the_stopped_reput_is_named_as_a_gap(ran: Ran) -> None:
-    assert ran.facts["gaps"], "reput of g1 has not answered, and nobody says so"

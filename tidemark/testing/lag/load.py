@@ -27,7 +27,9 @@ from tidemark.testing.lag.plan import Times
 from tidemark.testing.lag.processes import StageFailed
 
 TICK_S: Final = 0.2
-BODY: Final = b"x" * 200
+BODY: Final = b"x" * 20
+IN_FLIGHT_MAX: Final = 60_000
+"""All that these groups ever leave undone, so that it waits to be processed, not to be fetched."""
 SETUP_S: Final = 60.0
 REST_S: Final = 0.5
 """Between two lives of the poisoned program."""
@@ -200,7 +202,9 @@ class Load:
         loop = asyncio.get_running_loop()
         async with (
             tidemark.connect(self._orders) as client,
-            client.subscribe(plan.ORDERS, group=plan.SLOW.group) as messages,
+            client.subscribe(
+                plan.ORDERS, group=plan.SLOW.group, max_in_flight=IN_FLIGHT_MAX
+            ) as messages,
         ):
             free_at = loop.time()
             async for batch in messages.batches(8):
@@ -216,7 +220,10 @@ class Load:
                     async with (
                         asyncio.timeout(self._times.crash_s),
                         client.subscribe(
-                            plan.ORDERS, group=plan.POISON.group, member="poisoned"
+                            plan.ORDERS,
+                            group=plan.POISON.group,
+                            member="poisoned",
+                            max_in_flight=IN_FLIGHT_MAX,
                         ) as messages,
                     ):
                         await messages.run(_handle, concurrency=plan.ORDERS_QUEUES)
