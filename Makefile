@@ -116,10 +116,10 @@ referee: ## Build the program that opens a store with Apache RocketMQ's own clas
 metrics-page: setup ## Write the tables of docs/metrics.md from the catalogue of metrics
 	$(BIN)/python -m shared.metrics.page
 
-bench: setup ## Measure all figures; `make bench-NAME` one of them (bench/README.md)
+bench: analytics ## Measure all figures; `make bench-NAME` one of them (bench/README.md)
 	$(BIN)/python -m bench
 
-bench-%: setup ## Measure one figure, for example `make bench-encode`
+bench-%: analytics ## Measure one figure, for example `make bench-encode`
 	$(BIN)/python -m bench $*
 
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)

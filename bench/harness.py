@@ -43,7 +43,11 @@ NAMES: Final = (
     "write_pool",
     "growth",
     "metrics",
+    "analytics_sources",
+    "analytics_store",
     "analytics_evaluate",
+    "analytics_jobs",
+    "analytics_report",
 )
 """All benchmarks, in the order of the figures, the longest last."""
 RUNS: Final = 5
