@@ -103,7 +103,8 @@ class Rules:
         """Check what would otherwise give wrong results later."""
         if self.period_s <= 0:
             raise ValueError(f"period_s is {self.period_s}, must be above 0")
-        if self.interpolation_s + self.progress_window_s > self.history_s:
+        # The hair is for scaled rules: thirds of seconds do not add up to the last bit.
+        if self.interpolation_s + self.progress_window_s > self.history_s + MICROSECOND:
             raise ValueError(
                 f"interpolation_s {self.interpolation_s} and progress_window_s "
                 f"{self.progress_window_s} are together longer than history_s {self.history_s}"
