@@ -1,4 +1,4 @@
-"""Windows are made of time: a shorter period changes how often is looked, not how long is waited."""
+"""Windows are made of time: a shorter period looks more often and waits no less."""
 
 from __future__ import annotations
 
