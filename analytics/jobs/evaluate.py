@@ -35,6 +35,7 @@ from analytics.kernel.evaluate import evaluate
 from analytics.kernel.rules import Rules
 from analytics.kernel.window import STATUS_STATE
 from analytics.tables import Batch, TableRoot
+from analytics.tables.in_use import is_written, writing
 from analytics.tables.layout import HOUR, from_us, to_us
 from analytics.tables.parts import Writer, Written, commit_all, run_parts, write_frame
 from analytics.ticks.spark import MAX_TICKS, NAME
@@ -117,13 +118,14 @@ def run(
         "max_ticks": options.max_ticks,
     }
     ticks = spark.readStream.format(NAME).options(**asked).load()
-    run_stream(
-        "evaluate",
-        ticks,
-        options.pace,
-        lambda rows, batch: judge(rows, batch, evaluation),
-        stop=stop,
-    )
+    with writing(root.path, "evaluate"):
+        run_stream(
+            "evaluate",
+            ticks,
+            options.pace,
+            lambda rows, batch: judge(rows, batch, evaluation),
+            stop=stop,
+        )
 
 
 def judge(ticks: DataFrame, batch: Batch, evaluation: Evaluation) -> None:
@@ -147,12 +149,11 @@ def over_range(
 ) -> None:
     """Evaluate whole hours again, a day at a time, in place of what the tables have of them.
 
-    Raises HourOpen if the stream of evaluation is not past the range: two would write one hour.
+    Raises HourOpen if a stream of evaluation runs that is not past the range: two would write it.
     """
     root, period = evaluation.root, timedelta(microseconds=evaluation.rules.period_us)
     mark = root.watermark("lag")
-    streams = root.manifest("lag").done
-    if streams and mark is not None and mark < before - period:
+    if mark is not None and mark < before - period and is_written(root.path, "evaluate"):
         raise HourOpen(f"{before - HOUR:%Y-%m-%dT%H}", closed_until=f"{mark:%Y-%m-%dT%H:%M:%S}")
     begin = since
     while begin < before:
