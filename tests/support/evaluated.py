@@ -28,11 +28,11 @@ class Named(NamedTuple):
     @property
     def pair_id(self) -> int:
         """As collect would give it."""
-        return pair_id(*self.names.values())
+        return pair_id(**self.names)
 
     def series_id(self, queue: int) -> int:
         """As collect would give it."""
-        return series_id(*self.names.values(), queue)
+        return series_id(**self.names, queue=queue)
 
 
 def write_evaluated(
