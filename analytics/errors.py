@@ -106,6 +106,23 @@ class HourOpen(AnalyticsError):
         )
 
 
+class HourUnread(AnalyticsError):
+    """A source has nothing, or not all, of an hour that was to be replaced."""
+
+    code, title, retriable = "hour-unread", "An hour cannot be read again", True
+
+    def __init__(self, hour: str, *, rows: int, why: str) -> None:
+        super().__init__(
+            f"hour {hour} has {rows} rows of positions in the tables, and the source {why}. "
+            "Nothing was replaced.",
+            "Make the source answer for the whole hour and start again, or leave the hour out of "
+            "--hour: it stays as it is.",
+            hour=hour,
+            rows=rows,
+            why=why,
+        )
+
+
 class BadOption(AnalyticsError):
     """An option's value is outside its bounds, or two do not go together."""
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from analytics import runs
-from analytics.errors import HourOpen
+from analytics.errors import HourOpen, HourUnread
 from analytics.jobs.differences import Difference, compare, comparisons
 from analytics.jobs.landing import LANDED, Landing
 from analytics.jobs.options import (
@@ -35,7 +35,7 @@ from analytics.sources.prometheus.options import parse
 from analytics.sources.prometheus.reader import Reader
 from analytics.tables import Batch, DataFile, TableRoot
 from analytics.tables.in_use import is_written
-from analytics.tables.layout import HOUR, from_us, hour_of, to_us
+from analytics.tables.layout import HOUR, HOUR_US, from_us, hour_of, to_us
 from analytics.tables.parts import Writer, Written, commit_all, run_parts, write_frame
 from shared.runtime.clock import SystemClock
 
@@ -94,7 +94,11 @@ def runs_of(hours: list[datetime]) -> Iterator[list[datetime]]:
 
 
 def run(spark: SparkSession, options: BackfillOptions) -> Filled:
-    """Fill the hours. Raises HourOpen if one of them is not over."""
+    """Fill the hours.
+
+    Raises HourOpen if one of them is not over; HourUnread if one that the tables have cannot be
+    read whole.
+    """
     root = TableRoot.create(options.tables, buckets=options.buckets)
     since, before = whole_hours(options.since, options.before)
     manifest = root.manifest("positions")
@@ -143,9 +147,28 @@ def _fill(
         table: [file for file in root.manifest(table).files if file.hour_us in wanted_us]
         for table in LANDED
     }
+    check_read(replaces["positions"], written)
     differences = _differences(spark, root, replaces, written)
     commit_all(root, batch, written, replaces=replaces)
     return sum(fact.get("samples", 0) for fact in written.facts), written, differences
+
+
+def check_read(old: Collection[DataFile], written: Written) -> None:
+    """Refuse to put less than a whole answer in the place of rows. Pure. Raises HourUnread.
+
+    A server that is away, or keeps less than the tables do, would else empty them: the samples are
+    nowhere but here then.
+    """
+    new = {file.hour_us for file in written.files.get("positions", ())}
+    unread = [each for fact in written.facts for each in fact.get("unread", ())]
+    for hour_us in sorted({file.hour_us for file in old}):
+        inside = [why for low, high, why in unread if low < hour_us + HOUR_US and high >= hour_us]
+        if inside or hour_us not in new:
+            raise HourUnread(
+                f"{from_us(hour_us):%Y-%m-%dT%H}",
+                rows=sum(file.rows for file in old if file.hour_us == hour_us),
+                why=f"left out a part of it ({inside[0]})" if inside else "has none of it",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analytics.kernel.shape import shape
-from analytics.schema import SAMPLES, fit
+from analytics.schema import SAMPLES, Gap, fit
 from analytics.sources.gaps import split
 from analytics.tables import TableRoot
 from analytics.tables.layout import HOUR, from_us, hour_of, to_us
@@ -44,6 +44,12 @@ class Landing:
         """Write tables of these samples, which are all there are of their pairs and times."""
         samples, gaps = split(samples)
         writer.write("gaps", gaps)
+        unread = gaps.filter(pc.not_equal(gaps.column("reason"), str(Gap.DOWN)))
+        if unread.num_rows:
+            writer.facts["unread"] = writer.facts.get("unread", []) + [
+                [to_us(row["from_ts"]), to_us(row["to_ts"]), f"{row['reason']}: {row['detail']}"]
+                for row in unread.to_pylist()
+            ]
         writer.facts["samples"] = writer.facts.get("samples", 0) + samples.num_rows
         newest = pc.max(samples.column("ts").cast(pa.int64())).as_py()
         if newest is not None:

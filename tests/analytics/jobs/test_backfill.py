@@ -11,13 +11,14 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from analytics.errors import BadOption, HourOpen
+from analytics.errors import BadOption, HourOpen, HourUnread
 from analytics.jobs import backfill, compact
-from analytics.jobs.backfill import BackfillOptions, runs_of, wanted
+from analytics.jobs.backfill import BackfillOptions, check_read, runs_of, wanted
 from analytics.jobs.compact import CompactOptions
 from analytics.jobs.differences import difference
 from analytics.tables import TableRoot
 from analytics.tables.layout import HOUR
+from analytics.tables.parts import Written
 from analytics.truth import cases
 from analytics.truth.steps import DAWN, moment
 from analytics.truth.workload import Truth
@@ -78,7 +79,7 @@ def test_missing_hours_are_filled_named_ones_replaced_and_the_difference_told(
     assert lost > 0
 
     again = backfill.run(spark, replace(given, hours=frozenset({BEGIN})))
-    assert again.hours == [BEGIN]
+    assert again.hours == [BEGIN, BEGIN + 2 * HOUR]  # of the last one there is still nothing
     of_positions = [d for d in again.differences if d.table == "positions"]
     changed = next(d for d in of_positions if d.hour == f"{BEGIN:%Y-%m-%dT%H}")
     assert (changed.came, changed.gone, changed.changed) == (lost, 0, 0)
@@ -111,6 +112,27 @@ def test_an_hour_that_is_not_over_is_refused(
         backfill.run(spark, given)
     with pytest.raises(BadOption, match="not a whole hour"):
         backfill.run(spark, replace(given, since=since - timedelta(minutes=7)))
+
+
+def test_an_hour_that_a_source_cannot_give_again_stays_as_it_is(
+    spark: SparkSession, recorded: Path, tmp_path: Path
+) -> None:
+    # A server that is away, or has dropped the hour, answers nothing: the hour was replaced by it.
+    given = replace(options(tmp_path / "tables", recorded), before=BEGIN + HOUR)
+    backfill.run(spark, given)
+    root = TableRoot(given.tables)
+    before = {name: root.read(name) for name in root.tables()}
+    again = replace(given, hours=frozenset({BEGIN}))
+    nobody = {"url": "http://127.0.0.1:9", "retries": "0", "timeout": "1s", "slice": "1h"}
+    away = replace(again, source=backfill.PROMETHEUS, source_options=nobody)
+    with pytest.raises(HourUnread, match=r"left out a part of it \(unreachable: .*Nothing was rep"):
+        backfill.run(spark, away)
+    had = root.files("positions")
+    with pytest.raises(HourUnread, match=r"positions in the tables, and the source has none of it"):
+        check_read(had, Written({}, {}, []))
+    check_read(had, Written({"positions": list(had[:1])}, {}, []))
+    for name, rows in before.items():
+        assert_same(root.read(name), rows, name)
 
 
 def test_the_plan_takes_missing_and_named_hours_and_neighbours_together() -> None:
