@@ -26,6 +26,8 @@ DETAIL_MAX: Final = 300
 """Characters of what is said of a gap."""
 UP: Final = "up"
 """Prometheus' own metric: 0 where a scrape failed."""
+TOLD_BY: Final = pa.array(["broker", "ha", "reput"])
+"""Services whose samples the tables are made of. Whoever else a server scrapes is no gap here."""
 
 
 class Missing(NamedTuple):
@@ -95,6 +97,7 @@ def _down(samples: pa.Table) -> list[dict[str, Any]]:
     )
     if not pc.any(pc.and_(is_up, pc.equal(samples.column("value"), 0))).as_py():
         return []
+    is_up = pc.and_(is_up, pc.is_in(samples.column("service"), value_set=TOLD_BY))
     rows = samples.filter(is_up).select(["target", "service", "ts", "value"])
     rows = rows.sort_by([("target", "ascending"), ("ts", "ascending")]).to_pylist()
     return [
@@ -104,7 +107,7 @@ def _down(samples: pa.Table) -> list[dict[str, Any]]:
             "from_ts": before["ts"] if before["target"] == row["target"] else row["ts"],
             "to_ts": row["ts"],
             "reason": str(Gap.DOWN),
-            "detail": f"Prometheus could not scrape {row['service'] or 'the target'}",
+            "detail": f"Prometheus could not scrape {row['service']}",
         }
         for before, row in pairwise([{"target": None}, *rows])
         if row["value"] == 0

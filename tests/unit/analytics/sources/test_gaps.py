@@ -72,3 +72,9 @@ def test_a_target_that_prometheus_could_not_scrape_is_a_gap_since_the_scrape_bef
     found = [(row["subject"], row["from_ts"], row["to_ts"]) for row in gaps.to_pylist()]
     assert found == [("h", at(15), at(30)), ("h", at(30), at(45)), ("k", at(16), at(16))]
     assert {(row["source"], row["reason"]) for row in gaps.to_pylist()} == {("prometheus", "down")}
+
+
+@pytest.mark.parametrize("service", [None, "kube-dns", "analytics"])
+def test_a_target_of_somebody_else_that_is_down_is_no_gap_of_ours(service: str | None) -> None:
+    # A Prometheus that is shared has `up` of everything that a company runs.
+    assert split(table({**up("node:9100", 15, 0), "service": service}))[1].num_rows == 0
