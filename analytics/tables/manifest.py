@@ -119,6 +119,13 @@ class ManifestStore:
         except (ValueError, KeyError, TypeError) as error:
             raise ManifestDamaged(path, str(error)) from error
 
+    def written_us(self, table: str) -> int | None:
+        """When the table's manifest was switched the last time [microseconds]; None if never."""
+        try:
+            return (self._directory / f"{table}.json").stat().st_mtime_ns // 1000
+        except FileNotFoundError:
+            return None
+
     @contextmanager
     def writing(self, table: str) -> Iterator[Manifest]:
         """The table as of now, nobody else writing until the end of the block; then `put`."""

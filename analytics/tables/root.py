@@ -89,6 +89,10 @@ class TableRoot:
         mark = self.manifest(table).watermark_us
         return None if mark is None else from_us(mark)
 
+    def committed_us(self, table: str) -> int | None:
+        """When the table was committed to the last time [microseconds]; None if never."""
+        return ManifestStore(self.path).written_us(table)
+
     def files(
         self,
         table: str,

@@ -22,6 +22,7 @@ class ByClock(NamedTuple):
 
     now_us: int
     grace_us: int  # no tick is over before this has passed since its start
+    told_us: int  # when somebody told of a tick the last time
     blind_us: int = BLIND_US
 
 
@@ -35,7 +36,9 @@ def last_closed(seen: Mapping[str, int], period_us: int, by_clock: ByClock | Non
     newest = max(seen.values())
     live = (tick for tick in seen.values() if tick >= newest - _WAITED_FOR * period_us)
     closed = min(live) - period_us
-    if by_clock is not None:
+    # While samples of long ago still come in, their silence is not the nodes': a collection that
+    # catches up would find the next hour judged as blind before it is there.
+    if by_clock is not None and by_clock.now_us - by_clock.told_us >= by_clock.grace_us:
         late = min(by_clock.now_us - by_clock.grace_us, newest + by_clock.blind_us)
         closed = max(closed, late // period_us * period_us)
     return closed

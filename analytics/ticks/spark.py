@@ -115,8 +115,12 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tick_of(files[0].first_us, self._period_us) - self._period_us
 
     def _closed(self) -> int | None:
-        seen = TableRoot(Path(self._tables)).manifest("positions").seen
-        clock = ByClock(SystemClock().wall_ms() * 1000, self._grace_us) if self._by_clock else None
+        root = TableRoot(Path(self._tables))
+        told_us = root.committed_us("positions")
+        seen = root.manifest("positions").seen
+        clock = None
+        if self._by_clock and told_us is not None:
+            clock = ByClock(SystemClock().wall_ms() * 1000, self._grace_us, told_us)
         return last_closed(seen, self._period_us, clock)
 
 

@@ -21,12 +21,22 @@ def test_a_node_two_periods_behind_is_not_waited_for() -> None:
 
 def test_the_clock_closes_ticks_that_nobody_tells_of_for_a_while() -> None:
     seen = {"n0": 100 * P}
-    early = ByClock(now_us=105 * P, grace_us=8 * P)
+    early = ByClock(now_us=105 * P, grace_us=8 * P, told_us=101 * P)
     assert last_closed(seen, P, early) == 99 * P
-    late = ByClock(now_us=150 * P + 7, grace_us=8 * P)
+    late = ByClock(now_us=150 * P + 7, grace_us=8 * P, told_us=101 * P)
     assert last_closed(seen, P, late) == 142 * P
-    much_later = ByClock(now_us=10**6 * P, grace_us=8 * P, blind_us=40 * P)
+    much_later = ByClock(now_us=10**6 * P, grace_us=8 * P, told_us=101 * P, blind_us=40 * P)
     assert last_closed(seen, P, much_later) == 140 * P
+
+
+def test_the_clock_says_nothing_while_samples_of_long_ago_still_come_in() -> None:
+    # A collection that catches up brings eight hours at a time: the hour behind them was judged
+    # as blind, for ever, while the next batch with its samples was on its way.
+    seen = {"n0": 100 * P}
+    catching_up = ByClock(now_us=10**6 * P, grace_us=8 * P, told_us=(10**6 - 7) * P)
+    assert last_closed(seen, P, catching_up) == 99 * P
+    silent = catching_up._replace(told_us=(10**6 - 8) * P)
+    assert last_closed(seen, P, silent) == (100 + 240) * P
 
 
 @given(
