@@ -24,6 +24,7 @@ from analytics.jobs.differences import Difference, compare, comparisons
 from analytics.jobs.landing import LANDED, Landing
 from analytics.jobs.options import (
     MOMENT,
+    PERIOD_S,
     pairs,
     range_options,
     spark_options,
@@ -240,7 +241,7 @@ def _written_now(root: TableRoot) -> datetime | None:
     help="Where the samples are: prometheus, or a format that Spark reads samples from.",
 )
 @click.option("--option", "source_options", multiple=True, help="KEY=VALUE of the source.")
-@click.option("--period", "period_s", type=float, default=15.0, show_default=True)
+@click.option("--period", "period_s", type=PERIOD_S, default=15.0, show_default=True)
 @click.option("--counter", "counters", multiple=True, help="Keep this counter; `all` keeps all.")
 @click.option("--buckets", type=click.IntRange(1, 4096), help="Of tables that are made; default 8.")
 @spark_options

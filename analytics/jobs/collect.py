@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from analytics import runs
 from analytics.jobs.landing import LANDED, Landing
 from analytics.jobs.options import (
+    PERIOD_S,
     pairs,
     spark_options,
     started,
@@ -93,7 +94,7 @@ def land(samples: DataFrame, batch: Batch, landing: Landing, *, source: str) -> 
     help="A Prometheus server, or the nodes' own /metrics.",
 )
 @click.option("--option", "source_options", multiple=True, help="KEY=VALUE of the source.")
-@click.option("--period", "period_s", type=float, default=15.0, show_default=True)
+@click.option("--period", "period_s", type=PERIOD_S, default=15.0, show_default=True)
 @click.option("--counter", "counters", multiple=True, help="Keep this counter; `all` keeps all.")
 @click.option("--buckets", type=click.IntRange(1, 4096), help="Of tables that are made; default 8.")
 @spark_options

@@ -10,8 +10,10 @@ Before: `collect`. After: `rollup`, `report`, `export`.
 from __future__ import annotations
 
 import json
+import logging
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,8 +24,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from analytics import runs
-from analytics.errors import BadOption, HourOpen
+from analytics.errors import BadOption, HourOpen, TablesMissing
 from analytics.jobs.options import (
+    PERIOD_S,
     range_options,
     spark_options,
     started,
@@ -45,6 +48,8 @@ COMPUTED: Final = ("rates", "lag", "pair_lag", "stages", "status_changes", "offs
 """The tables that evaluation writes."""
 _KEEP_STATES: Final = timedelta(days=3)
 _DAY: Final = timedelta(days=1)
+_WAIT_S: Final = 1.0  # between looks for tables
+log = logging.getLogger("tidemark.analytics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +216,7 @@ def _note(noted: runs.Run, written: Written, until: datetime) -> None:
     help="Whether ticks also end when nobody tells anything any more.",
 )
 @range_options(required=False)
-@click.option("--period", "period_s", type=float, default=15.0, show_default=True)
+@click.option("--period", "period_s", type=PERIOD_S, default=15.0, show_default=True)
 @click.option("--scaled", is_flag=True, help="For drills: all windows shrink with the period.")
 @click.option(
     "--rules",
@@ -237,8 +242,23 @@ def command(**given: Any) -> None:
         before=given["before"],
         closing=given["closing"],
     )
-    root = TableRoot(options.tables)
+    root = opened(options.tables, wait=stream and not given["available_now"])
     run(started("tidemark evaluate", given, root.buckets), options)
+
+
+def opened(tables: Path, *, wait: bool, pause: Callable[[float], None] = time.sleep) -> TableRoot:
+    """The tables. wait: until `collect`, started beside this, has made them; else TablesMissing."""
+    told = False
+    while True:
+        try:
+            return TableRoot(tables)
+        except TablesMissing:
+            if not wait:
+                raise
+        if not told:
+            log.warning("no tables in %s yet: waiting until `collect` makes them", tables)
+            told = True
+        pause(_WAIT_S)
 
 
 def rules_of(period_s: float, *, scaled: bool, file: Path | None) -> Rules:

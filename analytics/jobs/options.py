@@ -13,6 +13,8 @@ from analytics.errors import BadOption
 from analytics.tables.layout import hour_of
 
 Command = Callable[..., Any]
+PERIOD_S: Final = click.FloatRange(min=0.1, max=3600.0)
+"""Seconds between scrapes."""
 
 
 class Moment(click.ParamType[datetime]):

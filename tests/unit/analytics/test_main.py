@@ -9,11 +9,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from analytics.errors import BadOption
+from analytics.errors import BadOption, TablesMissing
 from analytics.jobs.compact import keep_days
-from analytics.jobs.evaluate import rules_of
+from analytics.jobs.evaluate import opened, rules_of
 from analytics.jobs.options import MOMENT, pairs, whole_hours
 from analytics.main import JOBS, jobs, main
+from analytics.tables import TableRoot
 from tidemark.errors import TidemarkError
 
 
@@ -74,3 +75,33 @@ def test_bad_options_are_named_with_value_and_bounds(tmp_path: Path) -> None:
     assert rules_of(15.0, scaled=False, file=rules).objective_s == 3
     assert rules_of(5.0, scaled=True, file=None).grace_s == 40
     assert issubclass(BadOption, TidemarkError)
+
+
+def test_evaluation_waits_for_tables_that_collect_makes_beside_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Both are started at once, by people and by orchestrators: evaluate ended with tables-missing.
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            TableRoot.create(tmp_path / "tables", buckets=3)
+
+    assert opened(tmp_path / "tables", wait=True, pause=pause).buckets == 3
+    assert len(pauses) == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        f"no tables in {tmp_path / 'tables'} yet: waiting until `collect` makes them"
+    ]
+    with pytest.raises(TablesMissing):
+        opened(tmp_path / "nothing", wait=False, pause=pause)
+
+
+@pytest.mark.parametrize("job", ["collect", "evaluate", "backfill"])
+@pytest.mark.parametrize("period", ["0", "-15"])
+def test_a_period_that_is_none_is_refused(job: str, period: str, tmp_path: Path) -> None:
+    asked = [job, "--tables", str(tmp_path / "tables"), "--period", period]
+    done = CliRunner().invoke(jobs, asked)
+    assert done.exit_code == 2
+    assert "--period" in done.output
+    assert not (tmp_path / "tables").exists()
