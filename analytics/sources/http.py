@@ -7,7 +7,6 @@ reader longer. Before: a source asks. After: it parses, or tells a gap.
 from __future__ import annotations
 
 import http.client
-import socket
 import time
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -87,7 +86,7 @@ def fetch(
         raise Unanswered(Gap.TORN, "the answer ended early") from error
     except (ConnectionResetError, BrokenPipeError, http.client.HTTPException) as error:
         raise Unanswered(Gap.TORN, f"{type(error).__name__}: {error}") from error
-    except (OSError, socket.gaierror) as error:
+    except (OSError, UnicodeError) as error:  # the latter: no name for a host, like a..b
         raise Unanswered(Gap.UNREACHABLE, f"{type(error).__name__}: {error}") from error
     finally:
         connection.close()

@@ -5,8 +5,10 @@ Before: a command line or Spark. After: ``plan`` cuts the work up, ``reader`` do
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping
 from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from analytics.kernel.shape import METRICS, QUEUE_METRICS
 from analytics.sources.option_values import (
@@ -71,8 +73,7 @@ class Options(NamedTuple):
 def parse(options: Mapping[str, str]) -> Options:
     """Options as text; see docs/analytics.md. Raises BadOption."""
     url = required(options, "url", "the server's, like http://127.0.0.1:9090").strip().rstrip("/")
-    if not url.startswith(("http://", "https://")):
-        raise BadOption("url", url, "http:// or https://")
+    url, login = _address(url)
     lines = [line for line in (options.get("selectors") or "").splitlines() if line.strip()]
     found = Options(
         url,
@@ -89,7 +90,8 @@ def parse(options: Mapping[str, str]) -> Options:
         seconds(options, "patience", PATIENCE_S),
         whole(options, "max_slices", SLICES_MAX, low=1),
         seconds(options, "align", ALIGN_S),
-        tuple(
+        login
+        + tuple(
             (name[len(HEADER) :], value)
             for name, value in options.items()
             if name.lower().startswith(HEADER)
@@ -98,3 +100,21 @@ def parse(options: Mapping[str, str]) -> Options:
     if found.start_us is not None and found.end_us is not None and found.start_us > found.end_us:
         raise BadOption("start", str(options.get("start")), "a time before end")
     return found
+
+
+def _address(url: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """A server's address without the login in it, and the header that the login is. BadOption."""
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_good = False
+    else:
+        is_good = is_good and not parts.query and not parts.fragment and " " not in url
+    if not is_good:
+        raise BadOption("url", url, "http:// or https://, a host, a port, the path of a proxy")
+    if parts.username is None:
+        return url, ()
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return bare, (("Authorization", f"Basic {b64encode(login).decode()}"),)

@@ -74,14 +74,14 @@ class Reader:
         if missing:
             yield gaps.batch(missing, SOURCE)
 
-    def is_there(self) -> bool:
-        """Whether the server answers queries now."""
+    def trouble(self) -> str | None:
+        """Why the server does not answer queries now; None if it does."""
         try:
             timeout_s = min(5.0, self._options.timeout_s)
             self._query("1", None, timeout_s=timeout_s, size_max=1 << 16)
-        except Unanswered:
-            return False
-        return True
+        except Unanswered as trouble:
+            return str(trouble)
+        return None
 
     def _ask(self, matchers: str, low: int, high: int) -> Samples:
         """All samples of one span, both ends included where the server does; tried again if the

@@ -7,6 +7,7 @@ a scrape that still goes on comes under the time at which it began; and it stand
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -35,6 +36,7 @@ from analytics.sources.prometheus.plan import Part
 from analytics.sources.prometheus.reader import Reader
 from analytics.sources.prometheus.selectors import MS_US, Narrowed, narrowed
 
+log = logging.getLogger(__name__)
 Offset = dict[str, int]
 """Of a stream: ``until_us``, the time up to which samples have been read."""
 
@@ -85,6 +87,8 @@ class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._reader = Reader(options)
         self._last_there_s = time.monotonic()
+        self._trouble: str | None = None
+        """Why it does not answer, as it was told last."""
         self._fixed_us: int | None = None
         """End of a run that reads what is there now; None: it goes on."""
 
@@ -132,7 +136,16 @@ class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The server answers, or has not for so long that its silence becomes a gap. A run that
         ends by itself leaves the time to the next one."""
         now_s = time.monotonic()
-        if self._reader.is_there():
+        trouble = self._reader.trouble()
+        if trouble != self._trouble:
+            self._trouble = trouble
+            where = self._options.url
+            if trouble is None:
+                log.warning("%s answers again", where)
+            else:
+                # Else a wrong path or a login that is missing would look like a quiet cluster.
+                log.warning("%s gives no answer, nothing is collected: %s", where, trouble)
+        if trouble is None:
             self._last_there_s = now_s
             return True
         return self._fixed_us is None and now_s - self._last_there_s > self._options.patience_s

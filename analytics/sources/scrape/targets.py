@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from analytics.sources.option_values import BadOption
 
@@ -58,7 +59,16 @@ def _of_entry(entry: dict[str, Any]) -> Sequence[Target]:
     made = []
     for address in entry["targets"]:
         url = address if "://" in address else f"{scheme}://{address}{path}"
+        _check(url)
         instance = url.split("://", 1)[1].split("/", 1)[0]
         own = {"instance": instance, **labels}
         made.append(Target(url, tuple(sorted(own.items()))))
     return made
+
+
+def _check(url: str) -> None:
+    """What the scraper could not even ask would end it, with all the others. Raises ValueError."""
+    parts = urlsplit(url)
+    known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    if not known or not url.isascii() or not url.isprintable() or " " in url:
+        raise ValueError(f"{url!r} is no address")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from base64 import b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -204,3 +205,20 @@ def test_options_are_read() -> None:
 def test_an_end_before_the_start_is_a_mistake() -> None:
     with pytest.raises(BadOption, match="Option start"):
         options(start="20", end="10")
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:9090", "http://", "http://h:port", "http://h:0", "http://h/?a=b", "ftp://h"]
+)
+def test_an_address_that_cannot_be_asked_is_a_mistake(url: str) -> None:
+    with pytest.raises(BadOption, match="Option url is"):
+        parse({"url": url})
+
+
+def test_a_prefix_stays_in_the_address_and_a_login_becomes_a_header() -> None:
+    found = parse({"url": "https://me:s%40crt@h:9090/prometheus/", "header.X-Scope-OrgID": "a"})
+    assert found.url == "https://h:9090/prometheus"
+    assert dict(found.headers) == {
+        "Authorization": f"Basic {b64encode(b'me:s@crt').decode()}", "X-Scope-OrgID": "a",
+    }  # fmt: skip
+    assert parse({"url": "http://[::1]:9090"}).url == "http://[::1]:9090"

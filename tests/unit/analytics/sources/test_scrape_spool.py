@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from analytics.schema import SAMPLES, Gap
-from analytics.sources.gaps import split
+from analytics.sources.gaps import Unanswered, split
+from analytics.sources.http import fetch
 from analytics.sources.option_values import BadOption
 from analytics.sources.scrape import options, targets
 from analytics.sources.scrape.reader import samples
@@ -52,6 +53,20 @@ def test_targets_are_those_of_prometheus_lists() -> None:
 def test_a_list_that_is_none_is_a_mistake(text: str) -> None:
     with pytest.raises(BadOption, match="Option targets"):
         targets.parse(text)
+
+
+@pytest.mark.parametrize(
+    "address", ["host:port", "a b:80", "host:0", ":80", "b\u00fcro:80", "ftp://h"]
+)
+def test_an_address_that_cannot_be_asked_is_a_mistake(address: str) -> None:
+    # One of them in the list of targets ended the scraping of all others.
+    with pytest.raises(BadOption, match=r"Option targets .*(no address|[Pp]ort)"):
+        targets.parse(json.dumps([{"targets": [address]}]))
+
+
+def test_a_host_that_is_no_name_is_a_gap() -> None:
+    with pytest.raises(Unanswered, match="unreachable"):
+        fetch("http://a..b:80/", timeout_s=1.0, size_max=1, headers={})
 
 
 def test_an_address_twice_is_a_mistake() -> None:
