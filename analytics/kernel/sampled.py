@@ -206,6 +206,16 @@ def instants(us: Floats | Ints) -> pa.Array:
     return pa.array(whole, pa.int64(), mask=unknown).cast(pa.timestamp("us", tz="UTC"))
 
 
+def labelled(labels: Coded, label: str) -> Bools:
+    """Which rows have a label, like ``a="b"``, among theirs: those of their target stand beside it.
+
+    An operator of Kubernetes gives every target container, endpoint, namespace and pod.
+    """
+    name, _, value = label.partition("=")
+    wanted = value.strip('"')
+    return labels.are(frozenset(text for text in labels.names if label_value(text, name) == wanted))
+
+
 def label_value(labels: str, name: str) -> str:
     """One label out of a text like ``a="b",c="d"``; empty if it is not there."""
     found = re.search(rf'(?:^|,){re.escape(name)}="((?:[^"\\]|\\.)*)"', labels)

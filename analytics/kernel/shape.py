@@ -28,6 +28,7 @@ from analytics.kernel.sampled import (
     instants,
     integers,
     label_value,
+    labelled,
     microseconds,
     or_null,
     replica_of,
@@ -192,7 +193,7 @@ def _logs(rows: Rows, scrapes: Scrapes) -> pa.Table:
     for name, metric in _LOOK_TIMES.items():
         columns[name] = instants(np.where(is_fresh, microseconds(found.of(metric)), np.nan))
     for name, (metric, label) in _OF_LABEL.items():
-        one = wide(rows, rows.scrape.at, (metric,), rows.labels.are((label,)))
+        one = wide(rows, rows.scrape.at, (metric,), labelled(rows.labels, label))
         columns[name] = sampled.floats(one.at(metric, at))
     polls = wide(rows, rows.scrape.at, (_LONG_POLLS,))
     columns["long_polls"] = integers(polls.at(_LONG_POLLS, at))

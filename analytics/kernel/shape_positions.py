@@ -25,6 +25,7 @@ from analytics.kernel.sampled import (
     floats,
     instants,
     integers,
+    labelled,
     look_up,
     microseconds,
     replica_of,
@@ -176,7 +177,7 @@ class Pairs:
         for name, metric in _TIMES.items():
             columns[name] = instants(microseconds(found.at(metric, keys)))
         for name, (metric, label) in _BY_LABEL.items():
-            one = wide(rows, self.key_of, (metric,), self.is_named & rows.labels.are((label,)))
+            one = wide(rows, self.key_of, (metric,), self.is_named & labelled(rows.labels, label))
             columns[name] = integers(one.at(metric, keys))
         topic_keys = scrape * (len(rows.topic.names) + 1) + rows.topic.codes[row]
         columns["topic_messages_in_total"] = integers(_by_topic(rows, _MESSAGES_IN, topic_keys))

@@ -395,3 +395,21 @@ def test_a_label_is_found_by_its_whole_name_and_unescaped() -> None:
     assert label_value(labels, "peer") == "n\\1"
     assert label_value(labels, "a") == 'x,peer="no"'
     assert label_value(labels, "eer") == ""
+
+
+def test_labels_that_a_target_brings_along_change_no_table_but_counters() -> None:
+    # Under Kubernetes every series has these: what expired, who asked for a rewind, the free space
+    # and what waits in the pools were all unknown there.
+    rows = [*look(), *replication()]
+    target = {"container": "broker", "endpoint": "admin", "namespace": "x", "pod": "n0", "zz": "z"}
+
+    def among(labels: str) -> str:
+        own = [pair for pair in labels.split(",") if pair]
+        return ",".join(sorted([*own, *(f'{name}="{value}"' for name, value in target.items())]))
+
+    plain = shaped(rows)
+    beside = shaped([{**row, "labels": among(row["labels"])} for row in rows])
+    for name in ("series", "positions", "logs", "pairs", "replicas"):
+        assert beside[name].equals(plain[name]), name
+    (pair,) = beside["pairs"].to_pylist()
+    assert (pair["expired_total"], pair["reset_backward_total"]) == (3, 2)
