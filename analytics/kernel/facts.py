@@ -96,7 +96,9 @@ def facts_of(
             np.copyto(carried[name], new, where=~np.isnan(new))
             out[name][row] = carried[name]
         for name in COUNTED:
-            out[name][row] = _counted(told[name][row], carried[name])
+            out[name][row] = _counted(
+                told[name][row], carried[name], here, ~np.isnan(carried["facts_tick"])
+            )
         before = carried["facts_tick"].copy()
         for name in ("members", "subscribed"):
             np.copyto(carried[name], told[name][row], where=here)
@@ -131,10 +133,15 @@ def facts_of(
     )
 
 
-def _counted(value: Floats, last: Floats) -> Floats:
-    """What a counter of the pair counted since its last row; it begins anew with the broker."""
+def _counted(value: Floats, last: Floats, here: Bools, known: Bools) -> Floats:
+    """What a counter of the pair counted since its last row; it begins anew with the broker.
+
+    here: the pair has a row. known: it had one before. A broker shows a counter from its first
+    event on: one that the row before did not have began at 0 since.
+    """
     step = np.where(value < last, value, value - last)
-    np.copyto(last, value, where=~np.isnan(value))
+    np.copyto(step, value, where=here & known & np.isnan(last))
+    np.copyto(last, value, where=here)
     return step
 
 

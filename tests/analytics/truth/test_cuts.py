@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
+from analytics.kernel.facts import COUNTED
+from analytics.kernel.rules import Rules
 from analytics.kernel.window import Evaluated
-from analytics.truth import answers, cases
+from analytics.truth import answers, cases, tables
 from analytics.truth.reading import totals
 from analytics.truth.steps import SECOND
 from analytics.truth.workload import Truth
@@ -16,9 +19,11 @@ from tests.analytics.truth.judged import (
     ALARMS,
     after,
     judge,
+    judge_window,
     of_pair,
     of_series,
     statuses,
+    window_of,
 )
 
 
@@ -162,3 +167,29 @@ def test_every_status_of_a_series_stands_with_the_numbers_it_was_made_of() -> No
     assert len(set(since)) == 1
     assert since[0] <= rows["tick"][alarming][0]
     assert (rows["tick"][1] - rows["tick"][0]) / SECOND == 15.0
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [cases.reset_backward(by_request=True), cases.reset_forward(messages=3000), cases.expiry()],
+    ids=["backward", "forward", "expiry"],
+)
+def test_a_counter_that_a_broker_shows_from_its_first_event_on_counts_that_event(
+    truth: Truth,
+) -> None:
+    # A broker shows no counter at 0 of what never happened: the first rewind that an operator asked
+    # for raised a ticket, and the first skip was counted as read.
+    collected = tables.collected(truth)
+    pairs = collected.pairs
+    for name in COUNTED.values():
+        at = pairs.schema.get_field_index(name)
+        shown = pc.if_else(pc.greater(pairs.column(at), 0), pairs.column(at), None)
+        pairs = pairs.set_column(at, pairs.field(at), shown.cast(pairs.field(at).type))
+    rules = Rules(period_s=truth.period / SECOND)
+    window = window_of(collected._replace(pairs=pairs))
+    cut = truth.start + (truth.end - truth.start) // 2 // truth.period * truth.period
+    for ends in ([truth.end], [cut, truth.end]):
+        found = judge_window(window, rules, truth.start, ends)
+        wanted = judge(truth)
+        for name in ("offset_events", "rates", "lag", "pair_lag", "status_changes"):
+            assert getattr(found, name).equals(getattr(wanted, name)), name
