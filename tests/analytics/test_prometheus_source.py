@@ -23,7 +23,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 from analytics.schema import SAMPLES
-from analytics.sources.gaps import split
+from analytics.sources.gaps import Unanswered, split
 from analytics.sources.option_values import BadOption
 from analytics.sources.prometheus.options import parse
 from analytics.sources.prometheus.plan import Part
@@ -326,7 +326,8 @@ def test_a_server_that_is_down_is_a_gap() -> None:
     (port,) = free_ports(1)
     rows, (gap,) = read_one(reader(f"http://127.0.0.1:{port}"))
     assert (rows, gap["reason"]) == ([], "unreachable")
-    assert "unreachable" in (reader(f"http://127.0.0.1:{port}").trouble() or "")
+    with pytest.raises(Unanswered, match="unreachable"):
+        reader(f"http://127.0.0.1:{port}").now_us()
 
 
 @pytest.mark.parametrize("trouble", [range_server.slow(30), range_server.drip])
@@ -408,6 +409,22 @@ def test_a_stream_s_offsets_are_multiples_and_bounded_and_end_where_told() -> No
         parts = [each.part for each in stream.partitions(start, end) if isinstance(each, PartOf)]
         assert [part.end_us - part.start_us for part in parts] == [10_000_000] * 6 + [7_000_000]
         assert stream.partitions(end, end) == []
+
+
+@pytest.mark.parametrize(
+    "result", ['[1772366500.25,"1"]', '[{"metric":{},"value":[1772366500.25,"1"]}]']
+)
+def test_a_clock_here_that_is_ahead_of_the_server_s_reads_nothing_too_early(result: str) -> None:
+    # What is not scraped yet would never be read: a hole of each batch's last samples.
+    with RangeServer({}) as server:
+        server.always = range_server.text(200, b'{"data":{"result":%s}}' % result.encode())
+        given = options(server.url, align="15s", settle="15s", end=1_900_000_000)
+        stream = PrometheusStream(parse(given))
+        start = {"until_us": 1_772_366_400_000_000}
+        # 12:01:40.25 there, less 15 s, is 12:01:25.25.
+        end = stream.latestOffset(start, ReadAllAvailable())
+        assert end == {"until_us": 1_772_366_475_000_000}
+        assert stream.latestOffset(end, ReadAllAvailable()) == end
 
 
 def test_a_stream_waits_for_a_server_that_is_away_and_then_tells_of_a_gap() -> None:

@@ -57,6 +57,17 @@ def error_of(body: bytes) -> str:
         return body[:200].decode("utf-8", "replace").strip()
 
 
+def instant_us(body: bytes) -> int | None:
+    """For which time an instant query was answered; None if its answer does not say so."""
+    try:
+        result = json.loads(body)["data"]["result"]
+        # A number of its own in Prometheus, the one series without labels in servers like it.
+        at = result[0]["value"][0] if isinstance(result[0], dict) else result[0]
+        return round(float(at) * 1000) * 1000
+    except (ValueError, KeyError, TypeError, IndexError):
+        return None
+
+
 def _check(answer: Any) -> None:
     if not isinstance(answer, dict) or answer.get("status") != "success":
         said = answer.get("error") if isinstance(answer, dict) else None

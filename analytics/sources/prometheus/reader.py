@@ -21,7 +21,7 @@ from analytics.sources.gaps import Missing, Unanswered
 from analytics.sources.http import fetch
 from analytics.sources.labelled import batches
 from analytics.sources.option_values import BadOption
-from analytics.sources.prometheus.answer import Samples, error_of, parse
+from analytics.sources.prometheus.answer import Samples, error_of, instant_us, parse
 from analytics.sources.prometheus.options import Options
 from analytics.sources.prometheus.plan import Part, plan
 from analytics.sources.prometheus.selectors import MS_US, Narrowed
@@ -74,14 +74,13 @@ class Reader:
         if missing:
             yield gaps.batch(missing, SOURCE)
 
-    def trouble(self) -> str | None:
-        """Why the server does not answer queries now; None if it does."""
-        try:
-            timeout_s = min(5.0, self._options.timeout_s)
-            self._query("1", None, timeout_s=timeout_s, size_max=1 << 16)
-        except Unanswered as trouble:
-            return str(trouble)
-        return None
+    def now_us(self) -> int | None:
+        """The server's clock [microseconds since 1970]; None if it answers and does not say.
+
+        Raises Unanswered if it does not answer queries now.
+        """
+        timeout_s = min(5.0, self._options.timeout_s)
+        return instant_us(self._query("1", None, timeout_s=timeout_s, size_max=1 << 16))
 
     def _ask(self, matchers: str, low: int, high: int) -> Samples:
         """All samples of one span, both ends included where the server does; tried again if the

@@ -30,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from analytics.schema import SAMPLES
+from analytics.sources.gaps import Unanswered
 from analytics.sources.option_values import BadOption
 from analytics.sources.prometheus.options import Options, parse
 from analytics.sources.prometheus.plan import Part
@@ -116,11 +117,15 @@ class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             slices = getattr(limit, "max_files", options.slices_max)
             target = min(target, start["until_us"] + slices * round(options.slice_s * 1e6))
         step = max(MS_US, round(options.align_s * 1e6))
+        if target <= start["until_us"]:
+            return start
+        settled_us = self._settled_us()
+        if settled_us is None:
+            return start
+        target = min(target, settled_us)
         if target != options.end_us:
             target = target // step * step
-        if target <= start["until_us"] or not self._may_go_on():
-            return start
-        return Offset(until_us=target)
+        return start if target <= start["until_us"] else Offset(until_us=target)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The parts between two offsets: the same ones each time they are asked for."""
@@ -132,11 +137,19 @@ class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, PartOf)
         return self._reader.read(partition.part)
 
-    def _may_go_on(self) -> bool:
-        """The server answers, or has not for so long that its silence becomes a gap. A run that
-        ends by itself leaves the time to the next one."""
-        now_s = time.monotonic()
-        trouble = self._reader.trouble()
+    def _settled_us(self) -> int | None:
+        """Up to when the server has all samples, by its own clock: by one that is ahead of it time
+        would be read before it is there, and never again. None: it does not answer.
+
+        If it has not for so long that its silence becomes a gap, the clock here counts. A run that
+        ends by itself leaves the time to the next one.
+        """
+        now_s, own_us = time.monotonic(), _now_us(self._options)
+        told_us, trouble = None, None
+        try:
+            told_us = self._reader.now_us()
+        except Unanswered as error:
+            trouble = str(error)
         if trouble != self._trouble:
             self._trouble = trouble
             where = self._options.url
@@ -147,8 +160,9 @@ class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 log.warning("%s gives no answer, nothing is collected: %s", where, trouble)
         if trouble is None:
             self._last_there_s = now_s
-            return True
-        return self._fixed_us is None and now_s - self._last_there_s > self._options.patience_s
+            return own_us if told_us is None else told_us - round(self._options.settle_s * 1e6)
+        waited_s = now_s - self._last_there_s
+        return own_us if self._fixed_us is None and waited_s > self._options.patience_s else None
 
 
 class PrometheusSource(DataSource):
