@@ -123,6 +123,20 @@ class HourUnread(AnalyticsError):
         )
 
 
+class FileUnusable(AnalyticsError):
+    """A file or directory that a job was given cannot be read or written."""
+
+    code, title, retriable = "analytics-file", "A file cannot be used", True
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"{path} cannot be used: {reason}. Batches before are in the tables.",
+            "Check that it is there, that this user may write to it, and that the disk has room.",
+            path=path,
+            reason=reason,
+        )
+
+
 class BadOption(AnalyticsError):
     """An option's value is outside its bounds, or two do not go together."""
 

@@ -12,6 +12,7 @@ from typing import Final, cast
 
 import click
 
+from analytics.errors import FileUnusable
 from tidemark.errors import TidemarkError
 
 JOBS: Final = (
@@ -54,4 +55,10 @@ def main() -> None:
         jobs(prog_name="tidemark-analytics", standalone_mode=True)
     except TidemarkError as error:
         click.echo(str(error), err=True)
+        sys.exit(1)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        reason = error.strerror or type(error).__name__
+        click.echo(str(FileUnusable(str(error.filename), reason)), err=True)
         sys.exit(1)

@@ -7,7 +7,7 @@ it writes the history of a range and ends. Before: `evaluate`, `forecast`. After
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -30,9 +30,10 @@ def write_history(
     """Write a range of the tables as OpenMetrics. Raises TablesMissing, BadOption."""
     root = TableRoot(tables)
     span = root.span("pair_lag")
-    now = datetime.now(UTC)
-    since = since or (now if span is None else span[0])
-    before = before or (now if span is None else span[1] + timedelta(microseconds=1))
+    if since is None or before is None:
+        if span is None:
+            raise BadOption(f"{tables} has no evaluated tick yet.", "Nothing was written.")
+        since, before = since or span[0], before or span[1] + timedelta(microseconds=1)
     if since >= before:
         raise BadOption(f"--since {since} is not before --before {before}.", "Nothing was written.")
     out.parent.mkdir(parents=True, exist_ok=True)

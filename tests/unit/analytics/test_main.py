@@ -47,6 +47,23 @@ def test_an_error_is_one_message_with_code_path_and_remedy(
     assert len(told.splitlines()) == 1
 
 
+def test_a_directory_that_cannot_be_written_is_one_message_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    TableRoot.create(tmp_path / "tables")
+    out = tmp_path / "file" / "report"
+    given = ["x", "report", "--tables", str(tmp_path / "tables"), "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", given)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith(
+        f"[analytics-file] {out / 'report.json'} cannot be used: Not a directory."
+    )
+
+
 def test_times_are_read_with_and_without_a_zone() -> None:
     wanted = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
     for text in ("2026-01-31T09:30", "2026-01-31T10:30+01:00", str(int(wanted.timestamp()))):
