@@ -70,6 +70,16 @@ def test_both_ways_run_the_same_jobs_at_the_same_times() -> None:
     assert not drivers(overlays()["analytics-operator"])
 
 
+def test_a_driver_of_either_way_has_a_token_and_no_executor_has() -> None:
+    for overlay, is_given in zip(OVERLAYS, (False, True), strict=True):
+        accounts = {
+            each["metadata"]["name"].removeprefix(f"{SPACE}-"): each["automountServiceAccountToken"]
+            for each in of_kind(overlays()[overlay], "ServiceAccount")
+        }
+        # Drivers in pods of ours mount one themselves; the operator's have but what is given.
+        assert accounts == {"driver": is_given, "executor": False}, overlay
+
+
 def test_one_driver_at_a_time_works_on_a_checkpoint() -> None:
     for each in of_kind(overlays()["analytics"], "Deployment"):
         if each["metadata"]["labels"]["app.kubernetes.io/component"] == "driver":
