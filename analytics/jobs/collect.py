@@ -9,7 +9,7 @@ left alone. Before: Prometheus, or the nodes themselves. After: `evaluate`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,18 @@ from analytics.jobs.options import (
     tables_option,
 )
 from analytics.jobs.streaming import Pace, run_stream
+from analytics.sources.prometheus import options as prometheus
+from analytics.sources.scrape import options as scrape
 from analytics.tables import Batch, TableRoot
 from analytics.tables.in_use import writing
 from analytics.tables.layout import from_us
 from analytics.tables.parts import commit_all, write_frame
 
 SOURCES = ("tidemark_prometheus", "tidemark_scrape")
+CHECKS: Mapping[str, Callable[[Mapping[str, str]], object]] = dict(
+    zip(SOURCES, (prometheus.parse, scrape.parse), strict=True)
+)
+"""What reads a source's options: asked here first, since Spark hides what it says in a trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,5 +115,6 @@ def command(**given: Any) -> None:
         counters=None if "all" in given["counters"] else given["counters"],
         buckets=given["buckets"],
     )
+    CHECKS[options.source](options.source_options)
     root = TableRoot.create(options.tables, buckets=options.buckets)
     run(started("tidemark collect", given, root.buckets), options)

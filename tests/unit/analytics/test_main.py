@@ -122,3 +122,23 @@ def test_a_period_that_is_none_is_refused(job: str, period: str, tmp_path: Path)
     assert done.exit_code == 2
     assert "--period" in done.output
     assert not (tmp_path / "tables").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "option", "told"),
+    [
+        ("prometheus", "url=localhost:9090", "Option url is 'localhost:9090'; wanted: http://"),
+        ("prometheus", "urk=http://localhost:9090", "Option url is ''; wanted: "),
+        ("scrape", "targets=/nowhere.json", "Option targets is '/nowhere.json'"),
+    ],
+)
+def test_a_source_option_that_is_wrong_is_said_before_spark_starts(
+    source: str, option: str, told: str, tmp_path: Path
+) -> None:
+    # Spark said "UnboundLocalError: cannot access local variable 'reader'", below 150 lines.
+    asked = ["collect", "--tables", str(tmp_path / "tables"), "--checkpoint", str(tmp_path / "c")]
+    asked += ["--source", source, "--option", option, "--option", f"spool={tmp_path / 'spool'}"]
+    done = CliRunner().invoke(jobs, asked)
+    assert isinstance(done.exception, TidemarkError)
+    assert told in str(done.exception)
+    assert not (tmp_path / "tables").exists()
