@@ -11,13 +11,21 @@ import os
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
 
+from tests.support.groups import GroupScheduling
 from tidemark.formats import twins
 
 settings.register_profile(
     "tidemark", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("tidemark")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
+    """Groups of tests that share what a machine cannot have twice."""
+    return GroupScheduling(config, log)
 
 
 def pytest_report_header() -> str:
