@@ -22,6 +22,7 @@ from analytics.tables.parts import Written
 from analytics.truth import cases
 from analytics.truth.steps import DAWN, moment
 from analytics.truth.workload import Truth
+from tests.support.driver_watch import watched
 from tests.support.recorded_samples import NAME, RecordedSamples, record
 from tests.support.spark import spark
 from tests.support.table_rows import assert_collected, assert_same
@@ -78,7 +79,9 @@ def test_missing_hours_are_filled_named_ones_replaced_and_the_difference_told(
     assert rest.left == [BEGIN]
     assert lost > 0
 
-    again = backfill.run(spark, replace(given, hours=frozenset({BEGIN})))
+    with watched(spark) as seen:
+        again = backfill.run(spark, replace(given, hours=frozenset({BEGIN})))
+    seen.assert_no_rows()
     assert again.hours == [BEGIN, BEGIN + 2 * HOUR]  # of the last one there is still nothing
     of_positions = [d for d in again.differences if d.table == "positions"]
     changed = next(d for d in of_positions if d.hour == f"{BEGIN:%Y-%m-%dT%H}")
@@ -89,7 +92,9 @@ def test_missing_hours_are_filled_named_ones_replaced_and_the_difference_told(
     before = {name: root.read(name) for name in root.tables()}
     count = sum(len(root.files(name)) for name in root.tables())
     held = root.files("positions")
-    done = compact.run(spark, CompactOptions(given.tables, now=BEGIN + 5 * HOUR))
+    with watched(spark) as seen:
+        done = compact.run(spark, CompactOptions(given.tables, now=BEGIN + 5 * HOUR))
+    seen.assert_no_rows()
     assert done.files_before > done.files_after > 0
     assert sum(len(root.files(name)) for name in root.tables()) < count
     for name, rows in before.items():

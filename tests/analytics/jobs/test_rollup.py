@@ -17,6 +17,7 @@ from analytics.jobs.rollup import RollupOptions, plan
 from analytics.schema import ROLLUP
 from analytics.tables import TableRoot
 from analytics.tables.layout import HOUR
+from tests.support.driver_watch import watched
 from tests.support.evaluated import Named, write_evaluated
 from tests.support.spark import spark
 
@@ -57,7 +58,9 @@ def test_a_plan_names_its_range_and_the_hours_it_replaces() -> None:
 
 def test_a_day_is_rolled_up_in_three_grains(tmp_path: Path, spark: SparkSession) -> None:
     root = root_with(tmp_path, 25)
-    assert rollup.run(spark, RollupOptions(root.path)) is not None
+    with watched(spark) as seen:
+        assert rollup.run(spark, RollupOptions(root.path)) is not None
+    seen.assert_no_rows()
     count = len(PAIRS) * 3  # a pair and its two series
     assert rows(root, 60).num_rows == count * 25 * 12
     assert rows(root, 900).num_rows == count * 25 * 4
