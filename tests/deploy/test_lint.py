@@ -93,7 +93,7 @@ def test_the_manifests_are_sound(deploy: Path, tools: Path) -> None:
     done = lint(tools, deploy)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("\n0 findings\n")
-    assert "8 overlays, Kubernetes 1." in done.stdout
+    assert "10 overlays, Kubernetes 1." in done.stdout
 
 
 @pytest.mark.parametrize("what", BROKEN)

@@ -87,6 +87,12 @@ def _aimed(case: Any, data: st.DataObject) -> Any:
         if isinstance(given.get(name), str):
             # requests takes "%05" for an escape already made: the name would arrive as another.
             given[name] = given[name].replace("%", "_")
+    body = case.body
+    if isinstance(body, dict) and body.get("retry") is True:
+        # A rule between fields, which the schema says in words: what is repeated has an id.
+        for number, message in enumerate(body.get("messages") or ()):
+            if isinstance(message, dict) and not message.get("unique_id"):
+                message["unique_id"] = f"{number:032X}"
     for fields in (case.query, case.body):
         if isinstance(fields, dict) and isinstance(fields.get("wait_ms"), int):
             fields["wait_ms"] = min(fields["wait_ms"], 5)

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tests.support.node import Node
+from tests.support.node import Node, wait_until
 
 
 class SlowNode(Node):
@@ -41,6 +41,10 @@ def test_a_send_whose_first_try_waits_in_the_pool_is_stored_once(tmp_path: Path)
             repeated["unique_id"] += "1"  # too quick to be interrupted: another one
         assert send(node, repeated, retry=True) == 200
         syncing.join()
-        answer = node.request_json("GET", "/v1/topics/t/queues/0/messages?offset=0&max=100")[1]
-        found = [each["unique_id"] for each in answer["messages"]]
-        assert found.count(repeated["unique_id"]) == 1
+        queue = "/v1/topics/t/queues/0/messages?offset=0&max=100"
+
+        def found() -> list[str]:
+            return [each["unique_id"] for each in node.request_json("GET", queue)[1]["messages"]]
+
+        wait_until(lambda: repeated["unique_id"] in found(), "it to be dispatched")
+        assert found().count(repeated["unique_id"]) == 1

@@ -39,7 +39,7 @@ FETCHES_PER_S: Final = 20
 PER_FETCH: Final = 40
 """The member reads 1.6 MB/s at most."""
 GROUP: Final = "/v1/groups/slow"
-SKIPPED: Final = 'tidemark_group_skipped_messages_total{group="slow",reason="expired",topic="load"}'
+SKIPPED: Final = 'tidemark_group_skipped_messages_total{group="slow",topic="load",reason="expired"}'
 
 
 @pytest.fixture(params=["ext4", "tmpfs"])
