@@ -27,7 +27,7 @@ CallHandler = Callable[[BaseRequest], Awaitable[web.StreamResponse]]
 SWEEP_S: Final = 1.0
 HEADERS_MAX: Final = 64
 HEADER_SIZE_MAX: Final = 8190
-NEWS_S: Final = 0.0015
+NEWS_S: Final = 0.002
 """Bytes that came so lately may be a request that is not in hand yet."""
 FINISH_S: Final = 5.0
 """How long a stop waits for requests in hand, a body that never arrives among them."""

@@ -21,7 +21,7 @@ its thread, which wants the interpreter back. 2. The loop lets go of it for the 
 poll, takes it again before the thread is awake, and the thread's patience begins anew. 3. So it
 went for as long as there were slices: sends that waited for the disk were held up by 120 to 200 ms.
 """
-PATIENCE_S: Final = 0.3
+PATIENCE_S: Final = 0.5
 """So much of it beyond one rest per slice; then the work goes on beside requests that never end."""
 
 

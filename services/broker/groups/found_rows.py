@@ -28,7 +28,7 @@ class Columns(NamedTuple):
     """One table of series."""
 
     labels: Labels
-    columns: tuple[Column, ...]
+    columns: list[Column]
     """As long as ``labels``, each; one per family."""
     weights: list[float]
     """How much a row would be missed; 0: by nobody. Empty where nobody asks."""
@@ -38,7 +38,7 @@ class Columns(NamedTuple):
     @classmethod
     def of(cls, families: int) -> Columns:
         """An empty table of so many families."""
-        return cls([], tuple([] for _ in range(families)), [], [])
+        return cls([], [[] for _ in range(families)], [], [])
 
     def add_two(self, labels: tuple[str, ...], one: float | None, other: float | None) -> None:
         """One row of a table of two families."""

@@ -20,6 +20,7 @@ from shared.metrics.catalogue import requests as of_requests
 from shared.metrics.family import Family
 from shared.metrics.registry import Registry
 from shared.metrics.tables import Table
+from shared.runtime.give_way import GiveWay
 from tidemark.clock import Clock
 
 OF_LAG: Final = (of_groups.GROUP_LAG_MESSAGES, of_groups.GROUP_LAG_SECONDS)
@@ -92,9 +93,28 @@ class LookGauges:
         found = self.looks.found
         if found is None or found is self._seen:
             return
-        self._seen = found
+        before, self._seen = self._seen, found
+        if before is not None:
+            await self._let_go(before)
         self._count(OF_QUEUES, found.queues_left_out)
         self._count(OF_GROUP_QUEUES, found.group_queues_left_out)
+
+    async def _let_go(self, before: Found) -> None:
+        """Column by column: all at once, tens of thousands of rows take milliseconds. A scrape that
+        is still being written keeps the columns that it needs."""
+        way = GiveWay(self.looks.is_awaited)
+        tables = (
+            before.lag,
+            before.pairs,
+            before.groups,
+            before.topics,
+            before.queues,
+            before.group_queues,
+        )
+        for table in tables:
+            while table.columns:
+                table.columns.pop()
+                await way.rest()
 
     def _count(self, families: tuple[Family, ...], left_out: int) -> None:
         for family in families:
