@@ -33,6 +33,7 @@ from typing import Any, Final, Self, cast
 
 from bench.harness import PROJECT, WORK_DIR
 from tidemark.formats.checkpoint import SLOT_SIZE, Slot
+from tidemark.testing.settings_file import toml
 
 SERVER_CORE: Final = 0
 LOAD_CORE: Final = 1
@@ -235,7 +236,7 @@ class Node:
         """Start the named services (default: all), without waiting for them."""
         for role in roles or self.roles:
             config = self.directory / f"{role}.toml"
-            config.write_text(_toml(self._settings[role]), encoding="utf-8")
+            config.write_text(toml(self._settings[role]), encoding="utf-8")
             self.processes[role] = Process(
                 [
                     *(sys.executable, "-m", f"services.{role}"),
@@ -358,19 +359,6 @@ class Node:
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
         shutil.rmtree(self._run_dir, ignore_errors=True)
-
-
-def _toml(values: Mapping[str, object]) -> str:
-    """Settings as TOML: scalars first, then one table per map."""
-    lines = [
-        f"{name} = {json.dumps(value)}"
-        for name, value in values.items()
-        if not isinstance(value, Mapping)
-    ]
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            lines += ["", f"[{name}]", _toml(value)]
-    return "\n".join(lines) + "\n"
 
 
 class MissingServer(SystemExit):

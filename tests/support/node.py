@@ -29,6 +29,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TextIO, cast
 
+from tidemark.testing.settings_file import toml
+
 PROJECT: Final = Path(__file__).resolve().parents[2]
 ROLES: Final = ("broker", "reput")
 GROUP_ROLES: Final = ("ha", "broker", "reput")
@@ -311,16 +313,3 @@ class Node:
                 if line.startswith(name + " "):
                     return float(line.rsplit(" ", 1)[1])
         return None
-
-
-def toml(values: Mapping[str, object]) -> str:
-    """Write settings as TOML: scalars first, then one table per map."""
-    lines = [
-        f"{name} = {json.dumps(str(value) if isinstance(value, Path) else value)}"
-        for name, value in values.items()
-        if value is not None and not isinstance(value, Mapping)
-    ]
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            lines += ["", f"[{name}]", toml(value)]
-    return "\n".join(lines) + "\n"

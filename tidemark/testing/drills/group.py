@@ -22,6 +22,7 @@ from tidemark.testing.drills.faults import FAULTS_VARIABLE, FaultPage
 from tidemark.testing.drills.namespaces import Host, Network
 from tidemark.testing.drills.processes import ServiceProcess, faulty_command
 from tidemark.testing.node import free_ports
+from tidemark.testing.settings_file import toml
 
 SERVICES: Final = ("ha", "broker", "reput")
 PORTS: Final = ("api", "ha", "broker", "reput", "replication")
@@ -86,7 +87,7 @@ class DrillNode:
         for service in SERVICES:
             path = self.directory / f"{service}.toml"
             more = broker if service == "broker" else {}
-            path.write_text(_toml({**self.settings(service, table), **more}), encoding="utf-8")
+            path.write_text(toml({**self.settings(service, table), **more}), encoding="utf-8")
             self.services[service] = ServiceProcess(
                 faulty_command(service, self.store_dir, path),
                 self.host,
@@ -258,16 +259,3 @@ class Group:
                     f"--- {node.name} {name} ({state}, start {service.starts})\n{service.said()}"
                 )
         return "\n".join(parts)
-
-
-def _toml(values: Mapping[str, object]) -> str:
-    """Settings as TOML: scalars and lists first, then one table per map."""
-    lines = [
-        f"{name} = {json.dumps(value)}"
-        for name, value in values.items()
-        if not isinstance(value, Mapping)
-    ]
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            lines += ["", f"[{name}]", _toml(value)]
-    return "\n".join(lines) + "\n"

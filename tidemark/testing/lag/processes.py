@@ -22,6 +22,7 @@ from tidemark.testing.drills.namespaces import Host
 from tidemark.testing.drills.processes import ServiceProcess
 from tidemark.testing.lag.plan import CLUSTER
 from tidemark.testing.node import free_ports
+from tidemark.testing.settings_file import toml
 
 ALONE: Final = ("broker", "reput")
 GROUPED: Final = ("ha", *ALONE)
@@ -251,16 +252,3 @@ def ask(url: str) -> tuple[int, dict[str, Any]]:
     except ValueError:
         return status, {}
     return status, found if isinstance(found, dict) else {}
-
-
-def toml(values: Mapping[str, object]) -> str:
-    """Settings as TOML: scalars and lists first, then one table per map."""
-    lines = [
-        f"{name} = {json.dumps(value)}"
-        for name, value in values.items()
-        if not isinstance(value, Mapping)
-    ]
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            lines += ["", f"[{name}]", toml(value)]
-    return "\n".join(lines) + "\n"
