@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from analytics.kernel.rules import Rules
 from analytics.tables import Batch, TableRoot
 from analytics.truth import cases
 from tests.support.job_runs import BUCKETS, collect_recorded
+from tests.support.node import wait_until
 from tests.support.recorded_samples import NAME, RecordedSamples, record
 from tests.support.spark import spark
 
@@ -42,17 +44,16 @@ def test_evaluation_waits_for_positions_follows_them_and_ends_by_the_marker(
 
     job = threading.Thread(target=work)
     job.start()
-    deadline = time.monotonic() + 120
+
+    def is_so(holds: Callable[[], bool]) -> bool:
+        assert job.is_alive(), "evaluation failed"
+        return holds()
+
     try:
-        while not list(checkpoint.glob("commits/[0-9]*")):  # a batch of nothing has gone by
-            assert job.is_alive(), "evaluation failed with empty tables"
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        begun = partial(is_so, lambda: any(checkpoint.glob("commits/[0-9]*")))
+        wait_until(begun, "a batch of nothing", 120)
         collect_recorded(spark, root.path, tmp_path / "c1", tmp_path / "recorded", ticks=20)
-        while not root.has("lag"):
-            assert job.is_alive(), "evaluation failed"
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(partial(is_so, lambda: root.has("lag")), "lag", 120)
     finally:
         (checkpoint / STOP_FILE).touch()
         job.join(60)
