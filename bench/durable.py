@@ -25,12 +25,12 @@ from services.broker.files_ahead import FilesAhead
 from services.broker.flusher import Flusher, Pace
 from services.broker.metrics import BrokerMetrics
 from services.broker.queue_offsets import QueueOffsets
-from services.broker.serving import settle_collector
 from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.os_disk import OsDisk
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from shared.metrics.registry import Registry
+from shared.runtime import collector
 from shared.runtime.clock import SystemClock
 from tidemark.formats import batch, properties, twins
 from tidemark.formats.batch import WireMessage
@@ -152,7 +152,7 @@ class Log:
         stop = asyncio.Event()
         parts = [asyncio.create_task(part.run(stop)) for part in (flusher, files)]
         await files.wait()
-        settle_collector()
+        collector.settle()
         counts = [0] * WINDOWS
         began = clock.monotonic()
 

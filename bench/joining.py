@@ -99,8 +99,8 @@ def felt(group: Group, topic: str, seconds: float) -> Felt:
         ended = time.perf_counter()
         joined = join(group)
     group.end_slave()
-    during = load.between(joined.began, joined.ended)
-    before = percentiles(load.between(began, ended)).p99
+    during = [each.took_s for each in load.between(joined.began, joined.ended)]
+    before = percentiles([each.took_s for each in load.between(began, ended)]).p99
     return Felt(before, percentiles(during).p99, len(during), joined)
 
 

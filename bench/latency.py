@@ -40,6 +40,7 @@ STALLED_S: Final = 30.0
 TOPIC: Final = "latency"
 BASELINE: Final = "one bare fdatasync of 4 KiB + one loopback round trip"
 PAGE_SIZE: Final = 4096
+READ_SIZE: Final = 1 << 20
 PROBES: Final = 1000
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 _NEXT: Final = re.compile(rb"\r\ntidemark-next-offset: *(\d+)\r\n", re.IGNORECASE)
@@ -85,7 +86,7 @@ class HttpSocket:
 
         Raises LoadFailed if it is not 200, or the connection ends.
         """
-        data = self.socket.recv(1 << 20)
+        data = self._read()
         if not data:
             raise LoadFailed("the broker closed a connection")
         self._received += data
@@ -99,6 +100,9 @@ class HttpSocket:
             return None
         self._received = b""
         return head + b"\r\n", body
+
+    def _read(self) -> bytes:
+        return self.socket.recv(READ_SIZE)
 
 
 class OpenLoop:

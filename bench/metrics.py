@@ -230,6 +230,9 @@ class Phases(NamedTuple):
     """p99 of sends while nobody scrapes."""
     scraped_ms: list[float]
     """p99 of sends that were due during a scrape."""
+    quiet_read_ms: list[float]
+    scraped_read_ms: list[float]
+    """The same until the sender's thread had the answer."""
     scrape_s: list[float]
     """Median of the scrapes of a phase."""
     lines: int
@@ -247,8 +250,8 @@ def _phases_with(scraper: Pool, node: Node, given: Options) -> Phases:
     url = _metrics_of(node)
     phase_s = PHASE_S_QUICK if given.quick else PHASE_S
     shape = Shape(messages=1, ack="disk")
-    found = Phases([], [], [], 0, 0)
-    for number in range(PHASES):
+    found = Phases([], [], [], [], [], 0, 0)
+    for number in range(-1, PHASES):
         with Steady(
             node.address, TOPIC, shape, per_second=PER_SECOND, connections=CONNECTIONS
         ) as load:
@@ -261,9 +264,14 @@ def _phases_with(scraper: Pool, node: Node, given: Options) -> Phases:
                 scrapes.append(scraper.apply(scrape, (url,)))
                 time.sleep(PAUSE_S)
         # By when they were due, not by whether they overlap: of slow ones more would.
-        during = [took for each in scrapes for took in load.between(each.began, each.ended)]
-        found.quiet_ms.append(p99(load.between(settled, quiet_until)))
-        found.scraped_ms.append(p99(during))
+        during = [sent for each in scrapes for sent in load.between(each.began, each.ended)]
+        quiet = load.between(settled, quiet_until)
+        if number < 0:
+            continue  # the files of what was just made were still being written
+        found.quiet_ms.append(p99([sent.took_s for sent in quiet]))
+        found.scraped_ms.append(p99([sent.took_s for sent in during]))
+        found.quiet_read_ms.append(p99([sent.read_s for sent in quiet]))
+        found.scraped_read_ms.append(p99([sent.read_s for sent in during]))
         found.scrape_s.append(statistics.median(each.ended - each.began for each in scrapes))
         found = found._replace(
             lines=max(each.lines for each in scrapes), size=max(each.size for each in scrapes)
@@ -320,6 +328,15 @@ def scrape_figures(given: Options) -> tuple[list[Figure], str]:
             found.quiet_ms,
             more_is_better=False,
         ),
+        Figure(
+            "p99 of a send during scrapes, until the sender's thread has a core",
+            "ms",
+            found.scraped_read_ms,
+            None,
+            "without",
+            found.quiet_read_ms,
+            more_is_better=False,
+        ),
     ]
     note = (
         f"{found.lines:,} lines, {found.size >> 10:,} KiB; bounds {TOPICS_MAX:,} topics, "
@@ -345,7 +362,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         thread. Scrapes: broker and reput, profile local, neither pinned;
         {PER_SECOND:g} sends/s of one message with ack=disk over {CONNECTIONS} connections to one
         topic; {PHASES} times {PHASE_S:g} s without and {PHASE_S:g} s with a scrape every
-        {PAUSE_S:g} s after the last. During scrapes: sends due while one was under way.""",
+        {PAUSE_S:g} s after the last, all of it once before that. During scrapes: sends due while
+        one was under way. A send takes until the kernel has its answer for the sender.""",
         quick=given.quick,
         notes=[note],
     )

@@ -7,21 +7,28 @@
 A request is sent when it is due, whether or not those on other connections are answered; one that
 is sent late, because its own connection still waited, has waited since it was due. So a stall is
 felt by all that fall into it. Plain sockets, a thread for each connection: they sleep or wait for
-the socket nearly always.
+the socket nearly always. An answer has come when the kernel has its last bytes for the socket: when
+all cores are busy, the thread that waits for them may get one some milliseconds later, and that is
+this machine's doing, not the server's (``read_s`` tells it).
 """
 
 from __future__ import annotations
 
+import socket
+import struct
 import threading
 import time
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from bench.exchange import LoadFailed
-from bench.latency import HttpSocket
+from bench.latency import READ_SIZE, HttpSocket
 from bench.load import Shape, Template
 
 JOIN_S: Final = 60.0
+SO_TIMESTAMPNS: Final = 35
+"""Linux: messages come with the time at which the kernel had them (``socket(7)``)."""
+_TIMESPEC: Final = struct.Struct("@ll")
 
 
 class Sent(NamedTuple):
@@ -30,7 +37,28 @@ class Sent(NamedTuple):
     at: float
     """When it was due or sent, on the clock of ``time.perf_counter``."""
     took_s: float
-    """Until its answer was whole."""
+    """Until its answer had come."""
+    read_s: float
+    """Until the thread that waited for it had it."""
+
+
+class ArrivalSocket(HttpSocket):
+    """Tells when the last bytes came."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        super().__init__(address)
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        self.arrived = 0.0
+        """On the clock of ``time.perf_counter``."""
+
+    def _read(self) -> bytes:
+        data, ancillary, _, _ = self.socket.recvmsg(READ_SIZE, socket.CMSG_SPACE(_TIMESPEC.size))
+        for level, kind, stamp in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
+                seconds, nanoseconds = _TIMESPEC.unpack(stamp)
+                ago_s = time.time() - (seconds + nanoseconds / 1e9)
+                self.arrived = time.perf_counter() - ago_s
+        return data
 
 
 class Steady:
@@ -83,9 +111,9 @@ class Steady:
         """What was answered, sorted by time."""
         return sorted(sent for each in self._sent for sent in each)
 
-    def between(self, began: float, ended: float) -> list[float]:
-        """Seconds that requests took which were due in a stretch of time."""
-        return [sent.took_s for sent in self.sent if began <= sent.at < ended]
+    def between(self, began: float, ended: float) -> list[Sent]:
+        """Requests that were due in a stretch of time."""
+        return [sent for sent in self.sent if began <= sent.at < ended]
 
     @property
     def rate(self) -> float:
@@ -102,7 +130,7 @@ class Steady:
     def _send_all(self, number: int) -> None:
         host = "{}:{}".format(*self._address)
         template = Template(self._shape, host, [(self._topic, None)])
-        connection = HttpSocket(self._address)
+        connection = ArrivalSocket(self._address)
         due = self._began + self._period_s * number / self._connections
         free = due
         """When the answer before was whole."""
@@ -115,8 +143,8 @@ class Steady:
                 connection.send(request)
                 while connection.receive() is None:
                     pass
-                free = time.perf_counter()
-                self._sent[number].append(Sent(at, free - at))
+                free = connection.arrived
+                self._sent[number].append(Sent(at, free - at, time.perf_counter() - at))
                 due += self._period_s
         finally:
             connection.socket.close()

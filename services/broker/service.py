@@ -26,13 +26,14 @@ from services.broker.replication.cluster_view import ClusterView
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.node import GroupNode
 from services.broker.role_probes import role_probes
-from services.broker.serving import Serving, StateNotRead, settle_collector
+from services.broker.serving import Serving, StateNotRead
 from services.broker.unique_ids import UniqueIds
 from services.broker.volumes import Volumes
 from services.broker.watch import Watch
 from shared.files.os_disk import OsDisk
 from shared.metrics.process_facts import add_process_facts
 from shared.metrics.registry import Registry
+from shared.runtime import collector
 from shared.runtime.clock import SystemClock
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import AdminServer, Health
@@ -51,7 +52,7 @@ async def run(config: BrokerConfig) -> None:
     """Serve until SIGTERM or until a part fails."""
     stop = asyncio.Event()
     stop_on_signals(stop)
-    await Broker(config, stop, on_serving=settle_collector).run()
+    await Broker(config, stop, on_serving=collector.settle).run()
 
 
 class Broker:

@@ -8,7 +8,6 @@ everything written is flushed, the log is closed. Before: ``service``.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import Callable
 
@@ -31,28 +30,8 @@ from tidemark.formats.checkpoint import BrokerState, Slot
 log = logging.getLogger(__name__)
 
 CATCH_UP_POLL_S = 0.02
-COLLECTOR_THRESHOLDS = (20_000, 500, 50)
-"""Objects until the first generation is collected, and how many collections of one generation until
-the next: each walks few objects. With 50,000 a look over ten thousand groups for a scrape ended in
-one that held up every send for 5 to 12 ms; and a scrape, which collects in small steps, is a
-hundred collections of the first."""
 ALONE_EPOCH = 1
 """What a node alone says it appends under: 0 would mean that it does not append."""
-
-
-def settle_collector() -> None:
-    """Keep the garbage collector out of the way of requests.
-
-    What was made until now lives as long as the process: it is frozen, so that no collection walks
-    it. And the first generation is collected after more objects than the usual 700, for a
-    request of 256 messages in JSON makes more than that, all of them alive when they are counted:
-    each such request would pay for a collection that finds nothing. Nearly everything here goes by
-    its reference count; what does not, cycles of exceptions and tasks, is rare and small.
-    """
-    gc.unfreeze()  # of a role before, that is over
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*COLLECTOR_THRESHOLDS)
 
 
 class StateNotRead(Exception):

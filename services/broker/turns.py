@@ -12,7 +12,7 @@ at everything. After: whoever sends or pulls waits for one slice at most.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from shared.runtime.give_way import GiveWay
@@ -50,6 +50,12 @@ class Turns:
     def busy_s(self) -> float:
         """Time that all slices have taken so far, this one included."""
         return self._before_s + self._monotonic() - self._began
+
+    async def through(self, steps: Iterator[None]) -> None:
+        """All of them."""
+        for _ in steps:
+            if self.over:
+                await self.pass_on()
 
     async def pass_on(self) -> None:
         """Let others have their turn."""

@@ -9,8 +9,6 @@ Before: ``registry`` and ``exposition``. After: Prometheus.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, TypeVar
 
@@ -20,6 +18,7 @@ from shared.metrics.accept import choose
 from shared.metrics.exposition import pieces
 from shared.metrics.instruments import Taken
 from shared.metrics.registry import Registry
+from shared.runtime import collector
 from shared.runtime.give_way import GiveWay, nobody
 from tidemark.clock import Clock
 
@@ -29,11 +28,6 @@ SCRAPES_MAX: Final = 4
 """Scrapes at a time, those that wait included."""
 SCRAPE_TIMEOUT_S: Final = 10.0
 """Prometheus waits no longer either, unless it is told to."""
-
-YOUNG_MAX: Final = 1_500
-"""Objects that one collection of garbage looks at during a scrape: it takes up to 0.5 µs for each,
-and a scrape of 100,000 series makes as many. With a process' own threshold, many times this, sends
-waited 5 to 9 ms for it."""
 Step = TypeVar("Step")
 
 
@@ -58,9 +52,12 @@ class MetricsEndpoint:
         self._is_awaited = is_awaited
         self._slice_s, self._timeout_s = slice_s, scrape_timeout_s
         self._taking = asyncio.Lock()
-        self._thresholds = gc.get_threshold()
-        self.scrapes = 0
+        self._scrapes = collector.Waiting()
+
+    @property
+    def scrapes(self) -> int:
         """Under way, those that wait included."""
+        return self._scrapes.count
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one scrape; to HEAD with the head alone."""
@@ -71,7 +68,7 @@ class MetricsEndpoint:
             return _later(f"{self.scrapes} scrapes are under way")
         response = web.StreamResponse()
         try:
-            with self._under_way():
+            with self._scrapes.one_more():
                 async with asyncio.timeout(self._timeout_s):
                     await self._send(request, response)
         except TimeoutError:
@@ -82,20 +79,6 @@ class MetricsEndpoint:
         except ConnectionError:
             return response  # it has gone; the server finds that as well
         return response
-
-    @contextlib.contextmanager
-    def _under_way(self) -> Iterator[None]:
-        """One scrape more. Meanwhile the collector of garbage works in slices as well."""
-        if self.scrapes == 0:
-            self._thresholds = gc.get_threshold()
-            gc.set_threshold(YOUNG_MAX, *self._thresholds[1:])
-        self.scrapes += 1
-        try:
-            yield
-        finally:
-            self.scrapes -= 1
-            if self.scrapes == 0:
-                gc.set_threshold(*self._thresholds)
 
     async def _send(self, request: web.Request, response: web.StreamResponse) -> None:
         form = choose(request.headers.get(hdrs.ACCEPT))

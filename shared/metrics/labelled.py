@@ -18,7 +18,15 @@ from typing import Final, Generic, TypeVar
 
 from shared.metrics.bounds import Bound, Entry, State
 from shared.metrics.family import OTHER, Family
-from shared.metrics.instruments import Buckets, Counter, Histogram, Samples, Taken
+from shared.metrics.instruments import (
+    PUT_DOWN_FEW,
+    PUT_DOWN_MAX,
+    Buckets,
+    Counter,
+    Histogram,
+    Samples,
+    Taken,
+)
 from shared.metrics.text import Number, label_text
 
 LABEL_SETS_MAX: Final = 256
@@ -124,7 +132,7 @@ class LabelledHistogram(Histogram, _Child[Sequence[Number]]):
 
     def moved(self) -> float:
         """See ``bounds.Child``."""
-        return sum(self._counts)
+        return sum(self.counts[:-1])
 
 
 class _ByLabels(ABC, Generic[Amount]):
@@ -255,6 +263,7 @@ class Histograms(_ByLabels[Sequence[Number]]):
         """See the base."""
         super().__init__(family, place, dropped, (0,) * (len(family.buckets) + 2))
         self._series: dict[tuple[str, ...], LabelledHistogram] = {}
+        self._put_down: Final = PUT_DOWN_MAX if place is None else PUT_DOWN_FEW
 
     def labels(self, *values: str) -> LabelledHistogram:
         """The values of a label set; see ``Counters.labels``."""
@@ -264,7 +273,7 @@ class Histograms(_ByLabels[Sequence[Number]]):
         values = self._admitted(values, len(self._series))
         child = self._series.get(values)
         if child is None:
-            child = self._series[values] = LabelledHistogram(self.family.buckets)
+            child = self._series[values] = LabelledHistogram(self.family.buckets, self._put_down)
             child.of, child.hidden = self, self.none
             if self._settle(child, values) is not State.SHOWN:
                 child.mark = self.none

@@ -19,13 +19,14 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
-from analytics.schema import SAMPLES
+from analytics.schema import SAMPLES, Gap
 from analytics.sources.gaps import split
 from analytics.sources.scrape.options import Options, parse
 from analytics.sources.scrape.reader import samples
 from analytics.sources.scrape.scraper import TARGETS_AGAIN_S, Scraper
 from analytics.sources.scrape.spark import ScrapeStream
 from analytics.sources.scrape.spool import Spool, SpoolWriter
+from analytics.sources.scrape.spool import read as spooled
 from tests.support.node import wait_until
 from tests.support.spark import spark as spark
 from tidemark.testing.node import free_ports
@@ -84,6 +85,12 @@ def without_end(shown: Shown, handler: BaseHTTPRequestHandler) -> None:
 def never(shown: Shown, handler: BaseHTTPRequestHandler) -> None:
     shown.page()
     shown.closing.wait(60)
+
+
+def refuse(shown: Shown, handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(503)
+    handler.send_header("Content-Length", "0")
+    handler.end_headers()
 
 
 def _say(handler: BaseHTTPRequestHandler, page: bytes, length: int | None = None) -> None:
@@ -290,6 +297,12 @@ def stream(spark: SparkSession, tmp_path: Path, of: Mapping[str, str]) -> Any:
     )
 
 
+def all_refused(directory: Path) -> bool:
+    """Does the newest file say that nobody answered?"""
+    newest = Spool(directory).files()[-1].path
+    return {each.reason for each in spooled(newest)} == {Gap.UNREACHABLE}
+
+
 def test_every_scrape_is_in_the_table_exactly_once_over_restarts(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -299,10 +312,15 @@ def test_every_scrape_is_in_the_table_exactly_once_over_restarts(
             "interval": "2s", "keep": "1s",
         }  # fmt: skip
         for _ in range(2):
+            one.answer = two.answer = well
             before = one.count
             query = stream(spark, tmp_path, of).trigger(processingTime="200 milliseconds").start()
             wait_until(lambda before=before: one.count >= before + 2, "two scrapes", 60)  # type: ignore[misc]
+            # What was under way when a process is killed nobody has: none is when it stops here.
+            one.answer = two.answer = refuse
+            wait_until(lambda: all_refused(tmp_path / "spool"), "a round that all refused", 60)
             query.stop()
+        one.answer = two.answer = well
         stream(spark, tmp_path, of).trigger(availableNow=True).start().awaitTermination()
         found, gaps = split(spark.read.parquet(str(tmp_path / "out")).toArrow().cast(SAMPLES))
         late = Counter(gaps.filter(pa.compute.equal(gaps.column("reason"), "timeout"))

@@ -138,11 +138,9 @@ class Looks:
                 room.offer(each.labels, len(each.queues), rank)
         if role == self._role:
             self._memory = pass_.memory
-            self._lagging.forget_gone(now_s)
+            await turns.through(self._lagging.forget_gone(now_s))
         await rows.topics(extents, turns, room)
         if room is not None:
-            for _ in room.fill():
-                if turns.over:
-                    await turns.pass_on()
+            await turns.through(room.fill())
         await rows.queues(extents, turns, room)
         return room

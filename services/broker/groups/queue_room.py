@@ -55,12 +55,16 @@ class Lagging:
             return Rank.READ_AND_LAGGING if lately else Rank.READ
         return Rank.LAGGING if lately else Rank.IDLE
 
-    def forget_gone(self, now_s: float) -> None:
+    def forget_gone(self, now_s: float) -> Iterator[None]:
         """Drop pairs that nobody asked for again: their group is gone. Now and then: it goes
-        through all that lag."""
-        if now_s >= self._forget_at_s:
-            self._forget_at_s = now_s + LATE_S
-            self._until = {pair: until for pair, until in self._until.items() if until > now_s}
+        through all that lag; yields after each one, for others to have their turn."""
+        if now_s < self._forget_at_s:
+            return
+        self._forget_at_s = now_s + LATE_S
+        for pair, until in list(self._until.items()):
+            if until <= now_s:
+                self._until.pop(pair, None)
+            yield
 
 
 class Room:

@@ -4,7 +4,6 @@ told, and a job that lives; what the server still has is filled in later."""
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +24,7 @@ from analytics.truth import cases
 from analytics.truth.samples import SCRAPE_AFTER_LOOK
 from analytics.truth.steps import DAWN, moment
 from tests.support import range_server
+from tests.support.node import wait_until
 from tests.support.range_server import Labels, RangeServer
 from tests.support.recorded_samples import exposed
 from tests.support.spark import spark
@@ -54,11 +54,9 @@ def served(samples: pa.Table) -> dict[Labels, list[tuple[int, float]]]:
 
 
 def wait_for(what: str, holds: Callable[[], bool], job: threading.Thread) -> None:
-    deadline = time.monotonic() + 90
-    while not holds():
-        assert job.is_alive(), f"the job died before {what}"
-        assert time.monotonic() < deadline, f"no {what} in 90 s"
-        time.sleep(0.05)
+    """Wait until it holds; fail at once if the job dies before."""
+    wait_until(lambda: holds() or not job.is_alive(), what, 90)
+    assert holds(), f"the job died before {what}"
 
 
 def test_trouble_of_the_server_is_gaps_and_the_job_lives(

@@ -105,5 +105,5 @@ def test_a_lag_that_has_gone_counts_for_ten_minutes() -> None:
     assert rank(False, 1.0 + LATE_S) is Rank.READ
     assert rank(False, 1.0 + LATE_S, subscribed=False) is Rank.IDLE
     assert rank(True, 2000.0, subscribed=False) is Rank.LAGGING
-    lagging.forget_gone(2000.0 + LATE_S)
+    assert len(list(lagging.forget_gone(2000.0 + LATE_S))) == 1
     assert rank(False, 2000.0 + LATE_S - 1) is Rank.READ
