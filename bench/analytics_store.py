@@ -1,17 +1,16 @@
 """A store's files through ``tidemark_store``: records a second with Spark on two cores, and alone.
 
-The log is written here, record by record as a broker does it, without queues: cuts are found by
-walking sizes, which is the slower way. The baseline is one process that reads the same bytes once,
-from the page cache, as everything here does.
+The store is written by the broker's and reput's own code. The baseline is one process that reads
+the same bytes once: from the page cache, and from disk.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -22,86 +21,55 @@ from pyspark.sql import SparkSession
 from analytics.session import session
 from analytics.sources.store.options import StoreOptions
 from analytics.sources.store.reader import StoreReader
-from bench.harness import WORK_DIR, Figure, interleave, of_ratios, options, report
-from tidemark.formats import batch, properties, record, twins
-from tidemark.formats.batch import WireMessage
+from bench.dispatch import Log, Shape
+from bench.harness import Figure, Options, interleave, of_ratios, options, report
+from bench.servers import work_dir
+from services.reput.config import ReputConfig
+from tidemark.formats import twins
 from tidemark.formats.filenames import offset_name
-from tidemark.formats.hosts import parse
-from tidemark.formats.runs import Run
 
 RECORDS_GOAL: Final = 1e6
 RATIO_GOAL: Final = 0.3
 FILE_SIZE: Final = 1 << 30
-FILES: Final = 4
-FILES_QUICK: Final = 1
-BATCH: Final = 256
-BODY_SIZE: Final = 860
+BYTES: Final = 4 * FILE_SIZE
+BYTES_QUICK: Final = 1 * FILE_SIZE
+"""Of log; the last file is not quite full."""
+SHAPE: Final = Shape(body_size=860, queues=384, keys=True)
 """With its topic, tag, key and unique id a record of about a kilobyte."""
-TOPICS: Final = 50
+MARGIN: Final = 32 << 20
 READ_SIZE: Final = 2 << 20
-HOST: Final = parse("127.0.0.1:10911")
-NOW_MS: Final = 1_790_000_000_000
 FEW: Final = ("topic", "queue", "queue_offset", "store_ts", "body_size", "gap")
 ALL: Final = tuple(StoreOptions(root=Path()).schema.names)
 READ: Final = "one sequential read of the same bytes"
 
 
-def write_log(root: Path, files: int) -> int:
-    """Files of a log without queues or page; the number of records in them."""
-    directory = root / "commitlog"
-    directory.mkdir(parents=True)
-    made = 0
-    for number in range(files):
-        start = number * FILE_SIZE
-        with (directory / offset_name(start)).open("wb") as file:
-            at = 0
-            while True:
-                run = _run(made)
-                size = twins.runs_size([run], record_crc=True)
-                if at + size + record.BLANK_SIZE > FILE_SIZE:
-                    break
-                view = memoryview(bytearray(size))
-                twins.encode_runs(
-                    view,
-                    [run],
-                    firsts=[made],
-                    physical_offset=start + at,
-                    store_timestamp_ms=NOW_MS + made,
-                    record_crc=True,
-                )
-                file.write(view)
-                at += size
-                made += BATCH
-            file.write(record.encode_blank(FILE_SIZE - at))
-            file.truncate(FILE_SIZE)
-    return made
-
-
-def _run(first: int) -> Run:
-    named = [
-        properties.encode(
-            {"KEYS": f"order-{number}", "TAGS": f"kind{number % 5}", "UNIQ_KEY": f"{number:032X}"}
-        )
-        for number in range(first, first + BATCH)
-    ]
-    body = os.urandom(BODY_SIZE)
-    messages = [WireMessage(body, raw) for raw in named]
-    topic = f"topic-{first // BATCH % TOPICS}"
-    return Run(topic, first % 8, batch.encode(messages), BATCH, HOST, HOST, NOW_MS)
-
-
-def sequential(root: Path) -> float:
-    """Seconds to read every file once."""
+def sequential(root: Path, size: int) -> float:
+    """Seconds to read the log once."""
     began = time.perf_counter()
-    for path in sorted((root / "commitlog").iterdir()):
-        descriptor = os.open(path, os.O_RDONLY)
+    for start in range(0, size, FILE_SIZE):
+        descriptor = os.open(root / "commitlog" / offset_name(start), os.O_RDONLY)
         try:
-            at = 0
-            while piece := os.pread(descriptor, READ_SIZE, at):
-                at += len(piece)
+            at, end = 0, min(FILE_SIZE, size - start)
+            while at < end:
+                at += len(os.pread(descriptor, min(READ_SIZE, end - at), at))
         finally:
             os.close(descriptor)
     return time.perf_counter() - began
+
+
+def from_disk(root: Path, job: Callable[[], float]) -> Callable[[], float]:
+    """The job after the log has been dropped from the page cache."""
+
+    def run() -> float:
+        for path in (root / "commitlog").iterdir():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+        return job()
+
+    return run
 
 
 def alone(root: Path, columns: Sequence[str], expected: int) -> float:
@@ -129,29 +97,49 @@ def with_spark(spark: SparkSession, root: Path, columns: Sequence[str]) -> float
 def main() -> int:
     """Measure and report."""
     given = options(__doc__)
-    root = WORK_DIR / "analytics_store"
-    shutil.rmtree(root, ignore_errors=True)
-    count = write_log(root, FILES_QUICK if given.quick else FILES)
+    size = (BYTES_QUICK if given.quick else BYTES) - MARGIN
+    with closing(Log(work_dir("analytics-store-"), SHAPE, size)) as log:
+        log.dispatch(ReputConfig().step_size)
+        return _measure(given, log)
+
+
+def _measure(given: Options, log: Log) -> int:
+    root, count = log.root, log.records
     spark = session("bench", master="local[2]", driver_memory="1g")
     try:
         rows = spark.read.format("tidemark_store").options(root=str(root), columns="size,gap")
         assert rows.load().where("gap is null").count() == count
+
+        def read() -> float:
+            return sequential(root, log.size)
+
+        def few() -> float:
+            return with_spark(spark, root, FEW)
+
         jobs: dict[str, Callable[[], float]] = {
-            "read": lambda: sequential(root),
+            "read from disk": from_disk(root, read),
+            "spark few from disk": from_disk(root, few),
+            "read": read,
             "spark all": lambda: with_spark(spark, root, ALL),
-            "spark few": lambda: with_spark(spark, root, FEW),
+            "spark few": few,
             "alone all": lambda: alone(root, ALL, count),
             "alone few": lambda: alone(root, FEW, count),
         }
         seconds = interleave(jobs, runs=given.runs)
     finally:
         spark.stop()
-        shutil.rmtree(root, ignore_errors=True)
     rates = {name: [count / each for each in found] for name, found in seconds.items()}
     what = "records of a log through Spark on two cores"
     figures = [
         Figure(f"{what}, 6 columns", "records/s", rates["spark few"], RECORDS_GOAL),
         of_ratios(f"{what}, 6 columns", rates["spark few"], rates["read"], RATIO_GOAL, READ),
+        of_ratios(
+            f"{what}, 6 columns, from disk",
+            rates["spark few from disk"],
+            rates["read from disk"],
+            RATIO_GOAL,
+            f"{READ} from disk",
+        ),
         Figure(
             f"{what}, all {len(ALL)} columns",
             "records/s",
@@ -166,9 +154,9 @@ def main() -> int:
     return report(
         "analytics_store",
         figures,
-        f"""{count:,} records of about 1 kB in {FILES_QUICK if given.quick else FILES} files of
-        1 GiB, in the page cache. Spark local[2], rows to the sink noop, planning included. The
-        baseline is one process with pread of 2 MiB.""",
+        f"""{count:,} records of about 1 kB in {-(-log.size // FILE_SIZE)} files of
+        1 GiB and {SHAPE.queues} queues, in the page cache. Spark local[2], rows to the sink noop,
+        planning included. The baseline is one process with pread of 2 MiB.""",
         quick=given.quick,
         versions={"PySpark": pyspark.__version__, "pyarrow": pyarrow.__version__},
         notes=[] if twins.COMPILED else [twins.WHY_PURE],

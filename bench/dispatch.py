@@ -91,6 +91,11 @@ class Log:
         self.size = int(appender.written)
         appender.close(clean=True)
 
+    @property
+    def root(self) -> Path:
+        """Of the store."""
+        return self._store.root
+
     def dispatch(self, step_size: int, *, unmeasured: int = 0) -> float:
         """Dispatch it from its beginning to its end and sync; records/s.
 

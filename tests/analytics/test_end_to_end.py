@@ -115,6 +115,12 @@ def configured(directory: Path, targets: list[Target], times: Times) -> Path:
     return path
 
 
+def has_settled(prometheus: Prometheus, moment_s: float) -> bool:
+    """Whether each target has been scraped since, and the source reads as far."""
+    ((_, scraped_s),) = (each["value"] for each in prometheus.query("min(timestamp(up))"))
+    return float(scraped_s) >= moment_s and time.time() >= moment_s + SETTLE_S
+
+
 def run_jobs(spark: SparkSession, directory: Path, source: Source, times: Times) -> Path:
     """All of it after the fact, in the session that is there; the report's directory."""
     tables, out = directory / "tables", directory / "report"
@@ -187,7 +193,8 @@ def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             jobs.finish(lambda _: None)
             out = jobs.report_dir
         else:
-            time.sleep(SETTLE_S)
+            ended_s = time.time()
+            wait_until(lambda: has_settled(prometheus, ended_s), "all to be scraped", 60)
             out = run_jobs(spark, directory, source, TIMES)
         sent.append((time.time(), load.sent[plan.PAYMENTS]))
         facts = json.loads((out / "report.json").read_text())

@@ -110,6 +110,11 @@ class Server:
         with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as answer:
             return bytes(answer.read())
 
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+
     def close(self) -> None:
         """End it."""
         if self._process.poll() is None:
@@ -117,8 +122,7 @@ class Server:
             try:
                 self._process.wait(20)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+                self.kill()
 
 
 class Alertmanager(Server):

@@ -33,11 +33,12 @@ class Cuts:
         self._files = files
         self._queues: list[list[tuple[int, Path]]] | None = None
 
-    def at_or_after(self, wanted: int, limit: int) -> int | None:
+    def at_or_after(self, wanted: int, limit: int, known: int = -1) -> int | None:
         """The first start of a record at or after wanted, in wanted's file.
 
-        limit: no byte from there on is read. The end of the file's records, if they end before
-        wanted. None: what lies before wanted is damaged, or its file is gone.
+        limit: no byte from there on is read. known: a start of a record before wanted. The end of
+        the file's records, if they end before wanted. None: what lies before wanted is damaged, or
+        its file is gone.
         """
         file_start = wanted - wanted % self._files.file_size
         if wanted == file_start:
@@ -47,18 +48,18 @@ class Cuts:
         except FileNotFoundError:
             return None
         try:
-            for start in self._starts_before(wanted, file_start):
-                if start == file_start or _is_record(file, start, file_start):
+            for start in self._starts_before(wanted, max(file_start, known)):
+                if start in (file_start, known) or _is_record(file, start, file_start):
                     return _walked(file, start, wanted, file_start, limit)
         finally:
             file.close()
         return None
 
-    def _starts_before(self, wanted: int, file_start: int) -> Iterator[int]:
-        """Where records may begin, the nearest first; at last the file's start."""
+    def _starts_before(self, wanted: int, sure: int) -> Iterator[int]:
+        """Where records may begin, the nearest first; at last where one does."""
         found = {self._unit_before(files, wanted) for files in self._asked()}
-        yield from sorted((start for start in found if start > file_start), reverse=True)
-        yield file_start
+        yield from sorted((start for start in found if start > sure), reverse=True)
+        yield sure
 
     def _asked(self) -> list[list[tuple[int, Path]]]:
         """The files of some queues, long ones first: those have most units."""

@@ -32,6 +32,10 @@ from tidemark.formats.scan import Stop
 
 I32_MAX: Final = (1 << 31) - 1
 ZEROS: Final = bytes(1 << 20)
+BATCH_ROWS: Final = 16_384
+BATCH_SIZE: Final = 8 << 20
+"""Rows, or bytes of columns, that are handed on at once: each batch costs Spark as much as hundreds
+of rows, and a window has few records if they are large."""
 
 
 class LogPart(NamedTuple):
@@ -116,7 +120,7 @@ def _between(cuts: Cuts, low: int, high: int, split_bytes: int, pieces: int) -> 
     found: list[int] = []
     for number in range(1, count):
         wanted = low + (high - low) * number // count
-        at = cuts.at_or_after(max(wanted, low + 1), high)
+        at = cuts.at_or_after(max(wanted, low + 1), high, found[-1] if found else low)
         if at is not None and low < at < high and (not found or at > found[-1]):
             found.append(at)
     return found
@@ -124,6 +128,21 @@ def _between(cuts: Cuts, low: int, high: int, split_bytes: int, pieces: int) -> 
 
 def read(part: LogPart, options: StoreOptions) -> Iterator[pa.RecordBatch]:
     """The part's records. Raises SourceGap where something is missing and no column may say so."""
+    gathered: list[pa.RecordBatch] = []
+    rows = size = 0
+    for each in _batches(part, options):
+        gathered.append(each)
+        rows, size = rows + len(each), size + each.nbytes
+        if rows >= BATCH_ROWS or size >= BATCH_SIZE:
+            yield pa.concat_batches(gathered)
+            gathered.clear()
+            rows = size = 0
+    if gathered:
+        yield pa.concat_batches(gathered)
+
+
+def _batches(part: LogPart, options: StoreOptions) -> Iterator[pa.RecordBatch]:
+    """One per window, and per gap."""
     schema = options.schema
     for found in walk(part, options):
         if isinstance(found, Hole):

@@ -17,7 +17,7 @@ TABLES: Final[Mapping[str, pa.Schema]] = {
     "queue_units": QUEUE_UNITS,
     "offsets": OFFSETS,
 }
-SPLIT_BYTES: Final = 256 << 20
+SPLIT_BYTES: Final = 1 << 30
 SPLIT_BYTES_MIN: Final = 1 << 12
 OFFSET_MAX: Final = (1 << 63) - 1
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,14 +23,18 @@ from analytics.kernel.shape import shape
 from analytics.tables import TableRoot
 from analytics.tables.layout import HOUR
 from analytics.truth import cases
+from analytics.truth.exposition import write_openmetrics
 from analytics.truth.samples import SCRAPE_AFTER_LOOK
 from analytics.truth.steps import DAWN, moment
+from analytics.truth.workload import Truth
 from tests.support import range_server
 from tests.support.node import wait_until
+from tests.support.prometheus import Prometheus, check
 from tests.support.range_server import Labels, RangeServer
 from tests.support.recorded_samples import exposed
 from tests.support.spark import spark
 from tests.support.table_rows import assert_same
+from tidemark.testing.node import free_ports
 
 __all__ = ["spark"]
 pytestmark = pytest.mark.xdist_group("spark")
@@ -53,22 +59,13 @@ def served(samples: pa.Table) -> dict[Labels, list[tuple[int, float]]]:
     return found
 
 
-def wait_for(what: str, holds: Callable[[], bool], job: threading.Thread) -> None:
-    """Wait until it holds; fail at once if the job dies before."""
-    wait_until(lambda: holds() or not job.is_alive(), what, 90)
-    assert holds(), f"the job died before {what}"
+class Job:
+    """``collect`` in a thread of its own, over all that a server has of a workload."""
 
-
-def test_trouble_of_the_server_is_gaps_and_the_job_lives(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    truth = cases.slow_consumer(seconds=SECONDS)
-    samples = exposed(truth)
-    wanted = shape(samples, 15.0, counters=())["positions"]
-    root = TableRoot.create(tmp_path / "tables", buckets=2)
-    with RangeServer(served(samples)) as server:
+    def __init__(self, spark: SparkSession, directory: Path, url: str) -> None:
+        self.root = TableRoot.create(directory / "tables", buckets=2)
         asked = {
-            "url": server.url,
+            "url": url,
             "start": BEGIN.isoformat(),
             "end": (BEGIN + timedelta(seconds=SECONDS + 60)).isoformat(),
             "slice": "60s",
@@ -77,69 +74,126 @@ def test_trouble_of_the_server_is_gaps_and_the_job_lives(
             "retries": "0",
             "patience": "1s",
         }
-        options = CollectOptions(
-            tables=root.path,
-            pace=Pace(tmp_path / "checkpoint", trigger_s=0.5),
+        self._spark = spark
+        self._options = CollectOptions(
+            tables=self.root.path,
+            pace=Pace(directory / "checkpoint", trigger_s=0.5),
             source="tidemark_prometheus",
             source_options=asked,
         )
-        stop, failures = threading.Event(), list[BaseException]()
+        self._stop = threading.Event()
+        self._failures: list[BaseException] = []
+        self._thread = threading.Thread(target=self._work)
 
-        def work() -> None:
-            try:
-                collect.run(spark, options, stop=stop)
-            except BaseException as error:
-                failures.append(error)
-                raise
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
 
-        job = threading.Thread(target=work)
-        job.start()
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._failures
+
+    def _work(self) -> None:
         try:
-            wait_for("rows", lambda: root.has("positions"), job)
+            collect.run(self._spark, self._options, stop=self._stop)
+        except BaseException as error:
+            self._failures.append(error)
+            raise
+
+    def wait(self, what: str, holds: Callable[[], bool]) -> None:
+        """Wait until it holds; fail at once if the job dies before."""
+        wait_until(lambda: holds() or not self._thread.is_alive(), what, 90)
+        assert holds(), f"the job died before {what}"
+
+    def wait_for_more(self, table: str) -> None:
+        """Wait until the job has written to a table once more."""
+        before = self.root.manifest(table).version
+        self.wait(f"more {table}", lambda: self.root.manifest(table).version > before)
+
+    def wait_for_the_end(self, wanted: pa.Table) -> None:
+        """Wait until it has read what these rows are made of."""
+        last = pc.max(wanted.column("tick")).as_py()
+        self.wait("the last tick", lambda: self.root.span("positions")[1] == last)  # type: ignore[index]
+
+
+def judge(spark: SparkSession, root: TableRoot, truth: Truth, wanted: pa.Table, url: str) -> None:
+    """No row is invented or twice, what is missing is said; and the server has it for later."""
+    told = root.read("positions")
+    assert 0 < told.num_rows < wanted.num_rows
+    both = pa.concat_tables([told, wanted]).group_by(wanted.column_names).aggregate([])
+    assert both.num_rows == wanted.num_rows, "a row was invented"
+    assert told.group_by(told.column_names).aggregate([]).num_rows == told.num_rows
+    gaps_told = root.read("gaps").to_pylist()
+    known = set(told.column("tick").to_pylist())
+    scraped = timedelta(microseconds=truth.look_delay + SCRAPE_AFTER_LOOK)
+    for tick in set(wanted.column("tick").to_pylist()) - known:
+        at = tick + scraped
+        assert any(gap["from_ts"] < at <= gap["to_ts"] for gap in gaps_told), f"{tick} unsaid"
+
+    filled = backfill.run(
+        spark,
+        BackfillOptions(
+            tables=root.path,
+            since=BEGIN,
+            before=BEGIN + HOUR,
+            source_options={"url": url},
+            hours=frozenset({BEGIN}),
+        ),
+    )
+    assert_same(root.read("positions"), wanted, "positions")
+    of_positions = next(d for d in filled.differences if d.table == "positions")
+    assert (of_positions.came, of_positions.gone) == (wanted.num_rows - told.num_rows, 0)
+    assert root.read("gaps").num_rows == 0
+
+
+def test_trouble_of_the_server_is_gaps_and_the_job_lives(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    truth = cases.slow_consumer(seconds=SECONDS)
+    samples = exposed(truth)
+    wanted = shape(samples, 15.0, counters=())["positions"]
+    with RangeServer(served(samples)) as server:
+        with Job(spark, tmp_path, server.url) as job:
+            job.wait("rows", lambda: job.root.has("positions"))
             for trouble in (
                 range_server.reset,  # restarts
                 range_server.status(503),  # is down behind a proxy
                 range_server.cut,  # answers half
                 range_server.slow(30.0),
             ):
-                gaps = root.manifest("gaps").version
                 server.always = trouble
-                wait_for("gap", lambda was=gaps: root.manifest("gaps").version > was, job)  # type: ignore[misc]
+                job.wait_for_more("gaps")
                 server.always = None
-                rows = root.manifest("positions").version
-                wait_for("rows", lambda was=rows: root.manifest("positions").version > was, job)  # type: ignore[misc]
-            last = pc.max(wanted.column("tick")).as_py()
-            wait_for("the last tick", lambda: root.span("positions")[1] == last, job)  # type: ignore[index]
-        finally:
-            stop.set()
-            job.join(60)
-        assert not failures
-
-        told = root.read("positions")
-        assert 0 < told.num_rows < wanted.num_rows
-        both = pa.concat_tables([told, wanted]).group_by(wanted.column_names).aggregate([])
-        assert both.num_rows == wanted.num_rows, "a row was invented"
-        assert told.group_by(told.column_names).aggregate([]).num_rows == told.num_rows
-        gaps_told = root.read("gaps").to_pylist()
-        reasons = {gap["reason"] for gap in gaps_told}
+                job.wait_for_more("positions")
+            job.wait_for_the_end(wanted)
+        reasons = {gap["reason"] for gap in job.root.read("gaps").to_pylist()}
         assert {"unreachable", "torn", "timeout"} <= reasons
-        known = set(told.column("tick").to_pylist())
-        scraped = timedelta(microseconds=truth.look_delay + SCRAPE_AFTER_LOOK)
-        for tick in set(wanted.column("tick").to_pylist()) - known:
-            at = tick + scraped
-            assert any(gap["from_ts"] < at <= gap["to_ts"] for gap in gaps_told), f"{tick} unsaid"
+        judge(spark, job.root, truth, wanted, server.url)
 
-        filled = backfill.run(
-            spark,
-            BackfillOptions(
-                tables=root.path,
-                since=BEGIN,
-                before=BEGIN + HOUR,
-                source_options={"url": server.url},
-                hours=frozenset({BEGIN}),
-            ),
-        )
-    assert_same(root.read("positions"), wanted, "positions")
-    of_positions = next(d for d in filled.differences if d.table == "positions")
-    assert (of_positions.came, of_positions.gone) == (wanted.num_rows - told.num_rows, 0)
-    assert root.read("gaps").num_rows == 0
+
+def test_a_prometheus_that_is_killed_and_comes_back(spark: SparkSession, tmp_path: Path) -> None:
+    truth = cases.slow_consumer(seconds=SECONDS)
+    wanted = shape(exposed(truth), 15.0, counters=())["positions"]
+    text, config = tmp_path / "samples.om", tmp_path / "prometheus.yml"
+    write_openmetrics(truth, text)
+    config.write_text("global: {scrape_interval: 15s}\n")
+    directory, (port,) = tmp_path / "server", free_ports(1)
+    directory.mkdir()
+    blocks = str(directory / "data")
+    check("promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), blocks)
+
+    def started() -> Prometheus:
+        return Prometheus(directory, config, "--storage.tsdb.retention.time=30y", port=port)
+
+    with ExitStack() as stack:
+        server = stack.enter_context(started())
+        with Job(spark, tmp_path, server.url) as job:
+            job.wait("rows", lambda: job.root.has("positions"))
+            for _ in range(2):
+                server.kill()
+                job.wait_for_more("gaps")
+                server = stack.enter_context(started())
+                job.wait_for_more("positions")
+            job.wait_for_the_end(wanted)
+        judge(spark, job.root, truth, wanted, server.url)
