@@ -155,8 +155,8 @@ def _measure(given: Options, log: Log) -> int:
         "analytics_store",
         figures,
         f"""{count:,} records of about 1 kB in {-(-log.size // FILE_SIZE)} files of
-        1 GiB and {SHAPE.queues} queues, in the page cache. Spark local[2], rows to the sink noop,
-        planning included. The baseline is one process with pread of 2 MiB.""",
+        1 GiB and {SHAPE.queues} queues, in the page cache or dropped from it. Spark local[2], rows
+        to the sink noop, planning included. The baseline is one process with pread of 2 MiB.""",
         quick=given.quick,
         versions={"PySpark": pyspark.__version__, "pyarrow": pyarrow.__version__},
         notes=[] if twins.COMPILED else [twins.WHY_PURE],

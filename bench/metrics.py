@@ -230,6 +230,8 @@ class Phases(NamedTuple):
     """p99 of sends while nobody scrapes."""
     scraped_ms: list[float]
     """p99 of sends that were due during a scrape."""
+    writing_ms: list[float]
+    """p99 of sends, without scrapes, while the broker writes files of all groups."""
     quiet_read_ms: list[float]
     scraped_read_ms: list[float]
     """The same until the sender's thread had the answer."""
@@ -250,7 +252,7 @@ def _phases_with(scraper: Pool, node: Node, given: Options) -> Phases:
     url = _metrics_of(node)
     phase_s = PHASE_S_QUICK if given.quick else PHASE_S
     shape = Shape(messages=1, ack="disk")
-    found = Phases([], [], [], [], [], 0, 0)
+    found = Phases([], [], [], [], [], [], 0, 0)
     for number in range(-1, PHASES):
         with Steady(
             node.address, TOPIC, shape, per_second=PER_SECOND, connections=CONNECTIONS
@@ -266,8 +268,9 @@ def _phases_with(scraper: Pool, node: Node, given: Options) -> Phases:
         # By when they were due, not by whether they overlap: of slow ones more would.
         during = [sent for each in scrapes for sent in load.between(each.began, each.ended)]
         quiet = load.between(settled, quiet_until)
-        if number < 0:
-            continue  # the files of what was just made were still being written
+        if number < 0:  # the files of what was just made are being written
+            found.writing_ms.append(p99([sent.took_s for sent in quiet]))
+            continue
         found.quiet_ms.append(p99([sent.took_s for sent in quiet]))
         found.scraped_ms.append(p99([sent.took_s for sent in during]))
         found.quiet_read_ms.append(p99([sent.read_s for sent in quiet]))
@@ -326,6 +329,14 @@ def scrape_figures(given: Options) -> tuple[list[Figure], str]:
             None,
             "without",
             found.quiet_ms,
+            more_is_better=False,
+        ),
+        Figure(
+            f"p99 of a send after {count:,} topics and groups were made, while files of them are "
+            "written",
+            "ms",
+            found.writing_ms,
+            None,
             more_is_better=False,
         ),
         Figure(

@@ -53,11 +53,14 @@ class ArrivalSocket(HttpSocket):
 
     def _read(self) -> bytes:
         data, ancillary, _, _ = self.socket.recvmsg(READ_SIZE, socket.CMSG_SPACE(_TIMESPEC.size))
+        self.arrived = time.perf_counter()  # at the latest: the first bytes may have no stamp
         for level, kind, stamp in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
                 seconds, nanoseconds = _TIMESPEC.unpack(stamp)
                 ago_s = time.time() - (seconds + nanoseconds / 1e9)
-                self.arrived = time.perf_counter() - ago_s
+                if not 0 <= ago_s < JOIN_S:
+                    raise LoadFailed(f"the wall clock was set: bytes came {ago_s:g} s ago")
+                self.arrived -= ago_s
         return data
 
 

@@ -13,7 +13,6 @@ After: ``groups.look`` asks for bounds, the gauges for topics.
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, Protocol
@@ -212,15 +211,14 @@ class QueueExtents:
 
     async def _follow_topics(self, turns: Turns) -> None:
         """Topics that have come, gone or changed, and those that time moves."""
-        met = list(self._sums)
-        for number, name in enumerate(itertools.chain(met, list(self._topics.names()))):
+        seen = {STATE_TOPIC}
+        for number, name in enumerate([*self._sums, *self._topics.names()]):
             if number % TOPICS_AT_ONCE == 0 and turns.over:
                 await turns.pass_on()
-            before = self._sums.get(name)
-            if number >= len(met) and before is not None and self._is_settled(before):
-                continue  # one of those that were met, and it had its turn
-            if name == STATE_TOPIC:
+            if name in seen:
                 continue
+            seen.add(name)
+            before = self._sums.get(name)
             sums = self._entered(name)
             if sums is None or (sums is before and self._is_settled(sums)):
                 continue

@@ -52,7 +52,7 @@ class Turns:
         return self._before_s + self._monotonic() - self._began
 
     async def through(self, steps: Iterator[None]) -> None:
-        """All of them."""
+        """Take all steps, each shorter than a slice, with others' turns in between."""
         for _ in steps:
             if self.over:
                 await self.pass_on()

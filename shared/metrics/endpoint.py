@@ -52,12 +52,8 @@ class MetricsEndpoint:
         self._is_awaited = is_awaited
         self._slice_s, self._timeout_s = slice_s, scrape_timeout_s
         self._taking = asyncio.Lock()
-        self._scrapes = collector.Waiting()
-
-    @property
-    def scrapes(self) -> int:
+        self.scrapes = 0
         """Under way, those that wait included."""
-        return self._scrapes.count
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one scrape; to HEAD with the head alone."""
@@ -67,8 +63,9 @@ class MetricsEndpoint:
         if self.scrapes >= SCRAPES_MAX:
             return _later(f"{self.scrapes} scrapes are under way")
         response = web.StreamResponse()
+        self.scrapes += 1
         try:
-            with self._scrapes.one_more():
+            with collector.waits():
                 async with asyncio.timeout(self._timeout_s):
                     await self._send(request, response)
         except TimeoutError:
@@ -78,6 +75,8 @@ class MetricsEndpoint:
                 request.transport.abort()  # it does not read: it must not keep the values
         except ConnectionError:
             return response  # it has gone; the server finds that as well
+        finally:
+            self.scrapes -= 1
         return response
 
     async def _send(self, request: web.Request, response: web.StreamResponse) -> None:

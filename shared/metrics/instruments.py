@@ -1,7 +1,7 @@
 """What is counted as it happens: counters, gauges, histograms. Pure.
 
 They belong to the event loop: one thread counts and takes, so there are no locks. Hot paths keep a
-bound method and pay one addition. Those with labels are in ``labelled``.
+bound method; it adds to a number, or puts a value on a list. Those with labels are in ``labelled``.
 Before: a part of a service makes one from a family of the catalogue. After: ``registry`` takes.
 """
 

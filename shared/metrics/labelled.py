@@ -132,7 +132,7 @@ class LabelledHistogram(Histogram, _Child[Sequence[Number]]):
 
     def moved(self) -> float:
         """See ``bounds.Child``."""
-        return sum(self.counts[:-1])
+        return sum(self._counts) + len(self._values)
 
 
 class _ByLabels(ABC, Generic[Amount]):

@@ -3,7 +3,7 @@
 A part is a run of bytes of one file; a record belongs to the part that holds its first byte.
 Records are walked by their sizes; where the walk cannot go on, the part ends with a gap that names
 the physical offset, and what was read before it stands. The end filler is no gap. No byte at or
-behind the confirm offset is looked at. Memory: one window, and the columns made of it.
+behind the confirm offset is looked at. Memory: one window, and twice the columns of a batch.
 
 Step before: ``files``. Step after: the columns of ``record_columns``.
 """
@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from analytics.schema import Gap
-from analytics.sources.gap_rows import Hole, hole_batch
+from analytics.sources.gap_rows import Hole, SourceGap, hole_batch
 from analytics.sources.record_columns import RecordColumns, repeated
 from analytics.sources.store.cuts import RECORD_SIZE_MAX, WINDOW_SIZE, Cuts
 from analytics.sources.store.files import StoreFiles
@@ -130,13 +130,18 @@ def read(part: LogPart, options: StoreOptions) -> Iterator[pa.RecordBatch]:
     """The part's records. Raises SourceGap where something is missing and no column may say so."""
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
-    for each in _batches(part, options):
-        gathered.append(each)
-        rows, size = rows + len(each), size + each.nbytes
-        if rows >= BATCH_ROWS or size >= BATCH_SIZE:
+    try:
+        for each in _batches(part, options):
+            gathered.append(each)
+            rows, size = rows + len(each), size + each.nbytes
+            if rows >= BATCH_ROWS or size >= BATCH_SIZE:
+                whole = pa.concat_batches(gathered)
+                gathered, rows, size = [], 0, 0
+                yield whole
+    except SourceGap:
+        if gathered:
             yield pa.concat_batches(gathered)
-            gathered.clear()
-            rows = size = 0
+        raise
     if gathered:
         yield pa.concat_batches(gathered)
 

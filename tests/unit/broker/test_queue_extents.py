@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from services.broker.groups.queue_looks import NO_MESSAGE, Bounds, Extent
 from services.broker.queue_extents import QueueExtents
 from services.broker.queue_offsets import QueueOffsets
+from services.broker.topics import RESERVE_TIME
 from services.broker.turns import Turns
 from shared.runtime.clock import SystemClock
 from shared.runtime.give_way import GiveWay
@@ -190,6 +191,16 @@ def test_a_queue_that_never_had_a_message_is_not_looked_up() -> None:
     extents = model.extents()
     follow(extents)
     assert (model.looks, extents.bounds("t", 3)) == (0, Bounds(0, 0, 0))
+
+
+def test_queues_of_a_topic_that_time_moves_are_looked_up_once_each_time() -> None:
+    model, extents = made()
+    model.topics["t"] = model.topics["t"]._replace(attributes={RESERVE_TIME: "60000"})
+    follow(extents)
+    for _ in range(3):
+        before = model.looks
+        follow(extents)
+        assert model.looks == before + model.topics["t"].queues
 
 
 def test_only_queues_whose_first_message_went_with_a_file_are_looked_up_again() -> None:

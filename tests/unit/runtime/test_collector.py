@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from shared.runtime import collector
 
 pytestmark = pytest.mark.usefixtures("as_before")
+LIBRARY = (700, 10, 10)
 
 
 @pytest.fixture
@@ -43,26 +45,20 @@ def test_a_request_full_of_objects_does_not_run_the_collector() -> None:
     assert gc.isenabled(), "cycles are still found"
 
 
-def test_what_is_made_meanwhile_is_not_walked_before_or_after() -> None:
+def test_nothing_is_collected_meanwhile() -> None:
     collector.settle()
-    waiting = collector.Waiting()
     before = collections()
-    with waiting.one_more():
-        kept = [[number] for number in range(collector.MEANWHILE_MAX // 2)]
-        with waiting.one_more():
-            assert waiting.count == 2
-        assert gc.get_threshold()[0] == collector.MEANWHILE_MAX
-    assert waiting.count == 0
-    assert gc.get_threshold() == collector.THRESHOLDS
-    more = [[number] for number in range(collector.THRESHOLDS[0] // 2)]
+    with collector.waits():
+        made = [[number] for number in range(collector.MEANWHILE_MAX // 2)]
+        assert collections() == before
+        del made
     assert collections() == before
-    assert kept
-    assert more
+    assert gc.get_threshold() == collector.THRESHOLDS
 
 
 def test_memory_is_bounded_while_somebody_never_ends() -> None:
     collector.settle()
-    with collector.Waiting().one_more():
+    with collector.waits():
         before = collections()
         knot = weakref.ref(Knot())
         kept = [[number] for number in range(collector.MEANWHILE_MAX + 1)]
@@ -71,10 +67,33 @@ def test_memory_is_bounded_while_somebody_never_ends() -> None:
     assert kept
 
 
-def test_a_cycle_that_was_left_meanwhile_is_found_later() -> None:
+def test_cycles_left_by_many_scrapes_are_found_without_being_looked_for() -> None:
     collector.settle()
-    with collector.Waiting().one_more():
-        knot = weakref.ref(Knot())
-    assert knot() is not None
-    gc.collect()
-    assert knot() is None
+    knots = []
+    for _ in range(100):
+        with collector.waits():
+            knots += [weakref.ref(Knot()) for _ in range(10)]
+    kept = [[number] for number in range(collector.THRESHOLDS[0])]
+    assert not any(knot() for knot in knots)
+    assert kept
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_last_of_several_brings_the_thresholds_back(first: int) -> None:
+    gc.set_threshold(*LIBRARY)
+    stacks = [ExitStack(), ExitStack()]
+    for each in stacks:
+        each.enter_context(collector.waits())
+    stacks[first].close()
+    assert gc.get_threshold()[0] == collector.MEANWHILE_MAX
+    stacks[1 - first].close()
+    assert gc.get_threshold() == LIBRARY
+
+
+def test_a_process_that_begins_to_serve_meanwhile_is_settled_afterwards() -> None:
+    gc.set_threshold(*LIBRARY)
+    with collector.waits():
+        collector.settle()
+        assert gc.get_threshold()[0] == collector.MEANWHILE_MAX
+    assert gc.get_threshold() == collector.THRESHOLDS
+    assert gc.get_freeze_count() > 0

@@ -307,6 +307,11 @@ def test_without_the_column_gap_damage_is_an_error_that_names_the_place(small: S
     reader = StoreReader(StoreOptions(root=small.store.root, columns=("size",)))
     with pytest.raises(SourceGap, match=f"physical offset {units[5].physical_offset}"):
         reader.table()
+    (first, *_) = reader.plan()
+    batches = reader.read(first)
+    assert next(batches).num_rows == 5  # what was read before it stands
+    with pytest.raises(SourceGap):
+        next(batches)
 
 
 def test_a_file_that_vanishes_is_a_gap(small: SmallStore) -> None:
