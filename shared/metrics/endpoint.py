@@ -22,7 +22,7 @@ from shared.runtime import collector
 from shared.runtime.give_way import GiveWay, nobody
 from tidemark.clock import Clock
 
-SLICE_S: Final = 0.0005
+SLICE_S: Final = 0.00025
 """Work between two rests; with the piece under way then, 2 ms at most."""
 SCRAPES_MAX: Final = 4
 """Scrapes at a time, those that wait included."""
