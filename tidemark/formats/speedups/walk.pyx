@@ -145,7 +145,8 @@ cdef bint is_ascii(tidemark_value value) noexcept nogil:
 
 cdef str text(tidemark_value value):
     if is_ascii(value):
-        return PyUnicode_DecodeASCII(<const char *>value.data, value.size, NULL)
+        # Read again, and another process may have written to it meanwhile: no reason to end a walk.
+        return PyUnicode_DecodeASCII(<const char *>value.data, value.size, b"replace")
     return properties.text(raw(value))
 
 
