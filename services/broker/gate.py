@@ -69,7 +69,8 @@ class Gate:
 
         What is whole is served on. The first damage of a kind is named on /ready and in the log.
         """
-        if self._health.add_reason(error.code, f"{error.detail} {error.advice}"):
+        detail = f"{error.detail} {error.advice}"
+        if self._health.add_reason(error.code, detail, lasting=True):
             log.error(
                 "a read met damage; the node is not ready until it is repaired",
                 extra={"event": "damage-met", "code": error.code, "detail": error.detail},

@@ -83,6 +83,8 @@ class Health:
     state: str = "starting"
     recovery: Recovery = field(init=False)
     _reasons: dict[str, Reason] = field(default_factory=dict)
+    _lasting: set[str] = field(default_factory=set)
+    """Codes of those that no change of role takes back."""
 
     def __post_init__(self) -> None:
         self.recovery = Recovery(self.clock)
@@ -97,15 +99,26 @@ class Health:
         """True if the service serves and nothing stands against it."""
         return self.state == "serving" and not self._reasons
 
-    def add_reason(self, code: str, detail: str) -> bool:
-        """Become unready for a reason, or update its detail; tell whether the code is new."""
+    def add_reason(self, code: str, detail: str, *, lasting: bool = False) -> bool:
+        """Become unready for a reason, or update its detail; tell whether the code is new.
+
+        lasting: it stands in every role of the node, as damage does.
+        """
         new = code not in self._reasons
         self._reasons[code] = Reason(code, detail)
+        if lasting:
+            self._lasting.add(code)
         return new
 
     def clear_reason(self, code: str) -> bool:
         """Take a reason back; tell whether it was there."""
+        self._lasting.discard(code)
         return self._reasons.pop(code, None) is not None
+
+    def end_role(self) -> None:
+        """Take back what does not last: whoever said it is gone, and cannot take it back."""
+        for code in self._reasons.keys() - self._lasting:
+            self.clear_reason(code)
 
     def as_dict(self) -> dict[str, object]:
         """Return the body of /ready."""

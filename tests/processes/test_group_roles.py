@@ -78,6 +78,24 @@ def test_a_granted_epoch_is_served_and_given_back(node: Node, ha: ScriptedHa) ->
     wait_slave(node)
 
 
+def test_what_keeps_a_slave_from_serving_says_nothing_of_the_master(
+    node: Node, ha: ScriptedHa
+) -> None:
+    ha.start()
+    ha.publish(Slot.ROLE, NodeRole.VOID)
+    node.start("broker", "reput")
+
+    def reasons() -> list[str]:
+        answer = node.get_json(node.broker_admin_url + "/ready")[1]
+        return [reason["code"] for reason in answer.get("reasons", ())]
+
+    wait_until(lambda: reasons() == ["no-role"], "the slave to have no role")
+    # It never follows: the grant comes between two of its looks.
+    ha.serve(1)
+    wait_master(node)
+    assert (node.get_json(node.broker_admin_url + "/ready")[0], reasons()) == (200, [])
+
+
 ANYWHERE = {"Tidemark-Read-From": "any"}
 
 

@@ -167,14 +167,16 @@ class Master:
             "this node cannot be the master",
             extra={"event": "cannot-lead", "code": error.code, "detail": error.detail},
         )
-        self._health.add_reason(error.code, f"{error.detail} {error.advice}")
+        self._health.add_reason(
+            error.code,
+            f"{error.detail} {error.advice}",
+            lasting=trouble is Trouble.DAMAGED,
+        )
         self._positions.publish(Slot.BROKER_TROUBLE, trouble)
         self._positions.publish(Slot.BROKER_STATE, BrokerState.UNREADY)
         self._doorbell.ring("ha")
         while self._goes_on:
             await self._doorbell.wait(IDLE_POLL_S)
-        if trouble is Trouble.DISK_FULL:
-            self._health.clear_reason(error.code)
 
     # -- serving --------------------------------------------------------------------------------
 

@@ -103,6 +103,7 @@ class GroupNode:
             epoch = await slave.run(stop, served)
             if epoch is None:
                 return
+            self._health.end_role()
             served = epoch
             log.info("an epoch was granted", extra={"event": "granted", "epoch": epoch})
             self._settle_later()
@@ -138,6 +139,7 @@ class GroupNode:
         finally:
             leaving.cancel()
             self._term = None
+            self._health.end_role()
         log.info("the epoch is over", extra={"event": "term-ended", "epoch": epoch})
 
     def _ground(self, term: Term | None) -> Ground:

@@ -162,7 +162,7 @@ class Slave:
             extra={"event": "corrupt", "code": error.code, "detail": error.detail, **error.facts},
         )
         self._gate.fault = error
-        self._health.add_reason(error.code, f"{error.detail} {error.advice}")
+        self._health.add_reason(error.code, f"{error.detail} {error.advice}", lasting=True)
         self._store.positions.publish(Slot.BROKER_TROUBLE, Trouble.DAMAGED)
 
     async def _end(self) -> None:

@@ -121,3 +121,19 @@ async def test_the_start_is_judged_on_the_admin_port(server: AdminServer, health
     assert (status, body["startup"], body["recovery"]["done_bytes"]) == (200, "advancing", 10)
     health.state = "serving"
     assert (await get(server, "/startup"))[1]["startup"] == "over"
+
+
+def test_reasons_end_with_the_role_except_those_that_last(health: Health) -> None:
+    health.state = "serving"
+    health.add_reason("no-role", "ha has not spoken")
+    health.add_reason("corrupt-record", "a CRC differs", lasting=True)
+    health.end_role()
+    assert [reason.code for reason in health.reasons] == ["corrupt-record"]
+    # Said again by a role, it lasts all the same; taken back and said anew, it does not.
+    health.add_reason("corrupt-record", "another CRC differs")
+    health.end_role()
+    assert [reason.detail for reason in health.reasons] == ["another CRC differs"]
+    health.clear_reason("corrupt-record")
+    health.add_reason("corrupt-record", "a third")
+    health.end_role()
+    assert health.ready

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from pathlib import Path
 
@@ -110,7 +111,17 @@ def test_ports_are_those_of_the_settings_and_the_kernels_choice_is_never_taken()
     assert [check.subject for check in ports.checks(settings)] == ["port 1", "admin_port 2"]
 
 
-def test_the_command_fails_by_its_errors_alone_and_speaks_json(tmp_path: Path) -> None:
+def test_the_command_fails_by_its_errors_alone_and_speaks_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roomy = {
+        "f_blocks": 1 << 30,
+        "f_frsize": 4096,
+        "f_bavail": 1 << 29,
+        "f_files": 0,
+        "f_favail": 0,
+    }
+    monkeypatch.setattr(os, "statvfs", lambda _: type("Facts", (), roomy)())
     given = tmp_path / "reput.toml"
     given.write_text("admin_port = 0\n")
     arguments = ["doctor", "--config", str(given), "--store", str(tmp_path), "-o", "json"]
