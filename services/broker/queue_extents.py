@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from services.broker.groups.queue_looks import NO_MESSAGE, Bounds, Extent
 from services.broker.queue_offsets import Queue
 from services.broker.retention.visibility import retention_of
-from services.broker.turns import Turns
+from shared.runtime.turns import Turns
 from shared.state.records import STATE_TOPIC, TopicConfig
 from tidemark.offsets import PhysicalOffset, QueueOffset
 

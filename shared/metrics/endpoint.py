@@ -9,8 +9,8 @@ Before: ``registry`` and ``exposition``. After: Prometheus.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from aiohttp import hdrs, web
 
@@ -20,15 +20,13 @@ from shared.metrics.instruments import Taken
 from shared.metrics.registry import Registry
 from shared.runtime import collector
 from shared.runtime.give_way import GiveWay, nobody
+from shared.runtime.turns import Turns
 from tidemark.clock import Clock
 
-SLICE_S: Final = 0.00025
-"""Work between two rests; with the piece under way then, 2 ms at most."""
 SCRAPES_MAX: Final = 4
 """Scrapes at a time, those that wait included."""
 SCRAPE_TIMEOUT_S: Final = 10.0
 """Prometheus waits no longer either, unless it is told to."""
-Step = TypeVar("Step")
 
 
 class MetricsEndpoint:
@@ -41,7 +39,6 @@ class MetricsEndpoint:
         *,
         before_scrape: Callable[[], Awaitable[None]] | None = None,
         is_awaited: Callable[[], bool] = nobody,
-        slice_s: float = SLICE_S,
         scrape_timeout_s: float = SCRAPE_TIMEOUT_S,
     ) -> None:
         """before_scrape: awaited before values are taken, to look up those that cost something.
@@ -50,7 +47,7 @@ class MetricsEndpoint:
         self._registry, self._clock = registry, clock
         self._before_scrape = before_scrape
         self._is_awaited = is_awaited
-        self._slice_s, self._timeout_s = slice_s, scrape_timeout_s
+        self._timeout_s = scrape_timeout_s
         self._taking = asyncio.Lock()
         self.scrapes = 0
         """Under way, those that wait included."""
@@ -81,46 +78,32 @@ class MetricsEndpoint:
 
     async def _send(self, request: web.Request, response: web.StreamResponse) -> None:
         form = choose(request.headers.get(hdrs.ACCEPT))
-        way = GiveWay(self._is_awaited)
-        written = pieces(await self.take(way), form)
+        turns = Turns(self._clock, GiveWay(self._is_awaited))
+        taken = await self.take(turns)
         response.headers[hdrs.CONTENT_TYPE] = form.value
         await response.prepare(request)
         text: list[str] = []
-        while True:
-            is_over = True
-            for piece in self._slice_of(written):
-                text.append(piece)
-                is_over = False
-            if is_over:
-                break
-            # Waits while the scraper is behind by more than the connection's buffer.
-            await response.write("".join(text).encode())
-            text.clear()
-            await way.rest()
-        await response.write_eof()
+        for piece in pieces(taken, form):
+            text.append(piece)
+            if turns.over:
+                # Waits while the scraper is behind by more than the connection's buffer.
+                await response.write("".join(text).encode())
+                text.clear()
+                await turns.pass_on()
+        await response.write_eof("".join(text).encode())
 
-    async def take(self, way: GiveWay) -> list[Taken]:
+    async def take(self, turns: Turns) -> list[Taken]:
         """Look up and take all values; scrapes take one after the other."""
         async with self._taking:
             if self._before_scrape is not None:
                 await self._before_scrape()
-                await way.rest()
+                await turns.pass_on()
             taken: list[Taken] | None = None
-            steps = self._registry.take(self._clock.monotonic())
-            while taken is None:
-                for taken in self._slice_of(steps):  # noqa: B007 - the last one counts
-                    pass
-                await way.rest()
+            for taken in self._registry.take(self._clock.monotonic()):  # noqa: B007 - the last
+                if turns.over:
+                    await turns.pass_on()
+            assert taken is not None, "the last step tells all"
             return taken
-
-    def _slice_of(self, steps: Iterator[Step]) -> Iterator[Step]:
-        """As many steps, one at least, as a turn of the loop has time for."""
-        now = self._clock.monotonic
-        until = now() + self._slice_s
-        for step in steps:
-            yield step
-            if now() >= until:
-                return
 
 
 def _later(why: str) -> web.Response:

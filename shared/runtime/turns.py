@@ -7,7 +7,7 @@
         ...
 
 Between two looks at ``over`` there must be less work than a slice. Before: a scrape asks for a look
-at everything. After: whoever sends or pulls waits for one slice at most.
+at everything, and is written. After: whoever sends or pulls waits for one slice at most.
 """
 
 from __future__ import annotations

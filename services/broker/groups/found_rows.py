@@ -15,7 +15,7 @@ from services.broker.groups.oldest import shown
 from services.broker.groups.queue_room import Rank, Room
 from services.broker.log_times import LogTimes
 from services.broker.queue_extents import QueueExtents
-from services.broker.turns import Turns
+from shared.runtime.turns import Turns
 
 ROWS_AT_ONCE: Final = 16
 """Rows written between two looks at the clock."""

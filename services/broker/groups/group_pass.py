@@ -16,7 +16,7 @@ from services.broker.groups.lag import Lag, Reason, Snapshot, age, nothing_known
 from services.broker.groups.oldest import Oldest
 from services.broker.groups.pairs import Movement, Pair, QueueSample, older, pair
 from services.broker.groups.sources import OBJECTIVE_MS, Queue, Watched
-from services.broker.turns import Turns
+from shared.runtime.turns import Turns
 from shared.state.values import GroupConfig
 from tidemark.formats.send_back import RETRY_PREFIX
 

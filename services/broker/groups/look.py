@@ -24,9 +24,9 @@ from services.broker.groups.group_pass import Memory, Pass
 from services.broker.groups.queue_room import Lagging, Room
 from services.broker.groups.sources import OBJECTIVE_MS, Watched
 from services.broker.log_times import LogTimes
-from services.broker.turns import Turns
 from shared.runtime.give_way import GiveWay, nobody
 from shared.runtime.paced_log import PacedLog
+from shared.runtime.turns import Turns
 from tidemark.clock import Clock
 
 AGAIN_S: Final = 1.0

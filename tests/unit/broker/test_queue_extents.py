@@ -13,9 +13,9 @@ from services.broker.groups.queue_looks import NO_MESSAGE, Bounds, Extent
 from services.broker.queue_extents import QueueExtents
 from services.broker.queue_offsets import QueueOffsets
 from services.broker.topics import RESERVE_TIME
-from services.broker.turns import Turns
 from shared.runtime.clock import SystemClock
 from shared.runtime.give_way import GiveWay
+from shared.runtime.turns import Turns
 from shared.state.records import TopicConfig
 from tidemark.formats.hosts import Host
 from tidemark.formats.runs import Run

@@ -12,11 +12,12 @@ import pytest
 from aiohttp import web
 
 from shared.metrics.catalogue import groups as of_groups
-from shared.metrics.endpoint import SCRAPES_MAX, SLICE_S, MetricsEndpoint
+from shared.metrics.endpoint import SCRAPES_MAX, MetricsEndpoint
 from shared.metrics.registry import Registry
 from shared.metrics.tables import Table
 from shared.metrics.text import Format
 from shared.runtime.clock import SystemClock
+from shared.runtime.turns import SLICE_S
 
 ROWS = 40_000
 FAMILIES = (
