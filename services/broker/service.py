@@ -156,6 +156,7 @@ class Broker:
             },
         )
         await server.close()
+        doorbell.close()
         await asyncio.to_thread(store.stopped_clean)
 
     async def _listen(self, closing: AsyncExitStack, api: Api) -> BoundedServer:

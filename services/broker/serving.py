@@ -133,6 +133,7 @@ class Serving:
             self._ground.abandon()
             raise
         self._positions.publish(Slot.SERVING_EPOCH, 0)
+        self._doorbell.close()
         await asyncio.to_thread(self._ground.close_clean)
 
     async def _catch_up(self, stop: asyncio.Event, gate: Gate, api: Api) -> bool:

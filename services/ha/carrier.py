@@ -45,7 +45,11 @@ STEPS: Final[Mapping[type, str]] = {
 }
 """Steps of becoming master by the effect that each begins with; followers write promises and
 tables as well, and every renewal writes the lease."""
-ANNOUNCED: Final[Mapping[int, str]] = {NodeRole.MASTER: "master", NodeRole.FOLLOWER: "slave"}
+ANNOUNCED: Final[Mapping[int, str]] = {
+    NodeRole.MASTER: "master",
+    NodeRole.FOLLOWER: "slave",
+    NodeRole.HALTED: "slave",
+}
 LeaseRequest = wanted.LeaseGet | wanted.LeasePut | wanted.LeaseCreate
 
 
@@ -229,7 +233,12 @@ class Carrier:
                     hooks.before("promote-10")
                 self._announce(value)
             self._positions.publish(slot, value)
-        self._ring()
+        self._bells.ring("broker")
+        changed = {slot for slot, _ in slots}
+        if Slot.ROLE in changed:
+            self._bells.ring("reput")
+        elif Slot.CONFIRM in changed:
+            self._ring_reput_for_work()
 
     def _announce(self, role: int) -> None:
         """Show the role where the lease is kept, after the fact: nobody decides by it."""
@@ -267,6 +276,10 @@ class Carrier:
 
     def _ring(self) -> None:
         self._bells.ring("broker")
+        self._bells.ring("reput")
+
+    def _ring_reput_for_work(self) -> None:
+        """Unless it was rung for work just now: then it has some, or looks for it."""
         now = self._clock.monotonic()
         if now - self._reput_rung_at >= REPUT_BELL_INTERVAL_S:
             self._reput_rung_at = now

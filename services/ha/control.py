@@ -179,9 +179,14 @@ class ControlSocket:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop listening; once, and while ha has its lock byte: the path may be a successor's."""
+        if self._runner is None:
+            return
+        await self._runner.cleanup()
+        self._runner = None
         self._path.unlink(missing_ok=True)
 
 

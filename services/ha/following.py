@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from services.ha.effects import Cut, Publish, Resync, Settle
 from services.ha.events import Copied, CopyFault, Done
 from services.ha.failover import Happening, State, copies
-from services.ha.own import Own
+from services.ha.own import RETRIED_FAULTS, Own
 from services.ha.payloads import Append, HelloOk, ResyncRequired
 from services.ha.peers import Peers
 from services.ha.promises import Promises
@@ -23,10 +23,8 @@ from tidemark.formats.checkpoint import NodeRole, Slot
 
 FAULT_PAUSE_MS: Final = 2000
 """After bytes that could not be copied, before they are asked for again."""
-RETRIED_FAULTS: Final = frozenset(
-    {"bad-stream", "disk-full", "file-not-ready", "not-serving", "read-only-disk"}
-)
-"""Faults that may be over the next time."""
+RESYNC: Final = "resync"
+"""Alarm from the order until bytes of the master come in order again."""
 
 
 class Master(NamedTuple):
@@ -134,8 +132,7 @@ class Following:
         """Bytes are in the log, and on disk: acknowledge them."""
         own, slave = self._own, self.link
         own.end, own.durable = event.end, event.durable
-        for code in RETRIED_FAULTS.intersection(own.alarms):
-            own.calm(code)
+        own.writes_again()
         if slave is None:
             return
         own.out.put(*slave.copied(event.end, event.durable))
@@ -156,7 +153,7 @@ class Following:
         """Empty the store and begin again; broker and reput end meanwhile."""
         own = self._own
         own.count.resyncs += 1
-        own.alarm("resync", f"The store is emptied and copied anew: {reason}.", reason=reason)
+        own.alarm(RESYNC, f"The store is emptied and copied anew: {reason}.", reason=reason)
         own.out.put(Publish(((Slot.ROLE, NodeRole.RESYNC),)))
         own.out.ask(lambda token: Resync(token, first_offset, reason), self._resynced)
 
@@ -223,7 +220,7 @@ class Following:
         own = self._own
         match outcome:
             case InOrder():
-                own.calm("resync")
+                own.calm(RESYNC)
                 own.happen(Happening.IN_ORDER)
                 self.published()
             case CutPlan(point, table):
@@ -283,7 +280,8 @@ class Following:
         own.table = ()
         own.first_offset = own.end = own.durable = own.confirm = done.end
         own.halted = None
-        own.alarms.clear()
+        for code in own.alarms.keys() - {RESYNC}:
+            own.calm(code)
         own.say("resynced", "The store is empty, under a new incarnation", start_offset=done.end)
         # Every connection was made under the old name.
         self._peers.close_all("this node has a new incarnation")

@@ -226,6 +226,7 @@ class Mastership:
         record_end = own.sensed.epoch_record_end if self.serving else 0
         if not self.opened and 0 < record_end <= self.confirm.value:
             self.opened = True
+            own.writes_again()
             own.out.put(Publish(((Slot.ROLE, NodeRole.MASTER),)))
             own.happen(Happening.OPENED)
         log = self.log

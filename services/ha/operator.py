@@ -190,7 +190,10 @@ class Operator:
         if switch is not None:
             detail = f"{reason}. {own.name} goes on as master."
             if fenced:
-                detail = f"{reason}. {own.name} campaigns again at once, with a new epoch."
+                detail = (
+                    f"{reason}. There is a new epoch as soon as {own.name} or another node "
+                    "has the lease."
+                )
             self._refuse(switch.token, orders.Refused(detail, "Try again."))
         if term is not None:
             term.switch = None
@@ -254,7 +257,12 @@ class Operator:
         trouble = own.trouble
         if not trouble:
             own.calm("handed-over")
-        if not trouble or term is None or not term.opened or term.switch is not None:
+        if not trouble or term is None or term.switch is not None:
+            return
+        if not term.opened:
+            # There is nothing to switch yet: nobody was served in this term, and nobody will be.
+            if self._takers():
+                own.step_back(f"this node has trouble: {trouble}")
             return
         if own.now_ms < self._not_before_ms:
             return

@@ -30,8 +30,12 @@ TABLE_LONG: Final = 1000
 """Epochs; as many as a HELLO tells."""
 REWORD_MS: Final = 60_000
 """An alarm that stays raised in other words is said again so seldom; status has the newest."""
-NO_ROOM_PAUSES: Final = 3
-"""A replica that could not write its marks does not campaign for so many lease times."""
+STEP_BACK_PAUSES: Final = 3
+"""A replica that cannot lead now does not campaign for so many lease times."""
+RETRIED_FAULTS: Final = frozenset(
+    {"bad-stream", "disk-full", "file-not-ready", "not-serving", "read-only-disk"}
+)
+"""Codes of faults of the log and its marks that may be over the next time."""
 NO_ROOM: Final = frozenset({"disk-full", "read-only-disk"})
 
 Unwritten = Callable[[str, str], None]
@@ -246,8 +250,17 @@ class Own:
         3. Were it to take the lease again at once, nobody else would ever get it.
         """
         self.alarm(code, detail)
-        self.paused_until_ms = self.now_ms + NO_ROOM_PAUSES * self.times.lease_ms
-        self.cannot_lead = detail
+        self.step_back(detail)
+
+    def step_back(self, reason: str) -> None:
+        """End the term or the campaign that there is, and let others take the lease first."""
+        self.paused_until_ms = self.now_ms + STEP_BACK_PAUSES * self.times.lease_ms
+        self.cannot_lead = reason
+
+    def writes_again(self) -> None:
+        """Bytes or marks came to be on disk: what kept them from it is over."""
+        for code in RETRIED_FAULTS.intersection(self.alarms):
+            self.calm(code)
 
     def say(self, event: str, sentence: str, *, level: int = Level.INFO, **facts: Any) -> None:
         """A line in the log."""

@@ -71,6 +71,8 @@ class ReplicaDisk:
         self._crashed = crashed
         self._stop = threading.Event()
         self._confirm_fault = ""
+        self._emptied = 0
+        """How often the store was: another log begins."""
 
     def start(self) -> None:
         """Begin. Effects may be given before."""
@@ -200,6 +202,7 @@ class ReplicaDisk:
         self._held.take_append_lock(self._stopping)
         with self._changing:
             incarnation = self._held.resync(effect.first_offset, self._stopping)
+            self._emptied += 1
         return self._recover(effect.token)._replace(incarnation=incarnation)
 
     def _recover(self, token: int) -> Done:
@@ -224,19 +227,25 @@ class ReplicaDisk:
     # -- the check ------------------------------------------------------------------------------
 
     def _check_all(self) -> None:
-        """Pass after pass, as long as the log is open here; ends at the first damage."""
+        """Pass after pass, as long as the log is open here; after damage, once it is another."""
         pause_s, in_pass = CHECK_INTERVAL_S, False
+        damaged: int | None = None
         try:
             while not self._stop.wait(pause_s):
+                if damaged == self._emptied:
+                    pause_s = CHECK_EMPTY_INTERVAL_S
+                    continue
                 if not self._copied.is_open:
                     continue
                 if not in_pass and not self._check.begin():
                     pause_s = CHECK_EMPTY_INTERVAL_S
                     continue
-                in_pass = self._check.step()
+                try:
+                    in_pass = self._check.step()
+                except BadBytes as error:
+                    detail = f"{error}; found while confirmed records were checked"
+                    self._report(CopyFault(CorruptRecord.code, detail, self._published()[0]))
+                    damaged, in_pass = self._emptied, False
                 pause_s = CHECK_INTERVAL_S if in_pass else CHECK_PASS_INTERVAL_S
-        except BadBytes as error:
-            detail = f"{error}; found while confirmed records were checked"
-            self._report(CopyFault(CorruptRecord.code, detail, self._published()[0]))
         except Exception as error:  # noqa: BLE001 - whatever it is ends the process
             self._crashed(error)

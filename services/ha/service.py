@@ -109,7 +109,8 @@ class Ha:
             closing.callback(held.close)
             doorbell = Doorbell(config.sockets_dir, SERVICE)
             closing.callback(doorbell.close)
-            await closing.enter_async_context(ControlSocket(self._control, config.sockets_dir))
+            control = ControlSocket(self._control, config.sockets_dir)
+            await closing.enter_async_context(control)
             log.info(
                 "listening",
                 extra={
@@ -124,6 +125,8 @@ class Ha:
             if found is not None:
                 probes.positions = held.positions
                 await self._serve(held, found, doorbell, proof)
+            await control.close()
+            doorbell.close()
             await asyncio.to_thread(held.stopped_clean)
 
     # -- start ----------------------------------------------------------------------------------

@@ -5,9 +5,9 @@
 3. The target has all of it on disk: no tail is left behind.
 4. The lease is released for the target, which is told to take it.
 
-Before step 2 a switch that fails changes nothing; behind it this node campaigns again at once, and
-serves with a new epoch. Step before: an operator, or trouble of this node. Step after: ``campaign``
-at the target.
+Before step 2 a switch that fails changes nothing. Behind it the term is over: this node campaigns
+again as soon as it has the log, unless another one was faster. Step before: an operator, or trouble
+of this node. Step after: ``campaign`` at the target.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 STABLE_MS: Final = 20
 """The log must stand still, wholly confirmed, for so long: what was being appended is in."""
 HOLD_MS_MAX: Final = 1000
+FENCE_MS_MAX: Final = 2000
+"""A broker whose disk hangs keeps the log: the lease, renewed until then, must get free."""
 DRAIN_MS_MAX: Final = 1000
 
 
@@ -102,6 +104,8 @@ class Switchover:
         self.turn()
         if self._stage is _Stage.HOLDING and elapsed_ms > HOLD_MS_MAX:
             self._fail(f"the log was not confirmed to its end within {HOLD_MS_MAX} ms")
+        elif self._stage is _Stage.FENCING and elapsed_ms > FENCE_MS_MAX:
+            self._fail(f"the broker did not give the log back within {FENCE_MS_MAX} ms")
         elif self._stage is _Stage.DRAINING and elapsed_ms > DRAIN_MS_MAX:
             self._fail(f"{self.target.node} did not get the log's end within {DRAIN_MS_MAX} ms")
         elif self._stage is _Stage.RELEASING:

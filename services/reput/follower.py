@@ -103,6 +103,7 @@ class Follower:
     async def _begin(self, stop: asyncio.Event) -> bool:
         """Wait until the log is recovered in this boot, then resume; False if stopped before."""
         while not stop.is_set():
+            self._watch()  # also while a disk does not let it resume: ha may empty the store
             if self._store.is_recovered:
                 self._health.clear_reason("waiting-for-recovery")
                 self._store.mark_running()
@@ -114,7 +115,6 @@ class Follower:
                 "waiting-for-recovery",
                 "the log has not been recovered since the machine started: does the broker run?",
             )
-            self._watch()
             await self._doorbell.wait(self._config.idle_poll_ms / 1000)
         return False
 

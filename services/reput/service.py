@@ -84,6 +84,7 @@ class Reput:
                 {"follower": lambda: follower.run(self._stop)},
                 grace_s=config.stop_timeout_s + 30.0,
             )
+            doorbell.close()
             await asyncio.to_thread(store.stopped_clean)
 
     async def _wait_for_store(self) -> bool:

@@ -130,7 +130,12 @@ class Doorbell:
         return True
 
     def close(self) -> None:
-        """Stop listening and remove the socket file."""
+        """Stop listening and remove the socket file; once: the next one may be a successor's.
+
+        To be called while the service has its lock byte.
+        """
+        if self._socket.fileno() < 0:
+            return
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._socket)
         self._loop = None

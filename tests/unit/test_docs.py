@@ -15,7 +15,7 @@ import analytics
 import services
 import shared
 import tidemark
-from services.ha import following
+from services.ha import own
 from tidemark.errors import TidemarkError
 from tidemark.testing.drills.families import all_drills
 
@@ -52,7 +52,7 @@ def test_every_error_code_heads_an_entry_of_the_runbook() -> None:
 
 
 def test_every_alarm_of_a_group_heads_an_entry_of_the_runbook() -> None:
-    raised = set(following.RETRIED_FAULTS)
+    raised = set(own.RETRIED_FAULTS)
     for path in (ROOT / "services/ha").rglob("*.py"):
         tree = ast.parse(path.read_text())
         named = {

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from services.ha import following, own
+from services.ha import own
 from tests.support.log_events import MORE, ROOT, Said, said
 
 SECTIONS: Final = {
@@ -100,6 +100,6 @@ def test_codes_that_are_events_head_an_entry_of_the_runbook() -> None:
     linked = set(re.findall(r"runbook\.md#([a-z-]+)", text))
     assert linked
     assert linked <= headings
-    for code in following.RETRIED_FAULTS | own.NO_ROOM:
+    for code in own.RETRIED_FAULTS | own.NO_ROOM:
         assert f"`{code}`" in text, "an alarm of ha that the page does not name"
         assert code in headings

@@ -60,6 +60,8 @@ class Slave:
         self._seen = PhysicalOffset(-1)
         self._trouble: Trouble | None = None
         self._over = asyncio.Event()
+        self._kept = asyncio.Event()
+        """Set when the parts whose retention runs serve no more."""
         self._keeping: asyncio.Task[None] | None = None
 
     async def run(self, stop: asyncio.Event, served: int) -> int | None:
@@ -147,14 +149,16 @@ class Slave:
         built = self._built = build_with(self._ground, self._followed.state, queue_ends)
         self._api.parts = built.parts
         self._watch.queues = self._ground.queues
+        self._kept.set()
         if self._keeping is None:
             self._keeping = asyncio.create_task(self._keep(), name="retention")
 
     async def _keep(self) -> None:
-        """Retention, by the parts that serve now."""
-        built = self._built
-        if built is not None:
-            await built.consuming.retention.run(self._over)
+        """Retention, by the parts that serve now: those before them know a state that stands."""
+        while not self._over.is_set():
+            self._kept = asyncio.Event()
+            assert self._built is not None, "it is shown first"
+            await self._built.consuming.retention.run(self._kept)
 
     def _stay_damaged(self, error: CorruptRecord | DamagedFile) -> None:
         log.error(
@@ -167,6 +171,7 @@ class Slave:
 
     async def _end(self) -> None:
         self._over.set()
+        self._kept.set()
         if self._built is not None:
             self._built.parts.puller.held.close()
         if self._keeping is not None:

@@ -84,6 +84,8 @@ class Group:
                 node.happen(node.sensed())
                 if self.now % 50 == 0:
                     node.happen(ev.Tick())
+                if node.replica is not None:
+                    assert node.raised == node.own.alarms.keys(), self.describe()
 
     def until(self, condition: Callable[[], bool], at_most_ms: int = 20_000) -> int:
         began = self.now

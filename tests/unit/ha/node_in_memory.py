@@ -58,6 +58,10 @@ class Broker:
         self.epoch: int | None = None
         self.served = 0
         self.paused = False
+        self.cannot_open = Trouble.NONE
+        """What it finds when it is granted an epoch, and never serves for."""
+        self.keeps_log = False
+        """Its disk hangs: a grant that ends does not give the log back."""
 
     def step(self, now: int) -> None:
         page, node = self.node.page, self.node
@@ -70,11 +74,14 @@ class Broker:
                 return
             node.lock = "broker"
             self.epoch = self.served = epoch
+            if self.cannot_open is not Trouble.NONE:
+                node.trouble = self.cannot_open, Trouble.NONE
+                return
             page.publish(Slot.EPOCH_RECORD_END, 0)
             page.publish(Slot.SERVING_EPOCH, epoch)
             self.append(RECORD)
             page.publish(Slot.EPOCH_RECORD_END, page.get(Slot.WRITTEN))
-        elif not grant.stands(page, epoch=self.epoch, nonce=self.nonce):
+        elif not self.keeps_log and not grant.stands(page, epoch=self.epoch, nonce=self.nonce):
             page.publish(Slot.SERVING_EPOCH, 0)
             self.epoch = node.lock = None
             node.take_if_wanted()
@@ -99,6 +106,8 @@ class Node:
         self.lock: str | None = None
         self.wanting: int | None = None
         self.notes: list[do.Note] = []
+        self.raised: set[str] = set()
+        """Alarms that the process shows, as its notes have told of them."""
         self.replies: dict[int, do.Reply] = {}
         self.starts = 0
         self.disk_full = False
@@ -147,6 +156,7 @@ class Node:
             initialised=volume.initialised,
             holds_records=end > volume.first,
         )
+        self.raised.clear()
         setup = self.group.setup(self.name, f"{self.index + 1:08x}{self.starts:08x}")
         self.replica = Replica(
             setup, found, log=volume, random=Random(self.starts * 7 + self.index).random
@@ -279,5 +289,9 @@ class Node:
                 self.replies[token] = effect
             case do.Note():
                 self.notes.append(effect)
+                if effect.alarm:
+                    self.raised.add(effect.event)
+                elif effect.alarm is False:
+                    self.raised.discard(effect.event)
             case do.Ended(code, detail):
                 raise AssertionError(f"{self.name} ended: {code} {detail}")

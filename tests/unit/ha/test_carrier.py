@@ -273,3 +273,28 @@ async def test_nothing_is_handled_after_the_end() -> None:
     await world.carrier.run(stop)
     world.carrier.happen(Tick())
     assert not world.handled
+
+
+async def test_reput_is_rung_for_what_is_confirmed_however_soon_behind_another_ring() -> None:
+    effects = iter(
+        wanted.Publish(((slot, 1),))
+        for slot in (Slot.LEASE_DEADLINE, Slot.CONFIRM, Slot.CONFIRM, Slot.ROLE)
+    )
+    world = World(lambda event: [next(effects)])
+    rung = []
+    for _ in range(4):
+        world.carrier.happen(Tick())
+        rung.append("ring reput" in world.said)
+        world.said.clear()
+    # The third comes while reput works, or looks for more, because of the second.
+    assert rung == [False, True, False, True]
+
+
+async def test_a_halted_node_is_not_shown_as_the_master() -> None:
+    roles = iter((NodeRole.MASTER, NodeRole.VOID, NodeRole.HALTED))
+    world = World(lambda event: [wanted.Publish(((Slot.ROLE, next(roles)),))])
+    world.refuses = ""
+    for _ in range(3):
+        world.carrier.happen(Tick())
+        await until(lambda: any(said.startswith("announce") for said in world.said))
+    await until(lambda: "announce slave" in world.said)

@@ -6,9 +6,10 @@ import pytest
 
 from services.ha.effects import Copy, Effect
 from services.ha.events import Copied, CopyFault
-from services.ha.following import FAULT_PAUSE_MS, RETRIED_FAULTS
+from services.ha.following import FAULT_PAUSE_MS
+from services.ha.own import RETRIED_FAULTS
 from shared.cluster.time_rules import LOCAL
-from tests.unit.ha.group import Group, grown
+from tests.unit.ha.group import Group, grown, order
 from tests.unit.ha.node_in_memory import Node
 
 
@@ -104,3 +105,29 @@ def test_a_node_that_follows_who_does_not_lead_any_more_still_hears_what_that_is
     group.lease_down = set()
     group.wait_master()
     group.send_confirmed()
+
+
+@pytest.mark.parametrize("code", sorted(RETRIED_FAULTS))
+def test_what_kept_a_slave_from_copying_is_over_when_it_is_the_master(code: str) -> None:
+    group = grown()
+    for name in ("b", "c"):
+        group[name].happen(CopyFault(code, "so", len(group[name].volume.log)))
+        assert group[name].own.alarms == {code: "so"}
+    group["a"].kill()
+    master = group.wait_master()
+    assert code not in master.own.alarms
+
+
+def test_nothing_that_was_said_before_a_resync_stands_behind_it() -> None:
+    group, slave = in_group()
+    fails(slave, "corrupt-record")
+    group.append()
+    group.until(lambda: slave.state == "halted")
+    heals(slave)
+    replica = slave.replica
+    assert replica is not None
+    group.until(lambda: replica.peers.fresh("a") is not None)
+    assert order(slave, "resync", group="g0").ok
+    group.until(lambda: slave.state == "in-sync")
+    assert slave.own.alarms == {}
+    assert slave.raised == set()

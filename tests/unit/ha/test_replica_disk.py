@@ -255,3 +255,36 @@ def test_damage_in_what_is_confirmed_is_found_and_told(
     assert "while confirmed records were checked" in fault.detail
     replica.work.close()
     assert not replica.crashes
+
+
+def test_the_check_goes_on_behind_a_resync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_disk, "CHECK_INTERVAL_S", 0.001)
+    monkeypatch.setattr(replica_disk, "CHECK_EMPTY_INTERVAL_S", 0.001)
+    monkeypatch.setattr(replica_disk, "CHECK_PASS_INTERVAL_S", 0.001)
+    replica = Replica(tmp_path / "store")
+    replica.work.start()
+
+    def faults() -> list[CopyFault]:
+        return [event for event in replica.events if isinstance(event, CopyFault)]
+
+    def damage(token: int) -> None:
+        replica.copy(0, LOG.end)
+        replica.work.carry_out(Settle(token))
+        replica.answer(token)
+        with (replica.root / "commitlog" / f"{FILE:020}").open("r+b") as file:
+            file.seek(2000)
+            old = file.read(1)
+            file.seek(2000)
+            file.write(bytes((old[0] ^ 1,)))
+        replica.held.positions.publish(Slot.CONFIRM, LOG.end)
+
+    for number in (1, 2):
+        damage(number)
+        replica.wait_for(lambda _, number=number: len(faults()) == number)  # type: ignore[misc]
+        assert faults()[-1].code == "corrupt-record"
+        replica.work.carry_out(Resync(10 + number, 0, "operator"))
+        assert isinstance(replica.answer(10 + number), Done)
+    assert len(faults()) == 2, "the same damage is told once"
+    replica.work.close()
+    assert not replica.crashes
+    replica.held.close()

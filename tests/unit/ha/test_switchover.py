@@ -5,6 +5,7 @@ from __future__ import annotations
 from services.ha.events import Command
 from services.ha.in_sync import GROWTH_PAUSE_MS
 from services.ha.operator import REMOVAL_MS_MAX
+from services.ha.switchover import FENCE_MS_MAX
 from services.ha.versions import Versions
 from tests.unit.ha.group import Group, grown, lease_of, order, same_logs
 from tidemark.formats.checkpoint import Slot, Trouble
@@ -172,3 +173,46 @@ def test_a_master_without_another_member_ends_and_keeps_its_lease() -> None:
     group["a"].kill()
     group["a"].start()
     assert group.until(lambda: bool(group.masters)) < 1500
+
+
+def test_a_new_master_whose_broker_cannot_open_leaves_the_group_to_another() -> None:
+    group = grown()
+    end = group.append()
+    broker = group["b"].broker
+    assert broker is not None
+    broker.cannot_open = Trouble.DAMAGED
+    # Nobody becomes master of that epoch, and the order's answer says so.
+    assert not order(group["a"], "switchover", to="b").ok
+    master = group.wait_master(other_than="b")
+    assert lease_of(group).epoch > 2
+    assert group.send_confirmed() > end
+    group.run(10_000)
+    assert group.master is master, "whoever has trouble does not take it back"
+
+
+def test_a_lone_new_master_whose_broker_cannot_open_waits_for_it() -> None:
+    group = grown(1, ("a",))
+    broker = group["a"].broker
+    assert broker is not None
+    group["a"].kill()
+    group["a"].start()
+    broker = group["a"].broker
+    assert broker is not None
+    broker.cannot_open = Trouble.DISK_FULL
+    group.until(lambda: group["a"].state == "promoting")
+    group.run(5000)
+    assert group["a"].state == "promoting"
+
+
+def test_a_switch_whose_broker_keeps_the_log_frees_the_lease() -> None:
+    group = grown()
+    broker = group["a"].broker
+    assert broker is not None
+    broker.keeps_log = True
+    reply = order(group["a"], "switchover", to="c")
+    assert not reply.ok
+    assert f"give the log back within {FENCE_MS_MAX} ms" in reply.body["detail"]
+    group.wait_master(other_than="a")
+    group.send_confirmed()
+    broker.keeps_log = False
+    group.wait_in_sync("a", "b", "c")

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from click.testing import CliRunner
 
 from services.reput.__main__ import main
 from services.reput.config import ReputConfig
+from services.reput.dispatcher import Dispatcher
 from services.reput.service import Reput
 from shared.files.os_disk import OsDisk, OsFile
 from shared.files.store_dir import Role, StoreConfig
@@ -27,8 +29,8 @@ from shared.runtime.doorbell import Doorbell
 from shared.runtime.traced_ranges import TracedRange, encode
 from tests.support.node import free_port
 from tests.support.small_store import CONFIG, SmallStore
-from tidemark.errors import DiskFull, FlushFailed, ReplacedPositions, StoreLocked
-from tidemark.formats.checkpoint import Slot
+from tidemark.errors import DiskFull, FlushFailed, ReplacedPositions, RestartNeeded, StoreLocked
+from tidemark.formats.checkpoint import NodeRole, Slot
 
 
 @pytest.fixture
@@ -282,6 +284,25 @@ async def test_a_full_disk_is_waited_out_and_named_meanwhile(
             assert small.positions.get(Slot.DISPATCHED) < small.end
         await reput.wait_ready()
         await until(lambda: small.positions.get(Slot.DISPATCHED) == small.end)
+
+
+async def test_a_store_that_is_to_be_emptied_is_left_even_while_its_disk_is_full(
+    config: ReputConfig, small: SmallStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Dispatcher) -> None:
+        raise DiskFull("no room for a file: 0 bytes are free.")
+
+    monkeypatch.setattr(Dispatcher, "resume", full)
+    grouped = replace(config, store=replace(config.store, visible_after="confirmed"))
+    small.positions.publish(Slot.HA_BOOT_ID_HIGH, boot_id().high)
+    small.positions.publish(Slot.HA_BOOT_ID_LOW, boot_id().low)
+    async with running(grouped) as reput:
+        await reput.wait_reason("disk-full")
+        # ha waits for this process to leave before it empties the store, and makes room.
+        small.positions.publish(Slot.ROLE, NodeRole.RESYNC)
+        await asyncio.wait({reput.task}, timeout=20)
+        with pytest.raises(RestartNeeded):
+            reput.task.result()
 
 
 async def test_a_failed_sync_ends_the_process_and_the_next_start_trusts_the_disk_only(
