@@ -26,7 +26,7 @@ import time
 import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -34,13 +34,13 @@ from typing import Any, Final, Self, cast
 from bench.harness import PROJECT, WORK_DIR
 from tidemark.formats.checkpoint import SLOT_SIZE, Slot
 from tidemark.testing.settings_file import toml
+from tidemark.testing.waiting import wait_until as wait_until
 
 SERVER_CORE: Final = 0
 LOAD_CORE: Final = 1
 ROLES: Final = ("broker", "reput")
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 60.0
-POLL_S: Final = 0.01
 HOST: Final = "127.0.0.1"
 _CPUCLOCK_SCHED: Final = 2
 _PR_SET_PDEATHSIG: Final = 1
@@ -62,17 +62,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
-
-
-def wait_until(
-    condition: Callable[[], object], what: str, timeout_s: float, poll_s: float = POLL_S
-) -> None:
-    """Return as soon as condition() is true; TimeoutError naming ``what`` after the deadline."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() >= deadline:
-            raise TimeoutError(f"waited {timeout_s} s for {what}")
-        time.sleep(poll_s)
 
 
 def work_dir(prefix: str) -> Path:

@@ -8,7 +8,6 @@ whatever the server does, what is missing is a row that says so.
 from __future__ import annotations
 
 import random
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -30,11 +29,11 @@ from analytics.sources.prometheus.plan import Part
 from analytics.sources.prometheus.reader import SPLITS_MAX, Reader
 from analytics.sources.prometheus.spark import PartOf, PrometheusStream
 from tests.support import range_server
-from tests.support.node import wait_until
-from tests.support.prometheus import Prometheus, check
+from tests.support.prometheus import Prometheus, make_blocks, over_blocks
 from tests.support.range_server import Labels, RangeServer
 from tests.support.spark import spark as spark
 from tidemark.testing.node import free_ports
+from tidemark.testing.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -106,8 +105,8 @@ def read(source: Reader, begin_ms: int = BEGIN_MS - 2, end_ms: int | None = None
     return pa.Table.from_batches(made, schema=SAMPLES)
 
 
-def make_blocks(directory: Path) -> None:
-    """Blocks of Prometheus with the generated samples."""
+def write_openmetrics(file: Path) -> None:
+    """The generated samples as a file for promtool."""
     lines = []
     for metric in ("tidemark_queue_max_offset_messages", "tidemark_log_max_offset_bytes"):
         lines.append(f"# TYPE {metric} gauge\n")
@@ -118,33 +117,19 @@ def make_blocks(directory: Path) -> None:
                     f"{metric}{{{own}}} {value!r} {ms // 1000}.{ms % 1000:03d}\n"
                     for ms, value in values
                 ]
-    directory.mkdir(parents=True)
-    text = directory / "samples.om"
-    text.write_text("".join([*lines, "# EOF\n"]))
-    check(
-        "promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), str(directory / "data")
-    )
+    file.write_text("".join([*lines, "# EOF\n"]))
 
 
 @pytest.fixture(scope="module")
 def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("blocks") / "made"
-    make_blocks(directory)
-    return directory / "data"
-
-
-def serve(directory: Path, blocks: Path, *options: str, port: int | None = None) -> Prometheus:
-    directory.mkdir(parents=True)
-    shutil.copytree(blocks, directory / "data")
-    config = directory / "prometheus.yml"
-    config.write_text("global: {scrape_interval: 15s}\n")
-    made = ["--storage.tsdb.retention.time=100y", *options]
-    return Prometheus(directory, config, *made, port=port)
+    directory = tmp_path_factory.mktemp("blocks")
+    write_openmetrics(directory / "samples.om")
+    return make_blocks(directory / "samples.om", directory / "made")
 
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory, blocks: Path) -> Iterator[Prometheus]:
-    with serve(tmp_path_factory.mktemp("prometheus") / "p", blocks) as server:
+    with over_blocks(tmp_path_factory.mktemp("prometheus"), blocks) as server:
         yield server
 
 
@@ -218,12 +203,12 @@ def test_labels_of_the_target_are_columns(prometheus: Prometheus) -> None:
 
 
 def test_a_server_that_finds_it_too_much_is_asked_for_less(blocks: Path, tmp_path: Path) -> None:
-    with serve(tmp_path / "small", blocks, "--query.max-samples=600") as small:
+    with over_blocks(tmp_path / "small", blocks, "--query.max-samples=600") as small:
         found, missing = split(read(reader(small.url, slice="30m")))
         assert missing.num_rows == 0
         assert read_rows(found) == rows_of(generated())
     # Five samples at once: half a minute of it is still too much for 17 series.
-    with serve(tmp_path / "tiny", blocks, "--query.max-samples=5") as tiny:
+    with over_blocks(tmp_path / "tiny", blocks, "--query.max-samples=5") as tiny:
         end_ms = BEGIN_MS + 1_800_000
         found, missing = split(read(reader(tiny.url, slice="30m"), BEGIN_MS, end_ms))
         assert found.num_rows == 0
@@ -447,12 +432,12 @@ def test_a_stream_waits_for_a_server_that_is_away_and_then_tells_of_a_gap() -> N
 def test_a_real_server_that_is_restarted_is_read_on(blocks: Path, tmp_path: Path) -> None:
     """Between two slices it goes, and comes back while the source tries again."""
     servers = iter([tmp_path / "first", tmp_path / "second"])
-    first = serve(next(servers), blocks)
+    first = over_blocks(next(servers), blocks)
     restarted: list[Prometheus] = []
 
     def come_back(_: float) -> None:
         if not restarted:
-            again = serve(next(servers), blocks, port=int(first.url.rpartition(":")[2]))
+            again = over_blocks(next(servers), blocks, port=int(first.url.rpartition(":")[2]))
             restarted.append(again.__enter__())
 
     source = Reader(

@@ -13,13 +13,13 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal
 
 from tests.support.dockerfile import ROOT
+from tidemark.testing.waiting import wait_until
 
 Network = Literal["machine", "own"]
 START_S: Final = 60.0
@@ -82,13 +82,14 @@ class Engine:
                 stderr=log,
                 process_group=0,
             )
-        deadline = time.monotonic() + START_S
-        while self._call("docker", "version").returncode != 0:
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                said = (self._directory / "log").read_text(errors="replace").splitlines()[-5:]
-                self._end()
-                raise EngineFailed("the engine does not start:\n  " + "\n  ".join(said))
-            time.sleep(POLL_S)
+        try:
+            wait_until(self._answers, "the engine to answer", START_S, POLL_S)
+        except AssertionError as error:
+            said = (self._directory / "log").read_text(errors="replace").splitlines()[-5:]
+            self._end()
+            raise EngineFailed(
+                "\n  ".join([f"the engine does not start: {error}", *said])
+            ) from error
         return self
 
     def __exit__(
@@ -115,6 +116,13 @@ class Engine:
     def load(self, image: str, archive: Path) -> None:
         """Import a file system as an image."""
         self.docker("import", str(archive), image)
+
+    def _answers(self) -> bool:
+        """Whether the engine takes commands yet. AssertionError if it has ended."""
+        assert self._process is not None
+        status = self._process.poll()
+        assert status is None, f"it ended with status {status}"
+        return self._call("docker", "version").returncode == 0
 
     def _must(self, *command: str, stdin: bytes, timeout_s: float) -> str:
         done = self._call(*command, stdin=stdin, timeout_s=timeout_s)

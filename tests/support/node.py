@@ -21,15 +21,15 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TextIO, cast
 
 from tidemark.testing.settings_file import toml
+from tidemark.testing.waiting import wait_until as wait_until
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
 ROLES: Final = ("broker", "reput")
@@ -37,7 +37,6 @@ GROUP_ROLES: Final = ("ha", "broker", "reput")
 """Of a node in a group."""
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 40.0
-POLL_S: Final = 0.02
 
 SMALL_STORE: Final[Mapping[str, object]] = {
     "commit_log_file_size": 1 << 20,
@@ -53,16 +52,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def wait_until(
-    condition: Callable[[], object], what: str, timeout_s: float = START_TIMEOUT_S
-) -> None:
-    """Return as soon as condition() is true; AssertionError naming ``what`` after the deadline."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
-        time.sleep(POLL_S)
 
 
 class Node:

@@ -2,6 +2,8 @@
 
     with Prometheus(tmp_path, config, rules) as prometheus:
         prometheus.query("up")
+    with over_blocks(tmp_path, make_blocks(samples, tmp_path / "blocks")) as prometheus:
+        ... samples of an OpenMetrics file, as if they had been scraped ...
 
 Everything that is waited for is a condition with a deadline.
 """
@@ -23,11 +25,13 @@ from typing import Any, Final, Self
 
 import pytest
 
-from tests.support.node import wait_until
 from tidemark.testing.node import free_ports
+from tidemark.testing.waiting import wait_until
 
 START_TIMEOUT_S: Final = 60.0
 REQUEST_TIMEOUT_S: Final = 20.0
+KEPT: Final = "--storage.tsdb.retention.time=100y"
+"""Generated samples are of a day long ago: blocks older than 15 days would go as it starts."""
 
 
 def tool(name: str) -> str:
@@ -205,3 +209,23 @@ class Prometheus(Server):
                 key = (labels["alertname"], labels.get("cluster", ""))
                 found.setdefault(key, []).append(labels)
         return found
+
+
+def make_blocks(openmetrics: Path, blocks: Path) -> Path:
+    """Blocks of Prometheus with the samples of a file, in a directory of their own; that one."""
+    check("promtool", "tsdb", "create-blocks-from", "openmetrics", str(openmetrics), str(blocks))
+    return blocks
+
+
+def over_blocks(
+    directory: Path, blocks: Path, *options: str, port: int | None = None
+) -> Prometheus:
+    """Prometheus that holds a copy of blocks and scrapes nothing.
+
+    Another one over the same directory goes on with the data of the one before. port: as there.
+    """
+    data, config = directory / "data", directory / "prometheus.yml"
+    if not data.exists():
+        shutil.copytree(blocks, data)
+    config.write_text("global: {scrape_interval: 15s}\n")
+    return Prometheus(directory, config, KEPT, *options, port=port)

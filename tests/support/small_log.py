@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +20,7 @@ from tests.support.runs import runs_of
 from tidemark.errors import FileNotReady
 from tidemark.formats import record
 from tidemark.formats.hosts import Host
-from tidemark.formats.record import Message
+from tidemark.formats.record import Message, Record
 from tidemark.offsets import PhysicalOffset
 
 FILE_SIZE = 8192
@@ -74,6 +78,10 @@ class Log:
     def names(self) -> list[int]:
         return [int(path.name) for path in sorted(self.store.commit_log_dir.iterdir())]
 
+    def path(self, start: int = 0) -> Path:
+        """The file that begins at a physical offset."""
+        return self.store.commit_log_dir / f"{start:020}"
+
     def close(self) -> None:
         self.appender.close(clean=True)
         self.reader.close()
@@ -94,6 +102,12 @@ class Log:
                 self.appender.prepare_next()
         raise AssertionError("prepared and still not ready")
 
+    def record(self, offset: int) -> Record:
+        """The record that begins there, which is written."""
+        found = self.reader.record(PhysicalOffset(offset), self.appender.written)
+        assert found is not None
+        return found
+
 
 @pytest.fixture(params=[0, 1, FILE_SIZE], ids=["no pool", "small pool", "large pool"])
 def log(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Log]:
@@ -109,8 +123,8 @@ def pooled(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Log]:
     made.close()
 
 
-def message(body: bytes) -> Message:
-    return Message("TopicA", 1, body, HOST, HOST)
+def message(body: bytes, topic: str = "TopicA") -> Message:
+    return Message(topic, 1, body, HOST, HOST)
 
 
 def watch_writes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
@@ -125,6 +139,37 @@ def watch_writes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
     monkeypatch.setattr(OsFile, "pwrite", pwrite)
     return writes
+
+
+def break_file(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """Have the disk fail in this method of a file from now on."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(OsFile, method, fail)
+
+
+@contextmanager
+def busy(*works: Callable[[], None]) -> Iterator[None]:
+    """Each work over and over, in a thread of its own, as long as the block lasts.
+
+    Raises what one of them has raised.
+    """
+    stop = threading.Event()
+
+    def repeat(work: Callable[[], None]) -> None:
+        while not stop.is_set():
+            work()
+
+    with ThreadPoolExecutor(len(works)) as threads:
+        running = [threads.submit(repeat, work) for work in works]
+        try:
+            yield
+        finally:
+            stop.set()
+        for each in running:
+            each.result()
 
 
 def places(placed: Placed) -> list[tuple[PhysicalOffset, int]]:

@@ -28,13 +28,13 @@ from analytics.truth.samples import SCRAPE_AFTER_LOOK
 from analytics.truth.steps import DAWN, moment
 from analytics.truth.workload import Truth
 from tests.support import range_server
-from tests.support.node import wait_until
-from tests.support.prometheus import Prometheus, check
+from tests.support.prometheus import Prometheus, make_blocks, over_blocks
 from tests.support.range_server import Labels, RangeServer
 from tests.support.recorded_samples import exposed
 from tests.support.spark import spark
 from tests.support.table_rows import assert_same
 from tidemark.testing.node import free_ports
+from tidemark.testing.waiting import wait_until
 
 __all__ = ["spark"]
 pytestmark = pytest.mark.xdist_group("spark")
@@ -175,16 +175,12 @@ def test_trouble_of_the_server_is_gaps_and_the_job_lives(
 def test_a_prometheus_that_is_killed_and_comes_back(spark: SparkSession, tmp_path: Path) -> None:
     truth = cases.slow_consumer(seconds=SECONDS)
     wanted = shape(exposed(truth), 15.0, counters=())["positions"]
-    text, config = tmp_path / "samples.om", tmp_path / "prometheus.yml"
-    write_openmetrics(truth, text)
-    config.write_text("global: {scrape_interval: 15s}\n")
-    directory, (port,) = tmp_path / "server", free_ports(1)
-    directory.mkdir()
-    blocks = str(directory / "data")
-    check("promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), blocks)
+    write_openmetrics(truth, tmp_path / "samples.om")
+    blocks = make_blocks(tmp_path / "samples.om", tmp_path / "blocks")
+    (port,) = free_ports(1)
 
     def started() -> Prometheus:
-        return Prometheus(directory, config, "--storage.tsdb.retention.time=30y", port=port)
+        return over_blocks(tmp_path / "server", blocks, port=port)
 
     with ExitStack() as stack:
         server = stack.enter_context(started())

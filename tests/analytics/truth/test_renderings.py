@@ -29,11 +29,18 @@ from analytics.truth.tables import collected
 from analytics.truth.workload import Truth
 from tests.analytics.truth.judged import judge_window, window_of
 from tests.analytics.truth.rendered import samples_table
-from tests.support.prometheus import Prometheus, check
+from tests.support.prometheus import Prometheus, make_blocks, over_blocks
 
 COMPUTED = ("rates", "lag", "pair_lag", "stages", "status_changes", "offset_events")
 NOT_EXPOSED = frozenset({"broadcast", "paused"})
 """Groups of whom no metric says what they are: they are in the tables alone."""
+UNEVEN = {
+    "poison_of_sixteen": "poison_message",
+    "slow_member": "slow_member",
+    "unassigned_queue": "unassigned_queue",
+    "hot_queue": "hot_queue",
+}
+"""Workloads whose lag is uneven, and the kind of skew that every rendering must name."""
 
 
 def exposed() -> dict[str, Truth]:
@@ -69,6 +76,13 @@ def assert_the_same(one: Evaluated, other: Evaluated, name: str) -> None:
         assert mine.num_rows == theirs.num_rows, (name, table)
         for column in mine.column_names:
             assert mine[column].equals(theirs[column]), (name, table, column)
+
+
+def assert_named(found: Evaluated, name: str) -> None:
+    """The kind of skew is said at the end, from what this rendering tells."""
+    last = pc.max(found.pair_lag["tick"])
+    kinds = found.pair_lag.filter(pc.equal(found.pair_lag["tick"], last))["skew_kind"]
+    assert kinds.to_pylist() == [UNEVEN[name]], name
 
 
 def _ordered(table: pa.Table) -> pa.Table:
@@ -110,12 +124,22 @@ def scraped(truth: Truth) -> Iterator[pa.RecordBatch]:
                 yield from batches(parsed.series, parsed.at, stamps, parsed.values, "scrape")
 
 
-@pytest.mark.parametrize("name", ["slow_consumer", "failover", "expiry"])
+@pytest.mark.parametrize("name", UNEVEN)
+def test_tables_and_samples_name_the_kind_of_skew(name: str) -> None:
+    truth = exposed()[name]
+    assert_named(computed(window_of(collected(truth)), truth), name)
+    assert_named(from_samples(samples_table(truth), truth), name)
+
+
+@pytest.mark.parametrize("name", ["slow_consumer", "failover", "expiry", *UNEVEN])
 def test_scrapes_of_the_processes_give_the_same_computed_tables(name: str) -> None:
     truth = exposed()[name]
     samples = pa.Table.from_batches(list(scraped(truth)), schema.SAMPLES)
     expected = computed(window_of(collected(truth)), truth)
-    assert_the_same(from_samples(samples, truth), expected, name)
+    found = from_samples(samples, truth)
+    assert_the_same(found, expected, name)
+    if name in UNEVEN:
+        assert_named(found, name)
 
 
 def asked(prometheus: Prometheus, truths: Sequence[Truth]) -> pa.Table:
@@ -130,18 +154,16 @@ def asked(prometheus: Prometheus, truths: Sequence[Truth]) -> pa.Table:
 
 def test_blocks_in_a_real_prometheus_give_the_same_computed_tables(tmp_path: Path) -> None:
     truths = exposed()
-    file, data = tmp_path / "samples.om", tmp_path / "server" / "data"
     first, *others = truths.values()
-    write_openmetrics(first, file, *others)
-    data.mkdir(parents=True)
-    check("promtool", "tsdb", "create-blocks-from", "openmetrics", str(file), str(data))
-    config = tmp_path / "prometheus.yml"
-    config.write_text("global: {scrape_interval: 15s}\n")
-    retained = "--storage.tsdb.retention.time=30y"
-    with Prometheus(tmp_path / "server", config, retained) as prometheus:
+    write_openmetrics(first, tmp_path / "samples.om", *others)
+    blocks = make_blocks(tmp_path / "samples.om", tmp_path / "blocks")
+    with over_blocks(tmp_path / "server", blocks) as prometheus:
         samples = asked(prometheus, list(truths.values()))
     assert samples.filter(pc.equal(samples["metric"], "_gap")).num_rows == 0
     for name, truth in truths.items():
         mine = samples.filter(pc.equal(samples["cluster"], name))
         expected = computed(window_of(collected(truth)), truth)
-        assert_the_same(from_samples(mine, truth), expected, name)
+        found = from_samples(mine, truth)
+        assert_the_same(found, expected, name)
+        if name in UNEVEN:
+            assert_named(found, name)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,23 +16,18 @@ from tests.support.sim_disk import SimDisk
 from tests.support.small_log import (
     END,
     FILE_SIZE,
-    HOST,
     Log,
     body_of_record,
+    break_file,
+    busy,
     message,
     watch_writes,
 )
 from tests.support.small_log import log as log
 from tests.support.small_log import pooled as pooled
-from tidemark.errors import (
-    DiskFull,
-    FlushFailed,
-    ReadOnlyDisk,
-    WriteFailed,
-)
+from tidemark.errors import DiskFull, FlushFailed, ReadOnlyDisk, WriteFailed
 from tidemark.formats import record
 from tidemark.formats.checkpoint import Slot
-from tidemark.formats.record import Message
 from tidemark.offsets import PhysicalOffset
 
 
@@ -84,11 +76,7 @@ class TestFlushing:
         log.put(b"one")
         flushed = log.appender.flush()
         log.put(b"two")
-
-        def fail(_self: OsFile) -> None:
-            raise OSError(errno.EIO, "Input/output error")
-
-        monkeypatch.setattr(OsFile, "sync", fail)
+        break_file(monkeypatch, "sync")
         with pytest.raises(FlushFailed, match="Input/output error"):
             log.appender.flush()
         monkeypatch.undo()
@@ -103,11 +91,7 @@ class TestFlushing:
     ) -> None:
         log.put(b"one")
         written = log.appender.written
-
-        def fail(_self: OsFile, _data: bytes, _offset: int) -> None:
-            raise OSError(errno.EIO, "Input/output error")
-
-        monkeypatch.setattr(OsFile, "pwrite", fail)
+        break_file(monkeypatch, "pwrite")
         with pytest.raises(WriteFailed, match=f"below physical offset {written}"):
             log.put(b"two")
         monkeypatch.undo()
@@ -125,26 +109,15 @@ class TestFlushing:
         assert list(log.appender._open) == [5 * FILE_SIZE]
 
     def test_flushing_in_a_thread_while_appending_loses_nothing(self, log: Log) -> None:
-        stop = threading.Event()
         seen: list[int] = []
-        failures: list[BaseException] = []
 
-        def flusher() -> None:
-            try:
-                while not stop.is_set():
-                    seen.append(log.appender.flush())
-                    assert log.positions.get(Slot.FLUSHED) <= log.positions.get(Slot.WRITTEN)
-            except BaseException as failure:
-                failures.append(failure)
-                raise
+        def flush() -> None:
+            seen.append(log.appender.flush())
+            assert log.positions.get(Slot.FLUSHED) <= log.positions.get(Slot.WRITTEN)
 
-        thread = threading.Thread(target=flusher)
-        thread.start()
-        for number in range(400):
-            log.put(b"z" * (number % 700))
-        stop.set()
-        thread.join()
-        assert not failures
+        with busy(flush):
+            for number in range(400):
+                log.put(b"z" * (number % 700))
         assert seen == sorted(seen)
         assert log.appender.flush() == log.appender.written
 
@@ -156,12 +129,10 @@ class TestPool:
         ((offset, size),) = pooled.pool(b"pooled")
         assert (offset, pooled.appender.appended) == (written, written + size)
         assert pooled.appender.written == pooled.positions.get(Slot.WRITTEN) == written
-        raw = (pooled.store.commit_log_dir / ("0" * 20)).read_bytes()
+        raw = pooled.path().read_bytes()
         assert raw[written:] == bytes(FILE_SIZE - written)
         assert pooled.appender.commit() == written + size == pooled.positions.get(Slot.WRITTEN)
-        found = pooled.reader.record(offset, pooled.appender.written)
-        assert found is not None
-        assert bytes(found.body) == b"pooled"
+        assert bytes(pooled.record(offset).body) == b"pooled"
 
     def test_many_appends_go_into_the_file_with_one_write(
         self, pooled: Log, monkeypatch: pytest.MonkeyPatch
@@ -207,10 +178,9 @@ class TestPool:
         assert pooled.appender.appended == FILE_SIZE + 1500
         # Committed up to the filler: what stands in the new file is in memory only.
         assert pooled.appender.written == 6900
-        raw = (pooled.store.commit_log_dir / ("0" * 20)).read_bytes()
+        raw = pooled.path().read_bytes()
         assert raw[6900:6908] == record.encode_blank(FILE_SIZE - 6900)
-        new = (pooled.store.commit_log_dir / f"{FILE_SIZE:020}").read_bytes()
-        assert new == bytes(FILE_SIZE)
+        assert pooled.path(FILE_SIZE).read_bytes() == bytes(FILE_SIZE)
         assert pooled.appender.flush() == FILE_SIZE + 1500
         for offset in (first, second, PhysicalOffset(FILE_SIZE)):
             assert pooled.reader.record(offset, END) is not None
@@ -219,9 +189,8 @@ class TestPool:
     def test_what_cannot_be_encoded_leaves_no_trace_in_the_pool(self, pooled: Log) -> None:
         pooled.pool(b"good")
         appended = pooled.appender.appended
-        too_long = Message("t" * 300, 0, b"", HOST, HOST)
         with pytest.raises(record.RecordError):
-            pooled.appender.append(runs_of([message(b"x"), too_long]), [0, 1], 5)
+            pooled.appender.append(runs_of([message(b"x"), message(b"", "t" * 300)]), [0, 1], 5)
         with pytest.raises(ValueError, match=r".+"):
             pooled.appender.append(runs_of([message(b"x")]), [0, 1], 5)
         assert pooled.appender.appended == appended
@@ -234,11 +203,7 @@ class TestPool:
         pooled.put(b"one")
         written = pooled.appender.flush()
         pooled.pool(b"two")
-
-        def fail(_self: OsFile, _data: bytes, _offset: int) -> None:
-            raise OSError(errno.EIO, "Input/output error")
-
-        monkeypatch.setattr(OsFile, "pwrite", fail)
+        break_file(monkeypatch, "pwrite")
         with pytest.raises(WriteFailed, match=f"below physical offset {written}"):
             pooled.appender.commit()
         monkeypatch.undo()
@@ -255,9 +220,7 @@ class TestPool:
         pooled.start(end)
         ((offset, _),) = pooled.pool(b"instead")
         pooled.appender.commit()
-        found = pooled.reader.record(offset, END)
-        assert found is not None
-        assert bytes(found.body) == b"instead"
+        assert bytes(pooled.record(offset).body) == b"instead"
 
     def test_an_unclean_close_takes_what_was_not_committed_a_clean_one_does_not(
         self, tmp_path: Path
@@ -271,42 +234,23 @@ class TestPool:
         ((offset, _),) = again.pool(b"three")
         again.appender.close(clean=True)
         assert offset == end
-        found = again.reader.record(offset, END)
-        assert found is not None
-        assert bytes(found.body) == b"three"
+        assert bytes(again.record(offset).body) == b"three"
         assert again.positions.get(Slot.FLUSHED) == again.appender.appended
 
     def test_others_may_commit_and_flush_while_one_appends(self, pooled: Log) -> None:
-        stop = threading.Event()
-        failures: list[BaseException] = []
+        def commit() -> None:
+            end = pooled.appender.commit()
+            assert pooled.positions.get(Slot.WRITTEN) >= end
 
-        def busy(work: Callable[[], PhysicalOffset]) -> None:
-            try:
-                while not stop.is_set():
-                    end = work()
-                    assert pooled.positions.get(Slot.WRITTEN) >= end
-            except BaseException as failure:
-                failures.append(failure)
-                raise
+        def flush() -> None:
+            end = pooled.appender.flush()
+            assert pooled.positions.get(Slot.WRITTEN) >= end
 
-        threads = [
-            threading.Thread(target=busy, args=(work,))
-            for work in (pooled.appender.commit, pooled.appender.flush)
-        ]
-        for thread in threads:
-            thread.start()
-        placed = []
-        for number in range(600):
-            placed += pooled.pool(bytes([number % 251]) * (number % 700))
-        stop.set()
-        for thread in threads:
-            thread.join()
-        assert not failures
-        end = pooled.appender.flush()
-        for number, (offset, _) in enumerate(placed):
-            found = pooled.reader.record(offset, end)
-            assert found is not None
-            assert bytes(found.body) == bytes([number % 251]) * (number % 700)
+        bodies = [bytes([number % 251]) * (number % 700) for number in range(600)]
+        with busy(commit, flush):
+            placed = [place for body in bodies for place in pooled.pool(body)]
+        pooled.appender.flush()
+        assert [bytes(pooled.record(offset).body) for offset, _ in placed] == bodies
 
 
 class TestSlowPreparations:
@@ -356,6 +300,15 @@ class TestSlowPreparations:
 
 
 class TestFullAndReadOnlyDisk:
+    def test_a_sparse_file_gets_its_blocks_first(self, tmp_path: Path) -> None:
+        (tmp_path / "commitlog").mkdir()
+        path = tmp_path / "commitlog" / ("0" * 20)
+        with path.open("wb") as file:
+            file.truncate(FILE_SIZE)
+        log = Log(tmp_path).start(0)
+        assert path.stat().st_blocks * 512 >= FILE_SIZE
+        log.close()
+
     def test_a_full_disk_is_reported_and_writes_come_back_with_space(self, log: Log) -> None:
         log.put(body_of_record(5000))
         log.put(body_of_record(5000))

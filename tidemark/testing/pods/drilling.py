@@ -28,8 +28,8 @@ from tidemark.testing.drills.stage import DrillFailed, GroupStage
 from tidemark.testing.drills.workload import Plan, Workload
 from tidemark.testing.pods.cluster import Cluster
 from tidemark.testing.pods.containers import PROJECT, TREES, Image
+from tidemark.testing.pods.event_log import EventLog
 from tidemark.testing.pods.group import PROFILE, PodGroup
-from tidemark.testing.pods.kubelet import Event
 from tidemark.testing.pods.objects import Objects
 
 READY_S: Final = 120.0
@@ -81,13 +81,8 @@ class PodRunner:
 
     async def run(self, drills: Sequence[PodDrill]) -> list[Result]:
         """Start the pods, run the drills, stop the pods."""
-        began = time.monotonic()
-        events = (self._directory / "events.log").open("w", encoding="utf-8")
-
-        def note(event: Event) -> None:
-            # Written at once: a run that is killed has its last events, too.
-            print(f"{event.at - began:8.2f}", *event[1:], file=events, flush=True)
-
+        path = self._directory / "events.log"
+        events = EventLog(path.open("w", encoding="utf-8"), time.monotonic())
         ledger = Ledger()
         async with AsyncExitStack() as parts:
             parts.callback(events.close)
@@ -96,7 +91,7 @@ class PodRunner:
                     self._objects,
                     self._directory,
                     self._network,
-                    tell=note,
+                    tell=events.note,
                     images={NEXT_IMAGE: next_image(self._directory)},
                 )
             )
