@@ -83,7 +83,7 @@ class Histogram:
     counts is in no cache, and took three times as long.
     """
 
-    __slots__ = ("_bounds", "_counts", "_put_down_max", "_sum", "_values")
+    __slots__ = ("_bounds", "_counts", "_put_down_max", "_spreads", "_sum", "_values")
 
     def __init__(self, bounds: Sequence[float], put_down_max: int = PUT_DOWN_MAX) -> None:
         """bounds: ascending upper bounds of the buckets, without infinity. put_down_max: values
@@ -94,6 +94,8 @@ class Histogram:
         self._sum: Number = 0
         self._values: list[float] = []
         """Put down and not counted yet."""
+        self._spreads: list[Sequence[int]] = []
+        """Counts of many values, put down and not added yet."""
 
     def observe(self, value: float) -> None:
         """Count one value."""
@@ -109,14 +111,19 @@ class Histogram:
         """
         if len(counts) != len(self._counts):
             raise ValueError(f"{len(counts)} counts for {len(self._counts)} buckets")
-        self._counts = list(map(add, self._counts, counts))
         self._sum += total
+        spreads = self._spreads
+        spreads.append(counts)
+        if len(spreads) >= self._put_down_max:
+            self._add_up()
 
     @property
     def counts(self) -> list[Number]:
         """As ``Buckets.counts``."""
         if self._values:
             self._count_up()
+        if self._spreads:
+            self._add_up()
         return [*self._counts, self._sum]
 
     def _count_up(self) -> None:
@@ -125,3 +132,7 @@ class Histogram:
         spread = map(sub, (*ends, len(values)), (0, *ends))
         self._counts = list(map(add, self._counts, spread))
         self._sum += sum(values)
+
+    def _add_up(self) -> None:
+        spreads, self._spreads = self._spreads, []
+        self._counts = list(map(sum, zip(self._counts, *spreads, strict=True)))

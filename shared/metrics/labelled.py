@@ -132,7 +132,7 @@ class LabelledHistogram(Histogram, _Child[Sequence[Number]]):
 
     def moved(self) -> float:
         """See ``bounds.Child``."""
-        return sum(self._counts) + len(self._values)
+        return sum(self._counts) + len(self._values) + sum(map(sum, self._spreads))
 
 
 class _ByLabels(ABC, Generic[Amount]):

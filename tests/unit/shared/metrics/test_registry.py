@@ -16,7 +16,7 @@ from shared.metrics.catalogue import log as of_log
 from shared.metrics.catalogue import requests as of_requests
 from shared.metrics.catalogue.analytics import ANALYTICS
 from shared.metrics.family import NAMESPACE, Family, Fold, Kind
-from shared.metrics.instruments import Histogram, Samples
+from shared.metrics.instruments import PUT_DOWN_MAX, Histogram, Samples
 from shared.metrics.registry import Registry
 from shared.metrics.tables import Table
 from tests.support.metrics import sample, samples
@@ -157,6 +157,10 @@ def test_values_one_by_one_and_many_at_once_count_the_same() -> None:
     with pytest.raises(ValueError, match="1 counts for 4 buckets"):
         many.observe_counts([1], 1)
     assert one.counts == many.counts
+    often, few = 2 * PUT_DOWN_MAX + 1, Histogram((1,), put_down_max=2)
+    for _ in range(often):
+        few.observe_counts([2, 1], 7)
+    assert few.counts == [2 * often, often, 7 * often]
 
 
 def test_label_sets_of_a_table_are_written_anew_only_when_they_are_new() -> None:
