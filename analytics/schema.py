@@ -131,6 +131,7 @@ POSITIONS: Final = _table(
     ("head_method", pa.string()),  # exact or none
     ("head_error_seconds", pa.float64()),
     ("reason", pa.string()),  # why something is null: never_committed, broadcasting, not_exported
+    ("member", pa.int64()),  # number that stands for the queue's holder in its group; 0: nobody
     required=("ts", "tick", "series_id", "pair_id", "replica", "head_method"),
 )
 LOGS: Final = _table(

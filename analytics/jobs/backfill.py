@@ -32,6 +32,7 @@ from analytics.jobs.options import (
     tables_option,
     whole_hours,
 )
+from analytics.kernel.shape import TIMED
 from analytics.sources.prometheus.options import parse
 from analytics.sources.prometheus.reader import Reader
 from analytics.tables import Batch, DataFile, TableRoot
@@ -242,7 +243,7 @@ def _written_now(root: TableRoot) -> datetime | None:
 )
 @click.option("--option", "source_options", multiple=True, help="KEY=VALUE of the source.")
 @click.option("--period", "period_s", type=PERIOD_S, default=15.0, show_default=True)
-@click.option("--counter", "counters", multiple=True, help="Keep this counter; `all` keeps all.")
+@click.option("--counter", "counters", multiple=True, help="Keep this one too; `all`: all.")
 @click.option("--buckets", type=click.IntRange(1, 4096), help="Of tables that are made; default 8.")
 @spark_options
 def command(**given: Any) -> None:
@@ -256,7 +257,7 @@ def command(**given: Any) -> None:
         source_options=pairs(given["source_options"], "--option"),
         hours=frozenset(given["hours"]),
         period_s=given["period_s"],
-        counters=None if "all" in given["counters"] else given["counters"],
+        counters=None if "all" in given["counters"] else (*sorted(TIMED), *given["counters"]),
         buckets=given["buckets"],
     )
     whole_hours(options.since, options.before)

@@ -28,6 +28,7 @@ from analytics.jobs.options import (
     tables_option,
 )
 from analytics.jobs.streaming import Pace, run_stream
+from analytics.kernel.shape import TIMED
 from analytics.sources.prometheus import options as prometheus
 from analytics.sources.scrape import options as scrape
 from analytics.tables import Batch, TableRoot
@@ -53,7 +54,7 @@ class CollectOptions:
     period_s: float = 15.0
     """Of the scrapes: positions are placed on multiples of it."""
     counters: tuple[str, ...] | None = ()
-    """Counters to keep as rows: none by default, since pairs and logs hold those that are used."""
+    """Counters to keep as rows; pairs and logs hold those that are used for more than evidence."""
     buckets: int | None = None
 
 
@@ -101,7 +102,7 @@ def land(samples: DataFrame, batch: Batch, landing: Landing, *, source: str) -> 
 )
 @click.option("--option", "source_options", multiple=True, help="KEY=VALUE of the source.")
 @click.option("--period", "period_s", type=PERIOD_S, default=15.0, show_default=True)
-@click.option("--counter", "counters", multiple=True, help="Keep this counter; `all` keeps all.")
+@click.option("--counter", "counters", multiple=True, help="Keep this one too; `all`: all.")
 @click.option("--buckets", type=click.IntRange(1, 4096), help="Of tables that are made; default 8.")
 @spark_options
 def command(**given: Any) -> None:
@@ -112,7 +113,7 @@ def command(**given: Any) -> None:
         source=f"tidemark_{given['source']}",
         source_options=pairs(given["source_options"], "--option"),
         period_s=given["period_s"],
-        counters=None if "all" in given["counters"] else given["counters"],
+        counters=None if "all" in given["counters"] else (*sorted(TIMED), *given["counters"]),
         buckets=given["buckets"],
     )
     CHECKS[options.source](options.source_options)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from analytics.kernel.columns import SECOND, Bools, Floats, Ints
 from analytics.kernel.facts import Logs
@@ -22,6 +23,12 @@ from analytics.schema import HeadMethod
 
 METHODS: Final = tuple(HeadMethod)
 EXACT, INTERPOLATED, BOUNDED, NONE = range(4)
+CLOCK_ONE, CLOCK_OFF, CLOCK_UNKNOWN = range(3)
+CLOCKS: Final = ("", "_clock_off", "_clock_unknown")
+"""Appended to a method in rows: another node stamped the head, whose clock may be more than a
+second off, or by nobody knows how much (``clocks``)."""
+MARKED: Final = tuple(f"{method}{mark}" for mark in CLOCKS for method in METHODS)
+"""How rows of lag say it: by method + clock × their number."""
 CELLS: Final = 16_384
 """Dated at a time: a window of each of them fits into the cache."""
 
@@ -37,6 +44,8 @@ class Age(NamedTuple):
     """Index into METHODS."""
     across_hole: Bools
     """Interpolated between looks that are further apart than a period."""
+    clock: npt.NDArray[np.int8]
+    """Index into CLOCKS."""
 
 
 def age_of(
@@ -66,7 +75,8 @@ def age_of(
     if off.any():
         low[off] = np.maximum(age[off] - grid.head_error[off], 0)
         high[off] += grid.head_error[off]
-    out = Age(age, low, high, method, np.zeros(shape, np.bool_))
+    one_clock = np.broadcast_to(np.int8(CLOCK_ONE), shape)
+    out = Age(age, low, high, method, np.zeros(shape, np.bool_), one_clock)
     undated = (lag.lag > 0) & ~measured
     # Of history only what a window of progress can reach is asked for.
     undated[: max(0, ticks.first - rules.ticks(rules.progress_window_s))] = False

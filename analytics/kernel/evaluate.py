@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from analytics.kernel import columns, results
 from analytics.kernel.age import age_of
+from analytics.kernel.clocks import clocks_of, widened
 from analytics.kernel.columns import SECOND, Floats
 from analytics.kernel.drain import Backlog, drain_of
 from analytics.kernel.events import Found, told
@@ -154,6 +155,10 @@ def _judge(
     segment = _over_history(motion.segment, segment_before, ticks, begin)
     waiting = _over_history(motion.waiting, np.full(known.series_id.size, np.nan), ticks, begin)
     age = age_of(grid, lag, segment, waiting, logs, ticks, known, rules)
+    clocks = clocks_of(
+        window.pairs, window.replicas, logs, ticks, begin, known, carried.pairs, rules
+    )
+    age = widened(age, lag.lag, grid.ts, clocks, known.pair, begin)
     of, broker = known.pair, logs.of_pair[known.pair]
     gap_least, gap_most = motion.stall.gap_least[:, of], motion.stall.gap_most[:, of]
     batches = batches_of(grid.commit, lag.lag, motion.still, gap_least, rules)

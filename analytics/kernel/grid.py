@@ -84,6 +84,8 @@ class Positions(NamedTuple):
     reason: Ints
     """Index into `reasons`; 0: none."""
     reasons: tuple[str | None, ...]
+    member: Floats
+    """Stands for the member that holds the queue; 0: nobody does."""
 
     @property
     def present(self) -> Bools:
@@ -172,6 +174,7 @@ class Rows:
             *(columns.floats(rows, f"{name}_offset") for name in ("min", "max", "commit", "pull")),
             nullable_micros(rows, "head_store_ts"),
             columns.floats(rows, "head_error_seconds"),
+            columns.floats(rows, "member"),
         ]
         self._reasons: tuple[str | None, ...] = (None,)
         self._reason = np.zeros(0, np.int64)
@@ -184,12 +187,12 @@ class Rows:
     def positions(self, part: slice) -> Positions:
         """The matrices of some neighbouring series."""
         where = self._where[:, part]
-        ts, epoch, low, high, commit, pull, head, head_error = (
+        ts, epoch, low, high, commit, pull, head, head_error, member = (
             taken(column, where) for column in self._columns
         )
         reason = self._reason[where] if self._reason.size else np.zeros(where.shape, np.int64)
         return Positions(
-            ts, epoch, low, high, commit, pull, head, head_error, reason, self._reasons
+            ts, epoch, low, high, commit, pull, head, head_error, reason, self._reasons, member
         )
 
 

@@ -105,7 +105,7 @@ def _skew(judged: Judged, at: Places) -> pa.Table:
                 "is_lagging": pa.array(judged.age.age[full] > looks.objective[place]),
                 "is_stuck": pa.array(stuck),
                 "redeliveries_rise": pa.array(judged.facts.redeliveries_rise[row, pair]),
-                "member": pa.nulls(row.size, pa.string()),
+                "member": columns.nullable(judged.grid.member[full], pa.int64()),
             }
         )
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from analytics.kernel import columns
-from analytics.kernel.age import METHODS, Age
+from analytics.kernel.age import MARKED, METHODS, Age
 from analytics.kernel.columns import Bools, Floats, Ints
 from analytics.kernel.evidence import evidence
 from analytics.kernel.facts import Facts
@@ -98,6 +98,7 @@ def lag(judged: Judged) -> pa.Table:
         taken = delivered(amounts.head[full], grid.pull[full], grid.high[full])
         in_flight, ready = (columns.nullable(each, pa.int64()) for each in taken)
     status = steady.status[at]
+    mark = len(METHODS) * age.clock[full].astype(np.int64)
     tick, series_id, pair_id = _keys(judged, at)
     return pa.table(
         [
@@ -113,7 +114,7 @@ def lag(judged: Judged) -> pa.Table:
             columns.nullable(age.age[full]),
             columns.nullable(age.low[full]),
             columns.nullable(age.high[full]),
-            columns.words(METHODS, age.method[full].astype(np.int64)),
+            columns.words(MARKED, age.method[full] + mark),
             columns.nullable(judged.progress.progress[at]),
             columns.words(STATUSES, status.astype(np.int64)),
             _times(steady.since[at]),

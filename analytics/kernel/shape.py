@@ -42,6 +42,16 @@ ROLE: Final = "tidemark_ha_role"
 EPOCH: Final = "tidemark_ha_epoch"
 COUNTED: Final = ("_total", "_bucket", "_sum", "_count")
 """Ends of the names of counters and of what histograms are made of."""
+PUT_SECONDS: Final = "tidemark_broker_put_duration_seconds"
+FLUSH_SECONDS: Final = "tidemark_log_flush_duration_seconds"
+ACK_SECONDS: Final = "tidemark_ha_ack_duration_seconds"
+TIMED: Final = frozenset(
+    f"{family}{end}"
+    for family in (PUT_SECONDS, FLUSH_SECONDS, ACK_SECONDS)
+    for end in ("_sum", "_count")
+)
+"""Counters that are always worth keeping, a few per node: how long sends, flushes and replicas
+take, as evidence beside a blamed stage (``analytics.report.moved``)."""
 STALE_PERIODS: Final = 2
 """What another process of the node said this many periods away still holds."""
 

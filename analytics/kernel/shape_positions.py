@@ -57,6 +57,7 @@ _MAX: Final = "tidemark_queue_max_offset_messages"
 _MIN: Final = "tidemark_queue_min_offset_messages"
 _COMMIT: Final = "tidemark_group_queue_offset_messages"
 _OLDEST: Final = "tidemark_group_queue_oldest_timestamp_seconds"
+_MEMBER: Final = "tidemark_group_queue_member_number"
 _SUBSCRIBED: Final = "tidemark_group_subscribed"
 _UNKNOWN_QUEUES: Final = "tidemark_group_unknown_queues"
 _GAUGES: Final = {
@@ -90,7 +91,7 @@ _SHOWING_PAIRS: Final = (
 )
 """Families of a look that name a pair: counters do not, they outlive it."""
 
-QUEUE_METRICS: Final = frozenset({_MAX, _MIN, _COMMIT, _OLDEST})
+QUEUE_METRICS: Final = frozenset({_MAX, _MIN, _COMMIT, _OLDEST, _MEMBER})
 """All families by queue that are read."""
 METRICS: Final = QUEUE_METRICS | {
     *_SHOWING_PAIRS,
@@ -201,7 +202,7 @@ def positions_and_series(rows: Rows, pairs: Pairs, scrapes: Scrapes) -> tuple[pa
     if not len(row):
         return sampled.nothing(schema.POSITIONS), sampled.nothing(schema.SERIES)
     of_queue = _by_queue(rows)
-    of_series = wide(rows, _series_key(rows, pairs), (_COMMIT, _OLDEST), pairs.is_named)
+    of_series = wide(rows, _series_key(rows, pairs), (_COMMIT, _OLDEST, _MEMBER), pairs.is_named)
     most = of_queue.at(_MAX, queue_key)
     least = of_queue.at(_MIN, queue_key)
     commit = of_series.at(_COMMIT, key)
@@ -229,6 +230,7 @@ def positions_and_series(rows: Rows, pairs: Pairs, scrapes: Scrapes) -> tuple[pa
             "head_method": _METHODS.take(pa.array((~np.isnan(head_us)).astype(np.int8))),
             "head_error_seconds": floats(np.where(np.isnan(head_us), np.nan, 0.0)),
             "reason": reason,
+            "member": integers(of_series.at(_MEMBER, key)),
         },
     )
     seen_first, seen_last = np.full(len(first), np.iinfo(np.int64).max), np.zeros(len(first), int)

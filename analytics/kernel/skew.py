@@ -10,7 +10,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from analytics.kernel import columns
 from analytics.kernel.columns import Bools, Floats, Groups, Ints
@@ -47,8 +46,8 @@ def skew(series_rows: pa.Table) -> pa.Table:
 
     series_rows: tick, pair_id, series_id, queue, lag [messages or null], produce_per_second,
     is_lagging (older than the objective), is_stuck (the commit has not moved for the pair's stall
-    time), redeliveries_rise (of the pair; null: not known), member (who holds the queue; "" known
-    that nobody does, null not known). Rows in any order.
+    time), redeliveries_rise (of the pair; null: not known), member (a number that stands for who
+    holds the queue; 0 known that nobody does, null not known). Rows in any order.
     Returns rows of SKEW, by tick and pair. `skew` is the largest lag over the mean of the others,
     infinite where those have none; null with fewer than two known queues or without lag.
     """
@@ -153,17 +152,14 @@ def _kinds(
 def _by_member(rows: pa.Table, groups: Groups) -> tuple[Bools, Bools]:
     """Whether nobody holds a queue with lag; whether one of several members has all the lag."""
     size = groups.starts.size
-    if "member" not in rows.column_names or rows.column("member").null_count == rows.num_rows:
+    member = columns.floats(rows, "member")[groups.order]
+    if np.isnan(member).all():
         return np.zeros(size, dtype=np.bool_), np.zeros(size, dtype=np.bool_)
-    member = columns.codes(rows.column("member"))[0][groups.order]
-    nobody = np.asarray(pc.fill_null(pc.equal(rows.column("member"), ""), False).to_numpy(), bool)
-    nobody = nobody[groups.order]
     lag = columns.floats(rows, "lag")[groups.order]
     late = columns.truths(rows, "is_lagging")[groups.order]
-    unassigned = np.logical_or.reduceat(nobody & (lag > 0), groups.starts)
-    holder_known = np.logical_and.reduceat(member >= 0, groups.starts)
-    far = np.int64(np.iinfo(np.int64).max)
-    least = np.minimum.reduceat(np.where(late, member, far), groups.starts)
-    most = np.maximum.reduceat(np.where(late, member, -1), groups.starts)
-    others = np.logical_or.reduceat(member != least[groups.of], groups.starts)
-    return unassigned, holder_known & (least == most) & others
+    unassigned = np.logical_or.reduceat((member == 0) & (lag > 0), groups.starts)
+    holder_known = np.logical_and.reduceat(~np.isnan(member), groups.starts)
+    least = np.minimum.reduceat(np.where(late, member, np.inf), groups.starts)
+    most = np.maximum.reduceat(np.where(late, member, -np.inf), groups.starts)
+    others = np.logical_or.reduceat((member > 0) & (member != least[groups.of]), groups.starts)
+    return unassigned, holder_known & (least == most) & (least > 0) & others

@@ -72,6 +72,11 @@ PAIR_FIELDS: Final = (
     "gaps",  # weight of gaps between commits
     "gaps_unclear",  # and of those whose length a hole in the ticks hides
     "gaps_tick",
+    "leader",  # number of the node that tells of the pair, in `clocks`
+    "led_before",  # of the one before it
+    "led_since",  # its first look, if another was seen before it
+    "clock_all",  # by how much clocks of earlier ones may differ from its clock [s]
+    "clock_others",  # and those of all but the one before it
 )
 """Followed by the minutes of `drain` and the bins of `stall`."""
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from analytics.schema import TIME
+from analytics.schema import REPLICAS, TIME
 
 
 class Window(NamedTuple):
@@ -26,6 +26,7 @@ class Window(NamedTuple):
     logs: pa.Table
     events: pa.Table
     gaps: pa.Table
+    replicas: pa.Table = REPLICAS.empty_table()
 
 
 class Evaluated(NamedTuple):

@@ -10,9 +10,18 @@ from typing import Final
 from analytics.report.axes import RATE, SECONDS
 from analytics.report.bins import is_known
 from analytics.report.course import STAGES
-from analytics.report.facts import Attention, Course, Facts, Pair, QueueLag
+from analytics.report.facts import (
+    Attention,
+    Course,
+    Facts,
+    MovedWith,
+    OtherClock,
+    Pair,
+    QueueLag,
+)
 from analytics.report.plots import Frame, Limit, Line, lines, stacked
 from analytics.report.words import (
+    MOVED_SAID,
     SKEW_SAID,
     STAGE_SAID,
     drain,
@@ -50,7 +59,7 @@ def card(one: Attention, facts: Facts) -> str:
     pair, course, frame = one.pair, one.course, frame_of(facts)
     return (
         f'<article class="card pair {pair.level}">{head(pair, facts)}'
-        f'<p class="why">{escape(why(pair))}</p>{_numbers(one)}'
+        f'<p class="why">{escape(why(pair))}</p>{_notes(one)}{_numbers(one)}'
         f'<div class="plots">{_age(pair, course, frame)}{_rates(course, frame)}'
         f"{_stages(course, frame)}</div>{_queues(pair, one.queues)}{_evidence(one.evidence)}"
         "</article>"
@@ -91,6 +100,41 @@ def why(pair: Pair) -> str:
         told = detail or STAGE_SAID[pair.blamed]
         parts.append(f"Most of the time goes into {pair.blamed}{of}: {told}.")
     return " ".join(parts)
+
+
+def moved_words(moved: Sequence[MovedWith]) -> str:
+    """A sentence: what moved with the blamed stage, how much earlier or later."""
+    parts = []
+    for place, each in enumerate(moved):
+        how = "with" if each.correlation > 0 else "against"
+        when = "at the same time"
+        if each.earlier_s:
+            when = f"{duration(abs(each.earlier_s))} {'before' if each.earlier_s > 0 else 'after'}"
+        measure = "rank correlation " if not place else ""
+        looks = f"{measure}{number(round(each.correlation, 2))} over {each.looks} looks"
+        subject = MOVED_SAID.get(each.what, each.what)
+        parts.append(f"{subject} moved {how} it, {when} ({looks})")
+    return _sentence("; ".join(parts))
+
+
+def clock_words(clock: OtherClock | None) -> str:
+    """A sentence: how far the age may be off since another node's clock stamped the message."""
+    if clock is None:
+        return ""
+    stored = "An earlier master stored its oldest message, "
+    if not clock.is_known:
+        return (
+            f"{stored}and how far the two clocks differ is not known: nor is how exact the age is."
+        )
+    if clock.low_s is None or clock.high_s is None:
+        return f"{stored}by a clock that may differ by more than a second: so may the age."
+    between = f"between {duration(clock.low_s)} and {duration(clock.high_s)}"
+    return f"{stored}by a clock that may differ by more than a second: the age lies {between}."
+
+
+def _notes(one: Attention) -> str:
+    told = (moved_words(one.moved_with), clock_words(one.other_clock))
+    return "".join(f'<p class="note">{escape(words)}</p>' for words in told if words)
 
 
 def _sentence(text: str) -> str:

@@ -6,15 +6,17 @@ Before: ``overview`` knows which pairs; ``source``. After: ``gather``.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from analytics.kernel.age import CLOCK_OFF, CLOCK_UNKNOWN, CLOCKS
 from analytics.report.bins import by_pair, ranks, spread, summed, with_bins
-from analytics.report.facts import Attention, Bins, Course, Pair, QueueLag
+from analytics.report.facts import Attention, Bins, Course, MovedWith, OtherClock, Pair, QueueLag
+from analytics.report.moved import moved_with
 from analytics.report.overview import LOOK_BACK_TICKS, latest
 from analytics.report.source import Tables, whole
 from analytics.report.words import BY_RANK, duration, moment, number
@@ -23,7 +25,8 @@ QUEUES_MAX: Final = 24
 """Queues drawn of one pair: those with most lag."""
 STAGES: Final = ("replication", "dispatch", "delivery", "processing")
 _LAG_COLUMNS: Final = (
-    "tick", "pair_id", "series_id", "lag", "age_seconds", "status", "evidence",
+    "tick", "pair_id", "series_id", "lag", "age_seconds", "age_low_seconds", "age_high_seconds",
+    "age_method", "status", "evidence",
 )  # fmt: skip
 _MEANS: Final = ("produce_per_second", "consume_per_second")
 _SECONDS: Final = "_seconds"
@@ -48,7 +51,8 @@ def details(
     ids = {pair.pair_id for pair in pairs}
     lag = by_pair(_lag_by_bin(tables, bins, ids))
     stages = by_pair(_stages_by_bin(tables, bins, ids))
-    queues, evidence = _queues(tables, ids, newest, period_s)
+    queues, evidence, clocks = _queues(tables, ids, newest, period_s)
+    beside = moved_with(tables, pairs, bins.start, newest, period_s)
     empty = pa.table({})
     return [
         _detail(
@@ -58,6 +62,8 @@ def details(
             stages.get(pair.pair_id, empty),
             queues.get(pair.pair_id, []),
             evidence.get((pair.pair_id, pair.status), ""),
+            beside.get(pair.pair_id, ()),
+            clocks.get(pair.pair_id),
         )
         for pair in pairs
     ]
@@ -104,8 +110,8 @@ def _stages_by_bin(tables: Tables, bins: Bins, ids: Collection[int]) -> pa.Table
 
 def _queues(
     tables: Tables, ids: Collection[int], newest: datetime, period_s: float
-) -> tuple[dict[int, list[QueueLag]], dict[tuple[int, str], str]]:
-    """The queues of each pair now, and an evidence for each pair and status."""
+) -> tuple[dict[int, list[QueueLag]], dict[tuple[int, str], str], dict[int, OtherClock]]:
+    """The queues of each pair now, an evidence for each pair and status, and what clocks do."""
     since = newest - timedelta(seconds=period_s * LOOK_BACK_TICKS)
     until = newest + timedelta(microseconds=1)
     rows = latest(
@@ -123,10 +129,13 @@ def _queues(
     numbers = dict(zip(names["series_id"].to_pylist(), names["queue"].to_pylist(), strict=True))
     queues: dict[int, list[QueueLag]] = {}
     evidence: dict[tuple[int, str], str] = {}
+    clocks: dict[int, OtherClock] = {}
     for row in sorted(rows.to_pylist(), key=lambda each: -(each["age_seconds"] or 0.0)):
         pair, status = row["pair_id"], row["status"]
         if row["evidence"]:
             evidence.setdefault((pair, status), row["evidence"])
+        if (clock := other_clock(row)) is not None:
+            clocks.setdefault(pair, clock)
         if row["series_id"] in numbers:
             queues.setdefault(pair, []).append(
                 QueueLag(numbers[row["series_id"]], row["lag"], row["age_seconds"], status)
@@ -134,7 +143,16 @@ def _queues(
     for pair, found in queues.items():
         most = sorted(found, key=lambda each: (-(each.lag or 0), each.queue))[:QUEUES_MAX]
         queues[pair] = sorted(most, key=lambda each: each.queue)
-    return queues, evidence
+    return queues, evidence, clocks
+
+
+def other_clock(row: Mapping[str, Any]) -> OtherClock | None:
+    """What a row of lag says of the clock that its head was stamped by; None: nothing to say."""
+    method = row["age_method"] or ""
+    if not method.endswith((CLOCKS[CLOCK_OFF], CLOCKS[CLOCK_UNKNOWN])):
+        return None
+    known = method.endswith(CLOCKS[CLOCK_OFF])
+    return OtherClock(row["age_low_seconds"], row["age_high_seconds"], known)
 
 
 def _detail(
@@ -144,6 +162,8 @@ def _detail(
     stages: pa.Table,
     queues: list[QueueLag],
     evidence: str,
+    beside: Sequence[MovedWith],
+    clock: OtherClock | None,
 ) -> Attention:
     worst = spread(lag, "rank_max", bins)
     over = sum(each or 0 for each in lag["over_sum"].to_pylist()) if lag.num_rows else 0
@@ -164,6 +184,8 @@ def _detail(
         over / known if known else None,
         evidence_in_words(evidence),
         queues,
+        beside,
+        clock,
     )
 
 

@@ -97,6 +97,31 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True)
+class MovedWith:
+    """What moved with the blamed stage's time: evidence, and no part of the blame."""
+
+    what: str
+    """``put``, ``put_wait``, ``flush``, ``network``: see ``moved``."""
+    earlier_s: float
+    """By so much it moved before the stage's time; below 0: after."""
+    correlation: float
+    """Of ranks of differences, −1 … 1."""
+    looks: int
+    """Steps of time at which both were known."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherClock:
+    """The age of a pair's oldest message is by the clock of an earlier master, which is off."""
+
+    low_s: float | None
+    """Between these the age lies; None: not known."""
+    high_s: float | None
+    is_known: bool
+    """Whether anybody measured how far it is off."""
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """A pair that somebody should look at, or that had trouble within the report's time."""
 
@@ -106,6 +131,9 @@ class Attention:
     """The part of the known time in which its age was above the objective."""
     evidence: Sequence[str]
     queues: Sequence[QueueLag]
+    moved_with: Sequence[MovedWith] = ()
+    other_clock: OtherClock | None = None
+    """None: the clocks are one, or within a second."""
 
 
 @dataclass(frozen=True, slots=True)

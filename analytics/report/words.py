@@ -62,6 +62,12 @@ SKEW_SAID: Final[Mapping[str, str]] = {
     "unassigned_queue": "a queue that no member holds",
     "stuck_queue": "one queue stands still while the others move",
 }
+MOVED_SAID: Final[Mapping[str, str]] = {
+    "put": "times of sends",
+    "put_wait": "waits of sends for their turn",
+    "flush": "flush times",
+    "network": "network times",
+}
 GAP_SAID: Final[Mapping[str, str]] = {
     "unreachable": "did not answer",
     "timeout": "took too long to answer",

@@ -127,6 +127,7 @@ def read_file(
 ) -> pa.Table:
     """The rows of one file with since <= time < before and, where given, of these pairs.
 
+    A column that the table got after the file was written is null.
     Raises FileNotFoundError if the file has gone.
     """
     time = TIME_COLUMN[table]
@@ -153,7 +154,8 @@ def read_file(
     if masks and not masks[0].all():
         rows = rows.filter(pa.array(masks[0]))
     wanted = pa.schema([TABLES[table].field(name) for name in columns])
-    return fit(rows.select(list(columns)), wanted)
+    there = [name for name in wanted.names if name in rows.column_names]
+    return fit(rows.select(there), wanted)
 
 
 def _bounds(times: pa.ChunkedArray) -> tuple[int, int]:

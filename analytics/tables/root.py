@@ -228,13 +228,15 @@ class TableRoot:
             after = changed(manifest, name, change, now_us)
             if after is manifest:
                 return False
-            if manifest.version == 0:
-                self._describe(table)
+            self._describe(table)
             store.put(after)
         return True
 
     def _describe(self, table: str) -> None:
-        """Say in words what the table's columns are, for readers that are not ours."""
+        """Say in words what the table's columns are, for readers that are not ours.
+
+        Said anew when a version of ours that has other columns writes; older files lack the new.
+        """
         columns = [
             {"name": field.name, "type": str(field.type), "nullable": field.nullable}
             for field in TABLES[table]
@@ -250,7 +252,9 @@ class TableRoot:
             "files": f"_manifests/{table}.json",
         }
         text = json.dumps(facts, indent=1).encode()
-        write_whole(self.path / table / "_schema.json", lambda out: out.write(text))
+        path = self.path / table / "_schema.json"
+        if not path.exists() or path.read_bytes() != text:
+            write_whole(path, lambda out: out.write(text))
 
 
 def chosen(

@@ -44,6 +44,7 @@ def read_window(
         logs=root.read("logs", since=since, before=before),
         events=_collected_events(root, bucket, since, before),
         gaps=_gaps(root, since, before),
+        replicas=root.read("replicas", since=since, before=before),
     )
 
 

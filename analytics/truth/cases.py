@@ -34,7 +34,7 @@ from analytics.truth.paces import (
     trickle,
     workload,
 )
-from analytics.truth.steps import SECOND, Steps, steps, times, us
+from analytics.truth.steps import SECOND, Steps, always, steps, times, us
 from analytics.truth.workload import Counter, Pair, Reading, Truth
 
 __all__ = [
@@ -61,6 +61,7 @@ __all__ = [
     "stuck_after_stop",
     "swinging",
     "trickle",
+    "unassigned_queue",
     "unknowns",
     "workload",
 ]
@@ -162,9 +163,29 @@ def poison_of_sixteen(seconds: float = 1800.0, since: float = 600.0) -> Truth:
 
 
 def slow_member(seconds: float = 1800.0) -> Truth:
-    """16 queues of 2 a second; the four of one member are read at 1 a second."""
+    """16 queues of 2 a second, four members; the four of member 1 are read at 1 a second."""
     capacities = (1.0,) * 4 + (20.0,) * 12
-    return workload("slow member", seconds, many_queues((2.0,) * 16, capacities, seconds))
+    readings = many_queues((2.0,) * 16, capacities, seconds)
+    held = tuple(replace(each, member=always(1 + each.queue.queue // 4)) for each in readings)
+    return workload("slow member", seconds, held, members=always(4))
+
+
+def unassigned_queue(seconds: float = 1800.0, since: float = 600.0) -> Truth:
+    """16 queues of 2 a second, four members; from 600 on nobody holds queue 5, nor reads it.
+
+    Who had it begins anew with the other three of its queues, and so has another number.
+    """
+    readings = list(many_queues((2.0,) * 16, (20.0,) * 16, seconds))
+    for number, each in enumerate(readings):
+        readings[number] = replace(each, member=always(1 + number // 4))
+    stored = readings[5].queue.eras[0].stored
+    left = reading(readings[5].queue, drained(stored, Capacity([(0.0, 20.0), (since, 0.0)])))
+    before, then = at(-7200.0), at(since)
+    readings[5] = replace(left, member=steps([(before, 2), (then, 0)]))
+    for number in (4, 6, 7):
+        again = steps([(before, 2), (then, 5)])
+        readings[number] = replace(readings[number], member=again)
+    return workload("unassigned queue", seconds, tuple(readings), members=always(4))
 
 
 def hot_queue(seconds: float = 1800.0) -> Truth:
@@ -192,6 +213,7 @@ EVERY: Final[Mapping[str, Callable[[], Truth]]] = {
     "four_delays": four_delays,
     "poison_of_sixteen": poison_of_sixteen,
     "slow_member": slow_member,
+    "unassigned_queue": unassigned_queue,
     "hot_queue": hot_queue,
     "heads_half_known": heads_half_known,
     "heads_unknown": heads_unknown,

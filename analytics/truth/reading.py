@@ -26,6 +26,8 @@ class Position(NamedTuple):
     """Its store time; ABSENT where nothing is unread or nothing was ever committed."""
     head_told: Ints
     """The same, as the broker tells it."""
+    member: Ints
+    """Number of who holds the queue, 0: nobody; ABSENT where the broker does not tell."""
 
 
 def position(reading: Reading, when: Ints) -> Position:
@@ -45,7 +47,7 @@ def position(reading: Reading, when: Ints) -> Position:
     unread = known & (head < high)
     head_time = np.where(unread, queue.store_time(when, np.where(known, head, 0)), ABSENT)
     told = np.where(reading.head_known(when) == 1, head_time, ABSENT)
-    return Position(low, high, commit, pull, head, head_time, told)
+    return Position(low, high, commit, pull, head, head_time, told, reading.member(when))
 
 
 class Stages(NamedTuple):

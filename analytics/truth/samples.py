@@ -163,6 +163,8 @@ def _pair(truth: Truth, pair: Pair, looks: Ints, mine: Mask) -> Iterator[Line]:
         yield Line("tidemark_group_queue_offset_messages", of_queue, commit)
         family = "tidemark_group_queue_oldest_timestamp_seconds"
         yield Line(family, of_queue, _seconds(at_look.head_told, here))
+        member = _numbers(at_look.member, here)
+        yield Line("tidemark_group_queue_member_number", of_queue, member)
 
 
 def _totals(labels: dict[str, str], count: Totals, again: Ints, here: Mask) -> Iterator[Line]:

@@ -136,6 +136,7 @@ def _positions(truth: Truth, pair: Pair, ticks: Ints, looks: Ints) -> pa.Table:
                     "head_method": np.where(told, "exact", "none"),
                     "head_error_seconds": np.where(told, 0.0, np.nan),
                     "reason": reason,
+                    "member": at.member,
                 },
             )
         )

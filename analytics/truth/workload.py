@@ -102,6 +102,8 @@ class Reading:
     """Steps of `commit` that were ordered."""
     head_known: Steps = field(default_factory=lambda: always(1))
     """0 while the broker does not tell the store time of the oldest unread message."""
+    member: Steps = NEVER
+    """Number of the member that holds the queue; 0: nobody does. NEVER: not told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ class BrokerConfig:
         unit="series",
         minimum=0,
         maximum=1_000_000,
-        says="series by queue, 2 for each queue and 2 for each group on it, those with members and "
+        says="series by queue, 2 for each queue and 3 for each group on it, those with members and "
         "lag first; 0: none. Small: lag is not known by queue, large: slow scrapes",
     )
     group_delay_histograms: bool = setting(

@@ -27,6 +27,7 @@ def at_once(root: TableRoot, until: datetime) -> dict[str, pa.Table]:
             series=known_series(root, after, until, of_bucket),
             pairs=root.read("pairs", buckets=of_bucket),
             logs=root.read("logs"),
+            replicas=root.read("replicas"),
             events=TABLES["offset_events"].empty_table(),
             gaps=TABLES["gaps"].empty_table(),
         )

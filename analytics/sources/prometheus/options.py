@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from analytics.kernel.shape import METRICS, QUEUE_METRICS
+from analytics.kernel.shape import METRICS, QUEUE_METRICS, TIMED
 from analytics.sources.option_values import (
     BadOption,
     flag,
@@ -34,8 +34,8 @@ SLICES_MAX: Final = 16
 ALIGN_S: Final = 0.001
 HEADER: Final = "header."
 
-COLLECTED: Final = any_of("__name__", sorted(METRICS | {"up"}))
-"""All that shaping reads."""
+COLLECTED: Final = any_of("__name__", sorted(METRICS | TIMED | {"up"}))
+"""All that shaping reads, and the counters that are kept unless somebody says otherwise."""
 CONTEXT: Final = any_of("__name__", sorted(METRICS - QUEUE_METRICS))
 """What shaping reads besides the families by queue."""
 

@@ -410,10 +410,12 @@ SKEW: Final = (
     Table(
         title="Ten longest queues",
         description=told(
-            "Unread messages per queue now, and the age of the oldest. Only for queues below the "
-            "bound of series by queue.",
+            "Unread messages per queue now, the age of the oldest, and which member has the queue: "
+            "queues of a group and broker set with one number are one member's. Only for queues "
+            "below the bound of series by queue.",
             "tidemark_group_queue_offset_messages",
             "tidemark_group_queue_oldest_timestamp_seconds",
+            "tidemark_group_queue_member_number",
         ),
         unit=units.COUNT,
         queries=(
@@ -424,14 +426,21 @@ SKEW: Final = (
                 f"and topk(10, {UNREAD_OF_QUEUE})",
                 needs=BEHIND,
             ),
+            Query(
+                "max by (cluster, broker, group, topic, queue) "
+                f"(tidemark_group_queue_member_number{{{PAIR}}}) "
+                f"and topk(10, {UNREAD_OF_QUEUE})",
+                needs="a group with members",
+            ),
         ),
         columns=(
             Column("group", "Group"),
             Column("topic", "Topic"),
-            Column("broker", "Broker set", width=100, links=(uids.TO_BROKER,)),
-            Column("queue", "Queue", width=80),
-            Column("A", "Unread", units.COUNT, width=100),
-            Column("B", "Age of oldest", units.SECONDS, width=120),
+            Column("broker", "Broker set", width=90, links=(uids.TO_BROKER,)),
+            Column("queue", "Queue", width=65),
+            Column("A", "Unread", units.COUNT, width=80),
+            Column("B", "Age of oldest", units.SECONDS, width=110),
+            Column("C", "Member", units.PLAIN, words=(Word(0, "nobody", ORANGE),), width=80),
         ),
         sort="Unread",
         width=8,

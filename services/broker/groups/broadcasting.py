@@ -32,6 +32,10 @@ class Broadcasting(Roster):
         """Whether the member has the queue."""
         return queue in self._had.get(name, ())
 
+    def holder_number(self, queue: Queue) -> int | None:
+        """None: no member has a queue alone."""
+        return None
+
     @property
     def in_transit(self) -> int:
         """0: nothing changes hands."""

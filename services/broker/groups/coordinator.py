@@ -142,6 +142,12 @@ class Coordinator:
         live = self._live.find(group)
         return () if live is None else live.roster.queues.keys()
 
+    def holder_numbers(self, group: str) -> Callable[[Queue], int | None] | None:
+        """What says of a queue which member holds it (``Roster.holder_number``), as long as the
+        group has members without a break; None if it has none."""
+        live = self._live.find(group)
+        return None if live is None else live.roster.holder_number
+
     def place_of(self, group: str, queue: Queue) -> tuple[int, int] | None:
         """Queue offsets behind the last message handed out, and of the next one to be; None while
         the queue is nobody's."""

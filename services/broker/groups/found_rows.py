@@ -46,6 +46,15 @@ class Columns(NamedTuple):
         self.columns[0].append(one)
         self.columns[1].append(other)
 
+    def add_three(
+        self, labels: tuple[str, ...], one: float | None, two: float | None, three: float | None
+    ) -> None:
+        """One row of a table of three families."""
+        self.labels.append(labels)
+        self.columns[0].append(one)
+        self.columns[1].append(two)
+        self.columns[2].append(three)
+
 
 class Found(NamedTuple):
     """What one look found."""
@@ -67,7 +76,8 @@ class Found(NamedTuple):
     queues: Columns
     """(topic, queue): max and min offset."""
     group_queues: Columns
-    """(group, topic, queue): committed offset, store time of the oldest unread message [s]."""
+    """(group, topic, queue): committed offset, store time of the oldest unread message [s], number
+    of the member that holds the queue."""
     queues_left_out: int
     """Rows that ``queues`` would have and has no room for."""
     group_queues_left_out: int
@@ -85,7 +95,7 @@ class Rows:
         self._groups = Columns.of(2)
         self._topics = Columns.of(2)
         self._queues = Columns.of(2)
-        self._group_queues = Columns.of(2)
+        self._group_queues = Columns.of(3)
         self._seen: dict[tuple[str, str], Sequence[QueueSeen]] = {}
         self._topics_read: set[str] = set()
         self._group_queue_count = 0
@@ -172,9 +182,10 @@ class Rows:
                 rows += 1
                 if rows % ROWS_AT_ONCE == 0 and turns.over:
                     await turns.pass_on()
-                if row.committed is not None or row.oldest_ms is not None:
-                    oldest_s = None if row.oldest_ms is None else row.oldest_ms / 1000
-                    self._group_queues.add_two(row.labels, row.committed, oldest_s)
+                labels, _, committed, oldest_ms, number = row
+                if committed is not None or oldest_ms is not None or number is not None:
+                    oldest_s = None if oldest_ms is None else oldest_ms / 1000
+                    self._group_queues.add_three(labels, committed, oldest_s, number)
         for topic, count in room.topics.items():
             sums = extents.topic(topic)
             for queue in () if sums is None else itertools.islice(sums.numbers, count):

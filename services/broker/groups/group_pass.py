@@ -9,7 +9,7 @@ the oldest unread message of a queue says is read once, not at every look. The r
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 from services.broker.groups.lag import Lag, Reason, Snapshot, age, nothing_known, unread
@@ -34,6 +34,8 @@ class QueueSeen(NamedTuple):
     committed: int | None
     oldest_ms: int | None
     """Store time of the oldest unread message; None: there is none, or it is not known."""
+    member_number: int | None
+    """Stands for the member that holds it; 0: nobody does, None: not known."""
 
 
 class PairSeen(NamedTuple):
@@ -61,7 +63,7 @@ class _Still(NamedTuple):
 class _KnownQueue:
     """What is remembered of one queue of a group from look to look; changed in place."""
 
-    __slots__ = ("head", "movement", "ready", "row")
+    __slots__ = ("head", "member_number", "movement", "ready", "row")
 
     def __init__(self, row: QueueSeen) -> None:
         self.row = row
@@ -71,12 +73,14 @@ class _KnownQueue:
         """Queue offset and store time of the message that was the oldest unread one."""
         self.ready: tuple[int, int] | None = None
         """The same of the oldest one that was not handed out, where that is another."""
+        self.member_number: int | None = None
+        """As of this look."""
 
     def says(self, committed: int | None, oldest_ms: int | None = None) -> QueueSeen:
         """What is shown of it; the same object as at the look before if it says the same."""
-        row = self.row
-        if row.committed != committed or row.oldest_ms != oldest_ms:
-            row = self.row = row._replace(committed=committed, oldest_ms=oldest_ms)
+        row, number = self.row, self.member_number
+        if row.committed != committed or row.oldest_ms != oldest_ms or row.member_number != number:
+            row = self.row = QueueSeen(row.labels, row.queue, committed, oldest_ms, number)
         return row
 
     def moved(self, committed: int, now_s: float) -> Movement:
@@ -124,6 +128,8 @@ class Pass:
         self._before = before
         self.memory: Memory = {}
         self._known = _Known()
+        self._number_of: Callable[[Queue], int | None] | None = None
+        """Of the group that is looked at (``WatchedMembers.holder_numbers``)."""
         self._turns = turns
         self._committed = committed
         self._moved = frozenset(moved)
@@ -145,6 +151,7 @@ class Pass:
         ):
             return await self._grown_older(known, still)
         self._known, known.still = known, None
+        self._number_of = self._members.holder_numbers(name) if member_count else None
         seen = await self._look(config, has_members=member_count > 0)
         if not member_count:
             topics = (RETRY_PREFIX + name, *(each.pair.topic for each in seen))
@@ -165,12 +172,12 @@ class Pass:
                 continue
             ages: list[float] = []
             age_s = 0.0
-            for _, queue, _, oldest_ms in each.queues:
+            for row in each.queues:
                 if self._turns.over:
                     await self._turns.pass_on()
-                if oldest_ms is not None and oldest_ms <= now_ms:
-                    ages.append((now_ms - oldest_ms) / 1000)
-                of_queue = known.queues.get((each.pair.topic, queue))
+                if row.oldest_ms is not None and row.oldest_ms <= now_ms:
+                    ages.append((now_ms - row.oldest_ms) / 1000)
+                of_queue = known.queues.get((each.pair.topic, row.queue))
                 if of_queue is not None and of_queue.movement is not None:
                     age_s = max(age_s, now_s - of_queue.movement.moved_at_s)
             found.append(each._replace(pair=older(each.pair, ages, age_s, objective_s)))
@@ -252,6 +259,7 @@ class Pass:
         committed = self._watched.committed.get(group, topic, queue)
         bounds = self._extents.bounds(topic, queue)
         known = self._known_queue(group, topic, queue)
+        known.member_number = None if self._number_of is None else self._number_of((topic, queue))
         if bounds is None:
             return QueueSample(nothing_known(Reason.UNKNOWN_TOPIC)), known.says(committed)
         if committed == bounds.max_offset:
@@ -305,7 +313,9 @@ class Pass:
         known = self._known.queues.get(key)
         if known is None:
             labels = (group, topic, sys.intern(str(queue)))
-            known = self._known.queues[key] = _KnownQueue(QueueSeen(labels, queue, None, None))
+            known = self._known.queues[key] = _KnownQueue(
+                QueueSeen(labels, queue, None, None, None)
+            )
         return known
 
     def _stored(

@@ -72,6 +72,16 @@ class Membership(Roster):
         """Whether the member has the queue, or had it last and is not done yet."""
         return self._owners.get(queue) == name or self.holder(queue) == name
 
+    def holder_number(self, queue: Queue) -> int | None:
+        """See ``Roster``. None: a member of before the broker started may hold the queue."""
+        name = self._owners.get(queue)
+        if name is None:
+            transit = self._transit.get(queue)
+            if transit is None:
+                return None if self.is_awaited(queue) else 0
+            name = transit.holder
+        return self.members[name].number
+
     def is_awaited(self, queue: Queue) -> bool:
         """Whether somebody may hold the queue since before the broker started."""
         return self._inherited is not None and queue in self._inherited.queues

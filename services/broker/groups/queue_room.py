@@ -1,11 +1,12 @@
 """Which queues get series of their own where there is room for some only. Pure.
 
 Series by queue are bounded (``queue_series_max``): each queue that is shown takes two for its
-offsets, and two more for each group that is shown on it, one of them kept free for the oldest
-unread message. Pairs of a group and a topic come in this order: those that a member subscribes to
-and that had lag of late, those that a member subscribes to, those that had lag of late, others;
-then topics that no group reads. *Of late* is ten minutes, and among equals who was shown stays: so
-series do not come and go with every lag that comes and goes.
+offsets, and three more for each group that is shown on it, two of them kept free for the oldest
+unread message and for the member that holds the queue. Pairs of a group and a topic come in this
+order: those that a member subscribes to and that had lag of late, those that a member subscribes
+to, those that had lag of late, others; then topics that no group reads. *Of late* is ten minutes,
+and among equals who was shown stays: so series do not come and go with every lag that comes and
+goes.
 Before: ``look`` offers every pair and every topic. After: it writes the rows of those that are in.
 """
 
@@ -21,7 +22,9 @@ Name = tuple[str, str]
 LATE_S: Final = 600.0
 """A pair counts as lagging for so long after its lag has gone."""
 PER_QUEUE: Final = 2
-"""Series of a queue itself, and of a group on it."""
+"""Series of a queue itself."""
+PER_GROUP: Final = 3
+"""Of a group on it."""
 
 
 class Rank(enum.IntEnum):
@@ -101,7 +104,7 @@ class Room:
     def _take(self, pair: Name, queues: int) -> None:
         group, topic = pair
         shown = self.topics.get(topic, 0)
-        own = PER_QUEUE if group else 0
+        own = PER_GROUP if group else 0
         # n queues take own * n, and PER_QUEUE for each that is not shown yet.
         count = min(queues, shown, self._left // own) if own else min(queues, shown)
         self._left -= own * count

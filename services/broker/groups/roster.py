@@ -23,6 +23,9 @@ class Member(NamedTuple):
     session_ms: int
     deadline_ms: int
     """When it has died unless it is heard of before."""
+    number: int
+    """From 1, in the order of joining: stands for the member in metrics, which show no names. No
+    other member of these ever has it."""
 
 
 class Change(NamedTuple):
@@ -50,6 +53,8 @@ class Roster(ABC):
         self.members: dict[str, Member] = {}
         self.queues: dict[str, tuple[int, ...]] = {}
         """Topic that somebody subscribes to → its queues."""
+        self._joined_count = 0
+        """Members that ever were."""
 
     # -- what each kind of group says of its own -----------------------------------------------
 
@@ -64,6 +69,13 @@ class Roster(ABC):
     @abstractmethod
     def holds(self, name: str, queue: Queue) -> bool:
         """Whether the member may say how far it is in the queue."""
+
+    @abstractmethod
+    def holder_number(self, queue: Queue) -> int | None:
+        """Number of the member that alone has the queue, or had it last and is not done yet.
+
+        0: nobody holds it; None: not known, or all have it.
+        """
 
     @property
     @abstractmethod
@@ -109,7 +121,10 @@ class Roster(ABC):
         on; None: nothing but what is assigned to it. knows: the generation it has heard of.
         """
         before = self.members.get(name)
-        member = Member(name, frozenset(topics), session_ms, now_ms + session_ms)
+        if before is None:
+            self._joined_count += 1
+        number = self._joined_count if before is None else before.number
+        member = Member(name, frozenset(topics), session_ms, now_ms + session_ms, number)
         self.members[name] = member
         queues = {topic: tuple(numbers) for topic, numbers in topics.items()}
         as_before = before is not None and before.topics == member.topics

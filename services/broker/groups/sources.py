@@ -155,6 +155,11 @@ class WatchedMembers(Protocol):
         """Topics that a member subscribes to."""
         ...
 
+    def holder_numbers(self, group: str) -> Callable[[Queue], int | None] | None:
+        """What says of a queue the number of the member that holds it, 0 if nobody does, None if
+        that is not known; None for a group without members."""
+        ...
+
     def place_of(self, group: str, queue: Queue) -> tuple[int, int] | None:
         """Queue offsets behind the last message handed out, and of the next one to be; None while
         the queue is nobody's."""

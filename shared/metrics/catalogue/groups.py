@@ -181,6 +181,17 @@ GROUP_QUEUE_OLDEST_TIMESTAMP_SECONDS: Final = Family(
     "when there is none",
     fold=Fold.NONE,
 )
+GROUP_QUEUE_MEMBER_NUMBER: Final = Family(
+    "tidemark_group_queue_member_number",
+    Kind.GAUGE,
+    ("group", "topic", "queue"),
+    "–",
+    "A number that stands for the member that holds the queue, the same on all queues of that "
+    "member as long as it is there; 0 when no member of a group that has some holds it. Absent "
+    "where the broker does not know: of a group without members, and while members of before a "
+    "restart are waited for",
+    fold=Fold.NONE,
+)
 GROUP_OLDEST_UNDELIVERED_TIMESTAMP_SECONDS: Final = Family(
     "tidemark_group_oldest_undelivered_timestamp_seconds",
     Kind.GAUGE,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from analytics.kernel.rules import Rules
 from analytics.kernel.skew import skew
 from analytics.truth import answers, cases
-from analytics.truth.steps import Floats, moment
+from analytics.truth.steps import SECOND, Floats, moment
+from analytics.truth.tables import collected
 from analytics.truth.workload import Truth
-from tests.analytics.truth.judged import after, first, judge, of_pair
+from tests.analytics.truth.judged import after, first, judge, judge_window, of_pair, window_of
 
 
 def gini(values: Floats) -> float:
@@ -59,6 +63,43 @@ def test_four_slow_queues_of_sixteen_have_the_skew_and_gini_of_the_closed_form()
     shown_as_it_is(cases.slow_member(), 300.0)
 
 
+def test_a_member_that_is_slower_than_the_others_is_named() -> None:
+    """Its queues get 2 a second and lose 1: half of the time since the start is their age."""
+    truth = cases.slow_member()
+    rows = of_pair(judge(truth).pair_lag, truth)
+    objective = truth.pairs[0].objective_seconds
+    late = after(truth, rows["tick"]) > 2 * objective + 1.0
+    assert set(rows.words("skew_kind")[late]) == {"slow_member"}
+    assert set(rows.words("skew_kind")[~late]) <= {"", "slow_member"}
+    assert all("slow member" in cause for cause in rows.words("cause")[late] if cause)
+
+
+def test_a_queue_that_nobody_holds_is_named_at_the_first_look_that_says_so() -> None:
+    truth = cases.unassigned_queue(since=600.0)
+    rows = of_pair(judge(truth).pair_lag, truth)
+    seconds = after(truth, rows["tick"])
+    assert "unassigned_queue" not in rows.words("skew_kind")[seconds < 600.0]
+    late = seconds > 601.0  # a message came to it
+    assert set(rows.words("skew_kind")[late]) == {"unassigned_queue"}
+    stalled = first(rows, "STALLED")
+    assert after(truth, np.array([stalled]))[0] <= 600.0 + 105.0
+    causes = rows.words("cause")[rows["tick"] >= stalled]
+    assert all("1 of 16" in cause and "unassigned queue, queue 5" in cause for cause in causes)
+    shown_as_it_is(truth, 900.0)
+
+
+@pytest.mark.parametrize("make", [cases.slow_member, cases.unassigned_queue])
+def test_without_members_by_queue_no_member_is_named(make: Callable[[], Truth]) -> None:
+    """As tables are that were written before brokers told who holds a queue."""
+    truth = make()
+    before = collected(truth)
+    before = before._replace(positions=before.positions.drop_columns(["member"]))
+    ends = [truth.end]
+    rules = Rules(period_s=truth.period / SECOND)
+    kinds = judge_window(window_of(before), rules, truth.start, ends).pair_lag["skew_kind"]
+    assert set(kinds.to_pylist()) <= {None, "stuck_queue"}
+
+
 def test_a_hot_queue_is_named_by_its_share_of_what_is_produced() -> None:
     truth = cases.hot_queue()
     rows = of_pair(judge(truth).pair_lag, truth)
@@ -70,11 +111,11 @@ def test_a_hot_queue_is_named_by_its_share_of_what_is_produced() -> None:
 @pytest.mark.parametrize(
     ("members", "kind"),
     [
-        (["m1"] * 4 + ["m2", "m3", "m4"] * 4, "slow_member"),
-        ([""] * 4 + ["m2", "m3", "m4"] * 4, "unassigned_queue"),
+        ([1] * 4 + [2, 3, 4] * 4, "slow_member"),
+        ([0] * 4 + [2, 3, 4] * 4, "unassigned_queue"),
     ],
 )
-def test_queues_that_lag_together_are_laid_to_their_member(members: list[str], kind: str) -> None:
+def test_queues_that_lag_together_are_laid_to_their_member(members: list[int], kind: str) -> None:
     truth = cases.slow_member()
     of_tick = lags(truth)[-1]
     rows = pa.table(

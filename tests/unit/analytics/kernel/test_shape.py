@@ -49,6 +49,8 @@ def look(*, at: datetime = BEGIN, behind_s: float = 0.25, topic: str = "t") -> l
         sample("queue_min_offset_messages", 0, **of, topic=topic, queue=1),
         sample("group_queue_offset_messages", 90, **pair, queue=0),
         sample("group_queue_oldest_timestamp_seconds", looked.timestamp() - 3.5, **pair, queue=0),
+        sample("group_queue_member_number", 2, **pair, queue=0),
+        sample("group_queue_member_number", 0, **pair, queue=1),
         sample("group_subscribed", 1, **pair),
         sample("group_unknown_queues", 1, **pair),
         sample("group_inflight_messages", 7, **pair),
@@ -153,8 +155,10 @@ def test_a_look_says_where_a_group_stands_on_each_queue_of_its_topic() -> None:
         "head_method": "exact",
         "head_error_seconds": 0.0,
         "reason": None,
+        "member": 2,
     }
     assert (never["commit_offset"], never["reason"]) == (None, "never_committed")
+    assert never["member"] == 0
     assert (never["min_offset"], never["max_offset"]) == (0, 50)
     assert (never["head_method"], never["head_error_seconds"]) == ("none", None)
 
@@ -304,6 +308,11 @@ def test_queues_without_room_for_a_series_are_not_taken_for_never_read() -> None
     rows = [*without(look(), "group_queue_offset_messages")]
     found = shaped(without(rows, "group_queue_oldest_timestamp_seconds"))
     assert found["positions"].column("reason").to_pylist() == ["not_exported"] * 2
+
+
+def test_a_holder_that_is_not_told_is_unknown_and_not_nobody() -> None:
+    found = shaped(without(look(), "group_queue_member_number"))
+    assert found["positions"].column("member").to_pylist() == [None, None]
 
 
 def test_a_queue_that_is_not_exported_leaves_the_commit() -> None:

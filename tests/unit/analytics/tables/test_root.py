@@ -64,6 +64,28 @@ def test_what_is_committed_is_read_back_and_what_is_only_written_is_not(root: Ta
     assert json.loads((root.path / "positions/_schema.json").read_text())["buckets"] == 4
 
 
+def test_a_column_that_came_later_is_null_in_files_of_before(
+    root: TableRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = positions([1], 3)
+    with monkeypatch.context() as before:
+        before.setitem(TABLES, "positions", POSITIONS.remove(POSITIONS.get_field_index("member")))
+        files = root.write("positions", rows.drop_columns(["member"]), batch="a")
+        root.commit("positions", batch="a", files=files)
+    (old,) = files
+    assert "member" not in pq.read_schema(root.path / old.path).names
+    described = root.path / "positions/_schema.json"
+    assert '"member"' not in described.read_text()
+    assert same(root.read("positions"), rows)
+    assert root.read("positions", columns=["member", "ts"])["member"].null_count == 6
+    members = pa.array([0, 1] * 3, pa.int64())
+    later = rows.set_column(POSITIONS.get_field_index("member"), "member", members)
+    root.commit("positions", batch="b", files=root.write("positions", later, batch="b"))
+    found = root.read("positions")["member"].to_pylist()
+    assert sorted(found, key=str) == [0] * 3 + [1] * 3 + [None] * 6
+    assert '"member"' in described.read_text()
+
+
 def test_files_are_pruned_by_time_and_bucket_and_rows_by_time(root: TableRoot) -> None:
     rows = positions([1, 2, 3, 4], 100)
     root.commit("positions", batch="a", files=root.write("positions", rows, batch="a"))

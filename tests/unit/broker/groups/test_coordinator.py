@@ -125,6 +125,29 @@ async def test_a_place_tells_what_was_handed_out_while_the_queue_is_somebodys(ri
     assert rig.coordinator.place_of(GROUP, ALL[0]) is None
 
 
+async def test_queues_have_the_numbers_of_who_holds_them_while_the_group_has_members(
+    rig: Rig,
+) -> None:
+    assert rig.coordinator.holder_numbers(GROUP) is None
+    await rig.commit({ALL[0]: 0}, member=None)
+    assert rig.coordinator.holder_numbers(GROUP) is None, "a commit makes nobody a member"
+    await rig.join("m1")
+    number_of = rig.coordinator.holder_numbers(GROUP)
+    assert number_of is not None
+    assert {number_of(queue) for queue in ALL} == {1}
+    assert number_of(("payments", 0)) == 0
+    rig.coordinator.leave(GROUP, "m1")
+    assert rig.coordinator.holder_numbers(GROUP) is None
+
+
+async def test_nobody_holds_a_queue_of_a_broadcasting_group_alone(rig: Rig) -> None:
+    rig.group(broadcast=True)
+    await rig.join("m1")
+    number_of = rig.coordinator.holder_numbers(GROUP)
+    assert number_of is not None
+    assert {number_of(queue) for queue in ALL} == {None}
+
+
 async def test_a_queue_changes_hands_when_its_old_owner_has_let_go(rig: Rig) -> None:
     rig.put(2, 3)
     first = await rig.join("m1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +55,20 @@ class Members:
         self.counts: dict[str, int] = {}
         self.topics: dict[str, list[str]] = {}
         self.places: dict[tuple[str, str, int], tuple[int, int]] = {}
+        self.numbers: dict[str, dict[tuple[str, int], int | None]] = {}
+        """Of holders; of a queue that is not listed 1."""
 
     def member_count(self, group: str) -> int:
         return self.counts.get(group, 0)
 
     def topics_read(self, group: str) -> Collection[str]:
         return self.topics.get(group, [])
+
+    def holder_numbers(self, group: str) -> Callable[[tuple[str, int]], int | None] | None:
+        if not self.counts.get(group):
+            return None
+        numbers = self.numbers.get(group, {})
+        return lambda queue: numbers.get(queue, 1)
 
     def place_of(self, group: str, queue: tuple[str, int]) -> tuple[int, int] | None:
         return self.places.get((group, *queue))
@@ -160,8 +168,9 @@ async def test_a_group_with_members_is_shown_queue_by_queue(made: Made) -> None:
     assert rows(found.topics) == {"orders": (5, 0)}
     assert rows(found.queues) == {"orders 0": (4, 0), "orders 1": (1, 0), "orders 2": (0, 0)}
     assert rows(found.group_queues) == {
-        "billing orders 0": (1, uncommitted_s),
-        "billing orders 1": (1, None),
+        "billing orders 0": (1, uncommitted_s, 1),
+        "billing orders 1": (1, None, 1),
+        "billing orders 2": (None, None, 1),
     }
     assert (found.queues_left_out, found.group_queues_left_out) == (0, 0)
 
@@ -298,7 +307,7 @@ async def test_offsets_in_a_topic_that_is_gone_are_counted_as_unknown(made: Made
     unknown = (None, None, None, None, None, 0, 1, 0, None, None)
     assert rows(found.pairs)["billing gone"] == unknown
     assert rows(found.lag) == {"billing gone main": (None, None)}
-    assert rows(found.group_queues) == {"billing gone 3": (6, None)}
+    assert rows(found.group_queues) == {"billing gone 3": (6, None, None)}
 
 
 async def test_a_commit_beyond_the_end_is_ahead_and_no_lag_of_zero(made: Made) -> None:
@@ -334,12 +343,12 @@ async def test_a_slave_shows_the_times_of_its_log_and_nothing_of_groups(made: Ma
 
 
 async def test_series_by_queue_are_bounded_and_what_is_left_out_is_counted(tmp_path: Path) -> None:
-    made = Made(tmp_path / "store", queue_series_max=10)
+    made = Made(tmp_path / "store", queue_series_max=13)
     made.add_topic("other", 2)
     made.add_group("a", {0: 4, 1: 1, 2: 0})
     made.add_group("b", {0: 1, 1: 1, 2: 0})
     found = await made.look()
-    # b lags: its three queues take 12 series, so two of them are in; 2 are left for a's first.
+    # b lags: its three queues take 15 series, so two of them are in; 3 are left for a's first.
     assert [*rows(found.group_queues)] == ["b orders 0", "b orders 1", "a orders 0"]
     assert [*rows(found.queues)] == ["orders 0", "orders 1"]
     assert (found.queues_left_out, found.group_queues_left_out) == (3, 3)
@@ -351,11 +360,58 @@ async def test_series_by_queue_are_bounded_and_what_is_left_out_is_counted(tmp_p
     made.broker.close()
 
 
+def numbers(found: Found) -> dict[str, float | None]:
+    """The member's number of each queue that has a row."""
+    return {labels: values[2] for labels, values in rows(found.group_queues).items()}
+
+
+async def test_queues_of_one_member_share_its_number_and_a_queue_of_nobody_has_0(
+    made: Made,
+) -> None:
+    made.add_group("billing", {0: 1, 1: 1})
+    made.join("billing", "orders")
+    held = made.members.numbers["billing"] = {("orders", 0): 7, ("orders", 1): 0, ("orders", 2): 7}
+    expected: dict[str, float | None] = {
+        "billing orders 0": 7,
+        "billing orders 1": 0,
+        "billing orders 2": 7,  # though it never committed there
+    }
+    found = await made.look()
+    assert numbers(found) == expected
+    before = made.looks.found
+    assert numbers(await made.look()) == expected
+    assert made.looks.found is not before
+    held["orders", 1] = 8  # nothing else has moved
+    assert numbers(await made.look())["billing orders 1"] == 8
+
+
+async def test_who_holds_a_queue_is_not_told_where_it_is_not_known(made: Made) -> None:
+    """Unknown is not "nobody": else a consumer that only commits had queues that nobody holds."""
+    made.add_group("billing", {0: 1, 1: 1})
+    assert set(numbers(await made.look()).values()) == {None}
+    assert set(numbers(await made.look()).values()) == {None}, "nor while it stands still"
+    made.join("billing", "orders")
+    made.members.numbers["billing"] = {("orders", 0): None}
+    found = await made.look()
+    assert numbers(found)["billing orders 0"] is None
+    assert numbers(found)["billing orders 1"] == 1
+    made.members.counts.clear()
+    assert set(numbers(await made.look()).values()) == {None}
+
+
+async def test_a_broadcasting_group_has_no_series_by_queue(made: Made) -> None:
+    made.broker.state.groups["all"] = GroupConfig("all", broadcast=True)
+    made.join("all", "orders")
+    found = await made.look()
+    assert rows(found.groups) == {"all": (1, 60.0)}
+    assert rows(found.group_queues) == {}
+
+
 async def test_what_a_look_found_is_what_the_registry_shows(made: Made) -> None:
     made.add_group("billing", {0: 1, 1: 1, 2: 6})
     made.join("billing", "orders")
     registry = Registry("broker")
-    gauges = LookGauges(registry, made.clock, 8)
+    gauges = LookGauges(registry, made.clock, 10)
     before = samples(registry).keys()
     gauges.connect(made.log.times, made.watched)
     await gauges.refresh()
@@ -398,6 +454,8 @@ async def test_what_a_look_found_is_what_the_registry_shows(made: Made) -> None:
                 ("offset_messages", 0, 1),
                 ("offset_messages", 1, 1),
                 ("oldest_timestamp_seconds", 0, NOW_MS / 1000 - 9.998),
+                ("member_number", 0, 1),
+                ("member_number", 1, 1),
             )
         },
         **{
@@ -407,6 +465,7 @@ async def test_what_a_look_found_is_what_the_registry_shows(made: Made) -> None:
                 "queue_min_offset_messages",
                 "group_queue_offset_messages",
                 "group_queue_oldest_timestamp_seconds",
+                "group_queue_member_number",
             )
         },
     }

@@ -167,6 +167,20 @@ class GroupHistory(RuleBasedStateMachine):
                     assert holder in self.group.members
 
     @invariant()
+    def the_number_of_a_queue_says_who_holds_it(self) -> None:
+        assert len({member.number for member in self.group.members.values()}) == len(
+            self.group.members
+        )
+        for topic, count in self.counts.items():
+            for queue in ((topic, number) for number in range(count)):
+                name = self.group.owner(queue) or self.group.holder(queue)
+                number = self.group.holder_number(queue)
+                if name is not None:
+                    assert number == self.group.members[name].number > 0
+                else:
+                    assert number == (None if self.group.is_awaited(queue) else 0)
+
+    @invariant()
     def who_gets_a_queue_waits_for_the_living_one_who_works_on_it(self) -> None:
         for name, works_on in self.works_on.items():
             for queue in works_on:
@@ -265,6 +279,21 @@ def test_a_holder_gets_back_what_was_meant_for_one_that_left() -> None:
     assert set(group.assignment("m1")) == held
 
 
+def test_a_member_keeps_its_number_and_leaves_it_to_nobody() -> None:
+    group = group_of("m2", "m1")
+    numbers = {queue: group.holder_number(queue) for queue in group.assignment("m2")}
+    assert set(numbers.values()) == {1}
+    assert {group.holder_number(queue) for queue in group.assignment("m1")} == {2}
+    assert group.holder_number(("other", 0)) == 0, "no member reads that topic"
+    group.leave(5, "m1")
+    beat(group, "m3", 6, holding=set())
+    assert group.members["m3"].number == 3
+    assert group.in_transit == 2
+    assert {group.holder_number(("a", queue)) for queue in range(4)} == {1}, "it is not done yet"
+    beat(group, "m2", 7, holding=set(group.assignment("m2")))
+    assert {group.holder_number(("a", queue)) for queue in range(4)} == {1, 3}
+
+
 def test_members_without_a_queue_wait_for_one() -> None:
     group = group_of("m1", "m2", "m3", queues=2)
     idle = [name for name in group.members if not group.assignment(name)]
@@ -298,6 +327,7 @@ def test_after_a_restart_a_member_gets_what_it_claims_and_waits_for_the_rest() -
     assert {queue for queue, _ in first.granted} == {("a", 0), ("a", 1), ("a", 3)}
     assert group.in_transit == 1
     assert group.owner(("a", 2)) is None
+    assert group.holder_number(("a", 2)) is None, "not known, which is not nobody"
     assert group.next_deadline_ms == SESSION_MS
     # What m3 is to have is in m1's hands: it is asked for it once everybody has been heard.
     assert beat(group, "m3", 20, holding=set()) == Change()

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.groups.queue_room import LATE_S, PER_QUEUE, Lagging, Rank, Room
+from services.broker.groups.queue_room import (
+    LATE_S,
+    PER_GROUP,
+    PER_QUEUE,
+    Lagging,
+    Rank,
+    Room,
+)
 
 OFFERS = st.lists(
     st.tuples(
@@ -32,9 +39,9 @@ def fill(offers: Sequence[Offer], series_max: int, before: Room | None = None) -
 
 
 def series(room: Room) -> int:
-    """As many as are written: two per queue, and up to two per group and queue."""
+    """As many as are written: two per queue, and up to three per group and queue."""
     by_group = sum(count for (group, _), count in room.pairs.items() if group)
-    return PER_QUEUE * (sum(room.topics.values()) + by_group)
+    return PER_QUEUE * sum(room.topics.values()) + PER_GROUP * by_group
 
 
 @given(OFFERS, st.integers(0, 200))
@@ -48,7 +55,7 @@ def test_the_bound_holds_and_nothing_is_left_out_while_there_is_room(
         assert room.topics[pair[1]] >= count
     missing = [pair for pair, _ in offers if room.pairs.get(pair, 0) < QUEUES[pair[1]]]
     if missing:
-        assert series_max - series(room) < 2 * PER_QUEUE, "no queue of any pair had room"
+        assert series_max - series(room) < PER_QUEUE + PER_GROUP, "no queue of any pair had room"
     everything = fill(offers, 10_000)
     assert everything.pairs == {pair: QUEUES[pair[1]] for pair, _ in offers}
 
@@ -72,23 +79,23 @@ def test_the_same_offers_again_show_the_same_queues(offers: list[Offer], series_
 
 def test_who_was_shown_stays_before_its_equals_and_goes_for_somebody_more_wanted() -> None:
     a, b = ("a", "u"), ("b", "u")
-    room = fill([(b, Rank.READ)], 16)
-    room = fill([(a, Rank.READ), (b, Rank.READ)], 16, room)
+    room = fill([(b, Rank.READ)], 20)
+    room = fill([(a, Rank.READ), (b, Rank.READ)], 20, room)
     assert room.pairs == {b: 4}
-    room = fill([(a, Rank.READ_AND_LAGGING), (b, Rank.READ)], 16, room)
+    room = fill([(a, Rank.READ_AND_LAGGING), (b, Rank.READ)], 20, room)
     assert room.pairs == {a: 4}
-    room = fill([(a, Rank.READ), (b, Rank.READ)], 16, room)
+    room = fill([(a, Rank.READ), (b, Rank.READ)], 20, room)
     assert room.pairs == {a: 4}, "it does not go again when its lag has gone"
 
 
 def test_groups_of_one_topic_share_the_series_of_its_queues() -> None:
-    room = fill([(("g", "u"), Rank.READ), (("h", "u"), Rank.READ)], 24)
+    room = fill([(("g", "u"), Rank.READ), (("h", "u"), Rank.READ)], 32)
     assert room.pairs == {("g", "u"): 4, ("h", "u"): 4}
-    assert series(room) == 24
+    assert series(room) == 32
 
 
 def test_a_pair_with_more_queues_than_there_is_room_shows_its_first_ones() -> None:
-    room = fill([(("g", "w"), Rank.READ)], 21)
+    room = fill([(("g", "w"), Rank.READ)], 28)
     assert (room.pairs, room.topics) == ({("g", "w"): 5}, {"w": 5})
 
 

@@ -1,0 +1,202 @@
+"""Whose clock stamped a head, and by how much it may differ from the one that ages it. Pure.
+
+The master stamps what it stores, and the master of now says what time it is. As long as one node
+leads, both are one clock. After a failover what the former master stored has its stamps, and the
+age of it is as uncertain as the two clocks differ: bounds grow by that, and above a second the age
+is marked; if nobody measured it the bound is unknown, not 0. The value stays as it is.
+
+No table says who stamped a record. The node that tells of a pair is its master, so a change of that
+node is a failover, and what may have been stored before the new master's first look is taken for
+another's. A new epoch of the same node changes nothing. What was before the first look at a pair is
+not known to be another's and is not marked. Only pairs whose master changed cost more than a
+comparison. Before: ``age``. After: ``status`` and the rows of lag.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analytics.kernel import columns
+from analytics.kernel.age import BOUNDED, CLOCK_OFF, CLOCK_UNKNOWN, INTERPOLATED, Age
+from analytics.kernel.columns import SECOND, Bools, Floats, Ints
+from analytics.kernel.facts import Logs
+from analytics.kernel.grid import Known, Ticks, indexed, nullable_micros, place, rows_within, taken
+from analytics.kernel.rules import Rules
+
+MARKED_ABOVE_S: Final = 1.0
+ERROR_LEAST_S: Final = 0.002
+"""Of a measured difference: clocks are read in whole milliseconds (services/ha/peer_clock.py)."""
+
+
+class Clocks(NamedTuple):
+    """Matrices [tick, pair], from the first tick that is gone through."""
+
+    led_since: Floats
+    """First look of the present master [microseconds]; NaN: it was no other as long as is known."""
+    bound: Floats
+    """Seconds by which clocks of earlier masters may differ from its clock; NaN: not known."""
+
+
+def clocks_of(
+    pairs: pa.Table,
+    replicas: pa.Table,
+    logs: Logs,
+    ticks: Ticks,
+    begin: int,
+    known: Known,
+    carried: dict[str, Floats],
+    rules: Rules,
+) -> Clocks:
+    """Go through the rows of pairs from tick number `begin` on; `carried` is brought forward.
+
+    replicas: what nodes measured of each other's clocks, from `history_s` before the first tick.
+    """
+    rows, tick = rows_within(pairs, ticks, rules.period_us)
+    pair = indexed(columns.ints(rows, "pair_id"), known.pair_id)
+    there = (pair >= 0) & (tick >= begin)
+    rows, tick, pair = rows.filter(pa.array(there)), tick[there] - begin, pair[there]
+    shape = (ticks.at.size - begin, known.pair_id.size)
+    where = place(tick, pair, shape, (nullable_micros(rows, "ts"),))
+    who = taken(_numbers(rows.column("replica")), where)
+    looked = taken(nullable_micros(rows, "ts"), where)
+    skews = _Skews(replicas, known, logs, rules)
+    out = Clocks(np.full(shape, np.nan), np.full(shape, np.nan))
+    for row in range(shape[0]):
+        now, leader, at = who[row], carried["leader"], begin + row
+        changed = ~np.isnan(now) & ~np.isnan(leader) & (now != leader)
+        if changed.any():
+            oldest = logs.t_min[at, logs.of_pair]
+            _change(carried, np.flatnonzero(changed), now, looked[row], oldest, skews, ticks.at[at])
+        # A node that comes back may be measured then.
+        open_ = np.isnan(carried["clock_all"]) & ~np.isnan(carried["clock_others"])
+        if (open_ & ~np.isnan(now)).any():
+            again = np.flatnonzero(open_ & ~np.isnan(now))
+            measured = skews.between(again, now, carried["led_before"], int(ticks.at[at]))
+            carried["clock_all"][again] = np.maximum(measured, carried["clock_others"][again])
+        np.copyto(leader, now, where=~np.isnan(now))
+        out.led_since[row] = carried["led_since"]
+        out.bound[row] = carried["clock_all"]
+    return out
+
+
+def _change(
+    carried: dict[str, Floats],
+    at: Ints,
+    now: Floats,
+    looked: Floats,
+    oldest: Floats,
+    skews: _Skews,
+    tick: int,
+) -> None:
+    """Other nodes lead these pairs now.
+
+    clock_all is about every earlier master, clock_others about those that are neither the last
+    one nor the present: they differ from it by what they did from the last one and it from that.
+    """
+    before, earlier = carried["leader"][at], carried["led_before"][at]
+    every, others = carried["clock_all"][at], carried["clock_others"][at]
+    # What the log holds was stored since: nobody before the last master has a stamp in it.
+    began = carried["led_since"][at] + np.nan_to_num(every) * SECOND
+    nobody = np.isnan(began) | (oldest[at] > began)
+    measured = skews.between(at, now, carried["leader"], tick)
+    returns = now[at] == earlier
+    older = np.where(returns, np.where(others == 0, 0.0, others + measured), every + measured)
+    older = np.where(nobody, 0.0, older)
+    carried["clock_others"][at] = older
+    carried["clock_all"][at] = np.maximum(measured, older)
+    carried["led_before"][at] = before
+    carried["led_since"][at] = looked[at]
+
+
+class _Skews:
+    """What nodes of a broker set measured of each other's clocks."""
+
+    def __init__(self, replicas: pa.Table, known: Known, logs: Logs, rules: Rules) -> None:
+        self._replicas, self._known, self._of_pair = replicas, known, logs.of_pair
+        self._reach = round(rules.history_s * SECOND)
+        self._rows: tuple[Ints, Ints, Floats, Floats, Floats] | None = None
+
+    def between(self, pairs: Ints, one: Floats, other: Floats, tick: int) -> Floats:
+        """How far the clocks of two nodes may differ [s], by the last `history_s`; NaN: unknown.
+
+        pairs: which ones are asked for. one, other: numbers of nodes, for each pair of all.
+        """
+        keys = np.stack([self._of_pair[pairs].astype(np.float64), one[pairs], other[pairs]], axis=1)
+        each, place_ = np.unique(keys, axis=0, return_inverse=True)
+        found = np.array([self._between(int(key[0]), key[1], key[2], tick) for key in each])
+        return np.asarray(found[place_.reshape(-1)], np.float64)
+
+    def _between(self, of: int, one: float, other: float, tick: int) -> float:
+        set_, at, by, peer, ahead = self._measured()
+        near = (set_ == of) & (at <= tick) & (at > tick - self._reach) & ~np.isnan(ahead)
+        by_one = near & (by == one) & (peer == other)
+        by_other = near & (by == other) & (peer == one)
+        told = np.concatenate([ahead[by_one], -ahead[by_other]])
+        if not told.size:
+            return np.nan
+        # How wrong a node's figure may be it does not tell: as much as the figures differ.
+        return float(np.abs(told).max() + max(float(np.ptp(told)), ERROR_LEAST_S))
+
+    def _measured(self) -> tuple[Ints, Ints, Floats, Floats, Floats]:
+        """Of each row: broker set, tick, the node, its peer, by how much the peer is ahead [s]."""
+        if self._rows is None:
+            rows = self._replicas
+            sets = sorted({names[:2] for names in self._known.names})  # as in facts.logs_of
+            keys = pa.array(["\x1f".join(each) for each in sets], pa.string())
+            found = pc.index_in(columns.joined(rows, "cluster", "broker"), value_set=keys)
+            self._rows = (
+                np.asarray(pc.fill_null(found, -1).to_numpy(), np.int64),
+                columns.micros(rows, "tick"),
+                _numbers(rows.column("replica")),
+                _numbers(rows.column("peer")),
+                columns.floats(rows, "skew_seconds"),
+            )
+        return self._rows
+
+
+def widened(age: Age, lag: Floats, looked: Floats, clocks: Clocks, pair: Ints, begin: int) -> Age:
+    """The ages with the bounds that the clocks leave.
+
+    lag, looked [microseconds]: matrices [tick, series] of all ticks, like those of age. pair: of
+    each series.
+    """
+    if np.isnan(clocks.led_since).all():
+        return age
+    since, bound = clocks.led_since[:, pair], clocks.bound[:, pair]
+    late = slice(begin, None)
+    method, high = age.method[late], age.high[late]
+    # By the stamp itself, or by the earliest that is possible; the other clock may be ahead.
+    earliest = np.nan_to_num(looked[late] - high * SECOND, nan=-np.inf)
+    others = earliest <= since + np.nan_to_num(bound) * SECOND
+    others &= (lag[late] > 0) & ~np.isnan(age.age[late])
+    if not others.any():
+        return age
+    # Lower bounds that looks gave are by the present master's clock: only a stamp's grows.
+    stamped: Bools = others & (method != INTERPOLATED) & (method != BOUNDED)
+    low, high, clock = age.low.copy(), age.high.copy(), np.zeros(age.high.shape, np.int8)
+    np.copyto(low[late], np.maximum(low[late] - bound, 0), where=stamped)
+    np.copyto(high[late], high[late] + bound, where=others)
+    np.copyto(clock[late], CLOCK_OFF, where=others & (bound > MARKED_ABOVE_S))
+    np.copyto(clock[late], CLOCK_UNKNOWN, where=others & np.isnan(bound))
+    return age._replace(low=low, high=high, clock=clock)
+
+
+def _numbers(names: pa.ChunkedArray) -> Floats:
+    """A number for each name, the same in every evaluation: a state holds numbers only.
+
+    48 bits of a hash, which a double holds exactly.
+    """
+    encoded = names.cast(pa.string()).combine_chunks().dictionary_encode()
+    if not len(encoded):
+        return np.empty(0)
+    each = [
+        float(int.from_bytes(blake2b(name.encode(), digest_size=6).digest()))
+        for name in encoded.dictionary.to_pylist()
+    ]
+    codes = np.asarray(pc.fill_null(encoded.indices, -1).to_numpy(False), np.int64)
+    return np.append(np.array(each, np.float64), np.nan)[codes]

@@ -1,0 +1,152 @@
+"""Whether two series moved together, and which of them first: rank correlation of first
+differences, lag by lag (docs/analytics-methods.md, "What moved with it"). Pure.
+
+Evidence beside a blame, and never part of one: that two things moved together says that it is
+worth a look at the other, not that one made the other. Spearman on differences, so that neither a
+common trend nor one wild value makes a relation. Step before: two series by equal steps of time.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from analytics.kernel.columns import Bools, Floats, Ints
+
+REACH_S: Final = 300.0
+"""How much earlier or later the other may have moved."""
+STEP_LEAST_S: Final = 15.0
+"""Ticks that are closer are put together: so there are 41 lags at most."""
+POINTS_MAX: Final = 480
+"""The newest differences are looked at: two hours at 15 s. A call sorts 41 × 480 numbers twice."""
+POINTS_LEAST: Final = 20
+GRAIN: Final = 1e-6
+"""Differences closer than this are equal. Otherwise a straight line, whose differences differ in
+the last bit alone, would be ranked by its rounding."""
+
+RHO_LEAST: Final = 0.6
+MOVES_LEAST: Final = 10
+"""Two single jumps match at some lag whenever they are less than the reach apart."""
+SURE: Final = 5.0
+"""Standard errors from nothing, by Fisher's z (Fieller's factor 1.06 for ranks). The best of 41
+lags is looked at, and differences of noise depend on their neighbours: at 3 every tenth pair of
+unrelated series would be told of, at 5 one in some hundred."""
+_RANK_VARIANCE: Final = 1.06
+
+
+class Moved(NamedTuple):
+    """How one series moved with another, at the lag at which it did so most."""
+
+    steps: int
+    """By so many the other was earlier; below 0: later."""
+    rho: float
+    points: int
+    """Steps at which the differences of both are known."""
+    moves: int
+    """Of these, how often the one that moved less often did."""
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it is strong, long and lively enough that somebody should read of it."""
+        if self.points < POINTS_LEAST or self.moves < MOVES_LEAST or abs(self.rho) < RHO_LEAST:
+            return False
+        within = min(abs(self.rho), 1.0 - 1e-12)  # of 1 the z is infinite
+        return math.atanh(within) * math.sqrt((self.points - 3) / _RANK_VARIANCE) >= SURE
+
+
+class ByLag(NamedTuple):
+    """One per lag, from the other earliest to latest."""
+
+    steps: Ints
+    """The other is earlier by so many."""
+    rho: Floats
+    """NaN: too few points, or one of the two did not vary at them."""
+    points: Ints
+    moves: Ints
+
+
+def step_of(period_s: float) -> float:
+    """The step [s] for ticks of that period: the least multiple of it that is long enough."""
+    return period_s * max(1, math.ceil(STEP_LEAST_S / period_s - 1e-9))
+
+
+def reach_of(step_s: float) -> int:
+    """How many steps lags go, either way."""
+    return int(REACH_S / step_s + 1e-9)
+
+
+def moved(series: Floats, other: Floats, *, reach: int, least: int = POINTS_LEAST) -> Moved | None:
+    """At which lag, of −reach … reach steps, the other moved most with the series.
+
+    See `by_lag`. Of lags that are equally good the shortest, of these the earlier; None if no lag
+    has an answer.
+    """
+    found = by_lag(series, other, reach=reach, least=least)
+    known = np.flatnonzero(~np.isnan(found.rho))
+    if not known.size:
+        return None
+    steps, size = found.steps[known], np.round(np.abs(found.rho[known]), 12)
+    best = known[np.lexsort((steps, -np.abs(steps), size))[-1]]
+    return Moved(
+        int(found.steps[best]),
+        float(found.rho[best]),
+        int(found.points[best]),
+        int(found.moves[best]),
+    )
+
+
+def by_lag(series: Floats, other: Floats, *, reach: int, least: int = POINTS_LEAST) -> ByLag:
+    """Rank correlation of the first differences at every lag.
+
+    series, other: values at the same steps, oldest first; NaN: not known, then the two differences
+    beside it are not known either. The newest POINTS_MAX differences count. least: fewer points
+    than this have no answer. Raises ValueError if the two are not equally long.
+    """
+    if series.size != other.size:
+        raise ValueError(f"{series.size} values beside {other.size}")
+    steps = np.arange(reach, -reach - 1, -1, dtype=np.int64)
+    step = _differences(series)
+    if not step.size:
+        none = np.zeros(steps.size, dtype=np.int64)
+        return ByLag(steps, np.full(steps.size, np.nan), none, none)
+    beyond = np.full(reach, np.nan)
+    padded = np.concatenate([beyond, _differences(other), beyond])
+    shifted = sliding_window_view(padded, step.size)
+    known: Bools = ~np.isnan(step) & ~np.isnan(shifted)
+    first = np.where(known, step, np.nan)
+    second = np.where(known, shifted, np.nan)
+    points = known.sum(axis=1)
+    middle = (points[:, None] + 1) / 2  # the mean of all ranks, ties or not
+    left, right = (np.where(known, ranks(each) - middle, 0.0) for each in (first, second))
+    together = (left * right).sum(axis=1)
+    vary = (left * left).sum(axis=1) * (right * right).sum(axis=1)
+    rho = np.full(steps.size, np.nan)
+    np.divide(together, np.sqrt(vary), out=rho, where=(vary > 0) & (points >= least))
+    counts = [np.count_nonzero(known & (each != 0), axis=1) for each in (first, second)]
+    return ByLag(steps, np.clip(rho, -1.0, 1.0), points, np.minimum(*counts))
+
+
+def ranks(values: Floats) -> Floats:
+    """Ranks from 1 within each row of [row, column]; equal values share the mean of theirs.
+
+    NaN has no rank: NaN.
+    """
+    order = np.argsort(values, axis=1, kind="stable")  # NaN goes last
+    ordered = np.take_along_axis(values, order, 1)
+    begins = np.ones(values.shape, dtype=np.bool_)
+    begins[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    tie = np.cumsum(begins.reshape(-1)) - 1
+    place = np.broadcast_to(np.arange(1.0, values.shape[1] + 1), values.shape).reshape(-1)
+    mean = np.bincount(tie, place) / np.bincount(tie)
+    found = np.empty(values.shape)
+    np.put_along_axis(found, order, mean[tie].reshape(values.shape), 1)
+    found[np.isnan(values)] = np.nan
+    return found
+
+
+def _differences(values: Floats) -> Floats:
+    found: Floats = np.rint(np.diff(values[-(POINTS_MAX + 1) :]) / GRAIN)
+    return found

@@ -1,0 +1,233 @@
+"""What moved with the blamed stage of a few pairs: times of sends, of flushes, of the network.
+
+Here and not in ``evaluate``: that sees a quarter of an hour of a bucket and no counters, and would
+go through the same minutes again at every tick, for every pair, although nothing hangs on the
+answer. A report looks once, at the pairs that it draws, over two hours. It never changes what is
+blamed: ``stages`` stays as it was written.
+
+What a broker set's sends, flushes and acknowledgements took, step by step, is what their counters
+of seconds grew by over what their counts grew by. Brokers that count nothing of it within a step
+leave it unknown. Without counters of sends it is how long the oldest one waits, which the logs say.
+Before: ``overview`` knows what is blamed; ``source``. After: ``course`` puts it into the facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analytics.kernel import columns
+from analytics.kernel.columns import SECOND, Floats, Ints
+from analytics.kernel.correlation import POINTS_MAX, moved, reach_of, step_of
+from analytics.kernel.counters import deltas
+from analytics.kernel.shape import ACK_SECONDS, FLUSH_SECONDS, PUT_SECONDS, TIMED
+from analytics.kernel.stages import TERMS
+from analytics.report.bins import by_pair
+from analytics.report.facts import MovedWith, Pair
+from analytics.report.source import Tables, whole
+from analytics.schema import TABLES
+
+Place = tuple[str, str]
+"""Cluster and broker set."""
+_TIMES: Final = {"put": PUT_SECONDS, "flush": FLUSH_SECONDS, "network": ACK_SECONDS}
+_COUNTED: Final = (
+    "ts", "metric", "cluster", "broker", "replica", "labels", "value", "started_at",
+)  # fmt: skip
+_WAITED: Final = ("tick", "cluster", "broker", "put_wait_seconds")
+
+
+class Steps(NamedTuple):
+    """How the time that is looked at is cut: whole multiples of a step since 1970."""
+
+    width_us: int
+    first: int
+    size: int
+
+    def of(self, times_us: Ints) -> Ints:
+        """The step of each time; beyond 0 … size − 1 outside."""
+        return times_us // self.width_us - self.first
+
+
+def steps_of(start: datetime, newest: datetime, period_s: float) -> Steps:
+    """The newest steps up to that tick, as many as are looked at, none before the start."""
+    width = round(step_of(period_s) * SECOND)
+    last = columns.micros_of(newest) // width
+    first = max(columns.micros_of(start) // width, last - POINTS_MAX)
+    return Steps(width, first, last - first + 1)
+
+
+def moved_with(
+    tables: Tables, pairs: Sequence[Pair], start: datetime, newest: datetime, period_s: float
+) -> dict[int, list[MovedWith]]:
+    """For each pair whose blamed stage has a time of its own: what moved with it, if anything.
+
+    start: nothing before it is read. newest: the last tick. Strongest first.
+    """
+    blamed = {pair.pair_id: pair for pair in pairs if pair.blamed in [str(each) for each in TERMS]}
+    if not blamed:
+        return {}
+    steps = steps_of(start, newest, period_s)
+    since = max(start, _begin(steps))
+    until = newest + timedelta(seconds=period_s)  # what was asked for that tick came within it
+    terms = by_pair(
+        whole(
+            tables,
+            "stages",
+            start=since,
+            end=until,
+            columns=("tick", "pair_id", *(f"{stage}_seconds" for stage in TERMS)),
+            pair_ids=set(blamed),
+        )
+    )
+    if not terms:
+        return {}
+    places = {(pair.cluster, pair.broker) for pair in blamed.values()}
+    times = _times_of(tables, places, since, until, steps)
+    found = {}
+    for pair_id, rows in terms.items():
+        pair = blamed[pair_id]
+        told = columns.floats(rows, f"{pair.blamed}_seconds")
+        term = _means(steps.of(columns.micros(rows, "tick")), told, steps.size)
+        moving = _moving(term, times.get((pair.cluster, pair.broker), {}), steps)
+        if moving:
+            found[pair_id] = moving
+    return found
+
+
+def _moving(term: Floats, times: Mapping[str, Floats], steps: Steps) -> list[MovedWith]:
+    width_s = steps.width_us / SECOND
+    found = []
+    for what, values in times.items():
+        best = moved(term, values, reach=reach_of(width_s))
+        if best is not None and best.is_told:
+            found.append(MovedWith(what, best.steps * width_s, best.rho, best.points))
+    return sorted(found, key=lambda each: (-abs(each.correlation), each.what))
+
+
+def _times_of(
+    tables: Tables, places: Collection[Place], since: datetime, until: datetime, steps: Steps
+) -> dict[Place, dict[str, Floats]]:
+    """Seconds that each thing took on each broker set, by step."""
+    pieces = [
+        _last_of_steps(piece, steps)
+        for piece in _of_places(tables, "counters", places, since, until, _COUNTED, steps)
+    ]
+    rows = _last_of_steps(pa.concat_tables([_none("counters", _COUNTED), *pieces]), steps)
+    found: dict[Place, dict[str, Floats]] = {place: {} for place in places}
+    for what, family in _TIMES.items():
+        # Every member of the in-sync set is waited for, so the slowest counts; other counters of a
+        # set are of one thing, whoever was its master.
+        by = ("cluster", "broker", "replica", "labels") if what == "network" else _WAITED[1:3]
+        for names, took in _took(rows, family, by, steps).items():
+            place = (names[0], names[1])
+            so_far = found[place].get(what)
+            found[place][what] = took if so_far is None else np.fmax(so_far, took)
+    for place, waited in _waits(tables, places, since, until, steps).items():
+        if np.isnan(found[place].get("put", np.nan)).all():
+            found[place]["put_wait"] = waited
+    return found
+
+
+def _took(
+    rows: pa.Table, family: str, by: Sequence[str], steps: Steps
+) -> dict[tuple[str, ...], Floats]:
+    """What one of a family took on average, by step, for each set of names."""
+    grown: dict[tuple[str, ...], Floats] = {}
+    for number, end in enumerate(("_sum", "_count")):
+        here = rows.filter(pc.equal(rows["metric"], f"{family}{end}"))
+        if not here.num_rows:
+            return {}
+        counter = columns.codes(columns.joined(here, "cluster", "broker", "replica", "labels"))[0]
+        ts = columns.micros(here, "ts")
+        order = np.lexsort((ts, counter))
+        value, started = columns.floats(here, "value"), columns.instants(here, "started_at")
+        counted = deltas(counter[order], ts[order], value[order], started[order]).counted
+        encoded = columns.joined(here, *by).combine_chunks().dictionary_encode()
+        names = [tuple(text.split("\x1f")) for text in encoded.dictionary.to_pylist()]
+        code = np.asarray(encoded.indices.to_numpy(False), dtype=np.int64)[order]
+        at, known = steps.of(ts[order]), ~np.isnan(counted)
+        for place, each in enumerate(names):
+            mine = known & (code == place)
+            sums = grown.setdefault(each, np.zeros((2, steps.size)))
+            np.add.at(sums[number], at[mine], counted[mine])
+    return {
+        each: np.divide(sums[0], sums[1], out=np.full(steps.size, np.nan), where=sums[1] > 0)
+        for each, sums in grown.items()
+    }
+
+
+def _waits(
+    tables: Tables, places: Collection[Place], since: datetime, until: datetime, steps: Steps
+) -> dict[Place, Floats]:
+    """How long the oldest send waits for its turn, at most within each step and broker set."""
+    pieces = list(_of_places(tables, "logs", places, since, until, _WAITED, steps))
+    rows = pa.concat_tables([_none("logs", _WAITED), *pieces])
+    at, waited = steps.of(columns.micros(rows, "tick")), columns.floats(rows, "put_wait_seconds")
+    cluster, broker = (np.asarray(rows[name].to_pylist(), dtype=object) for name in _WAITED[1:3])
+    found = {}
+    for place in places:
+        mine = (cluster == place[0]) & (broker == place[1]) & ~np.isnan(waited)
+        most = np.full(steps.size, np.nan)
+        np.fmax.at(most, at[mine], waited[mine])
+        found[place] = most
+    return found
+
+
+def _of_places(
+    tables: Tables,
+    table: str,
+    places: Collection[Place],
+    since: datetime,
+    until: datetime,
+    names: Sequence[str],
+    steps: Steps,
+) -> Iterator[pa.Table]:
+    """Rows of these broker sets, of counters only those of times: what stays is little."""
+    time = "ts" if "ts" in names else "tick"
+    schema = pa.schema([TABLES[table].field(name) for name in names])
+    keys = pa.array(["\x1f".join(place) for place in sorted(places)], pa.string())
+    for read in tables.scan(table, start=since, end=until, columns=names):
+        piece = read.cast(schema)
+        at = steps.of(columns.micros(piece, time))
+        mine = pc.is_in(columns.joined(piece, "cluster", "broker"), value_set=keys)
+        mine = pc.and_(mine, pa.array((at >= 0) & (at < steps.size)))
+        if table == "counters":
+            mine = pc.and_(mine, pc.is_in(piece["metric"], value_set=pa.array(sorted(TIMED))))
+            mine = pc.and_(mine, pc.is_valid(piece["replica"]))
+        yield piece.filter(mine)
+
+
+def _last_of_steps(rows: pa.Table, steps: Steps) -> pa.Table:
+    """The last sample of each counter and step: all that its growth by steps needs."""
+    names = ("metric", "cluster", "broker", "replica", "labels")
+    counter = columns.codes(columns.joined(rows, *names))[0]
+    ts = columns.micros(rows, "ts")
+    groups = columns.grouped(counter, steps.of(ts), ts)
+    order = groups.order
+    step = steps.of(ts[order])
+    last = np.ones(order.size, dtype=np.bool_)
+    last[:-1] = (counter[order][1:] != counter[order][:-1]) | (step[1:] != step[:-1])
+    return rows.take(pa.array(order[last]))
+
+
+def _means(at: Ints, values: Floats, count: int) -> Floats:
+    """The mean of the known values within each step; NaN where there is none."""
+    known = ~np.isnan(values) & (at >= 0) & (at < count)
+    total = np.bincount(at[known], values[known], minlength=count)
+    number = np.bincount(at[known], minlength=count)
+    mean = np.full(count, np.nan)
+    np.divide(total, number, out=mean, where=number > 0)
+    return mean
+
+
+def _none(table: str, names: Sequence[str]) -> pa.Table:
+    return pa.schema([TABLES[table].field(name) for name in names]).empty_table()
+
+
+def _begin(steps: Steps) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=steps.first * steps.width_us)

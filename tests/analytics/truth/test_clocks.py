@@ -1,0 +1,80 @@
+"""A failover between nodes whose clocks differ: the true age lies within the bounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from analytics.kernel.rules import Rules
+from analytics.truth import answers, cases, tables
+from analytics.truth.steps import SECOND, always
+from analytics.truth.workload import Truth
+from tests.analytics.truth.judged import Columns, after, judge_window, of_series, window_of
+
+READ_LATER_S = 120.0
+
+
+def behind() -> Truth:
+    """`failover`, with a group that reads everything two minutes later than there."""
+    truth = cases.failover()
+    (pair,) = truth.pairs
+    (one,) = pair.readings
+    later = one.commit._replace(at=one.commit.at + round(READ_LATER_S * SECOND))
+    return replace(truth, pairs=(replace(pair, readings=(replace(one, commit=later),)),))
+
+
+def with_clocks(truth: Truth, ahead_s: float | None) -> tuple[Columns, answers.SeriesAnswer]:
+    """Ages where the first master's clock is ahead by so much; None: nobody measured it."""
+    skew = 0.0 if ahead_s is None else ahead_s
+    # The second master says of the first that it is ahead, the first of the second the opposite;
+    # the master of each time tells, and before the failover that is the first.
+    broker = replace(truth.brokers[0], skew_microseconds=always(round(-skew * SECOND)))
+    told = tables.collected(replace(truth, brokers=(broker,)))
+    positions = told.positions
+    stamps = positions.column("head_store_ts").cast(pa.int64()).to_numpy(zero_copy_only=False)
+    by_first = stamps < truth.start + 607 * SECOND
+    shifted = np.where(by_first, stamps + skew * SECOND, stamps)
+    place = positions.column_names.index("head_store_ts")
+    known = ~np.isnan(shifted)
+    column = pa.array(np.where(known, shifted, 0).astype(np.int64), mask=~known)
+    positions = positions.set_column(
+        place, positions.schema.field(place), column.cast(positions.schema.field(place).type)
+    )
+    window = window_of(told)._replace(positions=positions)
+    if ahead_s is not None:
+        window = window._replace(replicas=told.replicas)
+    judged = judge_window(window, Rules(), truth.start, [truth.end])
+    return of_series(judged.lag, truth), answers.series(truth, truth.pairs[0].readings[0])
+
+
+@pytest.mark.parametrize("ahead_s", [-4.0, -0.3, 0.0, 0.3, 4.0])
+def test_the_true_age_lies_within_the_bounds_after_a_failover(ahead_s: float) -> None:
+    truth = behind()
+    rows, answer = with_clocks(truth, ahead_s)
+    at = np.isin(answer.tick, rows["tick"])
+    told = after(truth, rows["tick"]) > 615.0
+    true = answer.age_seconds[at]
+    late = told & (true > 0) & ~np.isnan(rows["age_seconds"])
+    assert late.sum() > 8
+    assert (rows["age_low_seconds"][late] <= true[late] + 2e-3).all()
+    assert (rows["age_high_seconds"][late] >= true[late] - 2e-3).all()
+    marked = np.char.endswith(rows.words("age_method").astype(np.str_), "_clock_off")
+    assert marked.any() == (abs(ahead_s) > 1.0)
+    # What the new master stored is by its own clock, exactly.
+    own = late & (after(truth, rows["tick"]) > 615.0 + READ_LATER_S + 60.0)
+    assert not marked[own].any()
+    np.testing.assert_allclose(rows["age_low_seconds"][own], rows["age_high_seconds"][own])
+
+
+def test_without_a_measured_skew_the_bounds_are_not_known() -> None:
+    truth = behind()
+    rows, _ = with_clocks(truth, None)
+    words = rows.words("age_method").astype(np.str_)
+    marked = np.char.endswith(words, "_clock_unknown")
+    assert marked.any()
+    assert np.isnan(rows["age_low_seconds"][marked & (words == "exact_clock_unknown")]).all()
+    assert np.isnan(rows["age_high_seconds"][marked]).all()
+    assert not marked[after(truth, rows["tick"]) < 601.0].any()
