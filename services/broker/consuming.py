@@ -54,7 +54,7 @@ from shared.runtime.clock import utc_offset_s
 from shared.runtime.health import Health
 from shared.state.state import BrokerState
 from tidemark.clock import Clock
-from tidemark.errors import NotServing, StoreError
+from tidemark.errors import CorruptRecord, DamagedFile, NotServing, StoreError
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hosts import Host
 from tidemark.offsets import PhysicalOffset
@@ -187,8 +187,10 @@ class Consuming:
             self._health.clear_reason(self._delay_fault)
         self._delay_fault = None
         if error is not None:
-            self._delay_fault = error.code
-            self._health.add_reason(error.code, f"{error.detail} {error.advice}")
+            is_damage = isinstance(error, CorruptRecord | DamagedFile)
+            detail = f"{error.detail} {error.advice}"
+            if self._health.add_reason(error.code, detail, lasting=is_damage):
+                self._delay_fault = error.code  # else somebody else says so, and takes it back
 
     def _add_retention(self, base: Foundation) -> None:
         config, coordinator = base.config, self.groups.coordinator

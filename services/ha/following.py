@@ -141,6 +141,8 @@ class Following:
     def fault(self, event: CopyFault) -> None:
         """Bytes could not be copied: the link ends, and the next one begins with what is there."""
         own = self._own
+        if own.state is State.RESYNC:
+            return  # of the log that is being emptied
         own.end = event.end
         self._not_before_ms = own.now_ms + FAULT_PAUSE_MS
         self.leave(f"{event.code}: {event.detail}")

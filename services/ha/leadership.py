@@ -277,7 +277,8 @@ class Leadership:
 
     def _lost(self, reason: str) -> None:
         self.campaign = None
-        self.own.paused_until_ms = self.own.now_ms + self.own.times.renew_ms
+        pause_ms = self.own.times.renew_ms
+        self.own.paused_until_ms = max(self.own.paused_until_ms, self.own.now_ms + pause_ms)
         self._tell_outcome(None, reason)
         self._follow_lease()
 

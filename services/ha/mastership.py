@@ -61,6 +61,8 @@ class Mastership:
         self._announcement = Announcement(own, peers, self.epoch)
         self.granted: int | None = None
         """Nonce of the broker's start that serves the epoch."""
+        self.granted_ms: int | None = None
+        """Since when it may."""
         self.serving = False
         """It has begun to."""
         self._deadline_ms = own.session.deadline_ms(self.epoch)
@@ -291,7 +293,7 @@ class Mastership:
             return
         if not own.broker_serves or self._deadline_ms is None:
             return
-        self.granted = own.sensed.broker_nonce
+        self.granted, self.granted_ms = own.sensed.broker_nonce, own.now_ms
         self._know_set()
         own.out.put(
             Publish(

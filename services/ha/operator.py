@@ -15,7 +15,7 @@ from services.ha.failover import Happening, State
 from services.ha.leadership import UNADOPTED, Leadership
 from services.ha.lease.value import Lease, Member
 from services.ha.mastership import Mastership
-from services.ha.status import master_of
+from services.ha.status import could_lead, master_of
 from services.ha.switchover import Switchover
 from tidemark.formats.checkpoint import NodeRole, Slot
 
@@ -23,8 +23,10 @@ SWITCH_PAUSE_MS: Final = 10_000
 """Between two switches that trouble asks for."""
 SWITCH_MS_MAX: Final = 5000
 """An operator waits no longer for the target."""
-
-
+OPENING_LEASES: Final = 2
+"""A broker with trouble has so many lease times to open the epoch that it was granted."""
+UNOPENED_MAX: Final = 2
+"""The others' time doubles so often while this node gives up one term after the other."""
 ANSWERS_MS_MAX: Final = 2500
 """An order that needs every node to answer waits for them so long."""
 REMOVAL_MS_MAX: Final = 1500
@@ -50,6 +52,8 @@ class Operator:
         self.promises, self.following = leadership.promises, leadership.following
         self._switch: _Switch | None = None
         self._not_before_ms = 0
+        self._unopened = 0
+        """Terms in a row that this node gave up before they were opened."""
         self._recreating: tuple[Command, int] | None = None
         """An order to make the lease again, and since when it waits for answers."""
         self._stop: int | None = None
@@ -242,9 +246,12 @@ class Operator:
         return self.following.end() and self.own.now_ms - self._stop_since_ms < REMOVAL_MS_MAX
 
     def _takers(self) -> list[str]:
-        """Other members of the set that answer, the one with most of the log first."""
-        told = [self.peers.fresh(member.node) for member in self.own.known_in_sync]
-        fit = [status for status in told if status is not None and not status.facts.get("trouble")]
+        """Other members of the set that could lead, the one with most of the log first."""
+        fit = [
+            status
+            for member in self.own.known_in_sync
+            if (status := self.peers.fresh(member.node)) is not None and could_lead(member, status)
+        ]
         return [status.node for status in sorted(fit, key=lambda status: -status.end)]
 
     def _stopped(self) -> None:
@@ -257,12 +264,12 @@ class Operator:
         trouble = own.trouble
         if not trouble:
             own.calm("handed-over")
+        if term is not None and term.opened:
+            self._unopened = 0
         if not trouble or term is None or term.switch is not None:
             return
         if not term.opened:
-            # There is nothing to switch yet: nobody was served in this term, and nobody will be.
-            if self._takers():
-                own.step_back(f"this node has trouble: {trouble}")
+            self._leave_unopened(term, trouble)
             return
         if own.now_ms < self._not_before_ms:
             return
@@ -270,6 +277,24 @@ class Operator:
         if fit := term.fit_targets(self.peers):
             own.alarm("handed-over", f"This node has trouble: {trouble}.")
             self._begin_switch(term, fit[0])
+
+    def _leave_unopened(self, term: Mastership, trouble: str) -> None:
+        """Let another member try, if the broker cannot open the epoch that it was granted.
+
+        There is nothing to switch: nobody was served in this term. Each time in a row the others,
+        who may be no better off, get longer.
+        """
+        own, stored = self.own, self.own.session.stored
+        patience_ms = OPENING_LEASES * own.times.lease_ms
+        if term.granted_ms is None or own.now_ms - term.granted_ms < patience_ms:
+            return
+        if stored is None or stored.lease.paused or not self._takers():
+            return
+        own.alarm(
+            "handed-over", f"This node has trouble: {trouble}. It cannot open epoch {term.epoch}."
+        )
+        own.step_back(f"this node has trouble: {trouble}", times=2**self._unopened)
+        self._unopened = min(self._unopened + 1, UNOPENED_MAX)
 
     def _watch_switch(self) -> None:
         own, switch = self.own, self._switch

@@ -252,9 +252,12 @@ class Own:
         self.alarm(code, detail)
         self.step_back(detail)
 
-    def step_back(self, reason: str) -> None:
-        """End the term or the campaign that there is, and let others take the lease first."""
-        self.paused_until_ms = self.now_ms + STEP_BACK_PAUSES * self.times.lease_ms
+    def step_back(self, reason: str, *, times: int = 1) -> None:
+        """End the term or the campaign that there is, and let others take the lease first.
+
+        times: how many of the usual pauses they get.
+        """
+        self.paused_until_ms = self.now_ms + times * STEP_BACK_PAUSES * self.times.lease_ms
         self.cannot_lead = reason
 
     def writes_again(self) -> None:

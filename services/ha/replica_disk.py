@@ -240,12 +240,13 @@ class ReplicaDisk:
                 if not in_pass and not self._check.begin():
                     pause_s = CHECK_EMPTY_INTERVAL_S
                     continue
+                of_log = self._emptied
                 try:
                     in_pass = self._check.step()
                 except BadBytes as error:
                     detail = f"{error}; found while confirmed records were checked"
                     self._report(CopyFault(CorruptRecord.code, detail, self._published()[0]))
-                    damaged, in_pass = self._emptied, False
+                    damaged, in_pass = of_log, False
                 pause_s = CHECK_INTERVAL_S if in_pass else CHECK_PASS_INTERVAL_S
         except Exception as error:  # noqa: BLE001 - whatever it is ends the process
             self._crashed(error)

@@ -6,14 +6,17 @@ is None, and the reason is said.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from services.ha.failover import State
+from services.ha.failover import State, copies
+from services.ha.lease.value import Member
 from services.ha.mastership import Mastership
 from services.ha.own import TABLE_LONG, Own
 from services.ha.payloads import StatusOk
 from services.ha.peers import Peers
 from shared.cluster.nodes import Node
+
+_COPYING_NAMES: Final = frozenset(state.value for state in State if copies(state))
 
 
 def own_status(own: Own, term: Mastership | None, promised: int) -> StatusOk:
@@ -22,6 +25,7 @@ def own_status(own: Own, term: Mastership | None, promised: int) -> StatusOk:
     facts: dict[str, Any] = {
         "reason": reason_of(own),
         "trouble": own.trouble,
+        "broker": own.broker_serves,
         "in_sync_at": own.known_in_sync_at,
     }
     if term is not None:
@@ -58,6 +62,16 @@ def reason_of(own: Own) -> str:
         code, sentence = next(iter(own.alarms.items()))
         return f"{code}: {sentence}"
     return own.state_reason
+
+
+def could_lead(member: Member, status: StatusOk) -> bool:
+    """Whether a member of the set could be the master, by what it says of itself."""
+    return (
+        status.incarnation == member.incarnation
+        and status.state in _COPYING_NAMES
+        and not status.facts.get("trouble")
+        and status.facts.get("broker", True) is not False  # earlier versions do not say it
+    )
 
 
 def master_of(own: Own, peers: Peers) -> tuple[str | None, str | None]:

@@ -131,3 +131,13 @@ def test_nothing_that_was_said_before_a_resync_stands_behind_it() -> None:
     group.until(lambda: slave.state == "in-sync")
     assert slave.own.alarms == {}
     assert slave.raised == set()
+
+
+def test_a_fault_of_a_log_that_is_being_emptied_halts_nobody() -> None:
+    group, slave = in_group()
+    replica = slave.replica
+    assert replica is not None
+    assert order(slave, "resync", group="g0").ok
+    assert slave.state == "resync"
+    slave.happen(CopyFault("corrupt-record", "of the old log", 0))
+    group.until(lambda: slave.state == "in-sync")

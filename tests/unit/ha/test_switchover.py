@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.ha.events import Command
+from services.ha.events import Command, CopyFault
 from services.ha.in_sync import GROWTH_PAUSE_MS
 from services.ha.operator import REMOVAL_MS_MAX
 from services.ha.switchover import FENCE_MS_MAX
@@ -183,6 +183,7 @@ def test_a_new_master_whose_broker_cannot_open_leaves_the_group_to_another() -> 
     broker.cannot_open = Trouble.DAMAGED
     # Nobody becomes master of that epoch, and the order's answer says so.
     assert not order(group["a"], "switchover", to="b").ok
+    assert group["b"].state == "promoting"
     master = group.wait_master(other_than="b")
     assert lease_of(group).epoch > 2
     assert group.send_confirmed() > end
@@ -190,18 +191,71 @@ def test_a_new_master_whose_broker_cannot_open_leaves_the_group_to_another() -> 
     assert group.master is master, "whoever has trouble does not take it back"
 
 
-def test_a_lone_new_master_whose_broker_cannot_open_waits_for_it() -> None:
-    group = grown(1, ("a",))
-    broker = group["a"].broker
-    assert broker is not None
-    group["a"].kill()
-    group["a"].start()
-    broker = group["a"].broker
+def cannot_open(group: Group, name: str) -> None:
+    broker = group[name].broker
     assert broker is not None
     broker.cannot_open = Trouble.DISK_FULL
-    group.until(lambda: group["a"].state == "promoting")
-    group.run(5000)
-    assert group["a"].state == "promoting"
+
+
+def stays_unopened(group: Group, name: str) -> None:
+    """It gets the lease, and keeps it."""
+    group.until(lambda: group[name].state == "promoting")
+    epoch = lease_of(group).epoch
+    group.run(60_000)
+    assert (group[name].state, lease_of(group).epoch) == ("promoting", epoch)
+
+
+def test_whoever_cannot_open_goes_on_trying_where_nobody_else_could_lead() -> None:
+    alone = grown(1, ("a",))
+    alone["a"].kill()
+    alone["a"].start()
+    cannot_open(alone, "a")
+    stays_unopened(alone, "a")
+    halted = grown()
+    halted["c"].happen(CopyFault("corrupt-record", "so", 0))
+    cannot_open(halted, "b")
+    halted["a"].kill()
+    stays_unopened(halted, "b")
+    without_broker = grown()
+    cannot_open(without_broker, "b")
+    without_broker["c"].kill_broker()
+    without_broker["a"].kill()
+    stays_unopened(without_broker, "b")
+    paused = grown()
+    cannot_open(paused, "b")
+    paused["a"].happen(Command(1, "switchover", {"to": "b"}))
+    paused.edit_lease(paused=True)
+    stays_unopened(paused, "b")
+
+
+def test_trouble_that_does_not_keep_a_broker_from_opening_ends_no_term() -> None:
+    group = grown()
+    group["a"].trouble = (Trouble.NONE, Trouble.DISK_FULL)
+    group["a"].kill_broker()
+    group.until(lambda: not group.masters)
+    group["a"].start_broker()
+    assert group.wait_master() is group["a"], "it opens, and hands over then"
+    group.wait_master(other_than="a")
+
+
+def test_members_that_all_cannot_open_give_each_other_more_and_more_time() -> None:
+    group = grown()
+    for name in group.nodes:
+        cannot_open(group, name)
+    group["a"].kill_broker()
+    group["a"].start_broker()
+    cannot_open(group, "a")
+    group.until(lambda: not group.masters)
+    epochs = []
+    for _ in range(3):
+        before = lease_of(group).epoch
+        for _ in range(600):
+            group.run(100)
+            for node in group.nodes.values():  # as a slave it looks sound
+                if node.state in ("follower", "catchup", "in-sync"):
+                    node.trouble = (Trouble.NONE, Trouble.NONE)
+        epochs.append(lease_of(group).epoch - before)
+    assert epochs[2] <= epochs[0] <= 10, epochs
 
 
 def test_a_switch_whose_broker_keeps_the_log_frees_the_lease() -> None:
