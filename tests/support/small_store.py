@@ -6,8 +6,10 @@ where the test wants them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import pytest
 
 from shared.files.commit_log import CommitLogAppender
 from shared.files.disk import Disk
@@ -156,3 +158,10 @@ class SmallStore:
         """Give files and mappings back; not clean: as a killed process leaves them."""
         self.appender.close(clean=clean)
         self.positions.close()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[SmallStore]:
+    store = SmallStore(tmp_path / "store")
+    yield store
+    store.close()

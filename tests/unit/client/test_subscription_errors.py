@@ -1,0 +1,123 @@
+"""A subscription refuses what cannot work at its door, and tells its body what went wrong later."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import tidemark
+from tests.support.subscribed import broker as broker
+from tests.support.subscribed import fails_at, handle_all, refusal, take
+from tests.support.subscribed import mq as mq
+from tests.unit.client.group_broker import GroupBroker
+from tidemark import errors
+
+
+async def test_a_subscription_is_entered_before_it_is_asked_and_once(mq: tidemark.Client) -> None:
+    # `async for message in mq.subscribe(...)` once waited for ever, and said nothing.
+    messages = mq.subscribe("orders", group="billing")
+    for ask in (lambda: take(messages, 1), lambda: anext(messages.batches()), messages.commit):
+        with pytest.raises(RuntimeError, match="async with"):
+            await ask()
+    with pytest.raises(RuntimeError, match="async with"):
+        await messages.run(messages.nack)
+    async with messages:
+        pass
+    with pytest.raises(RuntimeError, match="subscribe"):
+        await messages.__aenter__()
+
+
+async def test_settings_that_cannot_work_are_refused(mq: tidemark.Client) -> None:
+    with pytest.raises(ValueError, match="max_in_flight"):
+        mq.subscribe("orders", group="billing", max_in_flight=0)
+    with pytest.raises(ValueError, match="commit_interval_ms"):
+        mq.subscribe("orders", group="billing", commit_interval_ms=-1)
+    with pytest.raises(ValueError, match="at least one topic"):
+        mq.subscribe({}, group="billing")
+    # They were once passed over, and messages of all tags came.
+    with pytest.raises(ValueError, match="its own expression"):
+        mq.subscribe({"orders": "*"}, group="billing", tags="new")
+
+
+async def test_settings_of_the_group_are_made_before_it_is_joined(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    async with mq.subscribe("orders", group="billing", start="last", broadcast=False):
+        assert broker.config["start"] == "last"
+
+
+async def test_members_that_start_together_set_the_group_one_after_another(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    being_changed = refusal(409, "group-in-use")
+    has_members = refusal(409, "group-in-use", members=2)
+    broker.group_faults["group"] = [being_changed, being_changed]
+    async with mq.subscribe("orders", group="billing", order=True):
+        assert broker.config["order"] is True
+    broker.group_faults["group"] = [has_members]
+    with pytest.raises(errors.GroupInUse):
+        await mq.subscribe("orders", group="billing", order=False).__aenter__()
+
+
+async def test_a_missing_topic_is_an_error_at_the_door(mq: tidemark.Client) -> None:
+    with pytest.raises(errors.UnknownTopic):
+        async with mq.subscribe("missing", group="billing"):
+            pytest.fail("it let us in")
+
+
+async def test_a_broadcast_member_that_cannot_find_where_to_begin_is_none(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.group_faults["group"] = [refusal(403, "not-permitted")]
+    broker.config["broadcast"] = True
+    with pytest.raises(errors.NotPermitted):
+        await mq.subscribe("orders", group="billing").__aenter__()
+    assert len(broker.left) == 1
+
+
+async def test_a_background_part_that_dies_is_heard_of_where_messages_are_asked_for(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.group_faults["fetch"] = [refusal(404, "unknown-topic")]
+    with pytest.raises(errors.UnknownTopic):
+        await handle_all(mq.subscribe("orders", group="billing"), fails_at(b""))
+
+
+async def test_asking_again_after_an_error_raises_it_again(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.group_faults["fetch"] = [refusal(404, "unknown-topic")]
+    async with mq.subscribe("orders", group="billing") as messages:
+        for _ in range(2):
+            with pytest.raises(errors.UnknownTopic):
+                await take(messages, 1)
+
+
+async def test_a_part_that_dies_while_the_body_does_not_ask_is_heard_of_at_its_end(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    async def idle() -> None:
+        async with mq.subscribe("orders", group="billing") as messages:
+            broker.group_faults["heartbeat"] = [refusal(404, "unknown-topic")]
+            messages._member.hurry()
+            while not messages._feed.is_interrupted:
+                await messages._member.pulse.wait()
+
+    with pytest.raises(errors.UnknownTopic):
+        await idle()
+
+
+async def test_a_commit_that_cannot_be_made_any_more_says_so(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    """1. A commit is refused for good, and the part that commits dies of it; 2. the program asks
+    for a commit of its own, which that part should make; 3. it waited for ever."""
+    broker.put("orders", 0, b"1", b"2")
+    broker.group_faults["commit"] = [refusal(400, "bad-request")]
+    async with mq.subscribe("orders", group="billing") as messages:
+        assert await take(messages, 1) == [b"1"]
+        # What was in hand is done by asking on; the commit that follows of it is refused.
+        assert await take(messages, 1) == [b"2"]
+        with pytest.raises(errors.BadRequest):
+            await asyncio.wait_for(messages.commit(), 10)
