@@ -23,7 +23,6 @@ from services.broker.groups.views import as_map
 from services.broker.http_requests import parameters
 from services.broker.traces import HEADER
 from shared.metrics.instruments import Count
-from tidemark.errors import CorruptRecord, DamagedFile
 
 GROUPS_AT_ONCE: Final = 1000
 """Groups listed between two turns of the loop: a few milliseconds."""
@@ -135,7 +134,7 @@ class GroupCalls:
         json_body = encoding_of(request) is Encoding.JSON
         try:
             found = answer_map(fetched, parts.puller.checks_at, json_body=json_body)
-        except (CorruptRecord, DamagedFile):
+        except Exception:
             # Else: 1. one body is damaged, and the caller told so; 2. its next fetch goes on behind
             # it, and behind all else that was in the answer; 3. a commit covers what nobody got.
             fetched.take_back()

@@ -43,7 +43,15 @@ class ConsumerGroups(NamedTuple):
         """start_count: how often this node, writable, has started; in a group, its epoch."""
         starts = Starts(offsets, puller, times)
         deliveries = Deliveries()
-        live = LiveGroups(configs, offsets, topics, starts, clock, start_count=start_count)
+        live = LiveGroups(
+            configs,
+            offsets,
+            topics,
+            starts,
+            clock,
+            start_count=start_count,
+            queues_max=bounds.queues_per_group,
+        )
         coordinator = Coordinator(
             live,
             Joining(live, configs, topics, starts, puller, bounds),

@@ -25,7 +25,6 @@ from services.broker.pull import Puller, PullRequest
 from services.broker.queue_offsets import Queue
 from shared.files.pull import PullResult, PullStatus
 from tidemark.clock import Clock
-from tidemark.errors import CorruptRecord, DamagedFile
 from tidemark.formats import record
 from tidemark.formats.queue_unit import UNIT
 from tidemark.formats.record_layout import LONG
@@ -109,7 +108,12 @@ class Fetches:
             # would throw its messages away, and its place here would stand behind them.
             if reader.generation() != generation:
                 break
-            pieces = [] if is_gone() else self._take(reader, request, moved)
+            try:
+                pieces = [] if is_gone() else self._take(reader, request, moved)
+            except Exception:
+                if not moved:
+                    raise
+                break  # first what has moved, or nobody is told of it; the failure is met again
             if pieces:
                 break
             left_s = deadline - self._clock.monotonic()
@@ -151,6 +155,8 @@ class Fetches:
         """Look at ready places until the answer is full; all in one step of the loop.
 
         moved: places that moved without a message, with what is to be said of them; added to.
+        Raises what kept it from looking, if nothing was found before: then that place is the last
+        in line, and else the first, so that one queue that fails neither stops nor is left out.
         """
         session = reader.session
         pieces: list[Piece] = []
@@ -160,24 +166,21 @@ class Fetches:
             del session.line[place]
             if reader.order and place.handed_to > (reader.committed(place.queue) or 0):
                 continue  # blocked: the commit puts it in line again
-            topic, number = place.queue
-            began = place.next_offset
+            began, handed_to = place.next_offset, place.handed_to
             try:
-                result = self._puller.look(
-                    PullRequest(
-                        topic, number, began, count_left, bytes_left, place.tags, 0, bulk=True
-                    )
-                )
-            except (CorruptRecord, DamagedFile):
+                result = self._look(place, count_left, bytes_left)
+                piece = self._step(reader, place, began, result)
+            except Exception:
+                # Damage, or a lack: descriptors, memory. Whatever it was, the place stays in line.
+                # Else: 1. the node has no descriptor left for a moment; 2. the place is neither
+                # ready nor watched; 3. its queue stands still for a member that looks healthy.
+                place.next_offset, place.handed_to = began, handed_to
                 if not pieces:
                     session.line[place] = None  # behind the others: they go on
                     raise
-                # First the messages whose places have moved; the damage is met again.
+                # First the messages whose places have moved; the failure is met again.
                 session.line = {place: None, **session.line}
                 break
-            if result.status is PullStatus.OFFSET_OVERFLOW_BADLY and self._exists(place):
-                result = result._replace(status=PullStatus.OFFSET_OVERFLOW_ONE)
-            piece = self._step(reader, place, began, result)
             if place in moved:
                 # The member knows nothing of that: from where it stands an answer that begins here
                 # has a gap, which it does not take. It would ask for the same again, for ever.
@@ -191,6 +194,18 @@ class Fetches:
             elif place.next_offset != began:
                 moved[place] = piece
         return pieces
+
+    def _look(self, place: Place, count_max: int, bytes_max: int) -> PullResult:
+        """What there is from the place on. Raises CorruptRecord, DamagedFile, OSError."""
+        topic, number = place.queue
+        result = self._puller.look(
+            PullRequest(
+                topic, number, place.next_offset, count_max, bytes_max, place.tags, 0, bulk=True
+            )
+        )
+        if result.status is PullStatus.OFFSET_OVERFLOW_BADLY and self._exists(place):
+            result = result._replace(status=PullStatus.OFFSET_OVERFLOW_ONE)
+        return result
 
     def _step(self, reader: Reader, place: Place, began: int, result: PullResult) -> Piece:
         """Move the place behind what was looked at, and say where it stands now."""

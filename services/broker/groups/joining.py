@@ -73,9 +73,11 @@ class Joining:
     async def join(self, group: str, member: str, request: JoinRequest) -> Joined:
         """A member joins, is still there, or wants other topics.
 
-        Without a generation it joins: what it got and did not commit is handed out again. Raises
-        UnknownMember (it names a generation, and is not there any more), UnknownGroup, BadName,
-        ConsumeDisabled, UnknownTopic, NotPermitted, BadTags, Overloaded, and what an append raises.
+        Without a generation it joins: what it got and did not commit is handed out again. With one
+        it is still there, and stays, even if its topics have got more queues than there is room
+        for (``LiveGroups.begin_or_wait``). Raises UnknownMember (it names a generation, and is not
+        there any more), UnknownGroup, BadName, ConsumeDisabled, UnknownTopic, NotPermitted,
+        BadTags, Overloaded, and what an append raises.
         """
         retry_topic = RETRY_PREFIX + group
         if self._configs.find(group) is None:
@@ -114,19 +116,15 @@ class Joining:
         if request.generation is not None and not known:
             raise unknown_member(group, member)
         filters = {topic: parse_tags(tags) for topic, tags in wanted.items()}
-        topics = {topic: self._queues_of(topic) for topic in wanted}
-        self._check_room(group, live, topics, known=known)
+        topics: Mapping[str, Sequence[int]] = {topic: self._queues_of(topic) for topic in wanted}
+        if not known:
+            self._check_room(group, live)
         if live is None:
             self._live.look_back(config)
-        begun = False
-        if not config.broadcast:
-            known_queues = {} if live is None else live.roster.queues
-            new = {
-                topic: numbers
-                for topic, numbers in topics.items()
-                if known_queues.get(topic) != tuple(numbers)
-            }
-            begun = self._starts.commit(config, new)
+        if live is None or request.generation is None:
+            begun = self._live.begin_with(config, topics)
+        else:
+            topics, begun = self._live.begin_or_wait(config, live, topics)
         begins = self._begins(config, live, member, topics, request)
         now_ms = self._live.now_ms()
         if live is None:
@@ -243,35 +241,19 @@ class Joining:
             )
         return self._topics.queue_numbers(found)
 
-    def _check_room(
-        self,
-        group: str,
-        live: Live | None,
-        topics: Mapping[str, Sequence[int]],
-        *,
-        known: bool,
-    ) -> None:
-        if not known:
-            has = 0 if live is None else len(live.roster.members)
-            if has >= self._bounds.members_per_group:
-                raise Overloaded(
-                    f"group {group!r} has {has} members, which is the limit.",
-                    "Run fewer consumers with more concurrency each.",
-                    limit=self._bounds.members_per_group,
-                )
-            if self._live.member_count >= self._bounds.members:
-                raise Overloaded(
-                    f"the groups of this node have {self._live.member_count} members, which is the "
-                    "limit.",
-                    "Run fewer consumers.",
-                    limit=self._bounds.members,
-                )
-        queues = {**({} if live is None else live.roster.queues), **topics}
-        count = sum(map(len, queues.values()))
-        if count > self._bounds.queues_per_group:
+    def _check_room(self, group: str, live: Live | None) -> None:
+        """Raise Overloaded if there is no room for one more member."""
+        has = 0 if live is None else len(live.roster.members)
+        if has >= self._bounds.members_per_group:
             raise Overloaded(
-                f"the members of group {group!r} would read {count} queues, "
-                f"{self._bounds.queues_per_group} is the limit.",
-                "Use several groups.",
-                limit=self._bounds.queues_per_group,
+                f"group {group!r} has {has} members, which is the limit.",
+                "Run fewer consumers with more concurrency each.",
+                limit=self._bounds.members_per_group,
+            )
+        if self._live.member_count >= self._bounds.members:
+            raise Overloaded(
+                f"the groups of this node have {self._live.member_count} members, which is the "
+                "limit.",
+                "Run fewer consumers.",
+                limit=self._bounds.members,
             )

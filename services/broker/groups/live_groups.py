@@ -65,9 +65,10 @@ class LiveGroups:
         clock: Clock,
         *,
         start_count: Callable[[], int],
+        queues_max: int,
     ) -> None:
         """start_count: how often this node, writable, has started, from its record in the log; in a
-        group, the epoch that it serves.
+        group, the epoch that it serves. queues_max: that the members of one group read.
         """
         self._configs = configs
         self._offsets = offsets
@@ -75,6 +76,7 @@ class LiveGroups:
         self._starts = starts
         self._clock = clock
         self._start_count = start_count
+        self._queues_max = queues_max
         self._live: dict[str, Live] = {}
         self._numbers = 0
         self._due: list[tuple[int, str]] = []
@@ -82,8 +84,8 @@ class LiveGroups:
         self._planned: dict[str, int] = {}
         """Group → its earliest time in the heap."""
         self._topics_moved = False
-        self._cannot_begin: str | None = None
-        """Code of why groups could not begin with new queues when that was last tried."""
+        self._said_full: set[str] = set()
+        """Groups at their own limit of queues, once that was said; ``""`` stands for the node's."""
         self.member_count = 0
         """Of all groups."""
         self._since_ms = self.now_ms()
@@ -167,6 +169,70 @@ class LiveGroups:
                 session.wake(Wake.CHANGED)
         if not live.roster.members:
             del self._live[live.name]
+            self._said_full.discard(live.name)
+
+    def begin_with(self, config: GroupConfig, topics: Mapping[str, Sequence[int]]) -> bool:
+        """The group is about to read these queues: commit where it begins in those new to it.
+
+        Says whether it has begun with one, which is to be on disk before members are told. Raises
+        Overloaded: nothing was committed then. Queues that it reads already are never refused.
+        """
+        live = self._live.get(config.name)
+        had = {} if live is None else live.roster.queues
+        new = {
+            topic: numbers for topic, numbers in topics.items() if had.get(topic) != tuple(numbers)
+        }
+        if not new:
+            return False
+        count = sum(map(len, {**had, **new}.values()))
+        if count > self._queues_max:
+            raise Overloaded(
+                f"the members of group {config.name!r} would read {count} queues, "
+                f"{self._queues_max} is the limit.",
+                "Use several groups.",
+                group=config.name,
+                limit=self._queues_max,
+            )
+        begun = not config.broadcast and self._starts.commit(config, new)
+        self._said_full.discard(config.name)
+        if begun:
+            self._said_full.discard("")
+        return begun
+
+    def begin_or_wait(
+        self, config: GroupConfig, live: Live, topics: Mapping[str, Sequence[int]]
+    ) -> tuple[Mapping[str, Sequence[int]], bool]:
+        """As ``begin_with``, for members that are there: the queues that they read from now on.
+
+        If there is no room for all that their topics have got, those are the ones that they read
+        already; the others wait until a heartbeat, or a change of topics, finds room. Otherwise:
+        1. the node keeps as many offsets as it can; 2. a topic grows; 3. every heartbeat is refused
+        for the new queues; 4. all members have died, and nobody reads the old ones either.
+        Raises Overloaded for a topic that no member has subscribed to yet.
+        """
+        try:
+            return topics, self.begin_with(config, topics)
+        except Overloaded as error:
+            had = live.roster.queues
+            begun = self.begin_with(
+                config, {topic: numbers for topic, numbers in topics.items() if topic not in had}
+            )
+            self._say_full(live.name, error)
+        kept: dict[str, Sequence[int]] = {
+            topic: tuple(sorted(set(numbers).intersection(had.get(topic, numbers))))
+            for topic, numbers in topics.items()
+        }
+        return kept, begun
+
+    def _say_full(self, group: str, error: Overloaded) -> None:
+        """Once until there is room: of the node, else all groups of a full one say it."""
+        limit_of = group if "group" in error.facts else ""
+        if limit_of not in self._said_full:
+            self._said_full.add(limit_of)
+            log.warning(
+                "groups cannot begin with new queues",
+                extra={"event": "queues-not-begun", "group": group, "code": error.code},
+            )
 
     def committed_or_first(self, group: str) -> Callable[[Queue], int]:
         """Where a queue's next owner begins: as committed."""
@@ -227,19 +293,10 @@ class LiveGroups:
             found = self._topics.find(topic)
             readable = found is not None and found.is_readable
             topics[topic] = self._topics.queue_numbers(found) if found and readable else ()
-        if config is not None and not config.broadcast:
-            try:
-                self._starts.commit(config, topics)
-            except Overloaded as error:
-                if self._cannot_begin != error.code:  # else all groups of a full node say it
-                    self._cannot_begin = error.code
-                    log.warning(
-                        "groups cannot begin with new queues",
-                        extra={"event": "queues-not-begun", "group": live.name, "code": error.code},
-                    )
-                return
-            self._cannot_begin = None
-        self.apply(live, live.roster.set_queues(now_ms, topics))
+        wanted: Mapping[str, Sequence[int]] = topics
+        if config is not None:
+            wanted, _ = self.begin_or_wait(config, live, topics)
+        self.apply(live, live.roster.set_queues(now_ms, wanted))
 
     def _next_generation(self) -> int:
         self._numbers += 1

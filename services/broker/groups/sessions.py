@@ -133,13 +133,17 @@ class Session:
         self.wake(Wake.CHANGED)
 
     def move(self, queue: Queue, offset: int) -> None:
-        """The member's next batch of its queue begins at offset. KeyError if it is not its own."""
+        """The member's next batch of its queue begins at offset. KeyError if it is not its own.
+
+        The place is looked at again even if it stood there: members say where they stand after a
+        failure, and nobody knows what became of the place in it. A blocked one stays blocked.
+        """
         place = self.places[queue]
         if place.next_offset != offset:
             place.next_offset = place.handed_to = offset
             place.is_claimed = True
             place.batches.clear()
-            self.ready(place)
+        self.ready(place)
 
     def ready(self, place: Place) -> None:
         """There may be something to look at: at the end of the line, unless it stands there."""

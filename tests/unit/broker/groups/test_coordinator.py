@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.broker.groups.joining import Bounds
+from services.broker.groups.joining import Bounds, Joined
 from services.broker.groups.requests import SESSION_MS_MAX, JoinRequest, Subscribed, ToOffset
 from tests.support.metrics import sample
 from tests.unit.broker.groups.rig import GROUP, SESSION_MS, Rig, got
@@ -297,7 +297,7 @@ async def test_who_joins_while_a_group_is_changed_waits_for_it(rig: Rig) -> None
     assert (await joins).config.broadcast
 
 
-async def test_members_and_their_queues_are_bounded(tmp_path: Path) -> None:
+async def test_members_are_bounded(tmp_path: Path) -> None:
     rig = Rig(tmp_path / "store", bounds=Bounds(2, 1, 5))
     try:
         joined = await rig.join("m1")
@@ -308,11 +308,117 @@ async def test_members_and_their_queues_are_bounded(tmp_path: Path) -> None:
         await rig.coordinator.join("second", "m1", other)
         with pytest.raises(Overloaded):
             await rig.coordinator.join("third", "m1", other)
-        await rig.topics.create("orders", 5)
-        with pytest.raises(Overloaded):
-            await rig.join("m1", generation=joined.generation)
     finally:
         rig.close()
+
+
+def said_full(caplog: pytest.LogCaptureFixture) -> int:
+    return sum(getattr(each, "event", "") == "queues-not-begun" for each in caplog.records)
+
+
+async def live_on(rig: Rig, generation: int, subscribed: list[Subscribed]) -> Joined:
+    """Heartbeats over more than a session, with looks in between."""
+    for _ in range(5):
+        rig.clock.now_ms += SESSION_MS // 2
+        beat = JoinRequest(subscribed, SESSION_MS, None, generation)
+        heard = await rig.coordinator.join(GROUP, "m1", beat)
+        rig.coordinator.topics_changed()
+        rig.look()
+    return heard
+
+
+# 1. A group reads as many queues as it may, or the node keeps as many offsets as it can; 2. a topic
+# grows; 3. every heartbeat was refused for the new queues, before it put the deadline off; 4. all
+# members were dead after a session, and nobody read the old queues either.
+@pytest.mark.parametrize("broadcast", [False, True])
+async def test_queues_beyond_a_groups_limit_wait_and_its_members_live_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, broadcast: bool
+) -> None:
+    rig = Rig(tmp_path / "store", bounds=Bounds(9, 9, 5 if broadcast else 6))
+    orders, side = Subscribed("orders", "*"), Subscribed("side", "*")
+    try:
+        rig.group(broadcast=broadcast)
+        await rig.topics.create("side", 1)
+        await rig.topics.create("more", 1)
+        await rig.join("m1")
+        joined = await rig.coordinator.join(
+            GROUP, "m1", JoinRequest([orders, side], SESSION_MS, None, None)
+        )
+        await rig.topics.create("orders", 5)
+        rig.put(1, 0)
+        rig.put(2, 4)
+        rig.look()
+        heard = await live_on(rig, joined.generation, [orders, side])
+        assert heard.generation == joined.generation
+        assert heard.assignment == joined.assignment
+        assert said_full(caplog) == 1
+        assert got(await rig.fetch(generation=heard.generation)) == {0: [0]}
+        with pytest.raises(Overloaded, match="would read"):
+            await rig.join("m2")
+        more = JoinRequest([orders, side, Subscribed("more", "*")], SESSION_MS, None, 1)
+        with pytest.raises(Overloaded):
+            await rig.coordinator.join(GROUP, "m1", more)
+        assert rig.coordinator.member_count(GROUP) == 1
+
+        heard = await live_on(rig, joined.generation, [orders])
+        assert [queue for queue in heard.assignment if queue[0] == "orders"] == [
+            *ALL,
+            ("orders", 4),
+        ]
+        assert got(await rig.fetch(generation=heard.generation)) == {4: [0, 1]}
+    finally:
+        rig.close()
+
+
+async def test_queues_that_find_no_room_among_the_nodes_offsets_wait_and_members_live_on(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    orders = Subscribed("orders", "*")
+    rig.group(start="last")
+    joined = await rig.join()
+    await rig.topics.create("other", 1)
+    rig.offsets._pairs_max = rig.offsets._pairs
+    await rig.topics.create("orders", 6)
+    rig.put(1, 0)
+    rig.put(2, 5)
+    rig.look()
+    heard = await live_on(rig, joined.generation, [orders])
+    assert heard.assignment == joined.assignment
+    assert said_full(caplog) == 1
+    assert got(await rig.fetch(generation=heard.generation)) == {0: [0]}
+    await rig.commit({ALL[0]: 1})
+    with pytest.raises(Overloaded):
+        await rig.join("m2")
+    with pytest.raises(Overloaded):
+        await rig.join(topic="other", generation=joined.generation)
+    assert rig.coordinator.member_count(GROUP) == 1
+
+    rig.offsets._pairs_max += 2
+    heard = await rig.join(generation=heard.generation)
+    assert [queue for queue in heard.assignment if queue[0] == "orders"] == [
+        *ALL,
+        ("orders", 4),
+        ("orders", 5),
+    ]
+    assert got(await rig.fetch(generation=heard.generation)) == {5: [0, 1]}
+    await rig.topics.create("orders", 7)
+    rig.look()
+    await live_on(rig, heard.generation, [orders])
+    assert said_full(caplog) == 2, "there was room meanwhile"
+
+
+async def test_a_topic_that_is_deleted_while_another_finds_no_room_is_let_go(rig: Rig) -> None:
+    await rig.topics.create("other", 2)
+    await rig.join()
+    both = JoinRequest(
+        [Subscribed("orders", "*"), Subscribed("other", "*")], SESSION_MS, None, None
+    )
+    await rig.coordinator.join(GROUP, "m1", both)
+    rig.offsets._pairs_max = rig.offsets._pairs
+    await rig.topics.create("orders", 5)
+    await rig.topics.delete("other")
+    rig.look()
+    assert rig.coordinator.members(GROUP)[0].assignment == [("%RETRY%billing", 0), *ALL]
 
 
 async def test_a_caller_is_known_by_its_member_and_generation(rig: Rig) -> None:

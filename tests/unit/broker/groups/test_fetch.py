@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 import pytest
 
+from services.broker.groups.deliveries import Deliveries
 from services.broker.groups.fetch import Fetched
+from services.broker.pull import PullRequest
+from shared.files.pull import PullResult
 from tests.support.metrics import sample
 from tests.unit.broker.groups.rig import GROUP, SESSION_MS, Rig, got
 from tidemark.errors import DamagedFile, NotAssigned, StaleGeneration, UnknownMember
 
+FAILURES = [DamagedFile("planted", "none"), OSError(errno.EMFILE, "planted"), MemoryError()]
 ALL = [("orders", queue) for queue in range(4)]
 
 
@@ -264,28 +269,142 @@ async def test_a_filtered_tail_of_a_batch_is_done_with_its_last_message(rig: Rig
     assert got(await rig.fetch()) == {0: [5]}
 
 
-async def test_damage_in_one_queue_hides_no_other(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+def fail(rig: Rig, monkeypatch: pytest.MonkeyPatch, queue: int, error: Exception) -> None:
+    """Let every look at one queue fail."""
+    look = rig.puller.look
+
+    def failing(request: PullRequest) -> PullResult:
+        if request.queue == queue and request.topic == "orders":
+            raise error
+        return look(request)
+
+    monkeypatch.setattr(rig.puller, "look", failing)
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=repr)
+async def test_a_failure_in_one_queue_hides_no_other(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     rig.put(1, 0)
     rig.put(1, 1)
     await rig.join()
-    look = rig.puller.look
-
-    def damaged(request: object) -> object:
-        if request.queue == 0:  # type: ignore[attr-defined]
-            raise DamagedFile("planted", "none")
-        return look(request)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(rig.puller, "look", damaged)
     found: list[dict[int, list[int]]] = []
-    for _ in range(4):
+    with monkeypatch.context() as patched:
+        fail(rig, patched, 0, error)
+        for _ in range(4):
+            try:
+                found.append(got(await rig.fetch()))
+            except type(error):
+                found.append({})
+    assert found.count({1: [0]}) == 1
+    assert {} in found, "the failure is told"
+    assert got(await rig.fetch()) == {0: [0]}
+
+
+# 1. A message comes while the node has no descriptor left for a moment, and the member's fetch
+# fails; 2. its place in the queue was neither in line nor watched: nothing that came later put it
+# there, nor did the member by saying again where it stands. The queue stood still, for good, for a
+# member that looked healthy.
+@pytest.mark.parametrize("placed", [False, True])
+@pytest.mark.parametrize("order", [False, True])
+async def test_a_lack_of_descriptors_for_one_fetch_costs_no_message(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, order: bool, placed: bool
+) -> None:
+    rig.group(order=order)
+    await rig.join()
+    assert got(await rig.fetch()) == {}
+    rig.put(2)
+    rig.queues.forget()
+
+    def refuse(*_: object, **__: object) -> object:
+        raise OSError(errno.EMFILE, "planted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(rig.small.store.disk), "open", refuse)
+        with pytest.raises(OSError, match="planted"):
+            await rig.fetch()
+    positions = [(queue, 0) for queue in ALL] if placed else []
+    assert got(await rig.fetch(positions=positions)) == {0: [0, 1]}
+    await rig.commit({ALL[0]: 2})
+    waits = await held(rig)
+    rig.put(1)
+    assert got(await waits) == {0: [2]}
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=repr)
+async def test_what_a_fetch_has_found_before_a_failure_comes_and_what_is_behind_comes_later(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    for queue in range(4):
+        rig.put(2, queue)
+    await rig.join()
+    with monkeypatch.context() as patched:
+        fail(rig, patched, 2, error)
+        assert got(await rig.fetch()) == {0: [0, 1], 1: [0, 1]}
+        with pytest.raises(type(error)):
+            await rig.fetch()
+        assert got(await rig.fetch()) == {3: [0, 1]}
+        with pytest.raises(type(error)):
+            await rig.fetch()
+    assert got(await rig.fetch()) == {2: [0, 1]}
+    assert (await rig.fetch()).pieces == []
+
+
+async def test_a_failure_behind_the_look_leaves_the_place_where_it_was(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.group(order=True)
+    rig.put(2)
+    await rig.join()
+
+    def refuse(*_: object) -> int:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Deliveries, "note", refuse)
+        with pytest.raises(MemoryError):
+            await rig.fetch()
+    assert got(await rig.fetch()) == {0: [0, 1]}
+
+
+# 1. A member takes one tag of many, and its next message lies behind more others than one look goes
+# through; 2. another of its queues fails at every look; 3. the place had moved, the member was told
+# of the failure only, said again where it stood, and the same was looked through again, for ever.
+@pytest.mark.parametrize("error", FAILURES, ids=repr)
+async def test_what_was_passed_over_before_a_failure_is_told_and_not_looked_through_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    rig.put(2500, tags="old")
+    rig.put(1, tags="new")
+    await rig.join(tags="new")
+    fail(rig, monkeypatch, 1, error)
+    stands = dict.fromkeys(ALL, 0)
+    is_placed, failures, found = True, 0, []
+    for _ in range(20):
+        positions = [] if is_placed else list(stands.items())
         try:
-            found.append(got(await rig.fetch()))
-        except DamagedFile:
-            found.append({})
-    assert {1: [0]} in found
-    assert {} in found
+            fetched = await rig.fetch(positions=positions, wait_ms=1)
+        except type(error):
+            is_placed, failures = False, failures + 1
+            continue
+        is_placed = True
+        for piece in fetched.pieces:
+            assert piece.from_offset == stands[piece.queue], "a gap"
+            stands[piece.queue] = piece.next_offset
+        found += got(fetched).get(0, [])
+    assert found == [2500]
+    assert failures > 5
+
+
+async def test_a_blocked_place_that_is_named_where_it_stands_stays_blocked(rig: Rig) -> None:
+    rig.group(order=True)
+    rig.put(4)
+    await rig.join()
+    assert got(await rig.fetch(count_max=2)) == {0: [0, 1]}
+    assert (await rig.fetch(positions=[(ALL[0], 2)])).pieces == []
+    waits = await held(rig, positions=[(ALL[0], 2)])
+    await rig.commit({ALL[0]: 2})
+    assert got(await waits) == {0: [2, 3]}
 
 
 async def test_who_got_what_is_remembered_and_redeliveries_are_counted(rig: Rig) -> None:
