@@ -149,6 +149,7 @@ def build_with(
             clock,
             dispatched=ground.dispatched,
             written=ground.readable_end,
+            index_is_whole=lambda: not ground.positions.get(Slot.INDEX_BEHIND),
         ),
     )
     consuming = Consuming(

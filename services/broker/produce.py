@@ -10,22 +10,29 @@ the messages name different queues. Before: ``messages`` (walk step 2). After: `
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from services.broker import queue_choice
-from services.broker.append import Append, Appended
+from services.broker.append import FILE_TRIES, Append, Appended
 from services.broker.committer import Committer
 from services.broker.delay import placing
 from services.broker.delay.placing import Wait
 from services.broker.flusher import Flusher
 from services.broker.messages import AckLevel, Pick, ProduceRequest
 from services.broker.metrics import BrokerMetrics
+from services.broker.repeats import Part, Repeats
 from services.broker.replication.group_sends import GroupSends
 from services.broker.replication.promises import Promise
+from services.broker.send_counts import SendCounts
 from services.broker.sent import COPIES, Sent
-from services.broker.sent_before import SentAgain, SentBefore, unique_ids_of, without
+from services.broker.sent_before import (
+    Place,
+    SentAgain,
+    SentBefore,
+    unique_ids_of,
+    without,
+)
 from services.broker.topics import Topics
-from shared.metrics.family import SIZE_BUCKETS
 from tidemark.clock import Clock
 from tidemark.errors import (
     AckTimeout,
@@ -33,7 +40,6 @@ from tidemark.errors import (
     NodeAlone,
     NotServing,
 )
-from tidemark.formats import twins
 from tidemark.formats.delay import TIMER_TOPIC
 from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.formats.hosts import Host
@@ -62,11 +68,20 @@ def _rest(request: ProduceRequest, present: frozenset[int]) -> ProduceRequest:
     )
 
 
-class _TopicCounters(NamedTuple):
-    """What is counted for a topic's sends."""
+class _Old(NamedTuple):
+    """What of a request is in the log already."""
 
-    messages: Callable[[int], None]
-    received_bytes: Callable[[int], None]
+    unique_ids: list[str | None]
+    """Of each message."""
+    places: list[Place | None]
+    """Of each message; None: it is not there."""
+    waits: Sequence[Wait | None]
+    """What each waits for; empty: none waits."""
+
+    @property
+    def present(self) -> frozenset[int]:
+        """Which messages are there."""
+        return frozenset(n for n, place in enumerate(self.places) if place is not None)
 
 
 class Sends:
@@ -90,21 +105,22 @@ class Sends:
         before: knows what repeated sends have stored already; None: nobody does.
         """
         self._before = before
+        self._repeats = Repeats()
         self._append = append
         self._flusher = flusher
         self._committer = committer
         self._topics = topics
         self._clock = clock
-        self._metrics = metrics
         self._store_host = store_host
         self._delay_levels_ms = delay_levels_ms
         self._group = group
         self._turns: dict[str, int] = {}
-        # Every series is looked up once: by its labels it costs more than the counting itself.
-        self._counters: dict[str, _TopicCounters] = metrics.registry.kept()
-        self._message_size = metrics.message_size
-        self._put_duration = {level: metrics.put_duration.labels(level.value) for level in AckLevel}
-        self._put_ok = metrics.put_results.labels("ok").inc
+        self._counts = SendCounts(metrics)
+
+    @property
+    def repeat_count(self) -> int:
+        """Repeated requests that have appended something; for ``send``."""
+        return self._repeats.count
 
     async def send(
         self,
@@ -112,29 +128,46 @@ class Sends:
         request: ProduceRequest,
         born_host: Host,
         appended: Told | None = None,
+        since: int | None = None,
     ) -> Sent | SentAgain:
         """Store all messages of the request or none; wait for its level.
 
         Of one that is repeated those that are not stored yet. appended: is told when messages are
-        in the log, before their level is reached. Raises NotEnoughReplicas and
+        in the log, before their level is reached. since: ``repeat_count`` as it was when the
+        request began to arrive; None: it came in one piece. Raises NotEnoughReplicas and
         DelayOutOfRange before anything is stored, AckTimeout after everything is, also if the node
         stops before the level is reached.
         """
+        started = self._clock.monotonic()
         if request.retry and self._before is not None:
-            return await self._send_again(self._before, topic, request, born_host, appended)
-        return await self._send(topic, request, born_host, appended)
+            return await self._send_missing(topic, request, born_host, appended, started)
+        if since is not None and since != self._repeats.count:
+            return await self._send_missing(topic, request, born_host, appended, started, since)
+        return await self._send(topic, request, born_host, appended, started)
 
     async def _send(
-        self, topic: str, request: ProduceRequest, born_host: Host, told: Told | None
-    ) -> Sent:
-        started = self._clock.monotonic()
+        self,
+        topic: str,
+        request: ProduceRequest,
+        born_host: Host,
+        told: Told | None,
+        started: float,
+        queue_count: int | None = None,
+    ) -> Sent | SentAgain:
+        """queue_count: of the topic, from who has just looked for the messages: nothing is awaited
+        before the append then, and FileNotReady is raised."""
         entries, message_count, picks, asked, timeout_ms, delays, _ = request
         group = self._group
         if group is None:
             level, promised = self._alone(asked), None
         else:
             level, _, _ = promised = group.admit(asked)
-        queue_count = (await self._topics.for_sending(topic)).queues
+        seen = None
+        if queue_count is None:
+            seen = self._repeats.count
+            queue_count = (await self._topics.for_sending(topic)).queues
+            if self._repeats.count != seen:  # it waited for the topic to be made
+                return await self._send_missing(topic, request, born_host, told, started, seen)
         born_ms = self._clock.wall_ms()
         common = (born_host, self._store_host, born_ms)
         positions = waits = None
@@ -157,8 +190,10 @@ class Sends:
         try:
             appended = self._append.append_now(runs)
         except FileNotReady:
-            appended = await self._append.append(runs)
-        self._count(topic, request, appended, waits)
+            if seen is None:
+                raise
+            return await self._send_missing(topic, request, born_host, told, started, seen)
+        self._counts.accepted(topic, request, appended, waits)
         sent = Sent(level, entries, runs, appended, positions, waits)
         if told is not None:
             told(topic, sent, appended.start, appended.end)
@@ -178,53 +213,98 @@ class Sends:
             # From here to the answer's last byte nothing is awaited that could take another turn of
             # the loop: what is true now is true when it leaves.
             self._say_reached(group, promised, sent, appended)
-        self._put_duration[sent.level].observe(self._clock.monotonic() - started)
-        self._put_ok()
+        self._counts.answered(sent.level, self._clock.monotonic() - started)
         return sent
 
-    async def _send_again(
+    async def _send_missing(
         self,
-        before: SentBefore,
         topic: str,
         request: ProduceRequest,
         born_host: Host,
         told: Told | None,
-    ) -> SentAgain:
-        """Append what is missing; answer when all of it has reached the level."""
-        deadline = self._clock.monotonic() + request.timeout_ms / 1000
-        group, asked = self._group, request.ack
-        promised = None if group is None else group.admit(asked)
-        level = self._alone(asked) if promised is None else promised.level
-        # Before the look: nothing is awaited behind it.
-        queue_count = (await self._topics.for_sending(topic)).queues
-        unique_ids = unique_ids_of(request.entries)
+        started: float,
+        since: int | None = None,
+    ) -> Sent | SentAgain:
+        """Append what is missing; answer when all of it has reached the level.
+
+        since: of a first try that has to wait: the count of repeats when it came; only what they
+        have appended since is looked through. None: it is a repeat. A wait never lies between the
+        look and the append. Otherwise: 1. a send waits for the next log file; 2. its client gives
+        up and sends it again; 3. the repeat finds nothing, and waits as well; 4. the file is there,
+        and both append.
+        """
+        if since is None:
+            told = self._noting(request, told)
+        for tries_left in range(FILE_TRIES, 0, -1):
+            group, asked = self._group, request.ack
+            promised = None if group is None else group.admit(asked)
+            level = self._alone(asked) if promised is None else promised.level
+            queue_count = (await self._topics.for_sending(topic)).queues
+            old = self._look(topic, request, queue_count, since)
+            present, sent = old.present, None
+            if len(present) < len(old.places):
+                rest = _rest(request, present) if present else request
+                try:
+                    sent = await self._send(topic, rest, born_host, told, started, queue_count)
+                except FileNotReady:
+                    if tries_left == 1:
+                        raise
+                    await self._append.file_made()
+                    continue
+                if not present:
+                    return sent
+            answered = self._answer(old, level, sent)
+            end = PhysicalOffset(max(place.end for place in old.places if place is not None))
+            deadline = started + request.timeout_ms / 1000
+            await self._wait_for_old(answered, end, deadline, request, promised)
+            return answered
+        raise AssertionError("the loop returns or raises")
+
+    def _noting(self, request: ProduceRequest, told: Told | None) -> Told:
+        """Who notes what a repeat appends, and tells it on."""
+
+        def note(topic: str, sent: Sent, start: int, end: int) -> None:
+            part = Part(PhysicalOffset(start), PhysicalOffset(end))
+            self._repeats.note(topic, filter(None, unique_ids_of(request.entries)), part)
+            if told is not None:
+                told(topic, sent, start, end)
+
+        return note
+
+    def _look(
+        self, topic: str, request: ProduceRequest, queue_count: int, since: int | None
+    ) -> _Old:
+        """What of the request is stored. since: see ``_send_missing``."""
+        before, unique_ids = self._before, unique_ids_of(request.entries)
+        wanted = [unique_id for unique_id in unique_ids if unique_id is not None]
+        topics = [topic] if request.delays is None else [topic, SCHEDULE_TOPIC, TIMER_TOPIC]
+        found: dict[str, Place] = {}
+        if before is not None:
+            if since is None:
+                found = before.find(topics, wanted)
+            elif wanted and (parts := self._repeats.since(since, topic, wanted)):
+                found = before.find_in(parts, topics, wanted)
         waits: Sequence[Wait | None] = ()
-        topics = [topic]
-        if request.delays is not None:
+        if found and request.delays is not None:
             waits = self._place(topic, queue_count, request, self._clock.wall_ms()).waits
-            topics += [SCHEDULE_TOPIC, TIMER_TOPIC]
-        found = before.find(topics, unique_ids)
-        present = frozenset(n for n, unique_id in enumerate(unique_ids) if unique_id in found)
-        fresh: list[dict[str, Any]] = []
-        copies = COPIES
-        if len(present) < len(unique_ids):
-            sent = await self._send(topic, _rest(request, present), born_host, told)
-            level, copies, fresh = sent.level, sent.copies, sent.results()
-        results = iter(fresh)
-        answered = SentAgain(
-            level,
-            copies,
+        places = [None if each is None else found.get(each) for each in unique_ids]
+        return _Old(unique_ids, places, waits)
+
+    def _answer(self, old: _Old, level: AckLevel, sent: Sent | SentAgain | None) -> SentAgain:
+        """Old places and new ones. sent: the rest of the request; None: all of it was there."""
+        fresh = iter(() if sent is None else sent.results())
+        return SentAgain(
+            level if sent is None else sent.level,
+            COPIES if sent is None else sent.copies,
             [
-                found[unique_id].result(unique_id, self._store_host, waits[n] if waits else None)
-                if n in present
-                else next(results)
-                for n, unique_id in enumerate(unique_ids)
+                next(fresh)
+                if place is None
+                else place.result(
+                    old.unique_ids[n], self._store_host, old.waits[n] if old.waits else None
+                )
+                for n, place in enumerate(old.places)
             ],
         )
-        if present:
-            end = PhysicalOffset(max(found[unique_ids[n]].end for n in present))
-            await self._wait_for_old(answered, end, deadline, request, promised)
-        return answered
 
     async def _wait_for_old(
         self,
@@ -298,60 +378,6 @@ class Sends:
         return placing.place(
             topic, request.entries, queues, delays, levels_ms=self._delay_levels_ms, now_ms=now_ms
         )
-
-    def _count(
-        self,
-        topic: str,
-        request: ProduceRequest,
-        appended: Appended,
-        waits: Sequence[Wait | None] | None,
-    ) -> None:
-        """waits: what of each message waits; None: none does."""
-        message_count = request.message_count
-        counters = self._counters.get(topic)
-        if counters is None:
-            counters = self._counters[topic] = _TopicCounters(
-                self._metrics.messages_in.labels(topic, "normal").inc,
-                self._metrics.received_bytes.labels(topic).inc,
-            )
-        if waits is None and not isinstance(request.picks, list):
-            counters.messages(message_count)
-        else:
-            self._count_kinds(topic, request, waits, counters.messages)
-        counters.received_bytes(appended.end - appended.start)
-        counts = twins.body_size_counts(request.entries, SIZE_BUCKETS)
-        total = counts.pop()
-        if message_count == 1:
-            self._message_size.observe(total)
-        else:
-            self._message_size.observe_counts(counts, total)
-
-    def _count_kinds(
-        self,
-        topic: str,
-        request: ProduceRequest,
-        waits: Sequence[Wait | None] | None,
-        normal: Callable[[int], None],
-    ) -> None:
-        """Count messages that differ in kind: those that wait, those with a sharding key, others.
-
-        A message is counted when it is accepted, under the topic that it is meant for; not again
-        when its time has come.
-        """
-        count, picks = request.message_count, request.picks
-        waiting = [False] * count if waits is None else [wait is not None for wait in waits]
-        each = picks if isinstance(picks, list) else [picks] * count
-        delayed = sum(waiting)
-        fifo = sum(
-            isinstance(pick, str) and not waits for pick, waits in zip(each, waiting, strict=True)
-        )
-        labels = self._metrics.messages_in.labels
-        if delayed:
-            labels(topic, "delay").inc(delayed)
-        if fifo:
-            labels(topic, "fifo").inc(fifo)
-        if count > delayed + fifo:
-            normal(count - delayed - fifo)
 
     async def _out_of_time(self, timeout_ms: int, sent: Sent, appended: Appended) -> AckTimeout:
         """What a sender is told whose messages are not durable in time."""

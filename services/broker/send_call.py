@@ -70,12 +70,12 @@ class SendCall:
             size = self._bodies.begin(request)
             try:
                 # With the head in one piece, as nearly all are: nothing to wait for.
+                since = None
                 if (body := self._bodies.arrived(request)) is None:
-                    body = await self._bodies.whole(request)
+                    body, since = await self._later(request)
                 produce = self._parse(body, encoding)
-                sent = await self._sends().send(
-                    topic, produce, born_host(request), None if trace is None else trace.appended
-                )
+                appended = None if trace is None else trace.appended
+                sent = await self._sends().send(topic, produce, born_host(request), appended, since)
             finally:
                 self._bodies.end(size)
         except TidemarkError as error:
@@ -92,6 +92,15 @@ class SendCall:
             else encodings.encode(sent.as_dict(), accepted)
         )
         return ready_answer.answer(request, body, accepted.value)
+
+    async def _later(self, request: web.Request) -> tuple[bytes, int | None]:
+        """A body that takes a while, and how many repeats there were before: its own may overtake
+        it."""
+        sends = self._sends()
+        count = sends.repeat_count
+        body = await self._bodies.whole(request)
+        # Others count anew: the node's part in its group has changed.
+        return body, count if self._sends() is sends else None
 
     def _parse(self, body: bytes, encoding: Encoding) -> ProduceRequest:
         rules, unique_ids = self._rules, self._unique_ids

@@ -3,19 +3,22 @@
 The sender chose the unique ids and says that it sends again. What reput has dispatched is looked up
 in the index, what lies behind that is walked; only what is in neither is appended, and the answer
 tells the old places. It looks back ten minutes: a sender that repeats later than that gets a
-duplicate, as does one on a node without an index. Before: ``produce`` has a repeated request.
-After: it appends the rest.
+duplicate, as does one on a node without an index. While an index is made again, only what lies
+behind what is dispatched can be told; a repeat of anything else has to wait. A first try that waits
+itself may be overtaken by its repeat: what repeats have appended lately is noted for it. Before:
+``produce`` has a repeated request, or one that waited. After: it appends the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 import msgpack
 
 from services.broker.delay.placing import Wait
 from services.broker.messages import AckLevel
+from services.broker.repeats import Part
 from shared.files.commit_log import CommitLogReader
 from tidemark.clock import Clock
 from tidemark.errors import DispatchBehind
@@ -63,7 +66,7 @@ class Place(NamedTuple):
         """Behind its record."""
         return self.physical_offset + self.size
 
-    def result(self, unique_id: str, host: Host, wait: Wait | None = None) -> dict[str, Any]:
+    def result(self, unique_id: str | None, host: Host, wait: Wait | None = None) -> dict[str, Any]:
         """As a send's answer shows it. wait: what it waits for, unless it was delivered since."""
         still = wait is not None and wait.topic == self.topic
         more = (
@@ -121,14 +124,18 @@ class SentBefore:
         *,
         dispatched: Callable[[], PhysicalOffset],
         written: Callable[[], PhysicalOffset],
+        index_is_whole: Callable[[], bool],
     ) -> None:
         """index: None if the store keeps none. written: end of what can be read of the log, which
-        is all that was appended: the first try may be no older than a moment."""
+        is all that was appended: the first try may be no older than a moment. index_is_whole: False
+        while some of the index is made again.
+        """
         self._index = index
         self._reader = reader
         self._clock = clock
         self._dispatched = dispatched
         self._written = written
+        self._index_is_whole = index_is_whole
 
     def find(self, topics: Sequence[str], unique_ids: Iterable[str]) -> dict[str, Place]:
         """Where messages of these topics with these ids are; those that are nowhere left out.
@@ -138,6 +145,12 @@ class SentBefore:
         wanted = set(unique_ids)
         found = self._in_tail(frozenset(topics), wanted)
         if self._index is None:
+            return found
+        if not self._index_is_whole():
+            # 1. A message is stored, dispatched and synced, its answer lost; 2. the node's power
+            # fails; 3. reput makes the index again, while all of the log is dispatched already;
+            # 4. the message is sent again: it is neither in the tail nor in the index, and stored.
+            _check_all(wanted, found)
             return found
         since_ms = self._clock.wall_ms() - LOOK_BACK_MS
         dispatched = self._dispatched()
@@ -154,10 +167,21 @@ class SentBefore:
                 if stored:
                     found[unique_id] = _place(stored[0])
                     break
+        if not self._index_is_whole():  # it was taken away between two look-ups
+            _check_all(wanted, found)
+        return found
+
+    def find_in(
+        self, parts: Sequence[Part], topics: Sequence[str], unique_ids: Iterable[str]
+    ) -> dict[str, Place]:
+        """As ``find``, in some parts of the log only. Raises CorruptRecord."""
+        wanted, found = set(unique_ids), dict[str, Place]()
+        self._written()
+        for part in parts:
+            self._walk(part, frozenset(topics), wanted, found)
         return found
 
     def _in_tail(self, topics: frozenset[str], wanted: set[str]) -> dict[str, Place]:
-        found: dict[str, Place] = {}
         reader, end = self._reader, self._written()
         at = max(self._dispatched(), reader.min_offset)
         if end - at > TAIL_MAX:
@@ -168,6 +192,15 @@ class SentBefore:
                 behind=int(end - at),
                 limit=TAIL_MAX,
             )
+        found: dict[str, Place] = {}
+        self._walk(Part(PhysicalOffset(at), end), topics, wanted, found)
+        return found
+
+    def _walk(
+        self, part: Part, topics: frozenset[str], wanted: set[str], found: dict[str, Place]
+    ) -> None:
+        """Add to found where the first message of each wanted id is in a part of the log."""
+        reader, (at, end) = self._reader, part
         while at < end:
             walked = twins.walk(
                 reader.window(at, end),
@@ -194,7 +227,18 @@ class SentBefore:
                 at = reader.next_file(at)
             else:
                 at = PhysicalOffset(at + walked.end)
-        return found
+
+
+def _check_all(wanted: Collection[str], found: Collection[str]) -> None:
+    """Raise DispatchBehind if some of the wanted ids are not found while the index is not whole."""
+    missing_count = len(wanted) - len(found)
+    if missing_count:
+        raise DispatchBehind(
+            "the index is being made again, and until it is whole nobody can tell whether "
+            f"{missing_count} messages of a repeated send are stored already. Nothing was stored.",
+            "Try again when reput's /ready says that it has caught up.",
+            missing=missing_count,
+        )
 
 
 def _place(stored: Record) -> Place:
@@ -208,14 +252,12 @@ def _place(stored: Record) -> Place:
     )
 
 
-def unique_ids_of(entries: bytes) -> list[str]:
-    """The unique id of every message of a request that names one for each."""
-    found = []
-    for entry in batch.iterate(entries):
-        raw = properties.find(bytes(entry.properties), _UNIQUE_ID)
-        assert raw is not None, "a repeated send is refused without"
-        found.append(properties.text(raw))
-    return found
+def unique_ids_of(entries: bytes) -> list[str | None]:
+    """The unique id of every message of a request; of a repeated one each has one."""
+    raws = (
+        properties.find(bytes(entry.properties), _UNIQUE_ID) for entry in batch.iterate(entries)
+    )
+    return [None if raw is None else properties.text(raw) for raw in raws]
 
 
 def without(entries: bytes, gone: frozenset[int]) -> bytes:

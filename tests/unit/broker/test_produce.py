@@ -75,9 +75,8 @@ class Log:
         self._offsets.commit(numbered, self.end)
         return Appended(numbered.firsts, start, sizes, 5, self.end)
 
-    async def append(self, made: Sequence[Run], *, own: bool = False) -> Appended:
+    async def file_made(self) -> None:
         self.lacks_file = False
-        return self.append_now(made, own=own)
 
     async def durable(self, end: PhysicalOffset, deadline: float) -> bool:
         if self.is_stopping:

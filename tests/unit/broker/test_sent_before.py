@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from services.broker.repeats import NOTED_MAX, Part, Repeats
 from services.broker.sent_before import LOOK_BACK_MS, SentBefore, unique_ids_of, without
+from services.reput.dispatcher import Dispatcher
 from shared.runtime.clock import SystemClock
 from tests.support.small_broker import FIRST_MS, HOST, SmallBroker
-from tidemark.errors import DispatchBehind
+from tidemark.errors import DispatchBehind, Overloaded
 from tidemark.formats import batch, properties
 from tidemark.formats.batch import WireMessage
+from tidemark.formats.checkpoint import Slot
 from tidemark.formats.runs import Run
+from tidemark.offsets import PhysicalOffset
 
 
 class Clock(SystemClock):
@@ -26,9 +30,22 @@ class Clock(SystemClock):
         return self.broker.now_ms
 
 
+class Rebooted(SmallBroker):
+    """Its machine may be started again; reput resumes then, and takes no step."""
+
+    def sync(self) -> None:
+        """What is dispatched is on disk."""
+        self._dispatcher.sync()
+
+    def reboot(self) -> None:
+        self._dispatcher.close()
+        self._dispatcher = Dispatcher(self.store, self.positions, self.reader, boot_id=(8, 8))
+        self._dispatcher.resume()
+
+
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[SmallBroker]:
-    made = SmallBroker(tmp_path)
+def broker(tmp_path: Path) -> Iterator[Rebooted]:
+    made = Rebooted(tmp_path)
     yield made
     made.close()
 
@@ -40,6 +57,7 @@ def before_of(broker: SmallBroker, *, has_index: bool = True) -> SentBefore:
         Clock(broker),
         dispatched=broker.dispatched,
         written=lambda: broker.appender.appended,
+        index_is_whole=lambda: not broker.positions.get(Slot.INDEX_BEHIND),
     )
 
 
@@ -99,6 +117,87 @@ def test_without_an_index_the_tail_is_what_is_known(broker: SmallBroker) -> None
     broker.dispatch()
     append(broker, "t", "B")
     assert before_of(broker, has_index=False).find(["t"], ["A", "B"]).keys() == {"B"}
+
+
+def test_while_the_index_is_made_again_what_it_may_lack_is_not_stored_once_more(
+    broker: Rebooted,
+) -> None:
+    # 1. A message is stored, dispatched and synced, its answer is lost; 2. power cut; 3. reput
+    # resumes: all is dispatched, and what the index had open is made again; 4. the message is sent
+    # again, was found nowhere and stored once more.
+    (first,) = append(broker, "t", "A")
+    broker.dispatch()
+    broker.sync()
+    broker.reboot()
+    assert broker.positions.get(Slot.INDEX_BEHIND)
+    assert broker.dispatched() == broker.appender.appended
+    with pytest.raises(DispatchBehind, match=r"index is being made again.*Nothing was st") as found:
+        before_of(broker).find(["t"], ["A"])
+    assert found.value.retriable
+    (second,) = append(broker, "t", "B")
+    assert before_of(broker).find(["t"], ["B"])["B"].physical_offset == second, "it is in the tail"
+    with pytest.raises(DispatchBehind):
+        before_of(broker).find(["t"], ["B", "A"])
+    assert not before_of(broker, has_index=False).find(["t"], ["A"]), "there is none to wait for"
+    broker.dispatch()
+    places = before_of(broker).find(["t"], ["A", "B", "C"])
+    assert {name: place.physical_offset for name, place in places.items()} == {
+        "A": first,
+        "B": second,
+    }
+
+
+def test_an_index_that_is_taken_away_during_the_look_may_lack_what_was_not_found(
+    broker: SmallBroker,
+) -> None:
+    append(broker, "t", "A")
+    broker.dispatch()
+    for missing in ("A", "B"):
+        answers = iter([True, False])
+        before = SentBefore(
+            broker.index,
+            broker.reader,
+            Clock(broker),
+            dispatched=broker.dispatched,
+            written=lambda: broker.appender.appended,
+            index_is_whole=lambda answers=answers: next(answers),  # type: ignore[misc]
+        )
+        if missing == "A":
+            assert before.find(["t"], ["A"])
+        else:
+            with pytest.raises(DispatchBehind):
+                before.find(["t"], ["A", "B"])
+
+
+def test_what_repeats_have_appended_since_is_told_by_topic_and_id() -> None:
+    parts = [Part(PhysicalOffset(at), PhysicalOffset(at + 100)) for at in range(0, 400, 100)]
+    repeats = Repeats()
+    repeats.note("t", ["A"], parts[0])
+    count = repeats.count
+    assert repeats.since(count, "t", ["A"]) == []
+    repeats.note("t", ["B", "A"], parts[1])
+    repeats.note("u", ["A"], parts[2])
+    repeats.note("t", ["C"], parts[3])
+    assert repeats.since(count, "t", ["A"]) == [parts[1]]
+    assert repeats.since(count, "t", ["C", "B"]) == [parts[1], parts[3]]
+    assert repeats.since(0, "t", ["A"]) == parts[:2]
+    assert repeats.since(repeats.count, "t", ["A", "B", "C"]) == []
+
+
+def test_only_so_many_repeats_are_kept_and_who_began_before_is_told_so() -> None:
+    part = Part(PhysicalOffset(0), PhysicalOffset(1))
+    repeats = Repeats()
+    repeats.note("t", ["A"], part)
+    repeats.note("t", [f"ID{number}" for number in range(NOTED_MAX - 1)], part)
+    assert repeats.since(0, "t", ["A"]) == [part]
+    repeats.note("t", ["B"], part)
+    with pytest.raises(Overloaded, match="Nothing was stored"):
+        repeats.since(0, "t", ["A"])
+    assert repeats.since(1, "t", ["B"]) == [part]
+    repeats.note("t", [f"ID{number}" for number in range(NOTED_MAX + 1)], part)
+    with pytest.raises(Overloaded):
+        repeats.since(3, "t", ["B"])
+    assert repeats.since(4, "t", ["B"]) == []
 
 
 def test_a_tail_that_is_too_long_is_a_matter_of_waiting(

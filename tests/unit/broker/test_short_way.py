@@ -54,10 +54,25 @@ class Sends:
     def __init__(self, answer_size: int) -> None:
         self.answer_size = answer_size
         self.sent: list[tuple[str, ProduceRequest, Host]] = []
+        self.repeats = 0
+        self.asked = asyncio.Event()
+        """For the count of repeats."""
+        self.since: int | None = None
+
+    @property
+    def repeat_count(self) -> int:
+        self.asked.set()
+        return self.repeats
 
     async def send(
-        self, topic: str, request: ProduceRequest, born_host: Host, appended: object = None
+        self,
+        topic: str,
+        request: ProduceRequest,
+        born_host: Host,
+        appended: object = None,
+        since: int | None = None,
     ) -> Answered:
+        self.since = since
         if topic == "missing":
             raise UnknownTopic("there is no topic missing. Nothing was stored.", "Make it.")
         self.sent.append((topic, request, born_host))
@@ -218,6 +233,26 @@ async def test_a_body_in_several_pieces_is_the_same() -> None:
         ):
             assert answer.status == 200
         assert node.last.message_count == 90
+
+
+async def test_how_many_repeats_there_were_is_known_from_before_a_body_that_takes_a_while() -> None:
+    # Otherwise a repeat that came while the rest of this body was on its way is not looked at.
+    async with served() as node:
+        body = msgpack.packb({"messages": [{"body": bytes(900), "unique_id": "A"}] * 2})
+        begun = node.sends.repeats = 7
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield body[:900]
+            await asyncio.wait_for(node.sends.asked.wait(), 10)
+            node.sends.repeats += 1
+            yield body[900:]
+
+        async with (
+            aiohttp.ClientSession(headers=MSGPACK) as session,
+            session.post(f"{node.url}/v1/topics/orders/messages", data=pieces()) as answer,
+        ):
+            assert answer.status == 200
+        assert node.sends.since == begun
 
 
 async def test_a_body_in_chunks_that_comes_with_its_head_is_bounded_all_the_same() -> None:
