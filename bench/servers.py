@@ -33,6 +33,7 @@ from typing import Any, Final, Self, cast
 
 from bench.harness import PROJECT, WORK_DIR
 from tidemark.formats.checkpoint import SLOT_SIZE, Slot
+from tidemark.testing.node import free_port as free_port
 from tidemark.testing.settings_file import toml
 from tidemark.testing.waiting import wait_until as wait_until
 
@@ -55,13 +56,6 @@ def pin_to(core: int) -> None:
 def pin_to_load_core() -> None:
     """Keep this process off the servers' core."""
     pin_to(LOAD_CORE)
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def work_dir(prefix: str) -> Path:

@@ -8,6 +8,8 @@ here are pytest's.
 from __future__ import annotations
 
 import os
+import tempfile
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,6 +17,9 @@ from xdist.remote import Producer
 
 from tests.support.groups import GroupScheduling
 from tidemark.formats import twins
+
+FULL_PERCENT: Final = 84
+"""Below the 85 % at which a broker deletes log files that are not old."""
 
 settings.register_profile(
     "tidemark", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
@@ -28,9 +33,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupSc
     return GroupScheduling(config, log)
 
 
-def pytest_report_header() -> str:
-    """Which twin the tests run with, but for those that try both."""
-    return f"twins: {'compiled' if twins.COMPILED else 'pure (' + twins.WHY_PURE + ')'}"
+def pytest_report_header() -> list[str]:
+    """Which twin the tests run with, but for those that try both; a disk that is too full."""
+    return [
+        f"twins: {'compiled' if twins.COMPILED else 'pure (' + twins.WHY_PURE + ')'}",
+        *_full_disk(),
+    ]
+
+
+def _full_disk() -> list[str]:
+    """A line about the file system of the stores of tests, if brokers fear for it."""
+    facts = os.statvfs(tempfile.gettempdir())
+    used = facts.f_blocks - facts.f_bfree
+    percent = 100 * used / max(used + facts.f_bavail, 1)
+    if percent <= FULL_PERCENT:
+        return []
+    return [
+        f"disk: {tempfile.gettempdir()} is {percent:.0f} % full. Brokers there delete log files by "
+        "force and refuse sends: tests may fail for that alone"
+    ]
 
 
 def pytest_sessionstart() -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Final
-
-import pytest
 
 from tests.support.cluster import Cluster
 from tests.support.node import wait_until
@@ -15,7 +14,6 @@ APART_S: Final = 0.25
 """Two processes of one machine have one clock; a loaded one answers late."""
 
 
-@pytest.mark.timeout(120)
 def test_each_node_shows_how_far_the_others_clocks_are_until_they_are_out_of_touch(
     tmp_path: Path,
 ) -> None:
@@ -27,14 +25,13 @@ def test_each_node_shows_how_far_the_others_clocks_are_until_they_are_out_of_tou
         def skew(node: str, peer: str) -> float | None:
             return cluster.nodes[node].metric("ha", f'{FAMILY}{{peer="{peer}"}}')
 
-        def known(node: str, peer: str) -> float | None:
-            wait_until(lambda: skew(node, peer) is not None, "the skew to be known")
-            return skew(node, peer)
+        def is_small(node: str, peer: str) -> bool:
+            found = skew(node, peer)
+            return found is not None and abs(found) <= APART_S
 
         for node, peer in (("n0", "n1"), ("n1", "n0")):
-            found = known(node, peer)
-            assert found is not None
-            assert abs(found) <= APART_S
+            # The first that is known may be of an answer that came late.
+            wait_until(partial(is_small, node, peer), "the skew to be small")
             assert skew(node, node) is None
         cluster.kill("n1")
         wait_until(lambda: skew("n0", "n1") is None, "what is not known any more to be left out")

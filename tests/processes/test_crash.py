@@ -36,7 +36,7 @@ POOLED: dict[str, object] = {
 }
 
 
-@pytest.mark.timeout(120 + 20 * CYCLES)
+@pytest.mark.timeout(600 + 20 * CYCLES)
 @pytest.mark.parametrize("broker", [PLAIN, POOLED], ids=["plain", "pooled"])
 async def test_no_kill_loses_reuses_or_repeats_anything(
     tmp_path: Path, broker: dict[str, object]

@@ -339,7 +339,7 @@ async def _read_on(messages: Any) -> None:
 def test_what_a_dead_member_held_is_delivered_again(node: Node) -> None:
     produce(node, "held", ["precious"], queues=1)
     member = "/v1/groups/fragile/members"
-    join = {"subscriptions": [{"topic": "held"}], "session_ms": 1000}
+    join = {"subscriptions": [{"topic": "held"}], "session_ms": 5000}
     status, joined = node.request_json("POST", f"{member}/doomed", join)
     assert status == 200, joined
     fetch = {"generation": joined["generation"], "wait_ms": 5000}

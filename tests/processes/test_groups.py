@@ -193,9 +193,9 @@ def test_every_mistake_has_its_own_code(node: Node) -> None:
 
 def test_a_silent_member_is_gone_after_its_session(node: Node) -> None:
     send(node, 1)
-    joined = call(node, "POST", M1, {**TAKES, "session_ms": 1000})
+    joined = call(node, "POST", M1, {**TAKES, "session_ms": 5000})
     assert fetch_until(node, M1, 1) == {0: ["0-0"]}
-    heartbeat = {**TAKES, "session_ms": 1000, "generation": joined["generation"]}
+    heartbeat = {**TAKES, "session_ms": 5000, "generation": joined["generation"]}
     wait_until(lambda: not call(node, "GET", GROUP)["members"], "the member to expire")
     assert refused(node, "POST", M1, heartbeat) == (404, "unknown-member")
     call(node, "POST", M2, TAKES)

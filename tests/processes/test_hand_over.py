@@ -20,7 +20,7 @@ CONTAINERS: Final = 3
 """Each container of a pod has the hook, and all are run at the same time."""
 
 
-def begin(run_dir: Path, timeout_s: int = 15) -> subprocess.Popen[bytes]:
+def begin(run_dir: Path, timeout_s: int = 60) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "tidemark.cli.main", "cluster", "hand-over"),
@@ -32,7 +32,7 @@ def begin(run_dir: Path, timeout_s: int = 15) -> subprocess.Popen[bytes]:
 
 
 def end(process: subprocess.Popen[bytes]) -> tuple[int, dict[str, Any]]:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     found: dict[str, Any] = json.loads(out or err)
     return process.returncode, found
 
@@ -46,7 +46,8 @@ def test_all_containers_of_a_master_hand_it_over_once_and_nothing_is_lost() -> N
         try:
             dev.wait_for("Stop with Ctrl-C")
             with sdk.connect_sync(urls) as mq:
-                assert mq.send("orders", b"before").level == "replicated"
+                wait_until(lambda: mq.send("first", b"").level == "replicated", "the set of two")
+                mq.send("orders", b"before")
                 asked = [begin(store / "n0" / "run") for _ in range(CONTAINERS)]
                 during = mq.send("orders", b"during")
                 answers = [end(process) for process in asked]
@@ -66,7 +67,7 @@ def test_all_containers_of_a_master_hand_it_over_once_and_nothing_is_lost() -> N
                 assert other is not None
                 os.kill(other, signal.SIGSTOP)
                 wait_until(lambda: mq.send("orders", b"y").level == "disk", "the set of one")
-                status, said = end(begin(store / "n1" / "run", timeout_s=2))
+                status, said = end(begin(store / "n1" / "run", timeout_s=5))
                 assert (status, said["code"]) == (1, "not-handed-over"), said
                 assert mq.send("orders", b"z").level == "disk"
                 os.kill(other, signal.SIGCONT)

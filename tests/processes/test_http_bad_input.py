@@ -433,7 +433,7 @@ def _closes(connection: socket.socket, within_s: float) -> bool:
 
 def test_a_connection_that_says_nothing_is_closed(node: Node) -> None:
     with connect(node) as connection:
-        assert _closes(connection, 8 * READ_TIMEOUT_S)
+        assert _closes(connection, 60 * READ_TIMEOUT_S)
 
 
 def test_a_request_head_that_arrives_byte_by_byte_is_closed(node: Node) -> None:
@@ -450,7 +450,7 @@ def test_a_request_head_that_arrives_byte_by_byte_is_closed(node: Node) -> None:
         sender = threading.Thread(target=dribble)
         sender.start()
         try:
-            assert _closes(connection, 8 * READ_TIMEOUT_S)
+            assert _closes(connection, 60 * READ_TIMEOUT_S)
         finally:
             closed.set()
             sender.join()
@@ -494,7 +494,7 @@ def test_a_client_that_goes_away_in_the_middle_of_its_body_is_no_error_of_ours(n
             )
             return set(counts) == {b"0"}
 
-    wait_until(all_gone, "the broker to notice that they are gone", 8 * READ_TIMEOUT_S)
+    wait_until(all_gone, "the broker to notice that they are gone", 60 * READ_TIMEOUT_S)
     assert "outside of its handler" not in node.log_text("broker")
 
 

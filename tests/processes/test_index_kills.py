@@ -41,7 +41,7 @@ class KilledReputNode(Node):
         return command
 
 
-@pytest.mark.timeout(120 + 10 * KILLS)
+@pytest.mark.timeout(600 + 10 * KILLS)
 @pytest.mark.parametrize("between", ["lines", "instructions"])
 async def test_a_kill_inside_an_insertion_loses_and_doubles_no_key(
     tmp_path: Path, between: str

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
 import tidemark
 from tests.support.cluster import Cluster
 from tests.support.node import GROUP_ROLES, wait_until
@@ -60,7 +58,6 @@ async def send_and_take(cluster: Cluster, master: str, trace: str) -> str:
     return sent.message_id
 
 
-@pytest.mark.timeout(180)
 async def test_a_message_is_followed_over_three_services_and_others_are_not_written(
     tmp_path: Path,
 ) -> None:

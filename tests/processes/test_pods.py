@@ -156,7 +156,7 @@ def test_a_container_is_what_the_manifest_says(running: Running) -> None:
 def call(method: str, url: str, body: Mapping[str, object]) -> int:
     request = urllib.request.Request(url, json.dumps(body).encode(), method=method)
     request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return int(answer.status)
 
 
@@ -181,11 +181,11 @@ def test_the_services_of_running_pods_answer_and_all_stop_in_order(
     process, urls = running.process, running.urls
     assert len(urls) == 2
     for url in urls:
-        with urllib.request.urlopen(f"{url}/v1/cluster", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}/v1/cluster", timeout=60) as answer:
             nodes = json.load(answer)["nodes"]
         assert sorted(node["node"] for node in nodes) == ["tidemark-g0-0", "tidemark-g0-1"]
     assert call("PUT", f"{urls[0]}/v1/topics/t", {"queues": 1}) in (200, 201)
-    sent = {"messages": [{"body_text": "hello"}], "ack": "replicated"}
+    sent = {"messages": [{"body_text": "hello"}], "ack": "replicated", "timeout_ms": 30_000}
     assert call("POST", f"{urls[0]}/v1/topics/t/messages", sent) == 200
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=STOP_S)

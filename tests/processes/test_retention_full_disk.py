@@ -6,7 +6,8 @@ A group's member reads more slowly than others write, so that deletion overtakes
 and somebody pulls at the very beginning of a queue. What was lost is what the member was never
 handed, and the counter of lost messages has to say the same number, to the message.
 
-TIDEMARK_RETENTION_SECONDS: how long the load lasts.
+TIDEMARK_RETENTION_SECONDS: how long the load lasts at least. On a busy machine it goes on until
+more was sent than the disk holds: what is proved does not depend on how fast the machine is.
 """
 
 from __future__ import annotations
@@ -35,9 +36,16 @@ BODY: Final = "x" * 2000
 PER_SEND: Final = 100
 SENDS_PER_S: Final = 60
 """12 MB/s: the disk would be full after five seconds."""
+MESSAGES_MIN: Final = 40_000
+"""80 MB: more than the disk holds, so that some of it has to go however slowly it comes."""
+LATE_S: Final = 1.0
+"""A load that goes on for so much longer than it was to, or begins so late, may still have been on
+when delayed messages came: then they have gone with the rest."""
 FETCHES_PER_S: Final = 20
 PER_FETCH: Final = 40
-"""The member reads 1.6 MB/s at most."""
+"""The member reads 1.6 MB/s at most,"""
+MEMBER_SHARE: Final = 1 / 7
+"""and no more than this of what was sent: a slow load overtakes it as well."""
 GROUP: Final = "/v1/groups/slow"
 SKIPPED: Final = 'tidemark_group_skipped_messages_total{group="slow",topic="load",reason="expired"}'
 
@@ -107,9 +115,9 @@ async def call(
 
 
 async def load(http: aiohttp.ClientSession, ledger: Ledger, until: float) -> None:
-    """Send at a steady pace, whatever is answered."""
+    """Send at a steady pace, whatever is answered, until then and until there was enough."""
     next_at, number = time.monotonic(), 0
-    while (now := time.monotonic()) < until:
+    while (now := time.monotonic()) < until or number * PER_SEND < MESSAGES_MIN:
         await asyncio.sleep(max(0.0, next_at - now))
         next_at += 1 / SENDS_PER_S
         messages = [{"body_text": BODY, "queue": number % QUEUES} for _ in range(PER_SEND)]
@@ -134,6 +142,9 @@ async def read_slowly(
     places = dict.fromkeys(range(QUEUES), 0)
     while True:
         is_over = loading.done()
+        if not is_over and sum(map(len, ledger.handled.values())) > ledger.acked * MEMBER_SHARE:
+            await asyncio.sleep(1 / FETCHES_PER_S)
+            continue
         ask = {"generation": generation, "max": 4096 if is_over else PER_FETCH, "wait_ms": 0}
         status, got = await call(http, "POST", f"{path}/fetch", ask)
         assert status == 200, got
@@ -190,13 +201,17 @@ async def pull_at_the_beginning(
         await asyncio.sleep(0.05)
 
 
-async def run_load(url: str, ledger: Ledger) -> None:
+async def run_load(url: str, ledger: Ledger, until: float) -> float:
+    """Load and both readers; how much later than it was to the load ended [s]."""
     async with aiohttp.ClientSession(url) as http:
-        loading = asyncio.create_task(load(http, ledger, time.monotonic() + SECONDS))
+        loading = asyncio.create_task(load(http, ledger, until))
+        ended_at: list[float] = []
+        loading.add_done_callback(lambda _: ended_at.append(time.monotonic()))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(read_slowly(http, ledger, loading))
             tasks.create_task(pull_at_the_beginning(http, ledger, loading))
         await loading
+    return ended_at[0] - until
 
 
 async def send_delayed(node: Node) -> None:
@@ -238,17 +253,19 @@ async def test_a_small_disk_under_constant_load_never_fills_and_losses_are_exact
         assert node.request_json("PUT", "/v1/topics/load", {"queues": QUEUES})[0] == 200
         assert node.request_json("PUT", "/v1/topics/later", {"queues": 1})[0] == 200
         assert node.request_json("PUT", GROUP, {"start": "first"})[0] == 200
+        until = time.monotonic() + SECONDS
         await send_delayed(node)
         with DiskWatch(small_disk) as watch:
-            await run_load(node.api_url, ledger)
+            late_s = await run_load(node.api_url, ledger, until)
         bounds = ranges(node)
         sent = {queue: end for queue, (_, end) in bounds.items()}
         lost = sum(end - len(ledger.handled[queue]) for queue, end in sent.items())
         handled = sum(map(len, ledger.handled.values()))
         print(
-            f"{SECONDS:.0f} s: {sum(sent.values())} sent ({len(ledger.refused)} sends refused), "
-            f"{handled} handled, {lost} lost and {node.metric('broker', SKIPPED)} counted; disk at "
-            f"most {watch.fullest:.1%} full in {watch.looks} looks, log from {watch.first}; "
+            f"{SECONDS:.0f} s and {late_s:.2f} s more: {sum(sent.values())} sent "
+            f"({len(ledger.refused)} sends refused), {handled} handled, "
+            f"{lost} lost and {node.metric('broker', SKIPPED)} counted; disk at most "
+            f"{watch.fullest:.1%} full in {watch.looks} looks, log from {watch.first}; "
             f"{ledger.jumps} jumps of the member, {ledger.too_small} of the puller"
         )
         assert ledger.wrong == []
@@ -260,7 +277,7 @@ async def test_a_small_disk_under_constant_load_never_fills_and_losses_are_exact
         assert lost > 0
         assert ledger.jumps > 0
         assert ledger.too_small > 0
-        wait_until(lambda: node.metric("broker", SKIPPED) == lost, f"{lost} counted losses", 5)
+        wait_until(lambda: node.metric("broker", SKIPPED) == lost, f"{lost} counted losses", 60)
         status, retention = node.get_json(node.api_url + "/v1/retention")
         assert status == 200
         deleted = retention["deleted_files"]["disk_pressure"]
@@ -270,7 +287,12 @@ async def test_a_small_disk_under_constant_load_never_fills_and_losses_are_exact
 
         # After a long run the one that waited for seconds only has gone again.
         everything = ["by level", "by time", "soon"][SECONDS > 20 :]
-        wait_until(lambda: delivered(node) == (3, everything), "delayed messages", 15)
+        wait_until(lambda: delivered(node)[0] == 3, "delayed messages", 60)
+        left = delivered(node)
+        if late_s > LATE_S:
+            assert set(left[1]) <= set(everything)
+        else:
+            assert left == (3, everything)
         assert "delayed messages were carried on" in node.log_text("broker")
         bounds = ranges(node)
 
@@ -279,7 +301,7 @@ async def test_a_small_disk_under_constant_load_never_fills_and_losses_are_exact
         node.start()
         node.wait_ready()
         assert ranges(node) == bounds
-        assert delivered(node) == (3, everything)
+        assert delivered(node) == left
         resumed = [
             entry
             for entry in map(json.loads, node.log_text("reput").splitlines())

@@ -83,7 +83,6 @@ def verdict_of(node: Node, trace: Path) -> Verdict:
         return judge(lines, sizes)
 
 
-@pytest.mark.timeout(180)
 def test_every_ack_at_disk_follows_a_completed_fdatasync_of_its_bytes(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     with Node(tmp_path / "node") as node:
@@ -97,7 +96,6 @@ def test_every_ack_at_disk_follows_a_completed_fdatasync_of_its_bytes(tmp_path: 
     print(f"{len(acked)} messages acked, {verdict.syncs} fdatasyncs of the log, all in order")
 
 
-@pytest.mark.timeout(180)
 def test_the_same_judge_objects_to_a_broker_without_fdatasync(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     with UnsyncedNode(tmp_path / "node") as node:

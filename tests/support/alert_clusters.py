@@ -42,12 +42,16 @@ class Clusters:
         self.links: list[CutLink] = []
         self.ballast = disk / "ballast"
         broker = {"auto_create_topics": True, "auto_create_queues": QUEUES}
+        # Not the local profile: a machine that stands still for two seconds would cost a term.
         self.healthy = Cluster(
             directory / "healthy",
+            profile="default",
             broker=broker,
             store={"commit_log_file_size": 4 << 20},
         )
-        self.cut = Cluster(directory / "cut", broker=broker, through=self._through)
+        self.cut = Cluster(
+            directory / "cut", profile="default", broker=broker, through=self._through
+        )
         self.consumers = Node(
             directory / "consumers", broker=broker, store={"commit_log_file_size": 16 << 20}
         )

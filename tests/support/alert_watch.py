@@ -22,6 +22,19 @@ WATCH_S: Final = 180.0
 MARGIN_S: Final = 60.0
 """For a machine that does much else: on top of what an alert promises."""
 LOOK_EVERY_S: Final = 0.5
+LATE_S: Final = 3 * LOOK_EVERY_S + 1
+"""A look that comes so late says that this machine stood still, or nearly: it does nothing else."""
+STALL_TELLS_S: Final = 30.0
+STALL_TELLS: Final = frozenset(
+    {
+        "TidemarkTargetDown",
+        "TidemarkLookOld",
+        "TidemarkInSyncFlapping",
+        "TidemarkFailoversInARow",
+        "TidemarkGroupFallingBehind",
+    }
+)
+"""What is true of a machine that stood still, and may fire for so long behind such a moment."""
 WAITS: Final = {alert.name: alert.waits for alert in ALERTS}
 LATELY: Final = "1h"
 """Longer than any run: events are looked for in all of it."""
@@ -49,6 +62,18 @@ class Observed:
     """How long was watched before any fault."""
     before: set[Key] = field(default_factory=set)
     """What fired in that time."""
+    stalls: list[tuple[float, float]] = field(default_factory=list)
+    """When the machine went on after it had stood still, and for how long it had [s]."""
+
+    @property
+    def excused(self) -> set[Key]:
+        """What fired or was told because the machine stood still."""
+        return {
+            key
+            for key, at_s in {**self.told_s, **self.firing_s}.items()
+            if key[0] in STALL_TELLS
+            and any(0 <= at_s - ended_s <= STALL_TELLS_S for ended_s, _ in self.stalls)
+        }
 
 
 class Watcher:
@@ -82,12 +107,22 @@ class Watcher:
     def until(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
         """Go on looking until it holds. Raises AssertionError after the deadline."""
         deadline = time.monotonic() + timeout_s
+        due_s = self.now_s
         while True:
+            self._note_stall(due_s)
+            due_s = self.now_s + LOOK_EVERY_S
             self.look()
             if condition():
                 return
             assert time.monotonic() < deadline, f"waited {timeout_s:.0f} s for {what}"
             time.sleep(LOOK_EVERY_S)
+
+    def _note_stall(self, due_s: float) -> None:
+        """Keep that the machine stood still, if a look that was due then comes only now."""
+        now_s = self.now_s
+        if now_s - due_s > LATE_S:
+            print(f"{now_s:6.1f} s  the machine stood still: a look is {now_s - due_s:.1f} s late")
+            self.observed.stalls.append((now_s, now_s - due_s))
 
     def until_told(self, fault: Fault, timeout_s: float) -> None:
         """Until somebody has been told of a fault."""

@@ -23,7 +23,7 @@ from tests.support.node import GROUP_ROLES, Node, wait_until
 from tidemark.formats.checkpoint import Slot
 from tidemark.testing.node import free_ports
 
-MASTER_TIMEOUT_S: Final = 40.0
+MASTER_TIMEOUT_S: Final = 120.0
 PORT_NAMES: Final = ("api", *GROUP_ROLES, "replication")
 
 

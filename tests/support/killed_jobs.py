@@ -18,7 +18,7 @@ from pathlib import Path
 
 from analytics.tables import TableRoot
 
-READY_S = 90.0
+READY_S = 300.0
 """Until the first batch of a fresh JVM, on a machine that does other things."""
 
 

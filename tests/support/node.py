@@ -17,7 +17,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TextIO, cast
 
+from tidemark.testing.node import free_port as free_port
 from tidemark.testing.settings_file import toml
 from tidemark.testing.waiting import wait_until as wait_until
 
@@ -35,7 +35,7 @@ PROJECT: Final = Path(__file__).resolve().parents[2]
 ROLES: Final = ("broker", "reput")
 GROUP_ROLES: Final = ("ha", "broker", "reput")
 """Of a node in a group."""
-START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 40.0
 
 SMALL_STORE: Final[Mapping[str, object]] = {
@@ -45,13 +45,6 @@ SMALL_STORE: Final[Mapping[str, object]] = {
     "index_entries": 2000,
 }
 """Files small enough that a test rolls through several."""
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Node:

@@ -40,7 +40,7 @@ from tidemark.formats.checkpoint import NodeRole, Slot
 from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
 
-LOCK_TIMEOUT_S: Final = 10.0
+LOCK_TIMEOUT_S: Final = 60.0
 FOLLOW_PAUSE_S: Final = 0.0005
 LEASE_MS: Final = 60_000
 """How long a granted epoch lasts unless a test says otherwise."""

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.02
 LOG_SHOWN: Final = 4000
@@ -33,6 +36,11 @@ SMALL_STORE: Final = {
     "index_entries": 20_000,
 }
 """Files that are made in no time; a test of some size rolls through several."""
+
+PORTS: Final = range(10_000, 32_000)
+_choosing: Final = threading.Lock()
+_next_port = 0
+"""After the ports that were named last; 0: none was."""
 
 
 class NodeFailed(Exception):
@@ -156,20 +164,42 @@ def is_ready(admin_port: int) -> bool:
         return False
 
 
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
+    return free_ports(1)[0]
+
+
 def free_ports(count: int) -> list[int]:
     """Neighbouring ports that nobody listens on now.
 
     From below the range that the kernel gives to outgoing connections: one of those may have an
-    end there the moment we look away.
+    end there the moment we look away. Each worker of pytest-xdist has a share of its own, and a
+    process goes through its share before it names a port again: between a look at a port and the
+    start of whoever is to listen there, nobody else is given it.
     """
-    while True:
-        first = random.randrange(10_000, 32_000)
-        ports = range(first, first + count)
-        with contextlib.ExitStack() as held:
-            try:
+    global _next_port
+    share = port_share(os.environ)
+    with _choosing:
+        for _ in range(len(share)):
+            first = _next_port if _next_port in share else random.choice(share)
+            if first + count > share.stop:
+                first = share.start
+            ports = range(first, first + count)
+            _next_port = ports.stop
+            with contextlib.ExitStack() as held, contextlib.suppress(OSError):
                 for port in ports:
                     probe = held.enter_context(socket.socket())
                     probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return list(ports)
+                return list(ports)
+    raise NodeFailed(f"There are no {count} free ports in a row from {share.start} to {share.stop}")
+
+
+def port_share(environment: Mapping[str, str]) -> range:
+    """The ports that this process takes from: all, or its share as a worker of pytest-xdist."""
+    worker = environment.get("PYTEST_XDIST_WORKER", "")
+    if not worker.startswith("gw"):
+        return PORTS
+    workers = max(int(environment.get("PYTEST_XDIST_WORKER_COUNT", "1")), 1)
+    size = len(PORTS) // workers
+    first = PORTS.start + int(worker[2:]) % workers * size
+    return range(first, first + size)

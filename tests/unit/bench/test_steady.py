@@ -57,9 +57,10 @@ def test_sends_when_due_over_all_connections_and_no_faster() -> None:
 
 
 def test_whoever_is_late_has_waited_since_it_was_due() -> None:
-    stall = threading.Event()
+    asked, stall = threading.Event(), threading.Event()
 
     def answer() -> bytes:
+        asked.set()
         stall.wait(30)
         return GOOD
 
@@ -67,7 +68,8 @@ def test_whoever_is_late_has_waited_since_it_was_due() -> None:
         serving(answer) as address,
         Steady(address, "t", SHAPE, per_second=100, connections=1) as load,
     ):
-        time.sleep(0.1)
+        assert asked.wait(30)
+        time.sleep(0.1)  # from here on: the first has been sent
         stall.set()
         began = time.perf_counter()
         while len(load.sent) < 8:
@@ -80,9 +82,15 @@ def test_whoever_is_late_has_waited_since_it_was_due() -> None:
 
 
 def test_a_refusal_fails_the_run() -> None:
+    asked = threading.Event()
+
+    def refuse() -> bytes:
+        asked.set()
+        return BAD
+
     with (
-        serving(lambda: BAD) as address,
+        serving(refuse) as address,
         pytest.raises(LoadFailed, match="503"),
         Steady(address, "t", SHAPE, per_second=1000, connections=1),
     ):
-        time.sleep(0.1)
+        assert asked.wait(30)  # the answer is on its way, and waited for

@@ -128,7 +128,7 @@ def test_a_rate_is_kept(broker: FakeBroker) -> None:
     done = run(broker, "produce", "lines", "--rate", "100", "-o", "json", stdin=b"x\n" * 30)
     facts = json.loads(done.stdout)
     assert facts["lines"] == 30
-    assert 0.15 <= facts["seconds"] <= 3
+    assert facts["seconds"] >= 0.15
 
 
 def test_a_refused_line_is_named_with_what_was_stored_before(broker: FakeBroker) -> None:

@@ -55,7 +55,7 @@ async def test_who_pauses_goes_on_when_another_node_is_master() -> None:
     await asyncio.sleep(0.3)
     assert not pausing.done()
     group.master, group.epoch = B, 2
-    async with asyncio.timeout(2.0):
+    async with asyncio.timeout(30.0):
         await pausing
     assert group.nodes.current == B
     await group.lookout.close()
@@ -69,7 +69,7 @@ async def test_a_call_to_a_node_that_fell_silent_is_given_up_for_another_master(
     await asyncio.sleep(LATE_S + 0.5)
     assert not calling.done()  # there is nobody else to go to
     group.master, group.epoch = B, 2
-    done, _ = await asyncio.wait({calling}, timeout=2.0)
+    done, _ = await asyncio.wait({calling}, timeout=30.0)
     assert done
     assert isinstance(calling.exception(), TimeoutError)
     assert group.nodes.current == B

@@ -7,7 +7,7 @@ import itertools
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import aiohttp
@@ -31,6 +31,7 @@ def objects() -> LeaseObjects:
 
 def test_a_write_needs_the_version_that_it_replaces(objects: LeaseObjects) -> None:
     first = objects.post("n", lease(holder="a")).body
+    # Seconds: after less, whoever looks from a busy machine finds it applied already.
     changed = {**first, "spec": {"holder": "b"}}
     second = objects.put("n", "l", changed)
     assert second.status == 200
@@ -105,10 +106,16 @@ async def api() -> AsyncIterator[LeaseApi]:
 
 
 async def ask(
-    api: LeaseApi, method: str, path: str, body: object = None, **headers: str
+    api: LeaseApi,
+    method: str,
+    path: str,
+    body: object = None,
+    *,
+    within_s: float = 20.0,
+    headers: Mapping[str, str] | None = None,
 ) -> tuple[int, dict[str, Any]]:
-    """Status 0: no answer within a short while."""
-    timeout = aiohttp.ClientTimeout(total=0.2)
+    """Status 0: no answer within that time."""
+    timeout = aiohttp.ClientTimeout(total=within_s)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
@@ -125,8 +132,8 @@ async def test_faults_are_told_and_taken_back_while_it_runs(api: LeaseApi) -> No
     )
     assert (status, said["drop_requests"], said["only_methods"]) == (200, True, ["GET"])
     assert (await ask(api, "POST", LEASES, lease()))[0] == 201
-    assert (await ask(api, "GET", f"{LEASES}/l"))[0] == 0
-    assert (await ask(api, "GET", f"{LEASES}/l", **{BY_HAND: "1"}))[0] == 200
+    assert (await ask(api, "GET", f"{LEASES}/l", within_s=0.2))[0] == 0
+    assert (await ask(api, "GET", f"{LEASES}/l", headers={BY_HAND: "1"}))[0] == 200
     assert (await ask(api, "PUT", "/faults", {"unheard_of": 1}))[0] == 400
     await ask(api, "PUT", "/faults", {"only_from": ["192.0.2.1"], "error_rate": 1})
     assert (await ask(api, "GET", f"{LEASES}/l"))[0] == 200
@@ -138,14 +145,16 @@ async def test_faults_are_told_and_taken_back_while_it_runs(api: LeaseApi) -> No
 
 async def test_a_late_write_is_applied_after_its_sender_gave_up(api: LeaseApi) -> None:
     _, first = await ask(api, "POST", LEASES, lease(holder="a"))
-    api.faults = Faults(apply_late_ms=300)
-    assert (await ask(api, "PUT", f"{LEASES}/l", {**first, "spec": {"holder": "b"}}))[0] == 0
+    api.faults = Faults(apply_late_ms=3000)
+    # Seconds: after less, whoever looks from a busy machine finds it applied already.
+    changed = {**first, "spec": {"holder": "b"}}
+    assert (await ask(api, "PUT", f"{LEASES}/l", changed, within_s=0.2))[0] == 0
     assert (await ask(api, "GET", f"{LEASES}/l"))[1] == first
-    for _ in range(100):
-        if (await ask(api, "GET", f"{LEASES}/l"))[1]["spec"] == {"holder": "b"}:
-            return
-        await asyncio.sleep(0.02)
-    pytest.fail("the write was never applied")
+    async with asyncio.timeout(60):
+        while True:
+            if (await ask(api, "GET", f"{LEASES}/l"))[1]["spec"] == {"holder": "b"}:
+                break
+            await asyncio.sleep(0.02)
 
 
 async def test_what_is_no_request_is_refused(api: LeaseApi) -> None:
@@ -157,7 +166,7 @@ async def test_what_is_no_request_is_refused(api: LeaseApi) -> None:
         assert answer.status == 400
     api.tokens = {"t"}
     assert (await ask(api, "GET", f"{LEASES}/l"))[0] == 401
-    assert (await ask(api, "GET", f"{LEASES}/l", Authorization="Bearer t"))[0] == 404
+    assert (await ask(api, "GET", f"{LEASES}/l", headers={"Authorization": "Bearer t"}))[0] == 404
 
 
 async def test_it_runs_as_a_process_of_its_own() -> None:
@@ -165,8 +174,8 @@ async def test_it_runs_as_a_process_of_its_own() -> None:
         sys.executable, "-m", "tidemark.testing.lease_api", stdout=subprocess.PIPE
     )
     assert process.stdout is not None
-    url = (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
+    url = (await asyncio.wait_for(process.stdout.readline(), 120)).decode().strip()
     async with aiohttp.ClientSession() as session, session.get(f"{url}/faults") as answer:
         assert answer.status == 200
     process.terminate()
-    assert await asyncio.wait_for(process.wait(), 30) == 0
+    assert await asyncio.wait_for(process.wait(), 60) == 0
