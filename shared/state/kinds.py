@@ -83,6 +83,8 @@ class SnapshotPart(NamedTuple):
     cancelled: Sequence[tuple[Delayed, int]] = ()
     foreign: Sequence[ForeignRange] = ()
     start_count: int = 0
+    deleted_below: Sequence[tuple[str, int]] = ()
+    """(topic, physical offset); an earlier version does not tell it, and skips it."""
 
 
 class OtherRecord(NamedTuple):

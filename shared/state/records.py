@@ -135,6 +135,7 @@ def encode_snapshot(
     offsets: Mapping[str, Mapping[Queue, int]] | None = None,
     delay: DelayState = NOTHING_DELAYED,
     foreign: Iterable[ForeignRange] = (),
+    deleted_below: Mapping[str, int] | None = None,
     start_count: int = 0,
     flushed: int,
     snapshot_id: int,
@@ -156,6 +157,8 @@ def encode_snapshot(
         "cancelled": (packed([*each, due_ms]) for each, due_ms in delay.cancelled.items()),
         "foreign": map(packed, foreign),
     }
+    if deleted_below:
+        sections["deleted_below"] = map(packed, deleted_below.items())
     parts = list(_parts(sections, max(0, part_bytes_max - _HEADER_SIZE_MAX)))
     return [
         b"".join(
@@ -291,6 +294,7 @@ def _snapshot_part(flushed: int, fields: TypedFields) -> StateRecord:
         cancelled=tuple(map(value_maps.cancelled_of, fields.items("cancelled"))),
         foreign=tuple(map(value_maps.foreign_of, fields.items("foreign"))),
         start_count=fields.integer("start_count", 0),
+        deleted_below=tuple(map(value_maps.deleted_below_of, fields.items("deleted_below"))),
     )
 
 

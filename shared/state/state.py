@@ -101,7 +101,8 @@ class BrokerState(Tables):
         snapshot_id: by default ``flushed``. next_offsets: of every queue that ever had a message;
         by default those of the last snapshot, which is right only if nothing was sent since.
         offsets, delay: what is served, where that is ahead of the records applied here.
-        foreign_from: start of the log; foreign ranges that end before it are of no use any more.
+        foreign_from: start of the log; foreign ranges that end before it are of no use any more,
+        nor is the border of what was deleted before.
         """
         if next_offsets is None:
             next_offsets = (
@@ -116,6 +117,11 @@ class BrokerState(Tables):
             offsets=self.offsets if offsets is None else offsets,
             delay=self.delay if delay is None else delay,
             foreign=(each for each in self.foreign if each.end > foreign_from),
+            deleted_below={
+                name: offset
+                for name, offset in sorted(self.deleted_below.items())
+                if offset > foreign_from
+            },
             start_count=self.start_count,
             flushed=flushed,
             snapshot_id=flushed if snapshot_id is None else snapshot_id,
@@ -157,6 +163,8 @@ class BrokerState(Tables):
             cancelled.update(part.cancelled)
             for foreign in part.foreign:
                 told.put_foreign(foreign)
+            for name, offset in part.deleted_below:
+                told.put_deleted_below(name, offset)
             for topic_name, queue, offset in part.next_offsets:
                 key = (topic_name, queue)
                 # Never lower: offsets are not given out twice (promise P5).

@@ -40,6 +40,10 @@ class Tables:
         """Existing topics by name."""
         self.deleted: dict[str, TopicConfig] = {}
         """Topics that were deleted: a new one of the same name goes on with their offsets."""
+        self.deleted_below: dict[str, int] = {}
+        """Topic -> physical offset below which a message that waits for it waits for one that was
+        deleted: the durable mark of the newest deletion. Missing: none, or told by an earlier
+        version."""
         self.groups: dict[str, GroupConfig] = {}
         """Existing consumer groups by name."""
         self.offsets: dict[str, dict[Queue, int]] = {}
@@ -65,8 +69,10 @@ class Tables:
     def change(self, record: Change, at: int | None = None) -> None:
         """Take one change. at: physical offset of its record, if known."""
         match record:
-            case TopicRecord(_, topic):
+            case TopicRecord(flushed, topic):
                 self.put_topic(topic)
+                if topic.deleted:
+                    self.put_deleted_below(topic.name, flushed)
             case GroupRecord(_, group):
                 self._put_group(group)
             case OffsetsRecord(_, moves):
@@ -83,6 +89,8 @@ class Tables:
         """Take all that later tables say: they were changed after these."""
         for topic in (*later.topics.values(), *later.deleted.values()):
             self.put_topic(topic)
+        for name, offset in later.deleted_below.items():
+            self.put_deleted_below(name, offset)
         for name in later.dropped:
             self.groups.pop(name, None)
             self.offsets.pop(name, None)
@@ -107,6 +115,11 @@ class Tables:
         mine, other = (self.deleted, self.topics) if topic.deleted else (self.topics, self.deleted)
         mine[topic.name] = topic
         other.pop(topic.name, None)
+
+    def put_deleted_below(self, name: str, offset: int) -> None:
+        """What waits for the topic and lies below waits for one that was deleted."""
+        if offset > self.deleted_below.get(name, 0):
+            self.deleted_below[name] = offset
 
     def put_foreign(self, foreign: ForeignRange) -> None:
         """RocketMQ wrote this as well; told twice, it counts once."""

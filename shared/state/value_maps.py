@@ -210,6 +210,14 @@ def cancelled_of(value: Value) -> tuple[Delayed, int]:
     raise StateRecordUnreadable("a cancelled message is not a level, an offset and a time")
 
 
+def deleted_below_of(value: Value) -> tuple[str, int]:
+    """[topic, physical offset]."""
+    match value:
+        case [str(topic), int(offset)] if is_number(offset, I64_MAX):
+            return topic, offset
+    raise StateRecordUnreadable("what was deleted is not a topic and a physical offset")
+
+
 def foreign_of(value: Value) -> ForeignRange:
     """[start, end]."""
     match value:

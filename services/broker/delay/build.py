@@ -59,8 +59,13 @@ def make_delayed(
     queues = ConsumeQueues(directory, log_reader)
     delays_ms = directory.config.delay_levels_ms
 
-    def is_gone(topic: str) -> bool:
-        return topic in state.deleted and topic not in state.topics
+    def is_gone(topic: str, stored_at: PhysicalOffset) -> bool:
+        # Also if it was made again. Otherwise: 1. messages of a group wait for their next try;
+        # 2. the group is deleted, and its retry topic; 3. a consumer that still runs joins, which
+        # makes both anew; 4. the new group gets what the old one had failed on.
+        if topic in state.deleted and topic not in state.topics:
+            return True
+        return stored_at < state.deleted_below.get(topic, 0)
 
     def levels() -> Sequence[int]:
         # Also those of a longer table than the present one: what waits there is due all the same.

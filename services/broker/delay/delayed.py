@@ -18,7 +18,7 @@ from services.broker.delay.waiting import Ends, Waiting
 from services.broker.groups.dead_letters import IndexDisabled
 from shared.state.records import DelayRecord
 from tidemark.clock import Clock
-from tidemark.errors import DispatchBehind, Overloaded, UnknownDelayed
+from tidemark.errors import DispatchBehind, FileNotReady, Overloaded, UnknownDelayed
 from tidemark.formats import delay
 from tidemark.formats.delay import TIMER_LEVEL
 from tidemark.offsets import PhysicalOffset
@@ -29,6 +29,9 @@ DISPATCH_POLL_S: Final = 0.005
 DISPATCH_POLLS: Final = 200
 """How often a cancellation looks whether what was just sent can be found: for a second."""
 AGAIN_S: Final = 0.01
+ASKED_MAX: Final = 500
+"""How often carrying asks a timer's queue that is not read to its end: for five seconds, and as
+long as it takes to read some millions of messages."""
 
 
 class CarryResult(NamedTuple):
@@ -37,7 +40,7 @@ class CarryResult(NamedTuple):
     carried: int
     """Messages that wait on at the end of the log."""
     lost: int
-    """Messages that do not: they name no place that they could go to."""
+    """Messages that do not: they name no place that they could go to, or it was deleted."""
 
 
 class DelayedMessages:
@@ -106,9 +109,11 @@ class DelayedMessages:
         look = self.delivery.last_look
         if look is None:
             return None
-        if look.next_due_ms is None:
-            return 0.0
-        return max(0, self._clock.wall_ms() - look.next_due_ms) / 1000
+        late_ms = 0 if look.next_due_ms is None else self._clock.wall_ms() - look.next_due_ms
+        if late_ms <= 0:
+            # Nothing of what is known is late. While the timer's queue is not, something may be.
+            return 0.0 if look.timer_is_known else None
+        return late_ms / 1000
 
     def pending_below(self, physical_offset: int) -> bool:
         """Whether a message that waits may have its record below physical_offset."""
@@ -173,10 +178,11 @@ class DelayedMessages:
         """Let what waits below physical_offset wait on at the end of the log; durable on return.
 
         Its files may go then. Goes on while sends are refused for lack of space. Raises NotServing,
-        CorruptRecord, DamagedFile and what an append raises: what is left waits where it was.
+        CorruptRecord, DamagedFile and what an append raises: what is left waits where it was. Also
+        DiskFull and FileNotReady while the timer's queue cannot be read, or takes long.
         """
-        carried = lost = 0
-        while True:
+        carried = lost = asked = 0
+        while asked < ASKED_MAX:
             async with self.delivery.lock:
                 self.delivery.known()
                 slices = await self.delivery.in_thread(
@@ -190,7 +196,13 @@ class DelayedMessages:
                 elif slices is not None:
                     self.delivery.look_again()  # what the last one called the oldest is gone
                     return CarryResult(carried, lost)
+            asked += slices is None
             await asyncio.sleep(AGAIN_S if slices is None else 0)
+        # Retention has more to do than to wait here: it asks again.
+        raise FileNotReady(
+            "the queue of messages that wait for any time is still being read. They wait on.",
+            "Wait: it goes on by itself.",
+        )
 
     def _check_can_find(self) -> None:
         """Raise why messages cannot be found by their unique ids: none would seem to wait."""

@@ -151,28 +151,32 @@ class Delivery:
                 await self._keep_what_is_flushed()
                 pause_s = await self._deliver() if self._has_work() else self._pause_s()
                 self._tell()
-        except NotServing as refusal:
-            return self._hold(refusal)  # the node stops, or dispatch is behind
+        except NotServing:
+            return RETRY_S  # the node stops, or dispatch is behind
         except StoreError as fault:
-            return self._hold(fault)
-        if self._fault is not None:
-            self._fault = None
-            log.info("delayed messages go on", extra={"event": "delay-goes-on"})
-            self._on_fault(None)
+            self._say_fault(fault)
+            return RETRY_S
+        # Levels are delivered without the timer's file: what waits in its queue would stand still,
+        # and nobody would know.
+        self._say_fault(None if self.last_look is None else self.last_look.stands_still)
         return pause_s
 
-    def _hold(self, fault: StoreError | NotServing) -> float:
-        if isinstance(fault, StoreError) and (
-            self._fault is None or self._fault.code != fault.code
+    def _say_fault(self, fault: StoreError | None) -> None:
+        """Say what stops delivery, or that nothing does; once for each code."""
+        if (None if self._fault is None else self._fault.code) == (
+            None if fault is None else fault.code
         ):
-            self._fault = fault
+            return
+        self._fault = fault
+        if fault is None:
+            log.info("delayed messages go on", extra={"event": "delay-goes-on"})
+        else:
             log.error(
                 "delayed messages are not delivered now: %s",
                 fault,
                 extra={"event": "delay-waits", "code": fault.code},
             )
-            self._on_fault(fault)
-        return RETRY_S
+        self._on_fault(fault)
 
     async def _recover(self) -> None:
         levels = [level for level in self._levels() if self._next_of(delay.place_of(level)) > 0]
@@ -251,6 +255,8 @@ class Delivery:
             for each in slices:
                 if each.runs:
                     self._appended = (await self._append.append(each.runs, own=own)).end
+                    if not delivers:
+                        progress.carried_to = self._appended
                 # Still the same step of the loop as the append: a record of the progress comes
                 # before both or after both.
                 for level, queue_offset in each.levels.items():

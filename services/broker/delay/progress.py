@@ -49,6 +49,8 @@ class Progress:
         self.timer = state.timer
         """The mark as it was told last."""
         self.cancelled: dict[Delayed, int] = dict(state.cancelled)
+        self.carried_to = 0
+        """Physical offset behind the last copy that waits on in place of another message."""
         self._done = set(found.timer)
         dues = [(due_ms, at) for at, due_ms in found.timer.items() if due_ms is not None]
         self._delivered: Time = max([state.timer[:2], *dues])

@@ -85,10 +85,15 @@ class Slices:
     """Makes slices. For one thread."""
 
     def __init__(
-        self, log_reader: CommitLogReader, *, file_size: int, topic_is_gone: Callable[[str], bool]
+        self,
+        log_reader: CommitLogReader,
+        *,
+        file_size: int,
+        topic_is_gone: Callable[[str, PhysicalOffset], bool],
     ) -> None:
-        """file_size: of a commit log file. topic_is_gone: whether a topic was deleted: what waits
-        for it goes with it.
+        """file_size: of a commit log file. topic_is_gone: whether the topic for which a record at
+        that physical offset waits was deleted: what waits for it goes with it, also if there is a
+        new one of its name.
         """
         self._log = log_reader
         self._topic_is_gone = topic_is_gone
@@ -154,7 +159,10 @@ class Slices:
         """Why a copy cannot be appended; None if it can."""
         if copy is None:
             return Lost.NO_PLACE
-        if copy.topic != delay.TIMER_TOPIC and self._topic_is_gone(copy.topic):
+        # Not the copy's, which may wait on. A carried one stands behind the deletion: once its
+        # topic was made again nothing would tell it from a new one's.
+        place = delay.real_place(stored.properties)
+        if place is not None and self._topic_is_gone(place.topic, stored.physical_offset):
             return Lost.TOPIC_DELETED
         return Lost.TOO_LARGE if self._is_too_large(stored, copy) else None
 

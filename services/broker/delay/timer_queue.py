@@ -5,8 +5,9 @@ into the sorted file, without what is already delivered; what is due comes out o
 names the message in whose place it waits: that one goes out of the file as its copy goes in.
 
 Losing the file costs a reading of the queue, and nothing is delivered from it meanwhile: a message
-could be met whose carried copy has not been. Blocks: for the delay's thread. Before: dispatch
-wrote the units. After: ``slices``.
+could be met whose carried copy has not been. A file that opens is not in use yet: on a disk that is
+nearly full there is room for what opening writes and none for the messages. Blocks: for the delay's
+thread. Before: dispatch wrote the units. After: ``slices``.
 """
 
 from __future__ import annotations
@@ -39,7 +40,12 @@ TAKE_IN_MAX: Final = 16_384
 """Messages read at a time: some tenths of a second."""
 UNITS_AT_ONCE: Final = 1024
 REOPEN_AFTER_S: Final = 1.0
+STANDS_STILL_AFTER_S: Final = 5.0
+"""Without the file for so long, and with a try in vain that is not older: then it is a fault."""
 _I64_MAX: Final = (1 << 63) - 1
+_FULL: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
+"""What SQLite says of a full disk; the second of the file that it shares memory by, whatever kept
+that from growing (os_unix.c, unixShmMap)."""
 
 
 class TimerQueue:
@@ -63,8 +69,9 @@ class TimerQueue:
         self._reopen_at = 0.0
         self._whole_from = 0
         self._cannot: StoreError | None = None
-        self._lost = False
-        """The file could not be used, and was not opened since."""
+        self._loss: StoreError | None = None
+        """What was refused last since the file was lost; None: it is whole."""
+        self._lost_at = 0.0
 
     # -- the file --------------------------------------------------------------------------------
 
@@ -72,13 +79,17 @@ class TimerQueue:
         """Open the file and make it say what the progress says; not if nobody ever named a time.
 
         readable: end of what may be read, and is on disk. Does nothing for a while after the file
-        was lost.
+        was lost, and before copies that were carried can be read.
         """
         queue = self._queue()
         end = int(queue.max_offset(readable))
         if not end or self._clock.monotonic() < self._reopen_at:
             return
-        with self._loses(again=True):
+        # Otherwise: 1. some are carried; 2. the file is lost as it is to keep that; 3. the queue is
+        # read anew before reput has dispatched their copies, and they are carried once more.
+        if readable < progress.carried_to:
+            return
+        with self._loses(filling=True):
             times = PendingTimes(self._path, self._boot_id)
             if not _is_of_this_log(times, queue, readable):
                 times.discard()
@@ -93,30 +104,33 @@ class TimerQueue:
             for queue_offset in (*progress.done, *cancelled):
                 _remove(times, queue_offset)
             times.commit()
-            self._cannot = None
-            if self._lost:
-                self._lost = False
-                log.info(
-                    "the file of pending times is used again", extra={"event": "timer-file-back"}
-                )
 
     @property
     def cannot(self) -> StoreError | None:
-        """Why the file, which was lost, could not be opened again when that was last tried."""
+        """Why the file, which was lost, could not be opened or filled when that was last tried."""
         return self._cannot
 
+    @property
+    def stands_still(self) -> StoreError | None:
+        """Why nothing of the queue is delivered, where that lasts; None: it is, or soon will be."""
+        now = self._clock.monotonic()
+        lasts = now - self._lost_at >= STANDS_STILL_AFTER_S
+        # Nobody is to blame any more while a long queue is read anew.
+        is_refused = now - self._reopen_at < STANDS_STILL_AFTER_S
+        return self._loss if lasts and is_refused else None
+
     @contextmanager
-    def _loses(self, *, again: bool = False) -> Iterator[None]:
+    def _loses(self, *, filling: bool = False) -> Iterator[None]:
         """What SQLite or the disk refuses costs the file, for a while, and nothing else.
 
         What was committed is still right: it knows of nothing that the log does not. A damaged
-        file goes. again: it is being opened.
+        file goes. filling: it is being opened, or read into.
         """
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            if not self._lost:
-                self._lost = True
+            if self._loss is None:
+                self._lost_at = self._clock.monotonic()
                 log.warning(
                     "the file of pending times cannot be used; what waits for any time waits on "
                     "until it can: %s",
@@ -132,8 +146,20 @@ class TimerQueue:
                 with suppress(OSError):
                     remove(self._path)
             self._reopen_at = self._clock.monotonic() + REOPEN_AFTER_S
-            if again:
-                self._cannot = _refusal(error, self._path)
+            self._loss = _refusal(error, self._path)
+            if filling:
+                # Not opening alone. Otherwise: 1. the disk is nearly full, and the file opens;
+                # 2. there is no room for what is read into it; 3. whoever was to make room by
+                # deleting a log file waits for ever. A file that fills, and is lost only as it is
+                # to keep what was done, does its work once more every second.
+                self._cannot = self._loss
+
+    def _is_read_into(self) -> None:
+        """Nothing was refused as the queue was read."""
+        self._cannot = None
+        if self._loss is not None and self.is_whole:
+            self._loss = None
+            log.info("the file of pending times is used again", extra={"event": "timer-file-back"})
 
     # -- in --------------------------------------------------------------------------------------
 
@@ -184,10 +210,12 @@ class TimerQueue:
                 },
             )
         if at > times.read_to:
-            with self._loses():
+            with self._loses(filling=True):
                 times.take_in(rows, read_to=at, log_end=log_end)
                 for queue_offset in replaced:
                     _remove(times, queue_offset)
+        if self._times is not None:
+            self._is_read_into()
         return at < end
 
     def _read(
@@ -326,10 +354,10 @@ def _refusal(error: sqlite3.Error | OSError, path: Path) -> StoreError:
     if isinstance(error, OSError):
         is_full = error.errno == errno.ENOSPC
     else:
-        is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        is_full = getattr(error, "sqlite_errorcode", None) in _FULL
     kind = DiskFull if is_full else FileNotReady
     return kind(
-        f"the file of pending times cannot be opened: {error}. What waits for any time waits on.",
+        f"the file of pending times cannot be used: {error}. What waits for any time waits on.",
         "Make room on the disk." if is_full else "See the path's permissions and the disk.",
         path=path,
     )

@@ -22,6 +22,7 @@ from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.index import IndexReader
 from shared.state.values import DelayState, TimerMark
+from tidemark.errors import StoreError
 from tidemark.formats import delay
 from tidemark.formats.delay import TIMER_LEVEL, TIMER_TOPIC
 from tidemark.formats.hashing import SCHEDULE_TOPIC
@@ -74,6 +75,10 @@ class Look(NamedTuple):
     """Of these the one that is due first."""
     read_to: int
     """Queue offset up to which the timer's queue has been read."""
+    timer_is_known: bool
+    """Whether that is far enough to say what of it is due."""
+    stands_still: StoreError | None
+    """Why nothing of the timer's queue is delivered, where that lasts."""
 
 
 class Waiting:
@@ -183,6 +188,8 @@ class Waiting:
             self._timer.count if self._timer.end(ends.kept) else 0,
             first,
             self._timer.read_to,
+            self._timer_is_known(ends),
+            self._timer.stands_still,
         )
 
     def to_carry(
@@ -191,13 +198,12 @@ class Waiting:
         """Slices that carry some of what lies below physical_offset; [] if nothing does.
 
         None: the timer's queue has not been read to its end yet: ask again. Raises DiskFull, or
-        FileNotReady, if its sorted file cannot be opened: whoever makes room on a full disk must
-        not wait for a file that waits for room.
+        FileNotReady, if its sorted file cannot be opened, or filled: whoever makes room on a full
+        disk must not wait for a file that waits for room.
         """
         progress = self._progress
         if self._timer.take_in(progress, ends.kept) or not self._timer_is_known(ends):
-            if self._timer.cannot is not None:
-                raise self._timer.cannot
+            self._check_can_use_timer()
             return None
         found: list[Entry] = []
         for level in sorted(progress.levels):
@@ -208,10 +214,17 @@ class Waiting:
                 cancelled = progress.is_cancelled(level, entry.queue_offset)
                 found.append(entry._replace(passed_over=cancelled))
         found += self._timer.below(physical_offset, CARRY_COUNT_MAX)
+        if not self._timer_is_known(ends):  # lost as it was asked: nothing found is not nothing
+            self._check_can_use_timer()
+            return None
         slices = self._slices.carrying(found, ends.dispatched)
         for each in slices:
             self._timer.remove(each.rows)
         return slices
+
+    def _check_can_use_timer(self) -> None:
+        if self._timer.cannot is not None:
+            raise self._timer.cannot
 
     def _timer_is_known(self, ends: Ends) -> bool:
         return self._timer.is_whole or not self._timer.end(ends.kept)

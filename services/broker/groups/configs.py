@@ -217,6 +217,10 @@ class GroupConfigs:
                     "Delete groups that nobody uses any more.",
                     limit=self._groups_max,
                 )
+            if before is None and not self._offsets.of_group(name):
+                # Of a deleted group that a kill left its retry topic. One that has offsets may be
+                # RocketMQ's, which knows groups by these alone: its retries are its own.
+                await self._topics.delete_system(RETRY_PREFIX + name)
             wanted = (before or GroupConfig(name))._replace(**changes)  # type: ignore[arg-type]
             if wanted != before:
                 body = records.encode(GroupRecord(self._flushed(), wanted))
@@ -237,6 +241,7 @@ class GroupConfigs:
             self._on_change()
             await self._log.durable(end)
             # Last: a crash between the two leaves retries that nobody reads, not a group without.
+            # A new group of the name deletes them first.
             await self._topics.delete_system(RETRY_PREFIX + name)
         return gone
 

@@ -242,6 +242,18 @@ def test_a_snapshot_in_parts_says_everything_once_in_order(
         assert len(body) <= part_bytes_max or len(part.topics) + len(part.next_offsets) <= 1
 
 
+def test_what_was_deleted_is_in_a_snapshot_that_earlier_versions_read_as_before() -> None:
+    def snapshot(**more: Any) -> list[bytes]:
+        return records.encode_snapshot([], [], flushed=0, snapshot_id=0, part_bytes_max=330, **more)
+
+    borders = {f"topic-{number}": number for number in range(9)}
+    parts = snapshot_parts(snapshot(deleted_below=borders))
+    assert len(parts) > 1
+    assert [each for part in parts for each in part.deleted_below] == list(borders.items())
+    assert snapshot(deleted_below={}) == snapshot()
+    assert "deleted_below" not in msgpack.unpackb(snapshot()[0])
+
+
 def test_an_empty_state_has_a_snapshot_too() -> None:
     bodies = records.encode_snapshot([], [], flushed=0, snapshot_id=0, part_bytes_max=1000)
     assert snapshot_parts(bodies) == [SnapshotPart(0, 0, 0, 1, [], [])]
@@ -292,6 +304,7 @@ PART: dict[str, Any] = {"v": 1, "kind": "snapshot", "flushed": 0, "id": 0, "part
         (packed({**GOOD, "topic": {"name": "a"}}), "queues of a topic is not a whole number"),
         (packed({**GOOD, "topic": {**GOOD["topic"], "deleted": 1}}), "is not true or false"),
         (packed({**GOOD, "topic": {**GOOD["topic"], "min_offsets": [[0]]}}), "a min offset is not"),
+        (packed({**PART, "deleted_below": [["a", -1]]}), "what was deleted is not"),
         (packed({**GOOD, "topic": {**GOOD["topic"], "attributes": {"a": 1}}}), "a of attributes"),
         (packed({**GOOD, "topic": {**GOOD["topic"], "attributes": {1: "a"}}}), "a name in attrib"),
         (packed({**PART, "parts": 0}), "parts of the record is not a whole number in 1…"),

@@ -124,6 +124,7 @@ def test_any_suffix_that_starts_at_a_snapshot_gives_the_same_state(
     for start in starts:
         suffix = replay(log[start:])
         assert served(suffix) == served(live)
+        assert suffix.deleted_below == live.deleted_below
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c"]), max_size=8), st.booleans())
@@ -145,6 +146,7 @@ def everything(state: BrokerState) -> dict[str, object]:
     return {
         "topics": state.topics,
         "deleted": state.deleted,
+        "deleted_below": state.deleted_below,
         "groups": state.groups,
         "offsets": {group: pairs for group, pairs in state.offsets.items() if pairs},
         "delay": state.delay,
@@ -157,7 +159,10 @@ NAMES = st.sampled_from(["a", "b", "c"])
 SMALL = st.integers(0, 5)
 CHANGES = st.one_of(
     st.builds(
-        lambda name, deleted: TopicRecord(0, topic(name, deleted=deleted)), NAMES, st.booleans()
+        lambda flushed, name, deleted: TopicRecord(flushed, topic(name, deleted=deleted)),
+        SMALL,
+        NAMES,
+        st.booleans(),
     ),
     st.builds(
         lambda name, retry, deleted: GroupRecord(
@@ -264,6 +269,23 @@ def test_ranges_that_the_log_no_longer_holds_are_left_out_of_a_snapshot() -> Non
     state = replay([ForeignRecord(0, ForeignRange(at, at + 10)) for at in (0, 50, 90)])
     told = replay([records.decode(body) for body in state.snapshot_records(0, 99, foreign_from=60)])
     assert told.foreign == [ForeignRange(90, 100)]
+
+
+def test_it_is_known_below_what_a_topic_that_was_made_again_is_another() -> None:
+    log = [
+        TopicRecord(5, topic("a")),
+        TopicRecord(9, topic("a", deleted=True)),
+        TopicRecord(12, topic("a")),
+        TopicRecord(12, topic("b")),
+    ]
+    state = replay([*log])
+    assert state.deleted_below == {"a": 9}
+    state.apply(TopicRecord(20, topic("a", deleted=True)))
+    state.apply(TopicRecord(21, topic("a", 8)))
+    assert state.deleted_below == {"a": 20}
+    for foreign_from, kept in ((0, {"a": 20}), (20, {})):
+        parts = state.snapshot_records(30, 99, foreign_from=foreign_from)
+        assert replay([records.decode(body) for body in parts]).deleted_below == kept
 
 
 def test_becoming_another_state_is_seen_by_whoever_holds_it() -> None:

@@ -12,16 +12,18 @@ from random import Random
 import pytest
 import pytest_asyncio
 
-from services.broker.delay import timer_queue
+from services.broker.delay import delayed, timer_queue, waiting
 from services.broker.delay.build import FILE
-from services.broker.delay.pending_times import PendingTimes
-from shared.state.records import TopicConfig
+from services.broker.delay.delayed import CarryResult
+from services.broker.delay.pending_times import Pending, PendingTimes
+from shared.state.records import TopicConfig, TopicRecord
 from tests.support.delayed_store import DelayedStore, Killed
 from tests.support.small_broker import BORN, FIRST_MS, HOST, LEVELS_MS
-from tidemark.errors import DamagedFile, DiskFull, NotServing
+from tidemark.errors import DamagedFile, DiskFull, FileNotReady, NotServing
 from tidemark.formats import delay
-from tidemark.formats.delay import Origin
+from tidemark.formats.delay import TIMER_TOPIC, Origin
 from tidemark.formats.hashing import SCHEDULE_TOPIC
+from tidemark.offsets import PhysicalOffset
 
 SEEDS = range(20)
 WHAT = ("send", "send", "turn", "turn", "clock", "kill", "cancel", "carry", "refuse")
@@ -170,6 +172,32 @@ async def test_what_waits_for_a_deleted_topic_goes_with_it(store: DelayedStore) 
     assert store.delivered("other") == [b"b"]
 
 
+async def test_what_waited_for_a_deleted_topic_does_not_come_in_a_new_one_of_its_name(
+    store: DelayedStore,
+) -> None:
+    """1. Messages wait for a group's next try; 2. the group is deleted, and its retry topic; 3. a
+    consumer that still runs joins, and makes both anew: it got what the old group had failed on.
+    Retention has carried some of it meanwhile, and its copies stand behind the deletion."""
+    topic = TopicConfig("orders", 4, 4)
+    store.state.apply(TopicRecord(0, topic))
+    store.wait_level(b"old level", 2)
+    store.wait_until(b"old time", FIRST_MS + 3000)
+    store.wait_level(b"other", 2, topic="other")
+    border = store.dispatched()
+    store.state.apply(TopicRecord(border, topic._replace(deleted=True)))
+    store.state.apply(TopicRecord(border, topic))
+    store.wait_level(b"new level", 1)
+    store.wait_until(b"new time", FIRST_MS + 4000)
+    await store.turn()
+    below = store.all(TIMER_TOPIC)[0].physical_offset + 1
+    assert await store.delayed.carry_below(PhysicalOffset(below)) == CarryResult(0, 2)
+    store.now_ms += 10_000
+    await store.turn()
+    assert store.delivered() == [b"new level", b"new time"]
+    assert store.delivered("other") == [b"other"]
+    assert store.delayed.pending == 0
+
+
 async def test_a_lost_file_of_pending_times_is_read_again(store: DelayedStore) -> None:
     for number in range(10):
         store.wait_until(b"%d" % number, FIRST_MS + 100 * (number + 1))
@@ -234,24 +262,152 @@ async def test_a_file_that_missed_its_last_commit_delivers_nothing_before_it_has
     assert sorted(store.delivered()) == sorted(expected)
 
 
+@pytest.mark.parametrize("refused", ["commit", "take_in"])
 async def test_carrying_does_not_wait_for_a_file_that_waits_for_room(
-    store: DelayedStore, monkeypatch: pytest.MonkeyPatch
+    store: DelayedStore, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
     """1. The disk is full, and SQLite's file lost; 2. retention wants to make room, and lets what
-    waits be carried first; 3. that waited for the file to be opened, which needs room."""
+    waits be carried first; 3. that waited for the file to be opened, which needs room. Or it opens,
+    for that needs little, and what is read into it finds no room."""
 
-    def is_full(times: PendingTimes) -> None:
+    def is_full(times: PendingTimes, *_: object, **__: object) -> None:
         raise full_error()
 
     store.wait_until(b"a", FIRST_MS + 5000)
-    monkeypatch.setattr(PendingTimes, "commit", is_full)
-    await store.turn()
-    with pytest.raises(DiskFull):
-        await asyncio.wait_for(store.delayed.carry_below(store.dispatched()), 30)
-    monkeypatch.undo()
+    with monkeypatch.context() as full:
+        full.setattr(PendingTimes, refused, is_full)
+        await store.turn()
+        for _ in range(5):
+            with pytest.raises(DiskFull):
+                await asyncio.wait_for(store.delayed.carry_below(store.dispatched()), 30)
+            await store.turn()
+    assert await asyncio.wait_for(store.delayed.carry_below(store.dispatched()), 30) == (1, 0)
     store.now_ms += 5000
     await store.turn()
     assert store.delivered() == [b"a"]
+
+
+async def test_carrying_does_not_take_a_file_that_is_lost_for_one_that_is_empty(
+    store: DelayedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Retention asks what waits in the oldest log file; 2. SQLite cannot read that now; 3. it
+    was told that nothing does, and the file went."""
+
+    below, asked = PendingTimes.below, 0
+
+    def is_lost_once(times: PendingTimes, *border: int) -> list[Pending]:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise sqlite3.OperationalError("disk I/O error")
+        return below(times, *border)
+
+    store.wait_until(b"a", FIRST_MS + 5000)
+    await store.turn()
+    monkeypatch.setattr(PendingTimes, "below", is_lost_once)
+    assert await store.delayed.carry_below(store.dispatched()) == CarryResult(1, 0)
+    assert asked > 1
+
+
+async def test_a_file_that_keeps_nothing_is_filled_again_and_all_is_carried(
+    store: DelayedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. The disk is nearly full: the file opens, and what is read fits into SQLite's memory; 2. it
+    is lost as it is to keep what was carried. What is left is carried all the same: it was lost
+    with its log file if that counted as a file that waits for room."""
+    for number in range(6):
+        store.wait_until(b"%d" % number, FIRST_MS + 5000)
+    await store.turn()
+    commit = PendingTimes.commit
+
+    def keeps_nothing(times: PendingTimes) -> None:
+        if times.read_to > kept:
+            raise full_error()
+        commit(times)
+
+    kept = 0
+    monkeypatch.setattr(waiting, "CARRY_COUNT_MAX", 2)
+    await store.kill(reboot=True)
+    await store.delayed.delivery.turn()
+    with monkeypatch.context() as full:
+        full.setattr(PendingTimes, "commit", keeps_nothing)
+        border = store.dispatched()
+        carrying = asyncio.create_task(store.delayed.carry_below(border))
+        while not carrying.done():
+            await asyncio.sleep(0.02)
+            store.dispatch()  # reput comes later than the file is tried again
+        assert await carrying == CarryResult(6, 0)
+    store.now_ms += 5000
+    await store.turn()
+    assert sorted(store.delivered()) == [b"%d" % number for number in range(6)]
+
+
+async def test_carrying_does_not_wait_for_ever_for_a_long_queue(
+    store: DelayedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        store.wait_until(b"%d" % number, FIRST_MS + 5000)
+    await store.turn()
+    monkeypatch.setattr(timer_queue, "TAKE_IN_MAX", 1)
+    monkeypatch.setattr(timer_queue, "UNITS_AT_ONCE", 1)
+    monkeypatch.setattr(delayed, "ASKED_MAX", 2)
+    await store.kill(reboot=True)
+    await store.delayed.delivery.turn()
+    with pytest.raises(FileNotReady, match="still being read"):
+        await store.delayed.carry_below(store.dispatched())
+    monkeypatch.setattr(delayed, "ASKED_MAX", 9)
+    assert await store.delayed.carry_below(store.dispatched()) == CarryResult(6, 0)
+
+
+@pytest.mark.parametrize("refused", ["commit", "take_in"])
+async def test_a_file_that_stays_lost_is_a_fault_and_how_late_delivery_is_not_known(
+    store: DelayedStore, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """Messages stood still for as long as the disk was full, and their delay was told as 0: it was
+    that of the levels alone."""
+
+    def is_full(times: PendingTimes, *_: object, **__: object) -> None:
+        raise full_error()
+
+    store.wait_until(b"a", FIRST_MS + 5000)
+    store.wait_level(b"level", 4)
+    with monkeypatch.context() as full:
+        full.setattr(PendingTimes, refused, is_full)
+        store.now_ms += 9000
+        await store.turn()
+        assert store.faults == [], "it may be back in a moment"
+        for _ in range(20):
+            await store.turn()
+            assert store.delayed.overdue_s is None
+            assert store.delayed.pending is None
+        assert [fault and fault.code for fault in store.faults] == ["disk-full"]
+        # What the levels say is known, and it is as late as that at least.
+        store.now_ms = FIRST_MS + LEVELS_MS[3] + 2000
+        assert store.delayed.overdue_s == 2.0
+        await store.turn()
+        assert store.delivered() == [b"level"], "only the timer's stand still"
+        assert store.delayed.overdue_s is None
+    for _ in range(3):
+        await store.turn()
+    assert store.delivered() == [b"level", b"a"]
+    assert store.delayed.overdue_s == 0
+    assert store.faults[-1] is None
+
+
+async def test_how_late_delivery_is_is_not_known_before_the_queue_is_read_whole(
+    store: DelayedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        store.wait_until(b"%d" % number, FIRST_MS + 5000 - number)
+    await store.turn()
+    monkeypatch.setattr(timer_queue, "TAKE_IN_MAX", 2)
+    monkeypatch.setattr(timer_queue, "UNITS_AT_ONCE", 2)
+    await store.kill(reboot=True)
+    await store.delayed.delivery.turn()
+    assert store.delayed.overdue_s is None
+    await store.turn()
+    assert store.delayed.overdue_s == 0
+    assert store.faults == []
 
 
 async def test_what_is_not_read_yet_may_wait_below_any_border(

@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> Iterator[DelayedStore]:
 
 
 def slices_of(store: DelayedStore, *, gone: str = "", file_size: int = FILE_SIZE) -> Slices:
-    return Slices(store.reader, file_size=file_size, topic_is_gone=lambda topic: topic == gone)
+    return Slices(store.reader, file_size=file_size, topic_is_gone=lambda topic, _: topic == gone)
 
 
 def entry(stored: Record, due_ms: int = FIRST_MS) -> Entry:

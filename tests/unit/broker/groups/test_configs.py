@@ -44,14 +44,25 @@ class Log:
 class MadeTopics:
     def __init__(self) -> None:
         self.made: list[tuple[str, int]] = []
+        self.left: set[str] = set()
         self.deleted: list[str] = []
+        self.failure: Exception | None = None
 
     async def ensure_system(self, name: str, queues: int) -> TopicConfig:
         self.made.append((name, queues))
+        self.left.add(name)
         return TopicConfig(name, queues, queues)
 
     async def delete_system(self, name: str) -> None:
-        self.deleted.append(name)
+        if self.failure is not None:
+            raise self.failure
+        if name in self.left:
+            self.left.discard(name)
+            self.deleted.append(name)
+
+
+class KilledHere(Exception):
+    """Nothing runs on behind it."""
 
 
 class Node:
@@ -139,6 +150,7 @@ async def test_groups_beyond_the_limit_are_refused() -> None:
 async def test_a_deleted_group_loses_its_offsets_and_takes_no_commit_meanwhile() -> None:
     node = Node()
     await node.configs.ensure("g")
+    await node.configs.retry_topic("g")
     node.offsets.accept("g", {("t", 0): 5})
     await node.offsets.finish()
     node.offsets.accept("g", {("t", 0): 6})
@@ -156,6 +168,37 @@ async def test_a_deleted_group_loses_its_offsets_and_takes_no_commit_meanwhile()
     assert node.log.state.offsets == {}
     # Else a new group of that name would begin with what the old one had failed on.
     assert node.topics.deleted == ["%RETRY%g"]
+
+
+async def test_a_new_group_gets_no_retries_that_a_kill_left_of_a_deleted_one() -> None:
+    """1. A group is deleted, and its record is in the log; 2. a kill, before its retry topic is;
+    3. a group of that name is made: it began with what the old one had failed on."""
+    node = Node()
+    await node.configs.ensure("g")
+    await node.configs.retry_topic("g")
+    node.topics.failure = KilledHere()
+    with pytest.raises(KilledHere):
+        await node.configs.delete("g")
+    assert node.configs.find("g") is None
+    # While they cannot be deleted no group is made that would read them.
+    with pytest.raises(KilledHere):
+        await node.configs.ensure("g")
+    assert node.configs.find("g") is None
+    assert node.log.state.groups == {}
+    node.topics.failure = None
+    await node.configs.ensure("g")
+    assert node.topics.deleted == ["%RETRY%g"]
+    await node.configs.retry_topic("g")
+    await node.configs.put("g", {"order": True})
+    assert node.topics.left == {"%RETRY%g"}, "a change deletes nothing"
+
+
+async def test_a_group_that_rocketmq_left_by_its_offsets_alone_keeps_its_retries() -> None:
+    node = Node()
+    node.topics.left.add("%RETRY%g")
+    node.state.offsets["g"] = {("%RETRY%g", 0): 3}
+    await node.configs.ensure("g")
+    assert node.topics.left == {"%RETRY%g"}
 
 
 async def test_a_caller_that_hangs_up_does_not_stop_a_change_half_way() -> None:
