@@ -158,10 +158,7 @@ class Sends:
         before the append then, and FileNotReady is raised."""
         entries, message_count, picks, asked, timeout_ms, delays, _ = request
         group = self._group
-        if group is None:
-            level, promised = self._alone(asked), None
-        else:
-            level, _, _ = promised = group.admit(asked)
+        level, promised = self._admit(asked)
         seen = None
         if queue_count is None:
             seen = self._repeats.count
@@ -236,9 +233,7 @@ class Sends:
         if since is None:
             told = self._noting(request, told)
         for tries_left in range(FILE_TRIES, 0, -1):
-            group, asked = self._group, request.ack
-            promised = None if group is None else group.admit(asked)
-            level = self._alone(asked) if promised is None else promised.level
+            level, promised = self._admit(request.ack)
             queue_count = (await self._topics.for_sending(topic)).queues
             old = self._look(topic, request, queue_count, since)
             present, sent = old.present, None
@@ -331,14 +326,18 @@ class Sends:
         if said is not None:
             answered.level, answered.copies = said
 
-    def _alone(self, asked: AckLevel | None) -> AckLevel:
-        """The level that a send waits for on a node alone. Raises NodeAlone."""
+    def _admit(self, asked: AckLevel | None) -> tuple[AckLevel, Promise | None]:
+        """The level that a send waits for; of a group what it promises. Raises NodeAlone,
+        NotEnoughReplicas."""
+        if self._group is not None:
+            promised = self._group.admit(asked)
+            return promised.level, promised
         if asked is AckLevel.REPLICATED:
             raise NodeAlone(
                 "ack=replicated needs a second copy, and this node is alone. Nothing was stored.",
                 "Ask for ack=disk, or run a group with slaves.",
             )
-        return AckLevel.DISK if asked is None else asked
+        return AckLevel.DISK if asked is None else asked, None
 
     def _say_reached(
         self, group: GroupSends, promised: Promise, sent: Sent, appended: Appended

@@ -16,7 +16,7 @@ from tidemark import Message
 from tidemark.client.holdings import Hold
 from tidemark.client.subscription import Subscription
 
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 
 
 @pytest.fixture

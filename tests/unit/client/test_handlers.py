@@ -2,33 +2,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 
 import pytest
 
 import tidemark
+from tests.support.subscribed import broker as broker
+from tests.support.subscribed import mq as mq
 from tests.unit.client.fake_broker import error
 from tests.unit.client.group_broker import GroupBroker
 from tidemark import Message, errors
 from tidemark.client.handlers import message_key
 from tidemark.client.holdings import Hold
 from tidemark.client.subscription import Subscription
-
-WITHIN_S = 20.0
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[GroupBroker]:
-    broker = GroupBroker()
-    broker.queues["orders"] = [[], []]
-    async with broker.serve(), asyncio.timeout(WITHIN_S):
-        yield broker
-
-
-@pytest.fixture
-async def mq(broker: GroupBroker) -> AsyncIterator[tidemark.Client]:
-    async with tidemark.connect(broker.url) as client:
-        yield client
 
 
 class Handling:
