@@ -254,23 +254,27 @@ async def test_a_new_file_begins_with_the_snapshot_and_both_are_numbered_densely
         assert parts.offsets.next_of(("state", 0)) == 5
 
 
+async def held_at_the_last_file(parts: Parts) -> asyncio.Event:
+    """Fill the last file that there is; the next one is made once the event is set."""
+    loop, hold, prepare = asyncio.get_running_loop(), asyncio.Event(), parts.prepare
+
+    def slow() -> None:
+        asyncio.run_coroutine_threadsafe(hold.wait(), loop).result()
+        prepare()
+
+    parts.prepare = slow
+    # The broker's own records: sends would stop before the last file is full.
+    while parts.appender.room(20_500) or parts.appender.files.next_ready:
+        await parts.store(message(body=bytes(20_000)), own=True)
+    return hold
+
+
 async def test_a_snapshot_is_asked_for_only_when_it_goes_out(tmp_path: Path) -> None:
     # Taken before the file was there it was dropped, and counted as gone out: the file that came
     # began without one.
     async with parts_in(tmp_path) as parts:
         parts.snapshot = [message(0, b"part", "state")]
-        hold = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        prepare = parts.prepare
-
-        def slow() -> None:
-            asyncio.run_coroutine_threadsafe(hold.wait(), loop).result()
-            prepare()
-
-        parts.prepare = slow
-        # The broker's own records: sends would stop before the last file is full.
-        while parts.appender.room(20_500) or parts.appender.files.next_ready:
-            await parts.store(message(body=bytes(20_000)), own=True)
+        hold = await held_at_the_last_file(parts)
         taken = parts.snapshots_taken
         waits = asyncio.create_task(parts.store(message(body=bytes(20_000)), own=True))
         await asyncio.sleep(0)

@@ -24,7 +24,7 @@ from shared.runtime.clock import SystemClock
 from shared.state.records import TopicConfig
 from shared.state.state import BrokerState
 from tests.support.small_broker import BORN, HOST, LEVELS_MS, SmallBroker
-from tests.unit.broker.test_append import message, parts_in
+from tests.unit.broker.test_append import held_at_the_last_file, parts_in
 from tests.unit.broker.test_sent_before import before_of
 from tests.unit.broker.test_topics import FakeLog
 from tidemark.errors import FileNotReady, Overloaded
@@ -234,16 +234,7 @@ async def test_a_first_try_behind_more_repeats_than_are_kept_is_refused(
 
 async def test_with_a_slow_disk_a_send_and_all_its_repeats_are_stored_once(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
-        loop, hold = asyncio.get_running_loop(), asyncio.Event()
-        prepare = parts.prepare
-
-        def slow() -> None:
-            asyncio.run_coroutine_threadsafe(hold.wait(), loop).result()
-            prepare()
-
-        parts.prepare = slow
-        while parts.appender.room(20_500) or parts.appender.files.next_ready:
-            await parts.store(message(body=bytes(20_000)), own=True)
+        hold = await held_at_the_last_file(parts)
         start = parts.appender.appended
         sends = Sends(
             parts.append,
