@@ -175,12 +175,16 @@ def test_a_master_without_another_member_ends_and_keeps_its_lease() -> None:
     assert group.until(lambda: bool(group.masters)) < 1500
 
 
+def cannot_open(group: Group, name: str, why: Trouble = Trouble.DISK_FULL) -> None:
+    broker = group[name].broker
+    assert broker is not None
+    broker.cannot_open = why
+
+
 def test_a_new_master_whose_broker_cannot_open_leaves_the_group_to_another() -> None:
     group = grown()
     end = group.append()
-    broker = group["b"].broker
-    assert broker is not None
-    broker.cannot_open = Trouble.DAMAGED
+    cannot_open(group, "b", Trouble.DAMAGED)
     # Nobody becomes master of that epoch, and the order's answer says so.
     assert not order(group["a"], "switchover", to="b").ok
     assert group["b"].state == "promoting"
@@ -189,12 +193,6 @@ def test_a_new_master_whose_broker_cannot_open_leaves_the_group_to_another() -> 
     assert group.send_confirmed() > end
     group.run(10_000)
     assert group.master is master, "whoever has trouble does not take it back"
-
-
-def cannot_open(group: Group, name: str) -> None:
-    broker = group[name].broker
-    assert broker is not None
-    broker.cannot_open = Trouble.DISK_FULL
 
 
 def stays_unopened(group: Group, name: str) -> None:
