@@ -16,6 +16,10 @@ lease itself: ``symlink(2)`` makes name and content in one step, and fails if th
      it is gone, the link may be such a late one, is taken back, and the write counts as refused.
   b. Is what I read the newest? Version n is read, n + 1 is not there, and n - 1 still is, as n
      names it: so n + 1 was never there. Otherwise look again. A listing is only a hint.
+  c. What if somebody damages or removes link n - 1 by hand? A link that cannot be read still has
+     its number: no writer makes such a link, so the one behind it is the newest if no later number
+     is listed. If the link is gone, n is the newest once LOOKS_MAX looks found the same n: a late
+     link is not, for a listing shows each name that is there from its beginning to its end.
 
 - The object is made under another name and renamed: onto one that is there, this fails. Links bear
   the object's id, so that a late writer to a deleted object adds nothing to the next one.
@@ -72,12 +76,16 @@ class DirectoryObject:
 
     def get(self) -> Outcome:
         """Find the newest version."""
-        for _ in range(LOOKS_MAX):
+        looks: list[Stored | None] = []
+        while len(looks) < LOOKS_MAX:
             uid = self._uid()
             if uid is None:
                 return Outcome(LeaseOutcome.ABSENT)
-            found = self._newest(uid)
-            if found is not None:
+            found, proved = self._newest(uid)
+            looks.append(found)
+            # Nothing changed in all looks: the link before it was removed, or put back, by hand. A
+            # late link (a) is not the newest of so many listings, which show what stands still.
+            if found is not None and (proved or looks.count(found) == LOOKS_MAX):
                 self._sync(found)
                 return Outcome(LeaseOutcome.FOUND, found)
         raise UnreadableLease(f"{self._dir} changed {LOOKS_MAX} times while it was read")
@@ -98,8 +106,7 @@ class DirectoryObject:
             return Outcome(LeaseOutcome.CONFLICT)
         except FileNotFoundError:
             return Outcome(LeaseOutcome.ABSENT)
-        before = self._read(number - 1, uid)
-        if before is None or before.stored.version != base.version:
+        if not self._follows(number, base.version, uid):
             # Maybe the first of its number and overtaken since, maybe a late one: not the newest.
             path.unlink(missing_ok=True)
             return Outcome(LeaseOutcome.CONFLICT)
@@ -129,23 +136,34 @@ class DirectoryObject:
         self._synced = _what_counts(stored)
         return Outcome(LeaseOutcome.APPLIED, stored)
 
-    def _newest(self, uid: str) -> Stored | None:
-        """The newest version; None: something changed meanwhile, look again."""
+    def _newest(self, uid: str) -> tuple[Stored | None, bool]:
+        """The newest version, None if there is none; and whether that is proved (b)."""
         number = max(self._numbers(uid), default=None)
         if number is None:
-            return None
+            return None, False
         found = self._read(number, uid)
         while (after := self._read(number + 1, uid)) is not None:
             found, number = after, number + 1
         if found is None:
-            return None
+            return None, False
         if number == 1:
             # No version is removed before the first.
-            return found.stored if self._read(1, uid) == found else None
-        before = self._read(number - 1, uid)
-        if before is None or before.stored.version != found.previous:
-            return None
-        return found.stored
+            return found.stored, self._read(1, uid) == found
+        return found.stored, self._follows(number, found.previous, uid)
+
+    def _follows(self, number: int, previous: str, uid: str) -> bool:
+        """Whether the version before a number is still there, as `previous` names it.
+
+        A link that cannot be read counts if no later number is there: no writer makes such a link,
+        so somebody damaged it, and the number itself proves that nothing behind it was removed.
+        """
+        try:
+            before = self._read(number - 1, uid)
+        except UnreadableLease:
+            if max(self._numbers(uid), default=0) > number:
+                raise
+            return True
+        return before is not None and before.stored.version == previous
 
     def _remove_old(self, uid: str, *, newest: int) -> None:
         """Remove versions oldest first, by number: a listing may miss one."""

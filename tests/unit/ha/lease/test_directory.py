@@ -257,6 +257,64 @@ def test_an_object_half_removed_or_damaged_is_neither_found_nor_absent(
         made.get()
 
 
+@pytest.mark.parametrize("healed", ["put back", "removed", "put back as an older version"])
+@pytest.mark.parametrize("damage", ["not json", "[]", None])
+def test_a_newest_link_that_was_unreadable_for_a_while_does_not_wedge_the_lease(
+    made: DirectoryObject, tmp_path: Path, healed: str, damage: str | None
+) -> None:
+    # 1. The newest link, 4, cannot be read. 2. Its holder writes link 5, and cannot compare 4 with
+    # its base. 3. Link 4 is removed, or another text stands there: once, 5 proved nothing then, and
+    # no read, write or order of an operator went on from there.
+    older = advance(made, 2)
+    base = found(made.put(FREE._replace(holder=HOLDER), older))
+    newest = tmp_path / NAME / f"4.{base.uid}"
+    text = os.readlink(newest)  # noqa: PTH115 - a text
+    newest.unlink()
+    if damage is None:
+        newest.touch()
+    else:
+        newest.symlink_to(damage)
+    renewed = found(made.put(base.lease._replace(renewed=7), base))
+    others = DirectoryObject(tmp_path, NAME)
+    assert found(others.get()) == renewed
+    newest.unlink()
+    if healed == "put back":
+        newest.symlink_to(text)
+    elif healed != "removed":
+        newest.symlink_to(os.readlink(tmp_path / NAME / f"3.{base.uid}"))  # noqa: PTH115
+    assert found(others.get()) == renewed
+    assert found(others.put(renewed.lease._replace(renewed=8), renewed)).lease.renewed == 8
+    assert advance(made, 20).lease.holder == HOLDER
+    assert len(list((tmp_path / NAME).iterdir())) == VERSIONS_KEPT + 1
+
+
+def test_a_newest_link_that_nobody_can_read_is_the_newest_until_it_is_gone(
+    made: DirectoryObject, tmp_path: Path
+) -> None:
+    # It may be another node's acquisition: nobody writes behind what it has not read.
+    base = advance(made, 2)
+    strange = tmp_path / NAME / f"4.{base.uid}"
+    strange.symlink_to("not json")
+    with pytest.raises(UnreadableLease):
+        made.get()
+    assert made.put(FREE._replace(epoch=Epoch(9)), base) == Outcome(LeaseOutcome.CONFLICT)
+    assert not os.path.lexists(tmp_path / NAME / f"5.{base.uid}")
+    strange.unlink()
+    assert found(made.get()) == base
+    assert found(made.put(FREE._replace(epoch=Epoch(9)), base)).lease.epoch == 9
+
+
+def test_a_late_writer_behind_a_damaged_link_is_not_told_success(
+    made: DirectoryObject, tmp_path: Path
+) -> None:
+    base = advance(made, 3)
+    newest = advance(made, 30)
+    (tmp_path / NAME / f"4.{base.uid}").symlink_to("not json")
+    with pytest.raises(UnreadableLease):
+        made.put(FREE._replace(epoch=Epoch(99)), base)
+    assert found(made.get()) == newest
+
+
 def test_what_counts_is_on_disk_before_it_is_told_and_a_renewal_does_not_wait(
     made: DirectoryObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
