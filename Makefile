@@ -6,6 +6,7 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+RUN_STAMP := $(VENV)/.run
 STAMP := $(VENV)/.installed
 ANALYTICS_STAMP := $(VENV)/.analytics
 STORE ?= data
@@ -21,12 +22,21 @@ help: ## Print this list
 
 SPEEDUPS := setup.py $(wildcard tidemark/formats/speedups/*.pyx tidemark/formats/speedups/*.h)
 
-$(STAMP): requirements.lock pyproject.toml $(SPEEDUPS)
+# What running needs is a quarter of what testing needs: a first `make run` waits for no test tool.
+$(RUN_STAMP): requirements.lock pyproject.toml deploy/docker/locked.py $(SPEEDUPS)
 	@$(PYTHON) -c 'import sys; sys.exit("Tidemark needs Python 3.11 or later; set PYTHON=") if sys.version_info < (3, 11) else None'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --require-hashes -r requirements.lock
-	$(BIN)/pip install --quiet --no-build-isolation --no-deps -e .
+	@echo "Installing into $(VENV): 1 of 3, the environment"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python deploy/docker/locked.py run build > $(VENV)/run.lock
+	@echo "Installing into $(VENV): 2 of 3, $$(grep -c == $(VENV)/run.lock) packages"
+	@$(BIN)/pip install --require-hashes -r $(VENV)/run.lock | awk '/^ *(Downloading|Installing|Successfully)/ {print; fflush()}'
+	@echo "Installing into $(VENV): 3 of 3, Tidemark itself; the compiler takes half a minute"
+	@$(BIN)/pip install --quiet --no-build-isolation --no-deps -e .
 	@$(BIN)/python -c 'from tidemark.formats import twins; print("Pure Python runs:", twins.WHY_PURE) if twins.WHY_PURE else None'
+	@touch $(RUN_STAMP)
+
+$(STAMP): $(RUN_STAMP)
+	$(BIN)/pip install --quiet --require-hashes -r requirements.lock
 	@touch $(STAMP)
 
 $(ANALYTICS_STAMP): $(STAMP) requirements-analytics.lock
@@ -38,7 +48,7 @@ analytics: $(ANALYTICS_STAMP) ## Install Spark into .venv as well, for lag analy
 
 setup: $(STAMP) ## Make the virtual environment .venv and install into it
 
-run: setup ## Start a master and a slave in this terminal (NODES=1: a node alone; STORE=data) and print their URLs
+run: $(RUN_STAMP) ## Start a master and a slave in this terminal (NODES=1: a node alone; STORE=data) and print their URLs
 	exec $(BIN)/tidemark dev --nodes $(NODES) --store $(STORE)
 
 test: analytics ## Run all tests, first the pure twins', then all; missing tools are named

@@ -1,16 +1,24 @@
-"""The compiled twins of tidemark.formats: built where there is a C compiler, else left out.
+"""What pyproject.toml cannot say: compiled modules, and the names of packages in a wheel.
 
-Everything else about the package stands in pyproject.toml. A failed build is no failed install:
-the pure Python originals run then, and ``tidemark.formats.twins`` says so.
+- The compiled twins of tidemark.formats are built where there is a C compiler, else left out. A
+  failed build is no failed install: the pure Python originals run then, and
+  ``tidemark.formats.twins`` says so.
+- A wheel has ``services``, ``shared`` and ``analytics`` below ``tidemark``: a user's project with a
+  ``services/`` of its own would otherwise hide them (docs/decisions/0034).
 """
 
 from __future__ import annotations
 
+import ast
 import os
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
+
+INNER = ("services", "shared", "analytics")
+"""Packages at the top of the repository that a wheel has below ``tidemark``."""
 
 SOURCES = sorted(Path("tidemark/formats/speedups").glob("*.pyx"))
 FLAGS = os.environ.get("TIDEMARK_CFLAGS", "-O3").split()
@@ -39,4 +47,60 @@ modules = cythonize(
 )
 for module in modules:
     module.optional = True  # only now: cythonize makes new ones without it
-setup(ext_modules=modules)
+
+
+def renamed(source: str, path: str) -> str:
+    """The source of a module with its imports of inner packages as a wheel names them.
+
+    Only import statements are changed; other names of modules are made from ``__name__`` (see
+    shared/runtime/programs.py). Raises ValueError at an import that binds the name of an inner
+    package itself: its uses would have to change as well.
+    """
+    lines = source.splitlines(keepends=True)
+    for node in ast.walk(ast.parse(source, path)):
+        if isinstance(node, ast.ImportFrom) and not node.level and _is_inner(node.module):
+            keyword = "from "
+        elif isinstance(node, ast.Import) and any(_is_inner(each.name) for each in node.names):
+            if len(node.names) > 1 or node.names[0].asname is None:
+                raise ValueError(f"{path}:{node.lineno}: write `from … import …` instead")
+            keyword = "import "
+        else:
+            continue
+        line = lines[node.lineno - 1].encode()
+        at = node.col_offset + len(keyword)  # in bytes, as ast counts
+        lines[node.lineno - 1] = (line[:at] + b"tidemark." + line[at:]).decode()
+    return "".join(lines)
+
+
+def _is_inner(module: str | None) -> bool:
+    return module is not None and module.split(".")[0] in INNER
+
+
+class BuildPackages(build_py):
+    """Copies packages into a wheel, the inner ones below ``tidemark``.
+
+    An editable install has the repository itself on its path and renames nothing.
+    """
+
+    def finalize_options(self) -> None:
+        """Name the packages, before the build reads them."""
+        super().finalize_options()
+        if self.editable_mode:
+            return
+        self.packages = [f"tidemark.{each}" if _is_inner(each) else each for each in self.packages]
+        self.package_dir = {
+            **(self.package_dir or {}),
+            **{f"tidemark.{each}": each for each in INNER},
+        }
+
+    def build_module(self, module: str, module_file: str, package: str) -> tuple[str, bool]:
+        """Copy one module and rename its imports."""
+        copied, was_copied = super().build_module(module, module_file, package)
+        if not self.editable_mode:
+            path = Path(copied)
+            source = path.read_text(encoding="utf-8")
+            path.write_text(renamed(source, module_file), encoding="utf-8")
+        return copied, was_copied
+
+
+setup(ext_modules=modules, cmdclass={"build_py": BuildPackages})

@@ -39,7 +39,7 @@ class Jobs(click.Group):
         """The job's command; None if there is no such job."""
         if cmd_name not in JOBS:
             return None
-        return cast(click.Command, import_module(f"analytics.jobs.{cmd_name}").command)
+        return cast(click.Command, import_module(f"{__package__}.jobs.{cmd_name}").command)
 
 
 @click.group(cls=Jobs)

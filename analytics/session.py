@@ -20,13 +20,13 @@ from pyspark.sql.datasource import DataSource
 from analytics.errors import SparkStart
 
 SOURCE_MODULES: Final = (
-    "analytics.sources.prometheus.spark",
-    "analytics.sources.scrape.spark",
-    "analytics.sources.store.spark",
-    "analytics.sources.topic.spark",
-    "analytics.ticks.spark",
+    "sources.prometheus.spark",
+    "sources.scrape.spark",
+    "sources.store.spark",
+    "sources.topic.spark",
+    "ticks.spark",
 )
-"""Each has a tuple SOURCES of data source classes."""
+"""Modules of this package, each with a tuple SOURCES of data source classes."""
 
 
 def session(
@@ -71,7 +71,7 @@ def register_all(spark: SparkSession) -> None:
 def sources() -> Iterator[type[DataSource]]:
     """Every data source of Tidemark."""
     for module in SOURCE_MODULES:
-        yield from import_module(module).SOURCES
+        yield from import_module(f"{__package__}.{module}").SOURCES
 
 
 def _settings(

@@ -20,7 +20,8 @@ from analytics.main import jobs
 from tests.support.manifests import Object, environment, of_kind
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
-SITE: Final = "/opt/tidemark/lib/python3.11/site-packages/"
+SITE: Final = "/opt/tidemark/lib/python3.11/site-packages/tidemark/"
+"""Where a wheel has the packages that stand at the top of the repository."""
 SUBMIT: Final = SITE + "analytics/submit.py"
 TOKEN_DIR: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 SETTINGS_DIR: Final = "/etc/tidemark-analytics/"

@@ -159,7 +159,7 @@ def admin_paths(service: str) -> set[str]:
 def _commands(container: Container) -> Iterator[str]:
     scripts = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["scripts"]
     [command] = container.spec["command"]
-    if command not in scripts or scripts[command] != f"services.{container.name}.__main__:main":
+    if command not in scripts or scripts[command] != f"tidemark.cli.programs:{container.name}":
         yield f"{command} does not start it"
     hook = container.spec["lifecycle"]["preStop"]["exec"]["command"]
     if hook[0] not in scripts:

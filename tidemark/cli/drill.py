@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from shared.runtime import programs
 from tidemark.cli.output import expected_errors
 
 
@@ -43,5 +44,5 @@ def drill(
     arguments = [*(("--list",) if listing else ()), *(("--all",) if everything else ())]
     if seed is not None:
         arguments += ["--seed", str(seed)]
-    command = [sys.executable, "-m", "tidemark.testing.drills", *arguments, "--out", str(out)]
+    command = [*programs.python_module("tidemark.testing.drills"), *arguments, "--out", str(out)]
     os.execv(sys.executable, [*command, *names])

@@ -10,7 +10,6 @@ import contextlib
 import os
 import secrets
 import socket
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Final, NamedTuple
 
 from shared.files.os_disk import OsDisk
 from shared.files.store_config import LocalStoreConfig, config_of
+from shared.runtime import programs
 from shared.runtime.doorbell import SOCKET_PATH_SIZE_MAX
 from shared.runtime.listening import listening_on
 from tidemark.cli.children import Child
@@ -91,7 +91,8 @@ class LocalNode(NamedTuple):
             Child(
                 f"{self.name} {service}".strip(),
                 [
-                    *(sys.executable, "-m", f"services.{service}", "--store", str(self.store)),
+                    *programs.service(service),
+                    *("--store", str(self.store)),
                     *("--run-dir", str(self.run_dir), "--profile", "local"),
                     *("--admin-port", str(port), *arguments[service]),
                 ],

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -27,6 +26,7 @@ from shared.files.recovery import Recovered, recover
 from shared.files.store_config import StoreConfig
 from shared.files.store_dir import Role, StoreDir
 from shared.files.valid_end import Verdict
+from shared.runtime import programs
 from shared.runtime.clock import boot_id
 from tidemark.cli.damage import DamagedRange, walk
 from tidemark.cli.index_check import geometry_of_store
@@ -288,7 +288,7 @@ def _run_reput(root: Path, config: StoreConfig, say: Callable[[str], None]) -> N
         settings.write_text("".join(_settings(config, run_dir)), encoding="utf-8")
         done = subprocess.run(
             [
-                *(sys.executable, "-m", "services.reput"),
+                *programs.service("reput"),
                 *("--store", str(root), "--config", str(settings), "--once"),
             ],
             capture_output=True,

@@ -13,7 +13,6 @@ import random
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -23,6 +22,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final
+
+from shared.runtime import programs
 
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -123,7 +124,7 @@ class LocalNode:
         with (self._directory / f"{role}.log").open("ab") as log:
             self._processes[role] = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", f"services.{role}"),
+                    *programs.service(role),
                     *("--store", str(self.store_dir), "--config", str(settings)),
                 ],
                 stdin=subprocess.DEVNULL,

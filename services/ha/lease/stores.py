@@ -11,7 +11,7 @@ from services.ha.lease.interface import LeaseStore
 from shared.cluster.config import ClusterConfig
 from tidemark.errors import BadConfig
 
-KUBERNETES: Final = "services.ha.lease.kubernetes"
+KUBERNETES: Final = __name__.removesuffix("stores") + "kubernetes"
 """Imported only where the settings ask for it: the API's client is an extra, and large."""
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from shared.runtime import programs
 from tidemark.cli.doctor.findings import Finding, Level, unknown
 
 SERVICES: Final = ("broker", "reput", "ha")
@@ -54,7 +54,7 @@ def files_of(given: tuple[str, ...]) -> dict[str, Path]:
 
 def ask(service: str, config: Path, store: Path | None) -> Asked:
     """Have a service read its settings. Blocks for at most ``ASK_S``."""
-    command = [sys.executable, "-m", f"services.{service}", "--check-config"]
+    command = [*programs.service(service), "--check-config"]
     command += ["--config", str(config)]
     if store is not None:
         command += ["--store", str(store)]

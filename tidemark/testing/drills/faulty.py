@@ -19,6 +19,7 @@ from typing import Any, Final
 from services.ha import effects, hooks
 from shared.cluster import grant
 from shared.files.positions import Positions
+from shared.runtime import programs
 from shared.runtime.clock import SystemClock
 from tidemark.formats.checkpoint import NodeRole, Slot
 from tidemark.testing.drills.faults import FAULTS_VARIABLE, Fault, FaultPage
@@ -37,8 +38,8 @@ PUBLISHED: Final[dict[Slot, str]] = {
     Slot.ROLE: "promote-10",
 }
 """Those that are a publication in the page, of the broker and, at last, of ha."""
-HA: Final = "services.ha"
-SENDS: Final = ("services.broker.replication.group_sends", "reached")
+HA: Final = f"{programs.SERVICES}.ha"
+SENDS: Final = (f"{programs.SERVICES}.broker.replication.group_sends", "reached")
 CALLERS_MAX: Final = 6
 _MS: Final = 1000
 

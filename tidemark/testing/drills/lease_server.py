@@ -6,13 +6,13 @@ The server is ``tidemark.testing.lease_api``; the drills tell it over HTTP what 
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 
+from shared.runtime import programs
 from tidemark.testing.drills.namespaces import Network
 from tidemark.testing.drills.processes import ServiceProcess
 from tidemark.testing.node import free_ports
@@ -39,7 +39,7 @@ class LeaseServer:
         directory.mkdir(parents=True, exist_ok=True)
         self.process = ServiceProcess(
             [
-                *(sys.executable, "-m", "tidemark.testing.lease_api"),
+                *programs.python_module("tidemark.testing.lease_api"),
                 *("--host", host.address, "--port", str(port), "--seed", str(seed)),
             ],
             host,

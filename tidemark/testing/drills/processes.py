@@ -10,12 +10,12 @@ import ctypes
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from shared.runtime import programs
 from tidemark.testing.drills.namespaces import Host
 
 RESTART_S: Final = 0.3
@@ -135,6 +135,7 @@ class ServiceProcess:
 def faulty_command(service: str, store_dir: Path, settings: Path) -> list[str]:
     """Command line of a service that looks at the page of faults."""
     return [
-        *(sys.executable, "-m", "tidemark.testing.drills.faulty", f"services.{service}"),
+        *programs.python_module("tidemark.testing.drills.faulty"),
+        f"{programs.SERVICES}.{service}",
         *("--store", str(store_dir), "--config", str(settings)),
     ]

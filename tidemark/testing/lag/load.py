@@ -11,13 +11,13 @@ import ctypes
 import logging
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import tidemark
+from shared.runtime import programs
 from tidemark.client.client import Client
 from tidemark.client.messages import NewMessage
 from tidemark.errors import TidemarkError
@@ -235,7 +235,7 @@ class Load:
         with log.open("wb") as file:
             self._doomed = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "tidemark.testing.lag.member"),
+                    *programs.python_module("tidemark.testing.lag.member"),
                     *(plan.ORDERS, plan.STOPPED.group, str(self._times.session_ms)),
                     *self._orders,
                 ],

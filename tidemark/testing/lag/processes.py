@@ -9,7 +9,6 @@ import json
 import secrets
 import shutil
 import signal
-import sys
 import tempfile
 import time
 import urllib.error
@@ -18,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from shared.runtime import programs
 from tidemark.testing.drills.namespaces import Host
 from tidemark.testing.drills.processes import ServiceProcess
 from tidemark.testing.lag.plan import CLUSTER
@@ -103,7 +103,7 @@ class StageNode:
             path.write_text(toml(values), encoding="utf-8")
             self.services[service] = ServiceProcess(
                 [
-                    *(sys.executable, "-m", f"services.{service}"),
+                    *programs.service(service),
                     *("--store", str(self.store_dir), "--config", str(path)),
                 ],
                 Host(self.name, "127.0.0.1", None),
