@@ -176,6 +176,7 @@ class Node:
                 "admin_port": self.ports[role],
                 "log_level": "warning",
                 **({"port": self.ports["api"]} if role == "broker" else {}),
+                **({"commands": "port"} if role == "ha" else {}),
                 **(more or {}),
                 "store": {**(store or {}), **shown},
                 **({} if role == "reput" else grouped),

@@ -10,6 +10,8 @@ import dataclasses
 from pathlib import Path
 from typing import Final, Literal
 
+from yarl import URL
+
 from shared.cluster.config import ClusterConfig
 from shared.files.store_config import LocalStoreConfig, StoreConfig
 from shared.runtime.config import setting
@@ -32,7 +34,7 @@ class HaConfig:
     admin_host: str = setting("127.0.0.1", says="probes, metrics, commands of the cluster")
     admin_port: int = setting(8083, minimum=0, maximum=65_535, says="0 takes a free one")
     commands: Literal["port", "socket"] = setting(
-        "port",
+        "socket",
         says="where orders to the cluster are taken: socket: only on this node itself; port: by "
         "whoever reaches the admin port, which knows nobody",
     )
@@ -88,6 +90,14 @@ class HaConfig:
     def sockets_dir(self) -> Path:
         """Where this node's doorbells and the socket of its commands are."""
         return self.store_dir / "run" if self.run_dir is None else self.run_dir
+
+    @property
+    def order_hosts(self) -> frozenset[str] | None:
+        """Names of nodes under which the admin port takes orders; None: it takes none."""
+        if self.commands == "socket":
+            return None
+        urls = [URL(replica.admin) for replica in self.cluster.replicas if replica.admin]
+        return frozenset(url.host for url in urls if url.host is not None)
 
 
 @dataclasses.dataclass(frozen=True)

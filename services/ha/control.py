@@ -8,12 +8,15 @@ its answer; this module decides nothing.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
+from yarl import URL
 
 from services.ha.effects import Reply
 from services.ha.events import Command
@@ -56,6 +59,12 @@ class OrderBySocket(ClusterRefused):
     code, title, status = "order-by-socket", "Orders are not taken on this port", 403
 
 
+class ForeignOrder(ClusterRefused):
+    """An order on the admin port may come from a web page that an operator looks at."""
+
+    code, title, status = "foreign-order", "The order may come from a web page", 403
+
+
 class Answer(NamedTuple):
     """What a call is answered."""
 
@@ -80,11 +89,28 @@ class Control:
         self._next_token = 1
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
 
-    def routes(self, *, orders: bool = True) -> list[web.RouteDef]:
-        """``GET /v1/cluster``, ``POST /v1/cluster/{command}``; without orders that is refused."""
+    def socket_routes(self) -> list[web.RouteDef]:
+        """``GET /v1/cluster``, ``POST /v1/cluster/{command}`` on this node's own socket."""
+        return self._routes(self._on_command)
+
+    def port_routes(self, hosts: Collection[str] | None) -> list[web.RouteDef]:
+        """The same on the admin port.
+
+        hosts: names of nodes that a request may be addressed to. None: the port takes no orders.
+        """
+        if hosts is None:
+            return self._routes(self._on_refused)
+
+        async def on_command(request: web.Request) -> web.Response:
+            why = foreign(request.headers, hosts)
+            return await self._on_command(request) if why is None else _error(ForeignOrder(*why))
+
+        return self._routes(on_command)
+
+    def _routes(self, on_command: Handler) -> list[web.RouteDef]:
         return [
             web.get("/v1/cluster", self._on_status),
-            web.post("/v1/cluster/{command}", self._on_command if orders else self._on_refused),
+            web.post("/v1/cluster/{command}", on_command),
         ]
 
     def close(self) -> None:
@@ -145,7 +171,7 @@ class Control:
             "and TIDEMARK_HA_CLUSTER_NODE are set, as in the container ha of a pod: "
             "`kubectl exec POD -c ha -- tidemark cluster ...`.",
         )
-        return _json(Answer(error.status, _error_body(error)))
+        return _error(error)
 
     async def _on_command(self, request: web.Request) -> web.Response:
         try:
@@ -154,7 +180,7 @@ class Control:
                 raise BadRequest(f"{OWN_ARGUMENT} is no argument of an order. Nothing was done.")
             return _json(await self.command(request.match_info["command"], arguments))
         except TidemarkError as error:
-            return _json(Answer(error.status, _error_body(error)))
+            return _error(error)
 
 
 class ControlSocket:
@@ -164,7 +190,7 @@ class ControlSocket:
         """Raises PathTooLong."""
         self._path = socket_path(run_dir, SOCKET_NAME)
         self._app = web.Application()
-        self._app.add_routes(control.routes())
+        self._app.add_routes(control.socket_routes())
         self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> ControlSocket:
@@ -188,6 +214,47 @@ class ControlSocket:
         await self._runner.cleanup()
         self._runner = None
         self._path.unlink(missing_ok=True)
+
+
+def foreign(headers: Mapping[str, str], hosts: Collection[str]) -> tuple[str, str] | None:
+    """Why a request may be the work of a web page, with advice; None if it cannot be.
+
+    A page that an operator's browser shows can send requests to every address that the browser
+    reaches, without being able to read the answers. Browsers name the page's origin in all of
+    them; before they send JSON they ask whether the server takes it from that origin, which this
+    one never does; and a page whose name was made to resolve to this node (DNS rebinding) comes
+    with that name as ``Host``.
+    """
+    if (origin := headers.get("Origin")) is not None:
+        return (
+            f"the request comes from the web page {origin}. Nothing was done.",
+            "Give orders with `tidemark cluster`; requests of web pages carry the header Origin.",
+        )
+    sent_as = headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if sent_as != TEXT_TYPE:
+        return (
+            f"the body is sent as {sent_as or 'no type'}, not as {TEXT_TYPE}. Nothing was done.",
+            f"Send a JSON object, {{}} for no arguments, with Content-Type: {TEXT_TYPE}.",
+        )
+    try:
+        host = URL.build(scheme="http", authority=headers.get("Host", "")).host or ""
+    except ValueError:
+        host = ""
+    if host in {"localhost", *hosts} or _is_address(host):
+        return None
+    return (
+        f"the request is addressed to {host or 'no host'}, which is no name of a node. "
+        "Nothing was done.",
+        "Use a node's IP address, localhost, or a name that cluster.admin has.",
+    )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 async def _read_body(request: web.Request) -> bytes:
@@ -246,6 +313,10 @@ def _error_body(error: TidemarkError) -> dict[str, Any]:
         "advice": error.advice,
         "retriable": error.retriable,
     }
+
+
+def _error(error: TidemarkError) -> web.Response:
+    return _json(Answer(error.status, _error_body(error)))
 
 
 def _json(answer: Answer) -> web.Response:

@@ -100,7 +100,7 @@ class Ha:
                 port=config.admin_port,
                 routes=[
                     *probes.routes(),
-                    *self._control.routes(orders=config.commands == "port"),
+                    *self._control.port_routes(config.order_hosts),
                 ],
             )
             await closing.enter_async_context(admin)

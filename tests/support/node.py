@@ -91,6 +91,7 @@ class Node:
                 "admin_host": host,
                 "admin_port": self.ports[role],
                 **({"host": host, "port": self.ports["api"]} if role == "broker" else {}),
+                **({"commands": "port"} if role == "ha" else {}),
                 **(more or {}),
                 "store": {
                     **SMALL_STORE,

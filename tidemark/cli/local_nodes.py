@@ -114,6 +114,8 @@ class LocalNode(NamedTuple):
                     (f"{prefix}CLUSTER_{name}", value) for name, value in self.cluster.items()
                 )
                 settings[f"{prefix}CLUSTER_NODE"] = self.name
+            if service == "ha":  # `tidemark cluster` runs beside it, without the node's environment
+                settings[f"{prefix}COMMANDS"] = "port"
         return settings
 
 

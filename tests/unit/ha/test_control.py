@@ -139,7 +139,7 @@ async def test_commands_that_wait_are_bounded() -> None:
 async def test_a_port_that_takes_no_orders_still_tells_the_status() -> None:
     operator = Operator()
     app = web.Application()
-    app.add_routes(operator.control.routes(orders=False))
+    app.add_routes(operator.control.port_routes(None))
     async with TestClient(TestServer(app)) as client:
         async with client.get("/v1/cluster") as answer:
             assert (answer.status, await answer.json()) == (200, {"master": "n0"})
@@ -148,3 +148,54 @@ async def test_a_port_that_takes_no_orders_still_tells_the_status() -> None:
     assert (answer.status, body["code"]) == (403, "order-by-socket")
     assert "TIDEMARK_RUN_DIR" in body["advice"]
     assert operator.commands == []
+
+
+PAGE = {"Origin": "http://evil.example"}
+JSON = {"Content-Type": "application/json; charset=utf-8"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "cause"),
+    [
+        # A page in an operator's browser posted an order, and the node was emptied.
+        ({**JSON, **PAGE}, "the web page http://evil.example"),
+        ({**JSON, "Origin": "null"}, "the web page null"),
+        # What a form or a script sends without the browser asking first.
+        ({"Content-Type": "text/plain"}, "as text/plain"),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, "as application/x-www"),
+        ({"Content-Type": "application/jsonx"}, "as application/jsonx"),
+        # A name of the attacker's that resolves to this node.
+        ({**JSON, "Host": "evil.example:8083"}, "addressed to evil.example"),
+        ({**JSON, "Host": "n1.group.evil.example"}, "addressed to n1.group.evil.example"),
+        ({**JSON, "Host": "127.0.0.1.evil.example"}, "addressed to 127.0.0.1.evil.example"),
+        ({**JSON, "Host": "n1:x"}, "addressed to no host"),
+    ],
+)
+async def test_an_order_that_may_come_from_a_web_page_is_refused(
+    headers: dict[str, str], cause: str
+) -> None:
+    operator = Operator()
+    app = web.Application()
+    app.add_routes(operator.control.port_routes({"n1.group"}))
+    async with (
+        TestClient(TestServer(app)) as client,
+        client.post("/v1/cluster/resync", data=b"{}", headers=headers) as answer,
+    ):
+        body = await answer.json()
+    assert (answer.status, body["code"]) == (403, "foreign-order")
+    assert cause in body["detail"]
+    assert operator.commands == []
+
+
+@pytest.mark.parametrize("host", ["n1.group:8083", "10.0.0.7", "[::1]:8083", "localhost", None])
+async def test_an_order_to_a_node_by_its_name_or_address_is_taken(host: str | None) -> None:
+    operator = Operator()
+    app = web.Application()
+    app.add_routes(operator.control.port_routes({"n1.group"}))
+    headers = {} if host is None else {"Host": host}
+    async with (
+        TestClient(TestServer(app)) as client,
+        client.post("/v1/cluster/pause", json={}, headers=headers) as answer,
+    ):
+        assert answer.status == 200
+    assert [command.name for command in operator.commands] == ["pause"]

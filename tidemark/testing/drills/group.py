@@ -78,6 +78,7 @@ class DrillNode:
                 else {}
             ),
             "store": {**STORE, "visible_after": "confirmed"},
+            **({"commands": "port"} if service == "ha" else {}),
             # reput does not need to know: it goes by what ha publishes.
             **({} if service == "reput" else {"cluster": {**table, "node": self.name}}),
         }

@@ -97,6 +97,8 @@ class StageNode:
             }
             if service == "broker":
                 values |= {"port": self.ports["api"], "auto_create_topics": False}
+            if service == "ha":
+                values["commands"] = "port"
             if cluster is not None and service != "reput":
                 values["cluster"] = {**cluster, "node": self.name}
             path = self.directory / f"{service}.toml"
