@@ -141,7 +141,8 @@ class Append:
         self._on_clock_step = on_clock_step
         self._on_fault = on_fault
         self._snapshot = snapshot
-        self._records_size_max = file_size - record.BLANK_SIZE
+        self.records_size_max = file_size - record.BLANK_SIZE
+        """Bytes of records that one file of the commit log holds."""
         self._first: tuple[Sequence[Run], Sequence[int]] = ((), ())
         self._closed = False
         self.on_snapshot: Callable[[PhysicalOffset, int], None] | None = None
@@ -170,11 +171,12 @@ class Append:
         """Wait, for a while, until the file that ``append_now`` found missing is there."""
         await self._files.wait()
 
-    def append_now(self, runs: Sequence[Run], *, own: bool = False) -> Appended:
+    def append_now(self, runs: Sequence[Run], *, own: bool = False, room: int = 0) -> Appended:
         """Store all of the runs' messages or none: the critical section, which awaits nothing.
 
         runs: at least one; those of one queue adjacent. own: records of the broker itself (state):
-        they go on while sends are refused because the disk is full or dispatch is behind. Raises
+        they go on while sends are refused because the disk is full or dispatch is behind. room:
+        bytes that a file must be able to hold beyond the records. Raises
         FileNotReady (``append`` waits for the file), NotServing, DispatchBehind, DiskFull,
         ReadOnlyDisk, MessageTooLarge; nothing was stored then.
         """
@@ -182,8 +184,8 @@ class Append:
             raise NotServing("the node is stopping. Nothing was stored.", "Try again.")
         self._check_may_append()
         total = self._appender.size_of(runs)
-        if total > self._records_size_max:
-            raise self._too_large(total)
+        if total + room > self.records_size_max:
+            raise self._too_large(total, self.records_size_max - room)
         self._files.check_may_append()
         if not own:
             self._check_room(total)
@@ -247,10 +249,9 @@ class Append:
         """What the appender asks for when it moves into the file at start."""
         return self._first
 
-    def _too_large(self, total: int) -> MessageTooLarge:
-        limit = self._records_size_max
+    def _too_large(self, total: int, limit: int) -> MessageTooLarge:
         return MessageTooLarge(
-            f"the request's records take {total} bytes, {limit} fit into a commit log file. "
+            f"the request's records take {total} bytes, {limit} may go into a commit log file. "
             "Nothing was stored.",
             "Send fewer messages per request, or larger commit_log_file_size.",
             limit=limit,

@@ -31,7 +31,7 @@ from services.broker.groups.trace import Tracer
 from services.broker.groups.views import GroupViews
 from services.broker.lasting import Lasting
 from services.broker.log_times import LogTimes
-from services.broker.messages import Rules
+from services.broker.messages import record_properties_size_max
 from services.broker.metrics import BrokerMetrics
 from services.broker.pull import Puller
 from services.broker.query import Queries
@@ -246,7 +246,7 @@ class Consuming:
         store = base.config.store
         index = base.index_reader if store.index_enabled else None
         levels_ms = store.delay_levels_ms
-        room = Rules(base.config.message_size_max, store.record_crc).properties_size_max
+        room = record_properties_size_max(record_crc=store.record_crc)
         messages = StoredMessages(base.queries, base.puller, base.views)
         coordinator = self.groups.coordinator
         self.send_back = SendBack(

@@ -32,10 +32,11 @@ from tidemark.errors import (
     MessageTooLarge,
     TooManyMessages,
 )
-from tidemark.formats import batch, delay, hashing, properties
+from tidemark.formats import batch, hashing, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
 from tidemark.formats.record import CRC_PROPERTY_SIZE, Record
+from tidemark.formats.send_back import PROPERTIES_ROOM
 
 I32_MAX: Final = (1 << 31) - 1
 ACK_TIMEOUT_MS_DEFAULT: Final = 3000
@@ -103,8 +104,17 @@ class Rules(NamedTuple):
 
     @property
     def properties_size_max(self) -> int:
-        """Bytes of a message's own properties; the record CRC property comes on top."""
-        return properties.PROPERTIES_SIZE_MAX - (CRC_PROPERTY_SIZE if self.record_crc else 0)
+        """Bytes of the properties that a message is sent with.
+
+        What a delay, a retry or a dead letter adds later comes on top: whatever is accepted can be
+        sent back.
+        """
+        return record_properties_size_max(record_crc=self.record_crc) - PROPERTIES_ROOM
+
+
+def record_properties_size_max(*, record_crc: bool) -> int:
+    """Bytes of a record's properties; the record CRC property comes on top."""
+    return properties.PROPERTIES_SIZE_MAX - (CRC_PROPERTY_SIZE if record_crc else 0)
 
 
 def parse_produce(
@@ -213,12 +223,12 @@ def _message(
     flag = fields.get("flag")
     pairs = _properties(fields, at, make_unique_id)
     encoded = properties.encode(pairs)
-    # What waits gets more properties on its way: where it goes to, and when.
-    limit = rules.properties_size_max - (delay.PROPERTIES_ROOM if wait is not None else 0)
+    limit = rules.properties_size_max
     if len(encoded) > limit:
         raise BadProperty(
-            f"{at}: properties, tags and keys together take {len(encoded)} bytes, {limit} fit "
-            "into a record. Nothing was stored.",
+            f"{at}: properties, tags and keys together take {len(encoded)} bytes, {limit} are "
+            f"allowed: a record keeps {PROPERTIES_ROOM} free for delays and retries. Nothing was "
+            "stored.",
             "Put large values into the body.",
             field=f"{at}.properties",
             limit=limit,

@@ -82,7 +82,7 @@ def _message_in(rules: Rules) -> Schema:
                     "additionalProperties": text,
                     "propertyNames": {"minLength": 1, "pattern": _TEXT},
                     "description": "Names that the store sets itself are refused, and so is more "
-                    "than 32,767 bytes together with tags and keys.",
+                    "than 31,723 bytes together with tags and keys.",
                 }
             ),
             "queue": or_null(integer(0, I32_MAX, "Queue number; default: the broker picks.")),

@@ -44,6 +44,7 @@ from tidemark.formats.delay import TIMER_TOPIC
 from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.formats.hosts import Host
 from tidemark.formats.runs import Run
+from tidemark.formats.send_back import RECORD_ROOM
 from tidemark.offsets import PhysicalOffset
 
 T = TypeVar("T")
@@ -185,7 +186,7 @@ class Sends:
                 raise queue_choice.unknown_queue(topic, picks, queue_count)
             runs = [Run(topic, picks, entries, message_count, *common)]
         try:
-            appended = self._append.append_now(runs)
+            appended = self._append.append_now(runs, room=RECORD_ROOM)
         except FileNotReady:
             if seen is None:
                 raise

@@ -95,7 +95,7 @@ class DelayedStore(SmallBroker):
 
     # -- what parts are given --------------------------------------------------------------------
 
-    def append_now(self, runs: Sequence[Run], *, own: bool = False) -> Appended:
+    def append_now(self, runs: Sequence[Run], *, own: bool = False, room: int = 0) -> Appended:
         if self.appends_until_kill is not None:
             if self.appends_until_kill == 0:
                 raise Killed
@@ -106,7 +106,7 @@ class DelayedStore(SmallBroker):
             if self.refuse_after == 0:
                 raise DiskFull("planted")
             self.refuse_after -= 1
-        return super().append_now(runs, own=own)
+        return super().append_now(runs, own=own, room=room)
 
     def append_state_now(self, body: bytes) -> PhysicalOffset:
         """As ``StateLog.append_state_now``."""

@@ -37,7 +37,7 @@ from shared.runtime.clock import SystemClock
 from shared.state.records import STATE_QUEUE, STATE_TOPIC
 from shared.state.state import BrokerState
 from tidemark.errors import FileNotReady, NotServing
-from tidemark.formats import batch, delay, properties
+from tidemark.formats import batch, delay, properties, record
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hashing import SCHEDULE_TOPIC
@@ -145,6 +145,11 @@ class SmallBroker:
         return cast(Append, self)
 
     @property
+    def records_size_max(self) -> int:
+        """Bytes of records that a file of the log holds."""
+        return CONFIG.commit_log_file_size - record.BLANK_SIZE
+
+    @property
     def flusher_part(self) -> Flusher:
         """This object, as what waits for the disk."""
         return cast(Flusher, self)
@@ -153,7 +158,7 @@ class SmallBroker:
         """End of what may be seen."""
         return PhysicalOffset(self.positions.get(Slot.DISPATCHED))
 
-    def append_now(self, runs: Sequence[Run], *, own: bool = False) -> Appended:
+    def append_now(self, runs: Sequence[Run], *, own: bool = False, room: int = 0) -> Appended:
         """As ``Append.append_now``; on disk on return."""
         if self.lacks_file:
             raise FileNotReady("planted")

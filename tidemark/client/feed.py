@@ -222,6 +222,19 @@ class Feed:
                     extra={"event": "nack-expired", "group": group, **place},
                 )
                 return
+            except errors.MessageTooLarge as error:
+                # 1. It is raised; 2. the member ends, and its queue goes to another; 3. that one
+                # meets the same message, and ends. The broker stores what can be stored.
+                log.error(
+                    "a message can be neither sent back nor a dead letter; it is passed over",
+                    extra={
+                        "event": "nack-refused",
+                        "group": self.member.calls.group,
+                        "reason": str(error),
+                        **source._asdict(),
+                    },
+                )
+                return
             except errors.TidemarkError as error:
                 if not is_transient(error) or self.is_interrupted:
                     raise

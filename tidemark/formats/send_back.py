@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from tidemark.formats import properties
 from tidemark.formats.delay import TIMER_DELIVER_MS, TIMER_OUT_MS, TIMER_ROLL_TIMES
-from tidemark.formats.record import Record
+from tidemark.formats.record import TOPIC_SIZE_MAX, Record
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_PREFIX: Final = "%DLQ%"
@@ -28,6 +28,15 @@ DEAD_AT_ONCE: Final = -1
 """The delay level that asks for no more retries."""
 REDRIVE_ORIGIN: Final = "TIDEMARK_REDRIVE_ORIGIN"
 
+PROPERTIES_ROOM: Final = 1024
+"""Bytes of properties that every message that is sent leaves free: what delays, retries, a dead
+letter and a redrive add on its way, with the longest names of topics and groups."""
+RECORD_ROOM: Final = PROPERTIES_ROOM + TOPIC_SIZE_MAX + 1
+"""Bytes by which the record of a message may grow on that way: its topic may be a longer one."""
+DROPPED_PROPERTIES: Final = "TIDEMARK_DROPPED_PROPERTIES"
+"""Names of the properties that a dead letter had no room for, with commas between them."""
+_NAMES_SIZE_MAX: Final = 255
+
 _RETRY_TOPIC: Final = properties.RETRY_TOPIC.encode()
 _ORIGIN_ID: Final = properties.ORIGIN_MESSAGE_ID.encode()
 _WAIT: Final = properties.WAIT.encode()
@@ -36,6 +45,9 @@ _DELAY_ORIGIN: Final = properties.DELAY_ORIGIN.encode()
 _UNIQUE_ID: Final = properties.UNIQ_KEY.encode()
 _CRC: Final = properties.CRC32.encode()
 _REDRIVE_ORIGIN: Final = REDRIVE_ORIGIN.encode()
+_DROPPED: Final = DROPPED_PROPERTIES.encode()
+_KEPT: Final = frozenset({_RETRY_TOPIC, _ORIGIN_ID, _UNIQUE_ID, _WAIT, _DELAY, _REDRIVE_ORIGIN})
+"""What redrive and trace find a dead letter by: dropped last."""
 _SPENT: Final = frozenset(
     name.encode()
     for name in (
@@ -121,6 +133,31 @@ def sent_back(stored: Record, *, dead: bool) -> bytes:
         removed.add(_DELAY)
         pairs.append((_DELAY, b"0"))
     return properties.changed(raw, removed, pairs)
+
+
+def shortened(raw: bytes, size_max: int) -> tuple[bytes, list[str]]:
+    """Properties of a dead letter in at most size_max bytes, and the names of those dropped.
+
+    The largest are dropped first, those that say where the letter is from last. What is dropped is
+    named in ``TIDEMARK_DROPPED_PROPERTIES``, as far as there is room for that.
+    """
+    if len(raw) <= size_max:
+        return raw, []
+    segments = [segment + b"\x02" for segment in raw.split(b"\x02") if segment]
+    names = [segment[:-1].partition(b"\x01")[0] for segment in segments]
+    room = size_max - (len(_DROPPED) + _NAMES_SIZE_MAX + 2)
+    size, dropped = sum(map(len, segments)), set[int]()
+    for at in sorted(range(len(segments)), key=lambda at: (names[at] in _KEPT, -len(segments[at]))):
+        if size <= room:
+            break
+        dropped.add(at)
+        size -= len(segments[at])
+    kept = b"".join(each for at, each in enumerate(segments) if at not in dropped)
+    named = b",".join(names[at] for at in sorted(dropped))[:_NAMES_SIZE_MAX]
+    note = _DROPPED + b"\x01" + named + b"\x02"
+    if len(kept) + len(note) <= size_max:
+        kept += note
+    return kept, [properties.text(names[at]) for at in sorted(dropped)]
 
 
 def redriven(letter: Record, group: str, *, to_group: bool) -> bytes:

@@ -10,6 +10,7 @@ members are assigned like any other.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
@@ -25,10 +26,9 @@ from tidemark.errors import (
     AckTimeout,
     BroadcastGroup,
     DelayOutOfRange,
-    MessageTooLarge,
     NotServing,
 )
-from tidemark.formats import batch, delay, ids, send_back
+from tidemark.formats import batch, delay, ids, record, send_back
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Record
@@ -40,6 +40,8 @@ DEAD: Final = "DEAD"
 IGNORED: Final = "IGNORED"
 """The group's configuration, which RocketMQ wrote, has no retry queues: nothing was stored."""
 _TIMES_MAX: Final = (1 << 31) - 1
+
+log = logging.getLogger(__name__)
 
 
 class GroupConfigs(Protocol):
@@ -180,18 +182,20 @@ class SendBack:
 
     async def _store(self, group: str, stored: Record, verdict: Verdict) -> SentBack:
         """Append what the message becomes, and wait until it is on disk."""
-        raw = send_back.sent_back(stored, dead=verdict.dead)
-        if verdict.dead:
-            topic = await self._configs.dead_topic(group)
-            place = delay.Delayed(topic, DEAD_QUEUE, raw)
-        else:
+        place: delay.Delayed | None = None
+        if not verdict.dead:
             topic = await self._configs.retry_topic(group)
             found = self._topics.find(topic)
             queue = self._pick(max(1, found.queues if found is not None else 1))
+            raw = send_back.sent_back(stored, dead=False)
             place = delay.by_level(
                 topic, queue, raw, verdict.delay_level, len(self._delay_levels_ms)
             )
-        self._check_room(stored, place.properties)
+            if len(place.properties) > self._room(stored, place.topic):
+                place, verdict = None, Verdict(dead=True, delay_level=0)
+        if place is None:
+            topic = await self._configs.dead_topic(group)
+            place = delay.Delayed(topic, DEAD_QUEUE, self._letter(group, topic, stored))
         times = min(stored.reconsume_times + 1, _TIMES_MAX)
         run = Run(
             place.topic,
@@ -244,14 +248,34 @@ class SendBack:
                 limit=count,
             )
 
-    def _check_room(self, stored: Record, raw: bytes) -> None:
-        limit = self._properties_size_max
-        if len(raw) > limit:
-            raise MessageTooLarge(
-                f"message {stored.message_id} cannot be sent back: with the place that it came "
-                f"from its properties take {len(raw)} bytes, {limit} fit into a record. Nothing "
-                "was stored.",
-                "Handle it or commit it; its sender has to leave some bytes of properties free.",
-                message_id=stored.message_id,
-                limit=limit,
-            )
+    def _letter(self, group: str, topic: str, stored: Record) -> bytes:
+        """Properties of a message's dead letter, shortened if there is no room for all of them.
+
+        Only messages that were not sent through this API, or by an earlier version, lack the room.
+        Refused, such a message would end every member that meets it, one after another.
+        """
+        raw, room = send_back.sent_back(stored, dead=True), self._room(stored, topic)
+        if len(raw) <= room:
+            return raw
+        # With room for a redrive and for the retries of the copy.
+        raw, dropped = send_back.shortened(raw, max(0, room - send_back.PROPERTIES_ROOM))
+        log.warning(
+            "a message sent back has no room for a retry; its dead letter lacks properties",
+            extra={
+                "event": "dead-letter-shortened",
+                "group": group,
+                "message_id": stored.message_id,
+                "topic": stored.topic,
+                "count": len(dropped),
+            },
+        )
+        return raw
+
+    def _room(self, stored: Record, topic: str) -> int:
+        """Bytes of properties for which the message's record in a topic has room."""
+        bare = record.Message(
+            topic, 0, stored.body, stored.born_host, self._store_host, properties=b""
+        )
+        # The record CRC stands behind the properties, and 0x02 if they do not end in one.
+        size = record.encoded_size(bare, record_crc=True) + 1
+        return min(self._properties_size_max, self._append.records_size_max - size)

@@ -27,10 +27,11 @@ from tidemark.errors import (
     RequestError,
     TooManyMessages,
 )
-from tidemark.formats import batch, delay, hashing, properties, record
+from tidemark.formats import batch, hashing, properties, record
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Message, Record
+from tidemark.formats.send_back import PROPERTIES_ROOM
 
 RULES = Rules(message_size_max=1000, record_crc=True)
 HOST = Host(b"\x7f\x00\x00\x01", 10911)
@@ -223,22 +224,19 @@ def test_queue_and_sharding_key_together_are_refused() -> None:
     assert "messages[0]" in error.detail
 
 
-def test_a_message_that_waits_leaves_room_for_what_is_added_on_its_way() -> None:
+@pytest.mark.parametrize("wait", [{}, {"delay_level": 1}, {"delay_ms": 1}])
+def test_a_message_leaves_room_for_what_is_added_on_its_way(wait: dict[str, int]) -> None:
     rules = RULES._replace(delay_levels_ms=(1000,))
-    room = rules.properties_size_max - delay.PROPERTIES_ROOM
-    fits = {"body": b"x", "properties": {"a": "v" * (room - len("a\x01\x02"))}}
-    for wait in ({}, {"delay_level": 1}):
-        value = {"messages": [{**fits, **wait}], "make_unique_ids": False}
+    room = 32_767 - record.CRC_PROPERTY_SIZE - PROPERTIES_ROOM
+
+    def send(size: int) -> None:
+        message = {"body": b"x", "properties": {"a": "v" * (size - len("a\x01\x02"))}, **wait}
+        value = {"messages": [message], "make_unique_ids": False}
         parse_produce(value, rules=rules, json_body=False, make_unique_id=str)
-    grown = {"body": b"x", "properties": {"a": "v" * room}}
-    parse_produce({"messages": [grown]}, rules=rules, json_body=False, make_unique_id=str)
-    with pytest.raises(BadProperty, match=f"{room} fit"):
-        parse_produce(
-            {"messages": [{**grown, "delay_ms": 1}]},
-            rules=rules,
-            json_body=False,
-            make_unique_id=str,
-        )
+
+    send(room)
+    with pytest.raises(BadProperty, match=f"{room} are allowed"):
+        send(room + 1)
 
 
 def test_messages_say_how_long_they_wait_one_by_one() -> None:
@@ -301,9 +299,9 @@ def test_what_would_not_come_back_as_given_is_a_bad_property(fields: dict[str, A
     assert isinstance(refused({"messages": [{"body": b"x", **fields}]}), BadProperty)
 
 
-def test_properties_may_fill_the_record_to_the_last_byte_and_no_further() -> None:
+def test_properties_may_take_what_a_record_has_for_them_and_no_more() -> None:
     overhead = len(properties.encode({"n": "", "UNIQ_KEY": "ID0"}))
-    room = properties.PROPERTIES_SIZE_MAX - record.CRC_PROPERTY_SIZE - overhead
+    room = RULES.properties_size_max - overhead
     found = stored(one(properties={"n": "x" * room}))
     assert len(found.property_map["n"]) == room
     with pytest.raises(BadProperty):

@@ -57,7 +57,7 @@ class Log:
         self.committed_to = 0
         self._offsets = QueueOffsets({})
 
-    def append_now(self, made: Sequence[Run], *, own: bool = False) -> Appended:
+    def append_now(self, made: Sequence[Run], *, own: bool = False, room: int = 0) -> Appended:
         if self.lacks_file:
             raise FileNotReady("planted")
         self.requests.append(made)

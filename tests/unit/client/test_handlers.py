@@ -8,6 +8,7 @@ import pytest
 import tidemark
 from tests.support.subscribed import broker as broker
 from tests.support.subscribed import mq as mq
+from tests.support.subscribed import refusal
 from tests.unit.client.fake_broker import error
 from tests.unit.client.group_broker import GroupBroker
 from tidemark import Message, errors
@@ -129,6 +130,27 @@ async def test_a_failed_message_is_sent_back_and_the_others_go_on(
     (record,) = [each for each in caplog.records if each.message == "a handler failed"]
     assert record.levelno == logging.WARNING
     assert record.exc_info is not None
+
+
+# It ended the member, then the next one that got the queue, and so on.
+async def test_a_message_that_cannot_be_stored_again_is_named_and_passed_over(
+    broker: GroupBroker, mq: tidemark.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.put("orders", 0, b"1", b"2")
+    broker.group_faults["nack"] = [refusal(413, "too-large")]
+
+    async def handle(message: Message) -> None:
+        if message.body == b"1":
+            raise ZeroDivisionError
+
+    async with mq.subscribe("orders", group="billing") as messages:
+        running = asyncio.create_task(messages.run(handle))
+        await committed(broker, ("orders", 0), 2)
+        messages.stop()
+        await running
+    (named,) = [each for each in caplog.records if vars(each).get("event") == "nack-refused"]
+    assert vars(named)["queue_offset"] == 0
+    assert vars(named)["group"] == "billing"
 
 
 async def test_in_an_ordered_group_a_queue_waits_for_its_failed_message(

@@ -12,6 +12,7 @@ from tidemark.formats import delay, properties, record, send_back
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Message, Record
 from tidemark.formats.send_back import RedriveOrigin, Verdict
+from tidemark.offsets import QueueOffset
 
 HOST = Host(b"\x7f\0\0\1", 10911)
 LEVELS = 18
@@ -174,3 +175,67 @@ def test_properties_change_without_touching_the_others() -> None:
     raw = b"a\x011\x02\xff\x01\xfe\x02b\x012\x02ab\x013"
     changed = properties.changed(raw, {b"a", b"c"}, [(b"b2", b"4")])
     assert changed == b"\xff\x01\xfe\x02b\x012\x02ab\x013\x02b2\x014\x02"
+
+
+def delivered(waiting: delay.Delayed, topic: str) -> Record:
+    """The copy that the delay service appends for what waits."""
+    copy = delay.delivered(stored(waiting.topic, waiting.properties, queue_offset=1 << 62), 1 << 50)
+    assert copy is not None
+    assert copy.topic == topic
+    return stored(topic, copy.properties, queue_offset=(1 << 63) - 1)
+
+
+# What is accepted can be sent back: with the longest names and numbers, through a delay, retries,
+# the dead letters, a redrive, and the same again.
+def test_no_way_of_a_message_adds_more_properties_than_a_sender_leaves_free() -> None:
+    topic, group = "t" * 127, "g" * 127
+    own = properties.encode({"UNIQ_KEY": "u" * 128, "KEYS": "k", "a": "b"})
+    largest = len(own)
+    retry_topic = send_back.retry_topic(group)
+
+    def waits(raw: bytes) -> bytes:
+        nonlocal largest
+        largest = max(largest, len(raw))
+        return raw
+
+    wait = delay.by_time(topic, (1 << 31) - 1, own, 1 << 52, 0)
+    waits(wait.properties)
+    carried = delay.carried(stored(delay.TIMER_TOPIC, wait.properties), 1 << 52)
+    assert carried is not None
+    current = delivered(carried._replace(properties=waits(carried.properties)), topic)
+    for _ in range(2):
+        for _ in range(3):
+            raw = send_back.sent_back(current, dead=False)
+            wait = delay.by_level(retry_topic, (1 << 31) - 1, raw, 18, 18)
+            waits(wait.properties)
+            carried = delay.carried(stored(wait.topic, wait.properties, queue=17), 1 << 52)
+            assert carried is not None
+            waits(carried.properties)
+            current = delivered(carried, retry_topic)
+            waits(current.properties)
+        letter = stored(send_back.dead_topic(group), send_back.sent_back(current, dead=True))
+        waits(letter.properties)
+        letter = letter._replace(queue_offset=QueueOffset((1 << 63) - 1))
+        current = stored(retry_topic, waits(send_back.redriven(letter, group, to_group=True)))
+    assert len(own) + 512 < largest <= len(own) + send_back.PROPERTIES_ROOM
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "a", "b"]),
+        st.integers(1, 1200).map(lambda size: "x" * size),
+    ),
+    st.integers(0, 3000),
+)
+def test_shortened_properties_fit_and_lose_no_more_than_they_name(
+    pairs: dict[str, str], size_max: int
+) -> None:
+    raw = properties.encode(pairs)
+    short, dropped = send_back.shortened(raw, size_max)
+    assert len(short) <= size_max
+    assert bool(dropped) == (len(raw) > size_max) or not pairs
+    found = properties.parse(short)
+    named = found.pop("TIDEMARK_DROPPED_PROPERTIES", None)
+    assert found == {name: value for name, value in pairs.items() if name not in dropped}
+    if size_max >= 300 and dropped:
+        assert named == ",".join(dropped)

@@ -18,7 +18,6 @@ from tidemark.errors import (
     BadRequest,
     BroadcastGroup,
     DelayOutOfRange,
-    MessageTooLarge,
     NotAssigned,
     NotPermitted,
     StaleGeneration,
@@ -30,6 +29,7 @@ from tidemark.errors import (
     UnknownTopic,
 )
 from tidemark.formats.record import Record
+from tidemark.formats.send_back import PROPERTIES_ROOM, redriven
 
 RETRY = "%RETRY%billing"
 DEAD = "%DLQ%billing"
@@ -254,11 +254,53 @@ async def test_a_group_that_may_not_be_made_is_unknown(tmp_path: Path) -> None:
     kit.broker.close()
 
 
-async def test_a_message_without_room_for_its_origin_is_refused(tmp_path: Path) -> None:
-    kit = Kit(tmp_path, properties_size_max=200)
-    message = await kit.message(pairs={"long": "x" * 150})
-    with pytest.raises(MessageTooLarge, match="200 fit into a record"):
-        await kit.send_back.nack("billing", message.message_id)
+# A message with 32,600 bytes of properties was accepted; its nack was refused as too large. Every
+# member that met it ended, one after another, for ever.
+async def test_whatever_a_sender_may_send_comes_back_as_a_retry(kit: Kit) -> None:
+    message = await kit.message(pairs={"long": "x" * (32_747 - PROPERTIES_ROOM - 20)})
+    sent = await kit.send_back.nack("billing", message.message_id)
+    assert sent.status == "RETRY"
+
+
+async def test_what_has_no_room_for_a_retry_becomes_a_dead_letter_that_names_what_it_lacks(
+    kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    pairs = {"KEYS": "order-1", "long": "x" * 32_690, "short": "y"}
+    message = await kit.message(pairs=pairs, body=b"work")
+    sent = await kit.send_back.nack("billing", message.message_id)
+    assert (sent.status, sent.topic, sent.reconsume_times) == ("DEAD", DEAD, 1)
+    kit.broker.dispatch()
+    (letter,) = kit.broker.all(DEAD)
+    found = letter.property_map
+    assert bytes(letter.body) == b"work"
+    assert (found["RETRY_TOPIC"], found["ORIGIN_MESSAGE_ID"]) == ("orders", message.message_id)
+    assert (found["KEYS"], found["UNIQ_KEY"], found["short"]) == ("order-1", "ID", "y")
+    assert "long" not in found
+    assert found["TIDEMARK_DROPPED_PROPERTIES"] == "long"
+    (named,) = [each for each in caplog.records if each.event == "dead-letter-shortened"]  # type: ignore[attr-defined]
+    assert named.__dict__["count"] == 1
+    assert named.__dict__["message_id"] == message.message_id
+
+
+async def test_a_message_that_fills_its_file_becomes_a_dead_letter(kit: Kit) -> None:
+    body = bytes(kit.broker.records_size_max - 31_000)
+    message = await kit.message(body=body, pairs={"long": "x" * 30_800})
+    sent = await kit.send_back.nack("billing", message.message_id)
+    assert sent.status == "DEAD"
+    kit.broker.dispatch()
+    (letter,) = kit.broker.all(DEAD)
+    assert bytes(letter.body) == body
+
+
+async def test_a_shortened_letter_has_room_to_be_redriven_and_sent_back(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, properties_size_max=2000)
+    message = await kit.message(pairs={"long": "x" * 1800, "KEYS": "k " * 50})
+    assert (await kit.send_back.nack("billing", message.message_id)).status == "DEAD"
+    kit.broker.dispatch()
+    (letter,) = kit.broker.all(DEAD)
+    copy = redriven(letter, "billing", to_group=True)
+    assert len(copy) <= 2000 - PROPERTIES_ROOM // 2
+    assert (await kit.send_back.nack("undertaker", letter.message_id)).status == "RETRY"
     kit.broker.close()
 
 
