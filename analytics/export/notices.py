@@ -24,7 +24,7 @@ REMEMBERED: Final = 100_000
 
 
 class Change(NamedTuple):
-    """A row of ``status_changes`` about a pair as a whole."""
+    """A row of ``status_changes`` about a pair as a whole. A pair has at most one in a tick."""
 
     tick: datetime
     pair_id: int

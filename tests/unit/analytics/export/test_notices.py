@@ -88,17 +88,17 @@ def test_an_id_is_the_same_whoever_finds_the_change() -> None:
 
 
 @given(
-    st.lists(
-        st.tuples(
-            st.integers(0, 400),
-            st.sampled_from([str(status) for status in Status]),
-            st.integers(0, 3),
-        ),
+    # Keyed by tick and pair, as the table is: evaluation writes at most one change of a pair's own
+    # status in a tick. Rows that broke this (AHEAD, LOST and AHEAD again, all in one tick) once
+    # gave two notices of one id, because the id is made of pair, status and tick.
+    st.dictionaries(
+        st.tuples(st.integers(0, 400), st.integers(0, 3)),
+        st.sampled_from([str(status) for status in Status]),
         max_size=60,
     )
 )
-def test_never_more_than_one_in_ten_minutes(rows: list[tuple[int, str, int]]) -> None:
-    changes = [change(place, status, None, pair) for place, status, pair in rows]
+def test_never_more_than_one_in_ten_minutes(rows: dict[tuple[int, int], str]) -> None:
+    changes = [change(place, status, None, pair) for (place, pair), status in rows.items()]
     found = take(Notices(), changes)
     assert len({notice.id for notice in found}) == len(found)
     at: dict[tuple[str, str], str] = {}

@@ -142,6 +142,15 @@ def test_what_is_not_known_is_null_and_has_a_reason(given_: Window) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(looks())
+def test_a_pair_changes_its_status_at_most_once_in_a_tick(given_: Window) -> None:
+    # Notices are identified by pair, status and tick.
+    changes = judged(given_, TICKS).status_changes.to_pylist()
+    own = [(each["tick"], each["pair_id"]) for each in changes if each["series_id"] is None]
+    assert len(set(own)) == len(own)
+
+
+@settings(max_examples=15, deadline=None)
+@given(looks())
 def test_a_status_lasts_until_the_change_that_ends_it(given_: Window) -> None:
     done = judged(given_, TICKS)
     changes = [each for each in done.status_changes.to_pylist() if each["series_id"] is not None]
