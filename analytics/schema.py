@@ -178,6 +178,9 @@ PAIRS: Final = _table(
     ("inflight", pa.int64()),
     ("oldest_undelivered_ts", TIME),  # t_dispatched if nothing is ready
     ("oldest_uncommitted_ts", TIME),  # oldest_undelivered_ts if nothing is in flight
+    # Of the queue with the oldest uncommitted message its oldest undelivered one; t_dispatched if
+    # there is none, or if its member has messages in hand and does not fetch. Null: not told.
+    ("awaiting_delivery_ts", TIME),
     ("redelivered_total", pa.int64()),
     ("consumed_total", pa.int64()),
     ("expired_total", pa.int64()),  # messages lost to retention

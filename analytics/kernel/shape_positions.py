@@ -68,6 +68,7 @@ _GAUGES: Final = {
 _TIMES: Final = {
     "oldest_undelivered_ts": "tidemark_group_oldest_undelivered_timestamp_seconds",
     "oldest_uncommitted_ts": "tidemark_group_oldest_uncommitted_timestamp_seconds",
+    "awaiting_delivery_ts": "tidemark_group_awaiting_delivery_timestamp_seconds",
 }
 _OF_GROUPS: Final = {
     "members": "tidemark_group_members",

@@ -101,7 +101,10 @@ def _split(rows: PairsWithLogs) -> _Split:
     newest = columns.instants(rows.logs, "t_max")
     confirmed = np.minimum(columns.instants(rows.logs, "t_confirm"), newest)
     dispatched = np.minimum(columns.instants(rows.logs, "t_dispatched"), confirmed)
-    delivered = np.minimum(columns.instants(rows.pairs, "oldest_undelivered_ts"), dispatched)
+    delivered = columns.instants(rows.pairs, "awaiting_delivery_ts")
+    # A broker of before does not tell it: then the oldest undelivered message of all queues.
+    undelivered = columns.instants(rows.pairs, "oldest_undelivered_ts")
+    delivered = np.minimum(np.where(np.isnan(delivered), undelivered, delivered), dispatched)
     committed = np.minimum(columns.instants(rows.pairs, "oldest_uncommitted_ts"), delivered)
     looked = columns.instants(rows.pairs, "ts")
     marks = np.stack([newest, confirmed, dispatched, delivered, committed])

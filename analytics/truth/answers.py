@@ -88,7 +88,7 @@ def split(truth: Truth, pair: Pair) -> StagesAnswer:
         truth.ticks(),
         between(log.t_max, log.t_confirm),
         between(log.t_confirm, log.t_dispatched),
-        between(log.t_dispatched, look.oldest_undelivered),
-        between(look.oldest_undelivered, look.oldest_uncommitted),
+        between(log.t_dispatched, look.awaiting_delivery),
+        between(look.awaiting_delivery, look.oldest_uncommitted),
         between(looks, log.t_max),
     )

@@ -183,6 +183,8 @@ class PairLook(NamedTuple):
     inflight: Ints
     oldest_undelivered: Ints
     oldest_uncommitted: Ints
+    awaiting_delivery: Ints
+    """Of the queue with the oldest uncommitted message: its oldest undelivered one."""
     totals: Totals
     redelivered: Ints
     arrived: Ints
@@ -197,6 +199,7 @@ def pair_look(truth: Truth, pair: Pair, when: Ints) -> PairLook:
     inflight = np.zeros(len(when), np.int64)
     undelivered = np.full(len(when), np.iinfo(np.int64).max, np.int64)
     uncommitted = undelivered.copy()
+    head, awaiting = undelivered.copy(), undelivered.copy()
     for reading in pair.readings:
         at = position(reading, when)
         known = at.pull != ABSENT
@@ -206,9 +209,15 @@ def pair_look(truth: Truth, pair: Pair, when: Ints) -> PairLook:
         undelivered = np.where(ready, np.minimum(undelivered, waiting), undelivered)
         flying = known & (at.head < at.pull)
         uncommitted = np.where(flying, np.minimum(uncommitted, at.head_time), uncommitted)
+        own_head = np.where(at.head_time == ABSENT, np.iinfo(np.int64).max, at.head_time)
+        own = np.where(ready, waiting, np.iinfo(np.int64).max)
+        awaiting = np.where(own_head < head, own, awaiting)
+        awaiting = np.where(own_head == head, np.minimum(own, awaiting), awaiting)
+        head = np.minimum(head, own_head)
     none = np.iinfo(np.int64).max
     undelivered = np.where(undelivered == none, dispatched, undelivered)
     uncommitted = np.where(uncommitted == none, undelivered, uncommitted)
+    awaiting = np.where(awaiting == none, dispatched, awaiting)
     begun = counting_since(truth, broker, when)
     now, then = pair_totals(pair, when), pair_totals(pair, begun)
     since = Totals(*(a - b for a, b in zip(now, then, strict=True)))
@@ -219,4 +228,4 @@ def pair_look(truth: Truth, pair: Pair, when: Ints) -> PairLook:
         queue = reading.queue
         arrived += queue.arrived(when) - np.maximum(queue.arrived(np.maximum(begun, 0)), 0)
         unknown += reading.commit(when) == ABSENT
-    return PairLook(inflight, undelivered, uncommitted, since, again, arrived, unknown)
+    return PairLook(inflight, undelivered, uncommitted, awaiting, since, again, arrived, unknown)

@@ -150,10 +150,11 @@ def _pair(truth: Truth, pair: Pair, looks: Ints, mine: Mask) -> Iterator[Line]:
     yield Line("tidemark_group_unknown_queues", labels, unknown)
     yield Line("tidemark_group_inflight_messages", labels, _numbers(look.inflight, here))
     for name, at in (
-        ("undelivered", look.oldest_undelivered),
-        ("uncommitted", look.oldest_uncommitted),
+        ("oldest_undelivered", look.oldest_undelivered),
+        ("oldest_uncommitted", look.oldest_uncommitted),
+        ("awaiting_delivery", look.awaiting_delivery),
     ):
-        family = f"tidemark_group_oldest_{name}_timestamp_seconds"
+        family = f"tidemark_group_{name}_timestamp_seconds"
         yield Line(family, labels, _seconds(at, here))
     yield from _totals(labels, look.totals, look.redelivered, here)
     for reading in pair.readings:

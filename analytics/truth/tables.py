@@ -165,6 +165,7 @@ def _pairs(truth: Truth, pair: Pair, ticks: Ints, looks: Ints) -> pa.Table:
         "inflight": look.inflight,
         "oldest_undelivered_ts": look.oldest_undelivered,
         "oldest_uncommitted_ts": look.oldest_uncommitted,
+        "awaiting_delivery_ts": look.awaiting_delivery,
         "redelivered_total": look.redelivered,
         "consumed_total": look.totals.consumed,
         "expired_total": look.totals.expired,

@@ -1,10 +1,10 @@
 """The delay of the group that is furthest behind, split exactly into four stages. Pure.
 
 The broker reads five store times in one pass: of its newest record, of the first record not yet
-confirmed, not yet dispatched, not yet delivered, not yet committed. Neighbours' differences are
-the stages; none is negative, and together they are the distance of the oldest uncommitted message
-from the newest record. Of several groups and topics the oldest undelivered and the oldest
-uncommitted message are taken, so the sum stays exact: it is that of the one furthest behind.
+confirmed, not yet dispatched, of the oldest message that waits for delivery, and of the oldest not
+yet committed. Neighbours' differences are the stages; none is negative, and together they are the
+distance of the oldest uncommitted message from the newest record. Of several groups and topics the
+oldest message of each kind is taken, so the sum stays exact: it is that of the one furthest behind.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ _BY: Final = "cluster, broker, replica"
 _NEWEST: Final = f"tidemark_log_newest_message_timestamp_seconds{{{NODE}}}"
 _CONFIRM: Final = f"tidemark_log_confirm_message_timestamp_seconds{{{NODE}}}"
 _DISPATCHED: Final = f"tidemark_log_dispatched_message_timestamp_seconds{{{NODE}}}"
-_UNDELIVERED: Final = (
-    f"min by ({_BY}) (tidemark_group_oldest_undelivered_timestamp_seconds{{{PAIR}}})"
-)
+_AWAITING: Final = f"min by ({_BY}) (tidemark_group_awaiting_delivery_timestamp_seconds{{{PAIR}}})"
 _UNCOMMITTED: Final = (
     f"min by ({_BY}) (tidemark_group_oldest_uncommitted_timestamp_seconds{{{PAIR}}})"
 )
@@ -42,6 +40,6 @@ def stages() -> tuple[Query, ...]:
     return (
         Query(f"max({serving(f'{_NEWEST} - {_CONFIRM}')})", REPLICATION),
         Query(f"max({serving(f'{_CONFIRM} - {_DISPATCHED}')})", DISPATCH),
-        Query(f"max({_DISPATCHED} - on ({_BY}) {_UNDELIVERED})", DELIVERY),
-        Query(f"max({_UNDELIVERED} - on ({_BY}) {_UNCOMMITTED})", PROCESSING),
+        Query(f"max({_DISPATCHED} - on ({_BY}) {_AWAITING})", DELIVERY),
+        Query(f"max({_AWAITING} - on ({_BY}) {_UNCOMMITTED})", PROCESSING),
     )

@@ -182,7 +182,7 @@ LATE: Final = (
             "Distance of the oldest uncommitted message of the chosen pairs from the newest "
             "record, split without a rest: waiting for copies, for dispatch, for delivery, for the "
             "commit. The age is larger by the time since anything was stored.",
-            "tidemark_group_oldest_undelivered_timestamp_seconds",
+            "tidemark_group_awaiting_delivery_timestamp_seconds",
             "tidemark_group_oldest_uncommitted_timestamp_seconds",
         ),
         unit=units.SECONDS,

@@ -25,7 +25,7 @@ from services.broker.groups.refusals import (
     unknown_member,
 )
 from services.broker.groups.requests import FetchRequest, JoinRequest, Subscribed
-from services.broker.groups.sessions import Session
+from services.broker.groups.sessions import Place, Session
 from services.broker.queue_offsets import Queue
 from shared.state.records import GroupConfig
 
@@ -33,6 +33,8 @@ __all__ = ["Coordinator", "MemberView", "not_assigned"]
 
 POLL_S: Final = 0.1
 """How late a death is noticed at most."""
+HANDED_OUT_OFTEN: Final = 2
+"""Once is a message that was in hand as its member died, or as the queue changed hands."""
 IDLE_POLL_S: Final = 0.5
 """While there is no member: half of the shortest session."""
 
@@ -154,6 +156,40 @@ class Coordinator:
         session = self.session_of(group, queue)
         place = None if session is None else session.places.get(queue)
         return None if place is None else (place.handed_to, place.next_offset)
+
+    def busy_holders(self, group: str, now_s: float) -> Callable[[Queue], bool]:
+        """What says of a queue whether its next messages wait for its member to finish others.
+
+        They do if the member has messages in hand and is not fetching. Also if the group is ordered
+        and the last batch of the queue is not committed. Also if the next message to commit was
+        handed out twice or more and is not in hand: a member that dies of a message and comes back
+        has not fetched it again yet. A member is asked once, whatever number of queues it has.
+        now_s: on the monotonic clock.
+        """
+        config = self._configs.find(group)
+        is_ordered = config is not None and config.order
+        known: dict[str, bool] = {}
+
+        def is_in_hand(place: Place) -> bool:
+            return place.handed_to > (self._offsets.get(group, *place.queue) or 0)
+
+        def is_busy(queue: Queue) -> bool:
+            session = self.session_of(group, queue)
+            if session is None or (place := session.places.get(queue)) is None:
+                return False
+            if is_in_hand(place):
+                if is_ordered:
+                    return True
+            elif len(self._deliveries.find(group, queue, place.next_offset)) >= HANDED_OUT_OFTEN:
+                return True
+            found = known.get(session.member)
+            if found is None:
+                found = not session.asking.is_frequent(now_s)
+                found = found and any(is_in_hand(each) for each in session.places.values())
+                known[session.member] = found
+            return found
+
+        return is_busy
 
     def session_of(self, group: str, queue: Queue) -> Session | None:
         """Of the member that has the queue alone."""

@@ -96,6 +96,16 @@ class Fetches:
         A later fetch of the same member ends this one. is_gone: whether the client has closed its
         connection: it is given nothing then, so that its place does not move.
         """
+        asking = reader.session.asking
+        asking.begins(self._clock.monotonic())
+        try:
+            return await self._fetched(reader, request, is_gone)
+        finally:
+            asking.ends(self._clock.monotonic())
+
+    async def _fetched(
+        self, reader: Reader, request: FetchRequest, is_gone: Callable[[], bool]
+    ) -> Fetched:
         session, generation = reader.session, reader.generation()
         session.fetches += 1
         turn = session.fetches

@@ -67,8 +67,8 @@ class Found(NamedTuple):
     """(group, topic, kind): lag in messages and in seconds."""
     pairs: Columns
     """(group, topic): the largest lag of a queue, in flight, age of the commit, queues that lag,
-    are stuck, ahead, unknown; whether subscribed; store times of the oldest message not handed out
-    and of the oldest not committed [s]."""
+    are stuck, ahead, unknown; whether subscribed; store times of the oldest message not handed out,
+    of the oldest not committed, and of the oldest that awaits delivery [s]."""
     groups: Columns
     """(group): members, objective [s]."""
     topics: Columns
@@ -90,7 +90,7 @@ class Rows:
         self._times = times
         self._lag = Columns.of(2)
         # Row by row the same pairs: what is said of each is said once.
-        pairs = Columns.of(10)
+        pairs = Columns.of(11)
         self._pairs = pairs._replace(weights=self._lag.weights, activity=self._lag.activity)
         self._groups = Columns.of(2)
         self._topics = Columns.of(2)
@@ -129,10 +129,11 @@ class Rows:
             lag.weights.append(2.0 * found.subscribed + bool(found.messages))
             lag.activity.append(found.activity)
             activity += found.activity
-            undelivered_s = uncommitted_s = None
+            undelivered_s = uncommitted_s = awaiting_s = None
             if times is not None and found.oldest is not None:
-                undelivered_ms, uncommitted_ms = shown(times, found.oldest)
-                undelivered_s, uncommitted_s = undelivered_ms / 1000, uncommitted_ms / 1000
+                undelivered_s, uncommitted_s, awaiting_s = (
+                    time_ms / 1000 for time_ms in shown(times, found.oldest)
+                )
             self._pairs.labels.append(labels)
             columns[0].append(found.queue_max)
             columns[1].append(found.in_flight)
@@ -144,6 +145,7 @@ class Rows:
             columns[7].append(int(found.subscribed))
             columns[8].append(undelivered_s)
             columns[9].append(uncommitted_s)
+            columns[10].append(awaiting_s)
             self._seen[labels] = queues
             self._topics_read.add(found.topic)
             self._group_queue_count += len(queues)

@@ -23,12 +23,20 @@ class Oldest(NamedTuple):
     """None: everything is handed out."""
     uncommitted_ms: int | None = None
     """None: everything is committed."""
+    awaiting_ms: int | None = None
+    """Of the queue with the oldest uncommitted message: its oldest undelivered one. None: there is
+    none, or the queue's member has messages in hand and does not fetch, so that what is not
+    delivered waits for processing. Of one queue, for the stages of another say nothing of it."""
 
     def with_(self, other: Oldest) -> Oldest:
         """Of both together."""
+        uncommitted_ms = earlier(self.uncommitted_ms, other.uncommitted_ms)
+        awaiting_ms = None
+        for each in (self, other):
+            if each.uncommitted_ms == uncommitted_ms:
+                awaiting_ms = earlier(awaiting_ms, each.awaiting_ms)
         return Oldest(
-            earlier(self.undelivered_ms, other.undelivered_ms),
-            earlier(self.uncommitted_ms, other.uncommitted_ms),
+            earlier(self.undelivered_ms, other.undelivered_ms), uncommitted_ms, awaiting_ms
         )
 
 
@@ -49,27 +57,32 @@ class Shown(NamedTuple):
 
     undelivered_ms: int
     uncommitted_ms: int
+    awaiting_ms: int
+    """Where delivery ends and processing begins."""
 
 
 def shown(times: LogTimes, oldest: Oldest) -> Shown:
-    """A pair's two times as of the look at the log; each at most that of the stage before."""
+    """A pair's times as of the look at the log; each at most that of the stage before."""
     undelivered_ms = times.dispatched_ms
     if oldest.undelivered_ms is not None:
         undelivered_ms = min(undelivered_ms, oldest.undelivered_ms)
     uncommitted_ms = undelivered_ms
     if oldest.uncommitted_ms is not None:
         uncommitted_ms = min(uncommitted_ms, oldest.uncommitted_ms)
-    return Shown(undelivered_ms, uncommitted_ms)
+    awaiting_ms = times.dispatched_ms
+    if oldest.awaiting_ms is not None:
+        awaiting_ms = max(min(awaiting_ms, oldest.awaiting_ms), uncommitted_ms)
+    return Shown(undelivered_ms, uncommitted_ms, awaiting_ms)
 
 
 def stages(times: LogTimes, oldest: Oldest) -> Stages:
     """Where the distance from the newest record to the oldest uncommitted message is spent."""
-    undelivered_ms, uncommitted_ms = shown(times, oldest)
+    _, uncommitted_ms, awaiting_ms = shown(times, oldest)
     return Stages(
         times.newest_ms - times.confirmed_ms,
         times.confirmed_ms - times.dispatched_ms,
-        times.dispatched_ms - undelivered_ms,
-        undelivered_ms - uncommitted_ms,
+        times.dispatched_ms - awaiting_ms,
+        awaiting_ms - uncommitted_ms,
     )
 
 

@@ -19,6 +19,8 @@ from tidemark.formats.select import Wanted
 
 BATCHES_REMEMBERED_MAX: Final = 64
 """Batches of one place that are handed out and not committed, whose store times are kept."""
+ASKING_WINDOW_S: Final = 5.0
+"""Whether a member fetches is judged by the last one to two of these."""
 
 
 class Watching(Protocol):
@@ -72,6 +74,61 @@ class Place:
         return oldest
 
 
+class Asking:
+    """How much of the last seconds a member had a fetch open. Times on the monotonic clock [s].
+
+    Two windows, the present one and the one before it, so that a member that fetches in bursts is
+    judged by more than the instant of the look.
+    """
+
+    __slots__ = ("_before", "_began_s", "_fetches", "_since_s", "_spent_s")
+
+    def __init__(self) -> None:
+        self._began_s: float | None = None
+        """Begin of the present window; None before the first fetch."""
+        self._before = (0.0, 0.0)
+        """Of the window before: time with an open fetch, length."""
+        self._spent_s = 0.0
+        """The present window's time with an open fetch, up to `_since_s`."""
+        self._since_s = 0.0
+        """When that was counted last."""
+        self._fetches = 0
+        """Open now: a later one ends an earlier one, which overlaps it for a moment."""
+
+    def begins(self, now_s: float) -> None:
+        """A fetch has come."""
+        self._count(now_s)
+        self._fetches += 1
+
+    def ends(self, now_s: float) -> None:
+        """A fetch was answered, or given up."""
+        self._count(now_s)
+        self._fetches -= 1
+
+    def is_frequent(self, now_s: float) -> bool:
+        """Whether a fetch was open for half of the time or more."""
+        if self._began_s is None:
+            return False
+        self._count(now_s)
+        spent_s, length_s = self._before
+        return 2 * (spent_s + self._spent_s) >= length_s + (now_s - self._began_s)
+
+    def _count(self, now_s: float) -> None:
+        if self._began_s is None:
+            self._began_s = self._since_s = now_s
+        if self._fetches:
+            self._spent_s += now_s - self._since_s
+        if now_s - self._since_s >= 2 * ASKING_WINDOW_S:
+            # Nothing began or ended for so long: both windows are as it is now.
+            spent_s = ASKING_WINDOW_S if self._fetches else 0.0
+            self._before, self._spent_s = (spent_s, ASKING_WINDOW_S), 0.0
+            self._began_s = now_s
+        elif now_s - self._began_s >= ASKING_WINDOW_S:
+            self._before, self._spent_s = (self._spent_s, now_s - self._began_s), 0.0
+            self._began_s = now_s
+        self._since_s = now_s
+
+
 class Session:
     """The places of one member, and its fetch if one is held."""
 
@@ -86,6 +143,7 @@ class Session:
         """The member's fetch that waits."""
         self.fetches = 0
         """Of the member so far: a later one ends an earlier one."""
+        self.asking = Asking()
         self._watching = watching
 
     def grant(self, queue: Queue, offset: int, tags: Wanted | None) -> None:

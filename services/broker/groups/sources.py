@@ -165,6 +165,11 @@ class WatchedMembers(Protocol):
         the queue is nobody's."""
         ...
 
+    def busy_holders(self, group: str, now_s: float) -> Callable[[Queue], bool]:
+        """What says of a queue whether its next messages wait for its member to finish others, as
+        of now_s on the monotonic clock."""
+        ...
+
 
 class Watched(NamedTuple):
     """What a look at all groups looks at."""

@@ -210,5 +210,16 @@ GROUP_OLDEST_UNCOMMITTED_TIMESTAMP_SECONDS: Final = Family(
     "undelivered one when nothing is in flight",
     fold=Fold.MIN,
 )
+GROUP_AWAITING_DELIVERY_TIMESTAMP_SECONDS: Final = Family(
+    "tidemark_group_awaiting_delivery_timestamp_seconds",
+    Kind.GAUGE,
+    ("group", "topic"),
+    "s",
+    "Of the queue with the oldest uncommitted message: store time of its oldest message not yet "
+    "handed to a member; that of `tidemark_log_dispatched_message_timestamp_seconds` when all are, "
+    "or when the queue's member has messages in hand and does not fetch. Delivery ends here, and "
+    "processing begins",
+    fold=Fold.MIN,
+)
 
 GROUPS: Final = declared(globals())

@@ -167,8 +167,8 @@ LOG_NEWEST_MESSAGE_TIMESTAMP_SECONDS: Final = Family(
     Kind.GAUGE,
     (),
     "s",
-    "Store time of the newest record; with the next two and the oldest undelivered and "
-    "uncommitted of groups taken in one pass: their differences are the delays of "
+    "Store time of the newest record; with the next two and what of groups awaits "
+    "delivery and is uncommitted taken in one pass: their differences are the delays of "
     "replication, dispatch, delivery and processing",
 )
 LOG_CONFIRM_MESSAGE_TIMESTAMP_SECONDS: Final = Family(

@@ -125,6 +125,54 @@ async def test_a_place_tells_what_was_handed_out_while_the_queue_is_somebodys(ri
     assert rig.coordinator.place_of(GROUP, ALL[0]) is None
 
 
+async def test_a_member_with_messages_in_hand_that_does_not_fetch_is_busy(rig: Rig) -> None:
+    rig.put(4)
+
+    def is_busy(queue: int = 0) -> bool:
+        return rig.coordinator.busy_holders(GROUP, rig.clock.monotonic())(ALL[queue])
+
+    assert not is_busy(), "nobody's"
+    await rig.join("m1", session_ms=600_000)
+    await rig.fetch("m1")
+    rig.clock.now_ms += 30_000
+    assert is_busy()
+    assert is_busy(1), "all of its queues wait for it"
+    await rig.commit({ALL[0]: 4})
+    assert not is_busy(), "it has nothing in hand and does not fetch: that is delivery"
+
+
+async def test_what_a_member_dies_of_again_and_again_waits_for_processing(rig: Rig) -> None:
+    # A program that crashes at one message: between its join and its first fetch it has nothing in
+    # hand, and a look at that moment once said that the message waits to be fetched.
+    rig.put(4)
+
+    def is_busy() -> bool:
+        return rig.coordinator.busy_holders(GROUP, rig.clock.monotonic())(ALL[0])
+
+    for _ in range(2):
+        await rig.join("m1")
+        assert not is_busy()
+        await rig.fetch("m1")
+        rig.clock.now_ms += SESSION_MS
+        rig.look()
+    await rig.join("m1")
+    assert is_busy()
+    await rig.fetch("m1")
+    await rig.commit({ALL[0]: 4})
+    assert not is_busy()
+
+
+async def test_in_an_ordered_group_a_queue_waits_for_its_last_batch(rig: Rig) -> None:
+    rig.put(4)
+    await rig.coordinator.put(GROUP, {"order": True})
+    await rig.join("m1")
+    await rig.fetch("m1", count_max=2)
+    busy = rig.coordinator.busy_holders(GROUP, rig.clock.monotonic())
+    assert busy(ALL[0])
+    await rig.commit({ALL[0]: 2})
+    assert not rig.coordinator.busy_holders(GROUP, rig.clock.monotonic())(ALL[0])
+
+
 async def test_queues_have_the_numbers_of_who_holds_them_while_the_group_has_members(
     rig: Rig,
 ) -> None:

@@ -57,6 +57,8 @@ class Members:
         self.places: dict[tuple[str, str, int], tuple[int, int]] = {}
         self.numbers: dict[str, dict[tuple[str, int], int | None]] = {}
         """Of holders; of a queue that is not listed 1."""
+        self.busy: set[tuple[str, str, int]] = set()
+        """Queues whose members have messages in hand and do not fetch."""
 
     def member_count(self, group: str) -> int:
         return self.counts.get(group, 0)
@@ -72,6 +74,9 @@ class Members:
 
     def place_of(self, group: str, queue: tuple[str, int]) -> tuple[int, int] | None:
         return self.places.get((group, *queue))
+
+    def busy_holders(self, group: str, now_s: float) -> Callable[[tuple[str, int]], bool]:
+        return lambda queue: (group, *queue) in self.busy
 
 
 class Made:
@@ -162,7 +167,7 @@ async def test_a_group_with_members_is_shown_queue_by_queue(made: Made) -> None:
     # uncommitted, at 3 the oldest that was not handed out. Queue 2 was never committed.
     undelivered_s, uncommitted_s = (FIRST_MS + 5) / 1000, (FIRST_MS + 2) / 1000
     assert rows(found.pairs) == {
-        "billing orders": (3, 2, 0, 1, 0, 0, 1, 1, undelivered_s, uncommitted_s)
+        "billing orders": (3, 2, 0, 1, 0, 0, 1, 1, undelivered_s, uncommitted_s, undelivered_s)
     }
     assert rows(found.groups) == {"billing": (1, 5.0)}
     assert rows(found.topics) == {"orders": (5, 0)}
@@ -173,6 +178,22 @@ async def test_a_group_with_members_is_shown_queue_by_queue(made: Made) -> None:
         "billing orders 2": (None, None, 1),
     }
     assert (found.queues_left_out, found.group_queues_left_out) == (0, 0)
+
+
+async def test_what_waits_behind_a_busy_member_does_not_await_delivery(made: Made) -> None:
+    # A hung handler: its member's prefetch is full, so the queue's next message stays in the
+    # broker. It waits for the handler, and was once said to wait to be fetched.
+    made.add_group("billing", {0: 1, 1: 0})
+    made.join("billing", "orders")
+    made.members.places["billing", "orders", 0] = (3, 3)
+    made.members.busy.add(("billing", "orders", 0))
+    found = await made.look()
+    undelivered_s, uncommitted_s, awaiting_s = rows(found.pairs)["billing orders"][8:]
+    assert uncommitted_s == (FIRST_MS + 2) / 1000
+    # Queue 1, whose message was stored 3 ms after the first time, is not the oldest queue: that
+    # nobody was given it yet says nothing of the time that queue 0 takes.
+    assert undelivered_s == (FIRST_MS + 3) / 1000
+    assert awaiting_s == (FIRST_MS + 5) / 1000, "as of the dispatched end of the log"
 
 
 async def test_a_group_that_has_read_everything_stands_where_the_log_does(made: Made) -> None:
@@ -304,7 +325,7 @@ async def test_a_queue_shows_where_it_began_when_the_groups_offsets_were_read(
 async def test_offsets_in_a_topic_that_is_gone_are_counted_as_unknown(made: Made) -> None:
     made.add_group("billing", {3: 6}, topic="gone")
     found = await made.look()
-    unknown = (None, None, None, None, None, 0, 1, 0, None, None)
+    unknown = (None, None, None, None, None, 0, 1, 0, None, None, None)
     assert rows(found.pairs)["billing gone"] == unknown
     assert rows(found.lag) == {"billing gone main": (None, None)}
     assert rows(found.group_queues) == {"billing gone 3": (6, None, None)}
@@ -438,6 +459,7 @@ async def test_what_a_look_found_is_what_the_registry_shows(made: Made) -> None:
                 "subscribed": 1,
                 "oldest_undelivered_timestamp_seconds": NOW_MS / 1000 - 9.998,
                 "oldest_uncommitted_timestamp_seconds": NOW_MS / 1000 - 9.998,
+                "awaiting_delivery_timestamp_seconds": NOW_MS / 1000 - 9.998,
             }.items()
         },
         'tidemark_group_members{group="billing"}': 1,

@@ -19,7 +19,7 @@ from services.broker.log_times import LogTimes, log_times
 
 TIMES_MS = st.integers(0, 10**13)
 LOGS = st.builds(log_times, TIMES_MS, st.none() | TIMES_MS, st.none() | TIMES_MS)
-OLDEST = st.builds(Oldest, st.none() | TIMES_MS, st.none() | TIMES_MS)
+OLDEST = st.builds(Oldest, st.none() | TIMES_MS, st.none() | TIMES_MS, st.none() | TIMES_MS)
 
 
 @given(LOGS, OLDEST)
@@ -62,14 +62,24 @@ def test_each_stage_is_what_the_records_of_a_log_say(
     times = log_times(
         stored[-1], first(everything, confirmed), first(everything[:confirmed], dispatched)
     )
-    oldest = over(
-        Oldest(first(records, delivered), first(records, committed))
+    each = [
+        Oldest(first(records, delivered), first(records, committed), first(records, delivered))
         for records, committed, delivered in queues
-    )
+    ]
+    oldest = over(each)
     found = stages(times, oldest)
     # Without a clamp: in a log whose times do not run backwards none of the rules changes a number.
-    undelivered = times.dispatched_ms if oldest.undelivered_ms is None else oldest.undelivered_ms
-    uncommitted = undelivered if oldest.uncommitted_ms is None else oldest.uncommitted_ms
+    heads = [each for each in each if each.uncommitted_ms is not None]
+    uncommitted = min((each.uncommitted_ms or 0 for each in heads), default=times.dispatched_ms)
+    # Of the queue with the head; of several with one head, the one that waits longest.
+    undelivered = min(
+        (
+            each.awaiting_ms
+            for each in heads
+            if each.uncommitted_ms == uncommitted and each.awaiting_ms is not None
+        ),
+        default=times.dispatched_ms,
+    )
     assert found == (
         times.newest_ms - times.confirmed_ms,
         times.confirmed_ms - times.dispatched_ms,
@@ -81,9 +91,20 @@ def test_each_stage_is_what_the_records_of_a_log_say(
 
 def test_what_came_after_the_look_at_the_log_is_not_outstanding() -> None:
     times = LogTimes(100, 90, 80)
-    assert shown(times, Oldest(95, 95)) == (80, 80)
-    assert shown(times, Oldest(95, 70)) == (80, 70)
-    assert shown(times, NOTHING_OUTSTANDING) == (80, 80)
+    assert shown(times, Oldest(95, 95, 95)) == (80, 80, 80)
+    assert shown(times, Oldest(95, 70, 95)) == (80, 70, 80)
+    assert shown(times, NOTHING_OUTSTANDING) == (80, 80, 80)
+
+
+def test_delivery_and_processing_are_those_of_the_queue_that_is_furthest_behind() -> None:
+    times = LogTimes(100, 100, 100)
+    hung = Oldest(40, 10, None)  # its member is busy: what it was not given waits for it
+    waits = Oldest(30, 30, 30)
+    assert stages(times, hung) == (0, 0, 0, 90)
+    assert stages(times, waits) == (0, 0, 70, 0)
+    assert stages(times, over([waits, hung])) == (0, 0, 0, 90)
+    older = Oldest(5, 5, 5)
+    assert stages(times, over([waits, hung, older])) == (0, 0, 95, 0)
 
 
 def test_of_several_queues_the_earliest_message_counts() -> None:
