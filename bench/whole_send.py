@@ -19,7 +19,7 @@ from typing import Any, Final, Self, cast
 from bench.durable import Log
 from services.broker.append import Append
 from services.broker.config import BrokerConfig
-from services.broker.connections import BoundedServer
+from services.broker.connections import ApiServer
 from services.broker.files_ahead import FilesAhead
 from services.broker.flusher import Flusher, Pace
 from services.broker.gate import Gate
@@ -33,6 +33,7 @@ from services.broker.topics import Topics
 from services.broker.unique_ids import UniqueIds
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
+from shared.runtime.connections import Bounds
 from shared.runtime.health import Health
 from shared.state.values import TopicConfig
 from tidemark.formats.hosts import parse
@@ -112,15 +113,7 @@ class Broker:
         sends = Sends(append, flusher, cast(Topics, _OneTopic()), clock, metrics, HOST)
         unused: dict[str, Any] = dict.fromkeys(Parts._fields, None)
         api.parts = Parts(**(unused | {"sends": sends}))
-        server = BoundedServer(
-            api.app,
-            metrics,
-            connections_max=10,
-            read_timeout_s=3600,
-            idle_timeout_s=3600,
-            write_timeout_s=3600,
-            handler=api.short_way,
-        )
+        server = ApiServer(api.app, metrics, Bounds(10, 3600, 3600, 3600), api.short_way)
         await server.start("127.0.0.1", 0)
         self._closing.push_async_callback(server.close)
         self.port = server.port

@@ -133,6 +133,19 @@ class ReadOnlyDisk(StoreError):
     code, title, status, retriable = "read-only-disk", "The disk is read-only", 507, True
 
 
+class OutOfResources(StoreError):
+    """The system gives this process no further descriptor, mapping or memory for a file."""
+
+    code, title, status = "out-of-resources", "The process is at a limit of the system", 503
+    retriable = True
+
+
+class ReadFailed(StoreError):
+    """The disk did not give back the bytes of a file."""
+
+    code, title, status = "read-failed", "A read from the disk failed", 503
+
+
 class WriteFailed(StoreError):
     """A write to the commit log failed part-way; nothing of it was published. The process ends."""
 

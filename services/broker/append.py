@@ -59,6 +59,10 @@ class LogAppender(Protocol):
         """Whether that many bytes fit into the current file, 8 bytes behind them included."""
         ...
 
+    def open_next(self) -> None:
+        """Open the next file, which is made. Raises OutOfResources."""
+        ...
+
     @property
     def reserved_bytes(self) -> int:
         """Bytes that can still be appended if no further file can be made."""
@@ -178,7 +182,7 @@ class Append:
         they go on while sends are refused because the disk is full or dispatch is behind. room:
         bytes that a file must be able to hold beyond the records. Raises
         FileNotReady (``append`` waits for the file), NotServing, DispatchBehind, DiskFull,
-        ReadOnlyDisk, MessageTooLarge; nothing was stored then.
+        ReadOnlyDisk, OutOfResources, MessageTooLarge; nothing was stored then.
         """
         if self._closed:
             raise NotServing("the node is stopping. Nothing was stored.", "Try again.")
@@ -243,6 +247,7 @@ class Append:
             return False  # an empty log begins inside its first file
         if not files.next_ready:
             raise files.not_ready(files.next_start)
+        appender.open_next()
         return True
 
     def _begin_file(self, start: PhysicalOffset) -> tuple[Sequence[Run], Sequence[int]]:

@@ -3,7 +3,8 @@
 Making a file reserves all its blocks, which takes long and fails on a full disk: neither may happen
 inside the append step. After every append it is one comparison whether the log has moved into the
 next file; if so, another one is made behind it. A full or read-only disk is remembered as
-``failure`` and tried again every second, so that writes come back by themselves when space does.
+``failure`` and tried again every second, so that writes come back by themselves when space does; so
+is a limit of open files that is reached.
 
 Retention has a say in both directions: a ``guard`` keeps further files from being made where that
 would fill the disk beyond what it allows, a ``refusal`` stops sends, but not the broker's own
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from tidemark.errors import DiskFull, FileNotReady, ReadOnlyDisk, StoreError
+from tidemark.errors import DiskFull, FileNotReady, OutOfResources, ReadOnlyDisk, StoreError
 from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,8 @@ class FilesAhead:
         wait_s: float,
         on_change: Callable[[StoreError | None], None],
     ) -> None:
-        """prepare: makes what is missing for appending, blocking; raises DiskFull, ReadOnlyDisk.
+        """prepare: makes what is missing for appending, blocking; raises DiskFull,
+        ReadOnlyDisk, OutOfResources.
         written: end of the log. wait_s: how long a request waits for a file. on_change: called when
         writes stop for lack of space (with why) and when they may go on (with None).
         """
@@ -51,7 +53,8 @@ class FilesAhead:
         self._making: asyncio.Future[None] | None = None
         self._wake = asyncio.Event()
         self.failure: StoreError | None = None
-        """Why no file can be made now: DiskFull or ReadOnlyDisk; None if all is well."""
+        """Why no file can be made now: DiskFull, ReadOnlyDisk or OutOfResources; None if all is
+        well."""
         self.refusal: StoreError | None = None
         """Why sends are refused although files can be made; None: they are not."""
         self.guard: Callable[[], None] = lambda: None
@@ -126,7 +129,7 @@ class FilesAhead:
         made_in = self._written() // self._file_size
         try:
             await loop.run_in_executor(self._executor, self._guarded)
-        except (DiskFull, ReadOnlyDisk) as error:
+        except (DiskFull, ReadOnlyDisk, OutOfResources) as error:
             changed = self.failure is None or type(self.failure) is not type(error)
             self.failure = error
             if changed:

@@ -151,7 +151,7 @@ class Ground:
 
     def _writes_changed(self, failure: StoreError | None) -> None:
         if failure is None:
-            for code in ("disk-full", "read-only-disk"):
+            for code in ("disk-full", "read-only-disk", "out-of-resources"):
                 self.health.clear_reason(code)
         else:
             self.health.add_reason(failure.code, f"{failure.detail} {failure.advice}")

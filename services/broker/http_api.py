@@ -18,7 +18,7 @@ from aiohttp.typedefs import Handler, Middleware
 from services.broker import api_document, encodings, openapi
 from services.broker.borrowed import records_answer
 from services.broker.calls import Calls, CallTools, Route, answer, encoding_of
-from services.broker.connections import CallHandler, error_fields, note_role
+from services.broker.connections import note_role
 from services.broker.delay.calls import DelayCalls
 from services.broker.encodings import Encoding
 from services.broker.fields import (
@@ -53,6 +53,7 @@ from services.broker.unique_ids import UniqueIds
 from shared.files.pull import PullResult
 from shared.files.queue_math import Boundary
 from shared.metrics.instruments import Count
+from shared.runtime.connections import CallHandler, error_fields
 from shared.runtime.paced_log import PacedLog
 from tidemark.clock import Clock
 from tidemark.errors import (

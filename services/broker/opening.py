@@ -25,7 +25,7 @@ from shared.state import records
 from shared.state.json_cache import ForeignTables
 from shared.state.records import EpochRecord, ForeignRange, ForeignRecord, TopicConfig
 from shared.state.state import BrokerState
-from tidemark.errors import DiskFull, FileNotReady, ReadOnlyDisk
+from tidemark.errors import DiskFull, FileNotReady, OutOfResources, ReadOnlyDisk
 from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class Opening:
     async def _tried(self, step: Callable[[], Awaitable[bool]]) -> bool:
         try:
             done = await step()
-        except (DiskFull, ReadOnlyDisk, FileNotReady) as error:
+        except (DiskFull, ReadOnlyDisk, OutOfResources, FileNotReady) as error:
             if self._waits_for != error.code:
                 self._waits_for = error.code
                 log.warning(

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from services.broker.config import BrokerConfig
-from services.broker.connections import BoundedServer
+from services.broker.connections import ApiServer
 from services.broker.gate import Gate
 from services.broker.http_api import Api
 from services.broker.messages import Rules
@@ -35,9 +35,15 @@ from shared.metrics.process_facts import add_process_facts
 from shared.metrics.registry import Registry
 from shared.runtime import collector
 from shared.runtime.clock import SystemClock
+from shared.runtime.connections import Bounds
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import AdminServer, Health
-from shared.runtime.lifecycle import run_parts, stop_on_signals
+from shared.runtime.lifecycle import (
+    descriptor_limit,
+    raise_descriptor_limit,
+    run_parts,
+    stop_on_signals,
+)
 from tidemark import __version__
 from tidemark.clock import Clock
 from tidemark.errors import CorruptRecord, DamagedFile
@@ -87,6 +93,7 @@ class Broker:
 
     async def run(self) -> None:
         """Everything, from the locks to the locks."""
+        raise_descriptor_limit()
         async with AsyncExitStack() as closing:
             if self._config.cluster.grouped:
                 await self._run_in_group(closing)
@@ -159,18 +166,10 @@ class Broker:
         doorbell.close()
         await asyncio.to_thread(store.stopped_clean)
 
-    async def _listen(self, closing: AsyncExitStack, api: Api) -> BoundedServer:
+    async def _listen(self, closing: AsyncExitStack, api: Api) -> ApiServer:
         """Open both ports, and say where they are."""
         config = self._config
-        server = BoundedServer(
-            api.app,
-            self._metrics,
-            connections_max=config.connections_max,
-            read_timeout_s=config.read_timeout_s,
-            idle_timeout_s=config.idle_timeout_s,
-            write_timeout_s=config.write_timeout_s,
-            handler=api.short_way,
-        )
+        server = ApiServer(api.app, self._metrics, self._bounds(), api.short_way)
         self._metrics.show_requests(api.pools, server.roles)
 
         def is_awaited() -> bool:
@@ -199,6 +198,26 @@ class Broker:
             },
         )
         return server
+
+    def _bounds(self) -> Bounds:
+        """Of the API port. Half of the process's descriptors are left to the store's files: a flood
+        of connections must not keep it from making the next one."""
+        config, limit = self._config, descriptor_limit() // 2
+        if limit < config.connections_max:
+            log.warning(
+                "fewer connections are taken than connections_max: the limit of open files is low",
+                extra={
+                    "event": "descriptors-low",
+                    "limit": limit,
+                    "connections_max": config.connections_max,
+                },
+            )
+        return Bounds(
+            min(config.connections_max, limit),
+            config.read_timeout_s,
+            config.idle_timeout_s,
+            config.write_timeout_s,
+        )
 
     @property
     def _is_primary(self) -> bool:
@@ -241,7 +260,7 @@ class Broker:
         store: OpenStore,
         doorbell: Doorbell,
         api: Api,
-        server: BoundedServer,
+        server: ApiServer,
         watch: Watch,
     ) -> None:
         """Recover, build, run until stop; a damaged log waits for somebody to repair it."""

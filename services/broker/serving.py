@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from services.broker.building import build
 from services.broker.config import BrokerConfig
-from services.broker.connections import BoundedServer
+from services.broker.connections import ApiServer
 from services.broker.gate import Gate
 from services.broker.ground import Ground
 from services.broker.http_api import Api
@@ -74,7 +74,7 @@ class Serving:
         stop: asyncio.Event,
         gate: Gate,
         api: Api,
-        server: BoundedServer,
+        server: ApiServer,
         watch: Watch,
     ) -> None:
         """Open for reads and sends as soon as each may be; close in order after stop."""

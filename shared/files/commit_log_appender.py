@@ -170,7 +170,7 @@ class CommitLogAppender(LogWriter):
             raise self._too_large(total + at - start)
         buffer = self._room_for(total)
         sizes = self._encode(buffer, runs, firsts, at, store_timestamp_ms)
-        self._open[start] = files.open_file(start)
+        self.open_next()
         if current is not None and (room := current + self._file_size - written) >= BLANK_SIZE:
             self._write(record.encode_blank(room), written)
         self._current = files.roll()

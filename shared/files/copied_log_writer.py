@@ -64,5 +64,5 @@ class CopiedLogWriter(LogWriter):
             return
         self.ensure_next()
         assert self._files.next_start == start, "a copied log has no gap"
-        self._open[start] = self._files.open_file(start)
+        self.open_next()
         self._current = self._files.roll()

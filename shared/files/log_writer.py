@@ -23,7 +23,7 @@ from shared.files.disk import File
 from shared.files.mapped_file_queue import WAIT_S, MappedFileQueue, flush_failed
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
-from tidemark.errors import DiskFull, ReadOnlyDisk, StoreError, WriteFailed
+from tidemark.errors import DiskFull, OutOfResources, ReadOnlyDisk, StoreError, WriteFailed
 from tidemark.formats.checkpoint import Slot
 from tidemark.offsets import PhysicalOffset
 
@@ -125,7 +125,7 @@ class LogWriter:
         self._current, self._settled = None, False
         files.wrote_offset = files.flushed_offset = self._flushed = end
         self._written = Mark(end, 0)
-        with contextlib.suppress(DiskFull, ReadOnlyDisk):
+        with contextlib.suppress(DiskFull, ReadOnlyDisk, OutOfResources):
             if self._prepares_soon:
                 self._make_settled()
                 if self._current is None:  # the log's first file: nobody can wait for it yet
@@ -139,7 +139,7 @@ class LogWriter:
         if not self._settled:
             try:
                 self._settle()
-            except (DiskFull, ReadOnlyDisk) as error:
+            except (DiskFull, ReadOnlyDisk, OutOfResources) as error:
                 self._files.last_error = error
                 raise
 
@@ -165,7 +165,7 @@ class LogWriter:
             # Made by a process that was killed before it could sync the names?
             disk.sync_directory(self._store.commit_log_dir)
             disk.sync_directory(self._store.root)
-        except (DiskFull, ReadOnlyDisk):
+        except (DiskFull, ReadOnlyDisk, OutOfResources):
             file.close()
             raise
         try:
@@ -187,6 +187,21 @@ class LogWriter:
             self._files.prepare_soon()
         else:
             self._files.prepare_all()
+        if self._files.next_ready:
+            self.open_next()
+
+    def open_next(self) -> None:
+        """Open the next file, which is made, unless it is open. Any thread. Raises OutOfResources.
+
+        It is opened when it is made, not when the log moves into it: 1. the file is made; 2. all
+        descriptors that the process may have are taken; 3. the log is at the end of its file, and
+        cannot go on in one that is there.
+        """
+        start = self._files.next_start
+        if start not in self._open:
+            file = self._files.open_file(start)
+            if self._open.setdefault(start, file) is not file:  # another thread was faster
+                file.close()
 
     def ensure_next(self, timeout_s: float = WAIT_S) -> None:
         """Wait until the next file is there. Raises FileNotReady, DiskFull, ReadOnlyDisk."""

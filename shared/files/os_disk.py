@@ -27,7 +27,15 @@ from typing import Final
 from shared.files.disk import DirectoryEntry, FileStat, Space
 from shared.files.os_page_lock import OsPageLock
 from shared.files.os_whole_sync import OsWholeSync, tells_of_failed_writes
-from tidemark.errors import DiskFull, MemoryLockRefused, ReadOnlyDisk, StoreError, StrayFile
+from tidemark.errors import (
+    DiskFull,
+    MemoryLockRefused,
+    OutOfResources,
+    ReadFailed,
+    ReadOnlyDisk,
+    StoreError,
+    StrayFile,
+)
 
 MODE: Final = 0o644
 BLOCK_SIZE: Final = 512
@@ -39,6 +47,7 @@ NO_TMPFILE: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, err
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 MISPLACED: Final = frozenset({errno.EISDIR, errno.ENOTDIR})
 REFUSED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def _named(error: OSError, path: Path, needed_bytes: int) -> StoreError | None:
@@ -61,6 +70,16 @@ def _named(error: OSError, path: Path, needed_bytes: int) -> StoreError | None:
             "Remount the file system for writing or give this user write permission.",
             path=path,
         )
+    if error.errno in EXHAUSTED:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return OutOfResources(
+            f"cannot open or map {path}: {os.strerror(error.errno or errno.EMFILE)} (this process "
+            f"may have {soft} descriptors). Nothing was changed.",
+            "It is tried again. Close connections, or raise the limit of open files (ulimit -n, "
+            "LimitNOFILE=), fs.file-max or vm.max_map_count.",
+            path=path,
+            limit=soft,
+        )
     if error.errno in MISPLACED:
         found = next((each for each in (path, *path.parents) if each.is_file()), path)
         what, wanted = ("file", "directory") if found.is_file() else ("directory", "file")
@@ -70,6 +89,20 @@ def _named(error: OSError, path: Path, needed_bytes: int) -> StoreError | None:
             path=found,
         )
     return None
+
+
+def _unread(error: OSError, path: Path) -> StoreError | None:
+    """The error of a read that a person can act on, or None if error is of another kind."""
+    if error.errno in EXHAUSTED | MISPLACED:
+        return _named(error, path, 0)
+    if error.errno != errno.EIO:
+        return None
+    return ReadFailed(
+        f"cannot read {path}: {os.strerror(errno.EIO)}. Nothing was changed.",
+        "Look at the kernel's log for errors of this disk (dmesg, smartctl). If they last, move "
+        "the store to another disk, or copy it from another replica.",
+        path=path,
+    )
 
 
 @contextlib.contextmanager
@@ -138,13 +171,18 @@ class OsFile:
 
     def pread(self, size: int, offset: int) -> bytes:
         """Read up to size bytes at offset; fewer only at the end of the file."""
-        with _naming(self.path):
+        try:
             data = os.pread(self._descriptor, size, offset)
-        while len(data) < size:
-            more = os.pread(self._descriptor, size - len(data), offset + len(data))
-            if not more:
-                break
-            data += more
+            while len(data) < size:
+                more = os.pread(self._descriptor, size - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            named = _unread(error, self.path)
+            if named is None:
+                raise
+            raise named from error
         return data
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
@@ -191,7 +229,13 @@ class OsFile:
 
     def map(self, *, writable: bool, scattered: bool = False) -> OsRegion:
         """Map the whole file, shared with every process that maps it."""
-        return OsRegion(self._descriptor, self.size, writable=writable, scattered=scattered)
+        try:
+            return OsRegion(self._descriptor, self.size, writable=writable, scattered=scattered)
+        except OSError as error:
+            named = _unread(error, self.path)
+            if named is None:
+                raise
+            raise named from error
 
     def lock_pages(self) -> OsPageLock:
         """Read in the whole file and hold it in memory. Raises MemoryLockRefused."""
@@ -284,11 +328,12 @@ class OsDisk:
             os.close(directory)
 
     def open(self, path: Path, *, writable: bool) -> OsFile:
-        """Open an existing file. Raises FileNotFoundError, ReadOnlyDisk."""
+        """Open an existing file. Raises FileNotFoundError, ReadOnlyDisk, OutOfResources,
+        ReadFailed."""
         try:
             descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         except OSError as error:  # not _naming: thousands of queues are opened again and again
-            named = _named(error, path, 0) if writable else None
+            named = _named(error, path, 0) if writable else _unread(error, path)
             if named is None:
                 raise
             raise named from error
@@ -343,7 +388,13 @@ class OsDisk:
 
     def sync_directory(self, path: Path) -> None:
         """Make the names in the directory durable."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            named = _named(error, path, 0) if error.errno in EXHAUSTED else None
+            if named is None:
+                raise
+            raise named from error
         try:
             os.fsync(descriptor)
         finally:

@@ -18,15 +18,22 @@ from aiohttp import web
 
 from shared.metrics.endpoint import MetricsEndpoint
 from shared.metrics.registry import Registry
+from shared.runtime.connections import BoundedServer, Bounds
 from shared.runtime.give_way import nobody
-from shared.runtime.listening import listening_on
 from shared.runtime.startup import StartupProbe
 from tidemark.clock import Clock
 
 BEAT_INTERVAL_S: Final = 0.25
 LOOP_LAG_MAX_S: Final = 10.0
-SHUTDOWN_S: Final = 1.0
-"""Answers under way when the process ends may take so long; aiohttp would wait for a minute."""
+BOUNDS: Final = Bounds(
+    connections_max=256,
+    read_timeout_s=10.0,
+    idle_timeout_s=75.0,
+    write_timeout_s=10.0,
+    finish_s=1.0,
+)
+"""Of the admin port. A probe or a scraper needs one connection; a new one replaces an idle one, so
+that idle ones keep no probe out."""
 _RATE_MIN_S: Final = 0.5
 
 
@@ -154,7 +161,7 @@ class AdminServer:
             registry, health.clock, before_scrape=before_scrape, is_awaited=is_awaited
         )
         self._host, self._port = host, port
-        self._runner: web.AppRunner | None = None
+        self._server: BoundedServer | None = None
         self._beat: asyncio.Task[None] | None = None
         self._beat_at = health.clock.monotonic()
         self.app = web.Application()
@@ -171,17 +178,12 @@ class AdminServer:
     @property
     def port(self) -> int:
         """The port listened on; the kernel's choice if 0 was asked for."""
-        if self._runner is not None and self._runner.addresses:
-            return int(self._runner.addresses[0][1])
-        return self._port
+        return self._port if self._server is None else self._server.port
 
     async def start(self) -> None:
         """Listen. Raises CannotListen if the port is taken."""
-        runner = web.AppRunner(self.app, access_log=None, shutdown_timeout=SHUTDOWN_S)
-        await runner.setup()
-        self._runner = runner
-        with listening_on(self._host, self._port):
-            await web.TCPSite(runner, self._host, self._port).start()
+        self._server = BoundedServer(self.app, BOUNDS)
+        await self._server.start(self._host, self._port)
         self._beat = asyncio.create_task(self._keep_beating(), name="heartbeat")
 
     async def close(self) -> None:
@@ -190,9 +192,9 @@ class AdminServer:
             self._beat.cancel()
             await asyncio.gather(self._beat, return_exceptions=True)
             self._beat = None
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        if self._server is not None:
+            await self._server.close()
+            self._server = None
 
     async def __aenter__(self) -> AdminServer:
         await self.start()

@@ -139,6 +139,11 @@ def raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def descriptor_limit() -> int:
+    """How many files and sockets this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
 def _report(error: BaseException) -> int:
     code = error.code if isinstance(error, TidemarkError) else "os-error"
     log.error("the service ended: %s", error, extra={"event": "ended", "code": code})

@@ -26,6 +26,7 @@ from tidemark.errors import (
     DiskFull,
     FileNotReady,
     NotServing,
+    OutOfResources,
     ReadOnlyDisk,
     TidemarkError,
 )
@@ -126,7 +127,7 @@ class Deletion:
             return True
         try:
             carried = await self._delayed.carry_below(end)
-        except (DiskFull, ReadOnlyDisk, FileNotReady, NotServing) as error:
+        except (DiskFull, ReadOnlyDisk, OutOfResources, FileNotReady, NotServing) as error:
             return self._goes_uncarried(file, why, error)
         if carried.carried or carried.lost:
             log.info(

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import aiohttp
 import pytest
 
-from services.broker.connections import BoundedServer
+from services.broker.connections import ApiServer
 from services.broker.gate import Gate
 from services.broker.http_api import Api
 from services.broker.messages import Rules
@@ -16,6 +16,7 @@ from services.broker.metrics import BrokerMetrics
 from services.broker.unique_ids import UniqueIds
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
+from shared.runtime.connections import Bounds
 from shared.runtime.health import Health
 from tests.support.metrics import samples
 from tidemark.formats.hosts import Host
@@ -40,15 +41,7 @@ class Served:
             delay_levels_ms=(1000,),
             version="1",
         )
-        self.server = BoundedServer(
-            api.app,
-            metrics,
-            connections_max=100,
-            read_timeout_s=5.0,
-            idle_timeout_s=5.0,
-            write_timeout_s=5.0,
-            handler=api.short_way,
-        )
+        self.server = ApiServer(api.app, metrics, Bounds(100, 5.0, 5.0, 5.0), api.short_way)
         metrics.show_requests(api.pools, self.server.roles)
 
     def shown(self, name: str) -> dict[str, float]:

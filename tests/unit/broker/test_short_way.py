@@ -13,7 +13,7 @@ import msgpack
 import pytest
 from yarl import URL
 
-from services.broker.connections import BoundedServer
+from services.broker.connections import ApiServer
 from services.broker.gate import Gate
 from services.broker.http_api import Api
 from services.broker.messages import AckLevel, ProduceRequest, Rules, parse_produce
@@ -24,6 +24,7 @@ from services.broker.unique_ids import UniqueIds
 from shared.files.pull import PullResult, PullStatus
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
+from shared.runtime.connections import Bounds
 from shared.runtime.health import Health
 from tidemark.errors import UnknownTopic
 from tidemark.formats import batch, properties
@@ -153,15 +154,7 @@ async def served(
     unused = dict.fromkeys(Parts._fields, None)
     used = {"sends": sends, "puller": puller, "topics": Topics()}
     api.parts = Parts(**cast(Any, unused | used))
-    server = BoundedServer(
-        api.app,
-        metrics,
-        connections_max=10,
-        read_timeout_s=5,
-        idle_timeout_s=5,
-        write_timeout_s=5,
-        handler=api.short_way,
-    )
+    server = ApiServer(api.app, metrics, Bounds(10, 5, 5, 5), api.short_way)
     await server.start("127.0.0.1", 0)
     try:
         yield Served(URL(f"http://127.0.0.1:{server.port}"), sends, puller)

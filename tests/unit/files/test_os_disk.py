@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
+import mmap
 import os
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import pytest
 from shared.files import os_disk
 from shared.files.disk import read_whole, write_atomically
 from shared.files.os_disk import OsDisk
-from tidemark.errors import DiskFull, ReadOnlyDisk, StrayFile
+from tidemark.errors import DiskFull, OutOfResources, ReadFailed, ReadOnlyDisk, StrayFile
 
 DISK = OsDisk()
 
@@ -307,3 +309,35 @@ class TestLocks:
         monkeypatch.setattr(fcntl, "fcntl", failing(errno.ENOLCK))
         with pytest.raises(OSError, match="No locks available"):
             DISK.lock(tmp_path / "lock", byte=0)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_limit_of_the_system_is_named_wherever_a_file_is_opened_or_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    path = tmp_path / "file"
+    opened = DISK.create(path, 4096, reserve=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(mmap, "mmap", failing(number))
+        with pytest.raises(OutOfResources, match=f"cannot open or map {path}"):
+            opened.map(writable=False)
+    opened.close()
+    monkeypatch.setattr(os, "open", failing(number))
+    for attempt in (
+        lambda: DISK.open(path, writable=False),
+        lambda: DISK.open(path, writable=True),
+        lambda: DISK.create(tmp_path / "other", 4096, reserve=False),
+        lambda: DISK.sync_directory(tmp_path),
+        lambda: DISK.lock(path, byte=0),
+    ):
+        with pytest.raises(OutOfResources):
+            attempt()
+
+
+def test_bytes_that_the_disk_does_not_give_back_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.closing(DISK.create(tmp_path / "file", 4096, reserve=False)) as opened:
+        monkeypatch.setattr(os, "pread", failing(errno.EIO))
+        with pytest.raises(ReadFailed, match=r"cannot read .*/file: Input/output error"):
+            opened.pread(10, 0)
