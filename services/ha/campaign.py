@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from services.ha.effects import Settle
+from services.ha.effects import Level, Settle
 from services.ha.events import Done, LeaseAnswered, LeaseOutcome
 from services.ha.failover import Happening
 from services.ha.lease.session import Settled
@@ -69,7 +69,7 @@ def taken(lease: Lease, own: Own, epoch: int) -> Lease:
         epoch=Epoch(epoch),
         in_sync=in_sync,
         in_sync_version=version,
-        min_in_sync=own.setup.min_in_sync,
+        min_in_sync=own.setup.least_in_sync(lease),
         replicas=own.setup.names,
         handover_to=None,
         master_address=own.setup.own.api,
@@ -206,6 +206,15 @@ class Campaign:
         if self._forced:
             version = stored.lease.in_sync_version + 1
             wanted = wanted._replace(in_sync=(own.member,), in_sync_version=version)
+        if wanted.min_in_sync != stored.lease.min_in_sync:
+            own.say(
+                "min-in-sync-changed",
+                f"min_in_sync is {wanted.min_in_sync} from epoch {epoch} on, it was "
+                f"{stored.lease.min_in_sync}",
+                level=Level.WARNING,
+                min_in_sync=wanted.min_in_sync,
+                before=stored.lease.min_in_sync,
+            )
         own.out.put(*session.propose(wanted, own.now_ms))
 
     def _written(self, settled: Settled) -> None:

@@ -106,6 +106,11 @@ class InSync:
             peer.heard_ms = peer.reached_ms = now_ms
 
     @property
+    def least(self) -> int:
+        """Members without which nothing is acknowledged, as the lease says."""
+        return self._min
+
+    @property
     def published(self) -> tuple[Member, ...]:
         """As last known."""
         return self._published

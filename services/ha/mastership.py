@@ -195,6 +195,10 @@ class Mastership:
                 own.out.put(Publish(((Slot.LEASE_DEADLINE, deadline_ms),)))
         self.turn()
 
+    def follows(self, node: str) -> bool:
+        """Whether a slave with this name is linked."""
+        return any(link.peer.node == node for link in self.links.values())
+
     def tick(self) -> None:
         """Time passed: deadline, dead links, the set, renewals."""
         now = self._own.now_ms
@@ -299,7 +303,7 @@ class Mastership:
             Publish(
                 (
                     (Slot.IN_SYNC_SIZE, self.in_sync.size),
-                    (Slot.MIN_IN_SYNC, own.setup.min_in_sync),
+                    (Slot.MIN_IN_SYNC, self.in_sync.least),
                     (Slot.NEEDED_FROM, self._needed_from()),
                     (Slot.SENDS_HELD, 0),
                 )

@@ -93,6 +93,13 @@ class Operator:
                 self._leadership.edits.begin(token, orders.set_paused(order.name == "pause"))
             case "remove-member":
                 node = order.arguments.get("node", "")
+                if (term := self._leadership.term) is not None and term.follows(node):
+                    raise orders.Refused(
+                        f"{node} follows: it would be in the set again as soon as it has caught "
+                        "up. Nothing was changed.",
+                        "Stop the node first. Take it out of cluster.nodes of every node if it is "
+                        "not to come back.",
+                    )
                 self._leadership.edits.begin(token, orders.without_member(own, node))
             case "recreate-lease":
                 if self._recreating is not None:

@@ -56,6 +56,7 @@ def setup_of(config: HaConfig) -> Setup:
         file_size=config.store.commit_log_file_size,
         process=secrets.token_hex(PROCESS_SIZE),
         boot=boot_id(),
+        sets_min_in_sync=cluster.min_in_sync is not None,
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from services.ha.lease.value import Holder, Member
+from services.ha.lease.value import Holder, Lease, Member
 from shared.cluster.nodes import Node
 from shared.cluster.time_rules import TimeRules
 from tidemark.formats.epochs import EpochStart
@@ -23,6 +23,7 @@ class Setup(NamedTuple):
     nodes: tuple[Node, ...]
     """All configured ones in ordinal order, this one included; the first one bootstraps."""
     min_in_sync: int
+    """What a group without a lease begins with."""
     times: TimeRules
     file_size: int
     """Of a commit log file [bytes]; equal everywhere."""
@@ -30,6 +31,18 @@ class Setup(NamedTuple):
     """Of this start of ha: 16 hex digits."""
     boot: tuple[int, int]
     """Of this boot of the machine: the halves of its id, as the page holds them."""
+    sets_min_in_sync: bool = True
+    """Whether ``min_in_sync`` is a setting, which replaces what a lease says; else the default."""
+
+    def least_in_sync(self, lease: Lease) -> int:
+        """``min_in_sync`` of the next term.
+
+        A group that was founded with a default keeps it: one more node in the settings must not
+        make its sends wait for two copies, nor one node less weaken what was promised.
+        """
+        return (
+            self.min_in_sync if self.sets_min_in_sync else min(lease.min_in_sync, len(self.nodes))
+        )
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -191,7 +191,7 @@ def resume(url: str) -> None:
 @output_option
 @expected_errors
 def remove_member(node: str, url: str) -> None:
-    """Take NODE out of the in-sync set now; it comes back by itself once it has caught up."""
+    """Take NODE, which is down, out of the in-sync set now instead of after its time-out."""
     print_facts(run(ClusterCalls(addresses(url)).at_master("remove-member", {"node": node})))
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from services.ha.counts import skews
-from services.ha.lease.value import Member
+from services.ha.lease.value import Lease, Member
 from services.ha.versions import Versions
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.group import STEP_MS, Group, grown, lease_of, order, role, same_logs
 from tidemark.formats.checkpoint import NodeRole, Slot
+from tidemark.offsets import Epoch
 
 
 def test_the_first_node_founds_the_group_and_the_others_join_its_set() -> None:
@@ -157,13 +158,50 @@ def test_a_member_is_removed_by_order_and_not_below_the_minimum() -> None:
     group = grown()
     group["c"].kill()
     group.until(lambda: group.set == {"a", "b"})
+    group["b"].kill()
+    group.run(2 * STEP_MS)
     reply = order(group["a"], "remove-member", node="b")
     assert "min_in_sync is 2" in reply.body["detail"]
     assert "is the master" in order(group["a"], "remove-member", node="a").body["detail"]
+    group["b"].start()
     group["c"].start()
     group.wait_in_sync("a", "b", "c")
+    # A live node was removed and in sync again at the next status.
+    reply = order(group["a"], "remove-member", node="b")
+    assert not reply.ok
+    assert "b follows" in reply.body["detail"]
+    assert group.set == {"a", "b", "c"}
+    group["b"].kill()
+    group.run(2 * STEP_MS)  # its connections are gone; its time as a silent member is not over
+    assert "b" in group.set
     assert order(group["a"], "remove-member", node="b").ok
+    assert group.set == {"a", "c"}
+
+
+def test_nodes_that_come_and_go_do_not_change_the_minimum() -> None:
+    # 1 became 2 with a third node in the settings, and 1 again without it, which nobody had asked
+    # for: sends waited for more copies, or were acknowledged with fewer.
+    lease = Lease(None, Epoch(3), (), 7, 1, ("a", "b"))
+    setup = Group().setup("a", "p")
+    assert setup.least_in_sync(lease) == 2
+    founded = setup._replace(sets_min_in_sync=False)
+    assert founded.least_in_sync(lease) == 1
+    assert founded.least_in_sync(lease._replace(min_in_sync=3)) == 3
+    assert founded._replace(nodes=setup.nodes[:2]).least_in_sync(lease._replace(min_in_sync=3)) == 2
+
+
+def test_a_minimum_that_is_set_otherwise_is_taken_over_by_the_next_term_and_logged() -> None:
+    group = grown()
+    group.min_in_sync = 1
+    for name in ("b", "c"):
+        group[name].kill()
+        group[name].start()
     group.wait_in_sync("a", "b", "c")
+    group["a"].kill()
+    master = group.wait_master(other_than="a")
+    assert lease_of(group).min_in_sync == 1
+    assert master.page.get(Slot.MIN_IN_SYNC) == 1
+    assert "min-in-sync-changed" in {note.event for note in master.notes}
 
 
 def test_an_edited_holder_fences_the_master_and_a_member_takes_over() -> None:
