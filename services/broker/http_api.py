@@ -127,7 +127,7 @@ class Api:
             client_max_size=0,
         )
         tools = CallTools(gate, self._bodies, clock, metrics, self._parts, self.traces)
-        calls = (*modules(tools), ClusterCalls(lambda: self.cluster))
+        calls = (*modules(tools), ClusterCalls(lambda: self.cluster, lambda: self.parts))
         for route in (*self._routes(), *itertools.chain(*(each.routes for each in calls))):
             self.app.router.add_route(
                 route.method,

@@ -52,6 +52,14 @@ class Queries:
             max_offset=int(end),
         )
 
+    def stored_at(self, offset: PhysicalOffset) -> Record | None:
+        """The record that starts at offset, of whatever topic; None if there is none.
+
+        Raises CorruptRecord, DamagedFile.
+        """
+        end = self._dispatched()
+        return self._log.find(offset, end) if self._log.min_offset <= offset < end else None
+
     def by_key(
         self, topic: str, key: str, *, begin_ms: int, end_ms: int, hits_max: int
     ) -> list[Record]:

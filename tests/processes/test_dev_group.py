@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -55,5 +56,11 @@ def test_a_group_in_a_terminal_survives_kills_and_is_found_again(tmp_path: Path)
         assert sorted(lines) == sorted([b"1", *(service.encode() for service in SERVICES)])
         shown = tidemark("cluster", "status", "--url", url).decode()
         assert "has all that was acknowledged as replicated" in shown
+        # Neither who nor when stood beside the epochs.
+        epochs = json.loads(tidemark("cluster", "history", "-o", "json", "--url", url))
+        assert {epoch["node"] for epoch in epochs} <= {"n0", "n1"}
+        began_ms = [epoch["at_ms"] for epoch in epochs]
+        assert began_ms == sorted(began_ms)
+        assert epochs[-1]["node"] in shown
         assert dev.stop() == 0
         assert "Traceback" not in dev.said

@@ -54,7 +54,7 @@ def test_a_group_is_well_and_a_node_that_is_gone_is_named(group: Dev) -> None:
     def told() -> bool:
         nonlocal status, found
         status, found = doctor("--url", urls)
-        return level(found, "nodes.in-sync").get(gone) == "warning"
+        return level(found, "nodes.in-sync").get(gone) == "error"
 
     try:
         wait_until(told, f"the doctor to say that {gone} is not in sync")

@@ -88,6 +88,8 @@ def _successor(view: Mapping[str, Any]) -> str | None:
         for node in view["nodes"]
         if node.get("in_sync") and node["node"] != view["master"]
     ]
+    if view.get("paused"):
+        return "the group stands still until it is back, or until `tidemark cluster resume`"
     if not others:
         return "no other node is in sync: the group stands still until the master is back"
     return f"{' or '.join(others)} takes over, and has all that was acknowledged as replicated"

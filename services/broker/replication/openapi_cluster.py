@@ -36,11 +36,20 @@ _GROUP: Final[dict[str, Schema]] = {
     "paused": {"type": ["boolean", "null"]},
     "lease": {"type": ["object", "null"]},
     "nodes": {"type": "array", "items": ref("ClusterNode")},
-    "history": {"type": "array", "items": {"type": "object"}},
+    "history": {"type": "array", "items": ref("ClusterEpoch")},
     "reason": or_null(_TEXT),
 }
 
 SCHEMAS: Final[dict[str, dict[str, Any]]] = {
+    "ClusterEpoch": object_of(
+        {
+            "epoch": integer(0, I64_MAX),
+            "start": integer(0, I64_MAX, "Physical offset of its first record."),
+            "node": or_null({**_TEXT, "description": "Its master, or the address of one unknown."}),
+            "at_ms": or_null(integer(0, I64_MAX, "When it began; null: the record has expired.")),
+        },
+        ["epoch", "start", "node", "at_ms"],
+    ),
     "ClusterNode": object_of(_NODE, ["node"]),
     "Cluster": object_of(_GROUP, ["cluster", "group", "epoch", "master", "nodes"]),
 }

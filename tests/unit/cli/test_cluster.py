@@ -205,10 +205,14 @@ def test_status_says_what_losing_the_master_would_cost_and_that_failover_is_paus
 ) -> None:
     assert "n1 takes over" in _run("status", url=url).output
     Group.view |= {"paused": True}
-    Group.view["nodes"][1]["in_sync"] = False
     shown = _run("status", url=url).output
-    assert "no other node is in sync" in shown
     assert "paused: nobody takes over" in shown
+    # It went on: "n1 takes over, and has all that was acknowledged as replicated".
+    assert "n1 takes over" not in shown
+    assert "stands still until it is back" in shown
+    Group.view["nodes"][1]["in_sync"] = False
+    Group.view |= {"paused": False}
+    assert "no other node is in sync" in _run("status", url=url).output
 
 
 def test_on_a_node_its_own_orders_go_over_its_socket(

@@ -6,9 +6,12 @@ Each node is believed of itself alone; what it says of others is old by then.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from tidemark.cli.doctor.findings import Finding, Level, unknown
+
+COPYING: Final = frozenset({"truncating", "resync", "catchup"})
+"""States of ha in which a node copies the master's log."""
 
 
 def roles(names: Sequence[str], answering: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
@@ -86,6 +89,13 @@ def _alarms(views: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
     ]
 
 
+def _comes_back(node: Mapping[str, Any]) -> bool:
+    """Whether a node that is not in sync is on its way there; else it is down, refused or halted,
+    and the group has one copy fewer until an operator acts."""
+    state = node.get("state")
+    return state in COPYING or (state == "follower" and not node.get("reason"))
+
+
 def _in_sync(masters: Sequence[str], views: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
     if len(masters) != 1:
         return []
@@ -97,7 +107,7 @@ def _in_sync(masters: Sequence[str], views: Mapping[str, Mapping[str, Any]]) -> 
     return [
         Finding(
             "nodes.in-sync",
-            Level.WARNING,
+            Level.WARNING if _comes_back(node) else Level.ERROR,
             str(node["node"]),
             f"not in sync: {node.get('reason') or 'it catches up'}",
             value=node.get("lag_bytes"),

@@ -24,7 +24,8 @@ class Node:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.says_of_itself = "slave"
+        self.says_of_itself: str | None = "in-sync"
+        self.reason: str | None = None
         self.version = __version__
         self.ahead_s = 0.0
         self.answers_as: str | None = None
@@ -58,6 +59,7 @@ class Group:
                     "node": each.name,
                     "state": each.says_of_itself,
                     "in_sync": each.name in self.in_sync,
+                    "reason": each.reason,
                     "lag_bytes": 77,
                     "api": self.advertised.get(each.name, each.url),
                     "admin": each.url,
@@ -163,8 +165,32 @@ async def test_who_is_master_is_unknown_while_a_node_cannot_be_asked(
     assert finding.level is Level.UNKNOWN
 
 
+@pytest.mark.parametrize(
+    ("state", "reason", "level"),
+    [
+        ("catchup", None, Level.WARNING),
+        ("resync", "the log's beginning is gone", Level.WARNING),
+        ("follower", None, Level.WARNING),  # it has just started
+        # The doctor said "0 errors" of a group whose only other node was refused.
+        ("follower", "n0 refuses it: its secret is another one", Level.ERROR),
+        ("halted", "logs-differ", Level.ERROR),
+        (None, "not reachable", Level.ERROR),
+    ],
+)
+async def test_a_node_that_does_not_come_back_by_itself_is_an_error(
+    group: Group, state: str | None, reason: str | None, level: Level
+) -> None:
+    group.in_sync = ["a"]
+    group.nodes[1].says_of_itself, group.nodes[1].reason = state, reason
+    async with group.running() as nodes:
+        found = await look([nodes[0].url])
+    (behind,) = of(found, "nodes.in-sync")
+    assert (behind.level, behind.subject) == (level, "b")
+
+
 async def test_a_node_that_is_not_in_sync_and_its_alarms_are_told(group: Group) -> None:
     group.in_sync = ["a"]
+    group.nodes[1].says_of_itself = "catchup"
     group.nodes[1].alarms = [{"code": "lease-slow", "detail": "the lease answers late"}]
     async with group.running() as nodes:
         found = await look([nodes[0].url])
