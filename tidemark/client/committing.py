@@ -8,6 +8,7 @@ repeated. Nothing is lost by a commit that never arrives: the messages are deliv
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from tidemark import errors
 from tidemark.client.commits import Queue
@@ -16,8 +17,8 @@ from tidemark.client.member import Member
 from tidemark.client.pulse import Pulse
 from tidemark.client.retries import is_transient
 
-_OTHER_GENERATION = (errors.StaleGeneration, errors.UnknownMember, errors.MemberRequired)
-"""What a commit of a generation meets that is over."""
+OTHER_GENERATION: Final = (errors.StaleGeneration, errors.UnknownMember, errors.MemberRequired)
+"""What a call of a generation meets that is over."""
 
 
 class Committing:
@@ -98,7 +99,7 @@ class Committing:
                 if offsets:
                     await member.calls.commit(offsets, generation=generation, ack=ack)
                 return
-            except _OTHER_GENERATION:
+            except OTHER_GENERATION:
                 await member.until_other_than(generation)
 
     async def committed(self) -> Mapping[Queue, int]:
@@ -126,7 +127,7 @@ class Committing:
         offsets = member.ledger.take(member.clock())
         try:
             await member.calls.commit(offsets, generation=generation)
-        except _OTHER_GENERATION:
+        except OTHER_GENERATION:
             member.ledger.failed()
             await member.until_other_than(generation)
         except errors.NotAssigned:
@@ -147,7 +148,7 @@ class Committing:
                 await member.calls.commit({queue: offset}, generation=generation)
             except errors.NotAssigned:
                 member.lose([held for held in member.holdings if held.queue == queue])
-            except _OTHER_GENERATION:
+            except OTHER_GENERATION:
                 return  # the next round has the new one
             else:
                 member.ledger.know(queue, offset)

@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Final, TypeVar
 
 from tidemark import errors
 from tidemark.client.broadcast_starts import broadcast_starts
 from tidemark.client.changes import Callback, Changes
 from tidemark.client.commits import CommitLedger
-from tidemark.client.committing import Committing
+from tidemark.client.committing import OTHER_GENERATION, Committing
 from tidemark.client.fetching import Fetching
 from tidemark.client.group_calls import GroupCalls
 from tidemark.client.holdings import HeldQueue, Hold
@@ -32,6 +32,8 @@ LEAVE_TIMEOUT_S: Final = 10.0
 """How long leaving waits for a broker that does not answer; its session ends by itself."""
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Feed:
@@ -75,7 +77,7 @@ class Feed:
         )
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._failure: BaseException | None = None
-        self._failure_is_known = False
+        self._failure_is_known = self._is_ending = False
         self.is_interrupted = False
         """Whether nothing more is handed out: stopped, left, or a part has died."""
 
@@ -167,12 +169,21 @@ class Feed:
         """Messages that were handed out are done."""
         for message in messages:
             held.progress.finish(message.queue_offset)
+        if held.sent_back:
+            held.sent_back.difference_update([message.queue_offset for message in messages])
         self._went_on(held, messages)
 
     def give_up(self, held: HeldQueue, messages: Sequence[Message]) -> None:
-        """Messages that were handed out stay undone: they are delivered again."""
+        """Messages that were handed out stay undone: they are delivered again.
+
+        All but those that were sent back: these are done.
+        """
         for message in messages:
-            held.progress.give_up(message.queue_offset)
+            if message.queue_offset in held.sent_back:
+                held.sent_back.remove(message.queue_offset)
+                held.progress.finish(message.queue_offset)
+            else:
+                held.progress.give_up(message.queue_offset)
         self._went_on(held, messages)
 
     def _went_on(self, held: HeldQueue, messages: Sequence[Message]) -> None:
@@ -186,60 +197,94 @@ class Feed:
             self.committing.hurry()  # the broker gives no more of it before
 
     async def commit(self, ack: str) -> None:
-        """Commit what is done, as ``Committing.commit``. Raises what a part died of.
+        """Commit what is done, as ``Committing.commit``. Raises what a part died of."""
+        await self._beside(self.committing.commit(ack), *self._tasks)
 
-        Another part does the work: 1. its request is refused for good, and it dies; 2. who waits
+    async def _beside(self, work: Coroutine[object, object, T], *parts: str) -> T:
+        """Do something for which these parts are needed. Raises what one of them died of.
+
+        For instance: 1. a commit is refused for good, and the part that commits dies; 2. who waits
         for the commit would wait for ever.
         """
-        committing = asyncio.create_task(self.committing.commit(ack))
+        task = asyncio.ensure_future(work)
+        needed = [self._tasks[name] for name in parts if name in self._tasks]
         try:
-            await asyncio.wait(
-                {committing, *self._tasks.values()}, return_when=asyncio.FIRST_COMPLETED
-            )
-            if committing.done():
-                committing.result()
-            else:
+            await asyncio.wait({task, *needed}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
                 self.raise_failure()
+            return await task
         finally:
-            committing.cancel()
-            await asyncio.gather(committing, return_exceptions=True)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
-    async def send_back(self, source: Source, *, delay_level: int) -> None:
-        """Send back a message whose handling failed.
+    async def send_back(self, held: HeldQueue, source: Source, *, delay_level: int) -> bool:
+        """Send back a message whose handling failed; False if it is not ours any more.
 
-        Waits for a broker that does not answer, unless all is over. A message that has expired
-        meanwhile has nowhere to come from again: that is logged.
+        Then whoever has the queue is given the message. A message under way is sent back once,
+        however often that is asked for. Waits for a broker that does not answer, unless all is
+        over. Raises UnknownMessage, UnknownTopic or UnknownQueue if the message is gone, and
+        MessageTooLarge if there is no room for it.
         """
-        failed = 0
-        while True:
+        if source.queue_offset in held.sent_back:
+            return True
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_S if self.is_interrupted else None):
+                is_ours = await self._beside(
+                    self._send_back(held, source, delay_level), "heartbeats"
+                )
+        except TimeoutError:
+            raise errors.Unreachable(
+                f"the broker has not taken a message of group {self.member.calls.group} back in "
+                f"{LEAVE_TIMEOUT_S:.0f} s. It is delivered again.",
+                "Check the node's /ready.",
+            ) from None
+        if is_ours and held.progress.is_under_way(source.queue_offset):
+            held.sent_back.add(source.queue_offset)
+        return is_ours
+
+    async def _send_back(self, held: HeldQueue, source: Source, delay_level: int) -> bool:
+        member, failed = self.member, 0
+        while held.hold is not Hold.LOST:
+            generation = member.generation
             try:
-                await self.member.calls.nack(source, delay_level=delay_level)
-                return
-            except errors.UnknownMessage:
-                group, place = self.member.calls.group, source._asdict()
-                log.warning(
-                    "a message that was to be sent back has expired",
-                    extra={"event": "nack-expired", "group": group, **place},
-                )
-                return
-            except errors.MessageTooLarge as error:
-                # 1. It is raised; 2. the member ends, and its queue goes to another; 3. that one
-                # meets the same message, and ends. The broker stores what can be stored.
-                log.error(
-                    "a message can be neither sent back nor a dead letter; it is passed over",
-                    extra={
-                        "event": "nack-refused",
-                        "group": self.member.calls.group,
-                        "reason": str(error),
-                        **source._asdict(),
-                    },
-                )
-                return
+                await member.calls.nack(source, generation=generation, delay_level=delay_level)
+                return True
+            except OTHER_GENERATION:
+                await member.until_other_than(generation)
+            except errors.NotAssigned:
+                member.lose([held])
             except errors.TidemarkError as error:
                 if not is_transient(error) or self.is_interrupted:
                     raise
                 failed += 1
-                await self.member.calls.connection.pause(failed, error)
+                await member.calls.connection.pause(failed, error)
+        return False
+
+    async def send_back_failed(self, held: HeldQueue, message: Message, delay_level: int) -> bool:
+        """As ``send_back``, for a message whose handling raised: nothing about it ends the member.
+
+        1. A message cannot be sent back, and that is raised; 2. the member ends, and its queue goes
+        to another; 3. that one meets the same message, and ends. So what is gone, or can never be
+        stored, is named in the log and passed over.
+        """
+        source = message.source
+        try:
+            return await self.send_back(held, source, delay_level=delay_level)
+        except (errors.UnknownMessage, errors.UnknownTopic, errors.UnknownQueue) as error:
+            log.warning(
+                "a message that was to be sent back has expired",
+                extra={"event": "nack-expired", "reason": str(error), **self._facts(source)},
+            )
+        except errors.MessageTooLarge as error:
+            log.error(
+                "a message can be neither sent back nor a dead letter; it is passed over",
+                extra={"event": "nack-refused", "reason": str(error), **self._facts(source)},
+            )
+        return True
+
+    def _facts(self, source: Source) -> dict[str, object]:
+        calls = self.member.calls
+        return {"group": calls.group, "member": calls.member, **source._asdict()}
 
     async def leave(self) -> None:
         """Commit what is done, tell the program, give the queues back.
@@ -292,15 +337,21 @@ class Feed:
             )
 
     async def _end(self, *names: str) -> None:
+        self._is_ending = True
         tasks = [self._tasks[name] for name in names if name in self._tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():
+        failure: BaseException | None
+        if not task.cancelled():
+            failure = task.exception()
+        elif self._is_ending:
             return
-        failure = task.exception()
+        else:
+            # A callback awaited something that was cancelled: the part is gone as with any error.
+            failure = RuntimeError(f"{task.get_name()} was cancelled, and not by leaving the group")
         if failure is not None:
             self._failure = self._failure or failure
             self.is_interrupted = True

@@ -185,10 +185,22 @@ class GroupCalls:
         except (KeyError, TypeError) as error:
             raise _lacking("a list of offsets", error) from error
 
-    async def nack(self, source: tuple[str, int, int], *, delay_level: int) -> None:
-        """Send one message back. May be repeated: a second copy is better than none."""
+    async def nack(
+        self, source: tuple[str, int, int], *, generation: int, delay_level: int
+    ) -> None:
+        """Send one message back. May be repeated: a second copy is better than none.
+
+        Raises StaleGeneration, UnknownMember or NotAssigned from a member that is fenced: whoever
+        has the queue now gets the message anyway, and a retry would be one too many.
+        """
         topic, queue, queue_offset = source
-        body: dict[str, object] = {"topic": topic, "queue": queue, "queue_offset": queue_offset}
+        body: dict[str, object] = {
+            "topic": topic,
+            "queue": queue,
+            "queue_offset": queue_offset,
+            "member": self.member,
+            "generation": generation,
+        }
         if delay_level:
             body["delay_level"] = delay_level
         await self.connection.call("POST", f"{self._group}/nack", body=body, idempotent=True)

@@ -8,6 +8,8 @@ message holds up its queue's commit and nothing else.
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
@@ -61,6 +63,9 @@ class Handlers:
         self._idle: deque[asyncio.Future[None]] = deque()
         """Workers that found nothing to start."""
         self._is_over = False
+        """Whether no more messages come."""
+        self._is_ending = False
+        """Whether the workers are cancelled."""
 
     async def run(
         self, concurrency: int, first: tuple[HeldQueue, Sequence[Message]] | None
@@ -83,6 +88,7 @@ class Handlers:
             for task in done:
                 task.result()
         finally:
+            self._is_ending = True
             self._give_up(lambda _task: True)
             for task in tasks:
                 task.cancel()
@@ -128,6 +134,15 @@ class Handlers:
                 idle.set_result(None)
 
     async def _work(self) -> None:
+        try:
+            await self._work_on()
+        except asyncio.CancelledError:
+            if self._is_ending:
+                raise
+            # Else the run would go on with one worker less, at last with none, and say nothing.
+            raise RuntimeError("a handler cancelled the task that it runs in") from None
+
+    async def _work_on(self) -> None:
         while True:
             turn = self._turns.start()
             if turn is not None:
@@ -145,28 +160,44 @@ class Handlers:
 
     async def _handle(self, held: HeldQueue, message: Message) -> None:
         """Handle one message to its end: done, sent back, or given up."""
-        feed, failures = self._feed, 0
         try:
-            while await feed.may_start(held):
-                try:
-                    await self._handler(message)
-                except Exception as error:  # noqa: BLE001 — a program's handler raises what it likes
-                    failures += 1
-                    if not await self._again(message, error, failures):
-                        break
-                else:
-                    break
-            else:
-                feed.give_up(held, (message,))
-                return
+            is_done = await self._until_done(held, message)
         except BaseException:
             # Cancelled, or it could not be sent back: it is delivered again.
-            feed.give_up(held, (message,))
+            self._feed.give_up(held, (message,))
             raise
-        feed.finish(held, (message,))
+        if is_done:
+            self._feed.finish(held, (message,))
+        else:
+            self._feed.give_up(held, (message,))
 
-    async def _again(self, message: Message, error: Exception, failures: int) -> bool:
-        """Whether the message is to be handled again here; if not, it has been sent on."""
+    async def _until_done(self, held: HeldQueue, message: Message) -> bool:
+        """Whether the message is done: handled, or sent back; False: it is for somebody else."""
+        feed, failures = self._feed, 0
+        while await feed.may_start(held):
+            try:
+                result = self._handler(message)
+                if inspect.isawaitable(result):
+                    await result
+                    return True
+            except (Exception, asyncio.CancelledError) as error:
+                if not is_failure(error):
+                    raise
+                failures += 1
+                verdict = self._judge(message, error, failures)
+            else:
+                raise not_async(self._handler)
+            if verdict is AfterFailure.SEND_BACK:
+                return await feed.send_back_failed(held, message, 0)
+            if verdict is AfterFailure.DEAD:
+                return await feed.send_back_failed(held, message, DEAD_LEVEL)
+            if verdict is AfterFailure.LEAVE or message.queue_offset in held.sent_back:
+                return True
+            await asyncio.sleep(self._retry_pause_ms / 1000)
+        return False
+
+    def _judge(self, message: Message, error: BaseException, failures: int) -> AfterFailure:
+        """What becomes of a message whose handling failed; the log says it."""
         joined = self._feed.member.joined
         verdict = after_failure(
             order=joined.order,
@@ -185,14 +216,38 @@ class Handlers:
                 "failures": failures,
             },
         )
-        match verdict:
-            case AfterFailure.AGAIN:
-                await asyncio.sleep(self._retry_pause_ms / 1000)
-                return True
-            case AfterFailure.SEND_BACK:
-                await self._feed.send_back(message.source, delay_level=0)
-            case AfterFailure.DEAD:
-                await self._feed.send_back(message.source, delay_level=DEAD_LEVEL)
-            case AfterFailure.LEAVE:
-                pass
-        return False
+        return verdict
+
+
+def check_is_async(handler: object) -> None:
+    """Raise TypeError for a handler that is surely no coroutine function.
+
+    A plain function would run once per message, and each message would be taken for failed. What
+    only its call can tell, such as a lambda, is found out at the first message.
+    """
+    inner = handler
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    inner = inspect.unwrap(inner) if callable(inner) else inner
+    if not callable(inner) or (
+        inspect.isroutine(inner)
+        and not inspect.iscoroutinefunction(inner)
+        and getattr(inner, "__name__", "") != "<lambda>"
+    ):
+        raise not_async(handler)
+
+
+def not_async(handler: object) -> TypeError:
+    """The error for a handler that is not awaited."""
+    return TypeError(f"a handler is called as `await handler(message)`: {handler!r} is not async")
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether a message failed with this error; False: its handling was cancelled, or killed.
+
+    Code that awaits something that was cancelled raises CancelledError, too, and is not cancelled.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or not task.cancelling()
+    return isinstance(error, Exception)

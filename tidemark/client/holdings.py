@@ -31,7 +31,7 @@ class Hold(Enum):
 class HeldQueue:
     """One queue from assignment to release. A queue that comes again is another HeldQueue."""
 
-    __slots__ = ("fetched_to", "hold", "is_placed", "progress", "queue", "told")
+    __slots__ = ("fetched_to", "hold", "is_placed", "progress", "queue", "sent_back", "told")
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -43,6 +43,8 @@ class HeldQueue:
         """Whether the broker's cursor is at ``fetched_to``; if not, the next fetch says it."""
         self.told = False
         """Whether the program knows that it has the queue, or is just being told."""
+        self.sent_back: set[int] = set()
+        """Offsets of messages under way that were sent back: whatever follows, they are done."""
 
     @property
     def is_idle(self) -> bool:

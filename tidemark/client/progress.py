@@ -64,6 +64,13 @@ class QueueProgress:
             self._under_way.extend(offsets[1:])
             self._reached = offsets[-1] + 1
 
+    def is_under_way(self, offset: int) -> bool:
+        """Whether a message that was handed out is not finished; offset: of a message that was."""
+        under_way = self._under_way
+        return bool(
+            under_way and under_way[0] <= offset <= under_way[-1] and offset not in self._finished
+        )
+
     def finish(self, offset: int) -> None:
         """A message is done: handled, or sent back.
 

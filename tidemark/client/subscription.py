@@ -21,9 +21,15 @@ from typing import Final
 from tidemark import errors
 from tidemark.client.commits import Queue
 from tidemark.client.feed import Feed
-from tidemark.client.handlers import RETRY_PAUSE_MS, Handlers, message_key
+from tidemark.client.handlers import (
+    RETRY_PAUSE_MS,
+    Handlers,
+    check_is_async,
+    is_failure,
+    message_key,
+)
 from tidemark.client.holdings import HeldQueue, Hold
-from tidemark.formats.message import Message, Source
+from tidemark.formats.message import Message
 
 BATCH_COUNT_MAX: Final = 1024
 CHUNK: Final = 256
@@ -43,8 +49,6 @@ class Subscription:
         """Taken from the buffer, of the queue ``_held``, and not given to the program yet."""
         self._in_hand: list[tuple[HeldQueue, Sequence[Message]]] = []
         """What the program has and has not asked on from."""
-        self._sent_back: set[Source] = set()
-        """Messages in hand that the program has sent back itself."""
         self._turn_at_ms = 0.0
         self._is_entered = False
 
@@ -130,9 +134,11 @@ class Subscription:
         Committed is the lowest message that is not done. A message whose handler raises is sent
         back; in an ordered group it is handled again after ``retry_pause_ms``, and after the
         group's ``retry_max`` times goes to the dead letters; in a broadcast group it is logged.
+        Raises TypeError for a handler that is not async.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be 1 or more, not {concurrency}")
+        check_is_async(handler)
         self._check_entered()
         self._finish_in_hand()
         key_of = message_key if by_key is True else (by_key or None)
@@ -143,13 +149,25 @@ class Subscription:
         """Send a message back for retry, durably; going on from it then does no more.
 
         delay_level: 0 lets the number of tries choose it; −1 sends it to the dead letters now.
-        Raises UnknownMessage (it has expired), BroadcastGroup, DelayOutOfRange.
+        Waits for a broker that does not answer. Once is enough: a message in hand is sent back
+        once, whatever is asked or raised later. Raises NotAssigned (another member has the queue,
+        and gets the message), UnknownMessage (it has expired), BroadcastGroup, DelayOutOfRange.
         """
-        await self._member.calls.nack(message.source, delay_level=delay_level)
-        # Of messages in hand only, so it does not grow; an exception does not send them back again.
-        if any(message in messages for _, messages in self._in_hand):
-            in_hand = {each.source for _, messages in self._in_hand for each in messages}
-            self._sent_back = self._sent_back & in_hand | {message.source}
+        source = message.source
+        held = self._member.holdings.get((source.topic, source.queue))
+        # Of a queue that was lost and came again it is not in hand, whatever the program has.
+        reached = None if held is None else held.progress.reached
+        is_ours = held is not None and reached is not None and source.queue_offset < reached
+        if is_ours and held is not None:
+            is_ours = await self._feed.send_back(held, source, delay_level=delay_level)
+        if not is_ours:
+            raise errors.NotAssigned(
+                f"queue {source.queue} of topic {source.topic!r} is not this member's any more: "
+                "whoever has it is given the message. It was not sent back.",
+                "Nothing has to be done.",
+                topic=source.topic,
+                queue=source.queue,
+            )
 
     async def commit(self, *, ack: str = "accepted") -> None:
         """Commit now what is done: not the message, or the batch, in hand.
@@ -232,21 +250,21 @@ class Subscription:
             return
         in_hand, self._in_hand = self._in_hand, []
         # Cancelled, or a signal: the message did not fail, so it is not counted as a failure.
-        is_failure = isinstance(error, Exception) and not (joined.order or joined.broadcast)
+        sends_back = is_failure(error) and not (joined.order or joined.broadcast)
         for held, messages in in_hand:
             for message in messages:
-                if message.source in self._sent_back:
-                    self._feed.finish(held, (message,))
-                elif is_failure:
-                    await self._send_back_failed(held, message)
+                if sends_back:
+                    await self._send_back(held, message)
                 else:
                     self._feed.give_up(held, (message,))
 
-    async def _send_back_failed(self, held: HeldQueue, message: Message) -> None:
+    async def _send_back(self, held: HeldQueue, message: Message) -> None:
+        is_done = False
         try:
-            await self._feed.send_back(message.source, delay_level=0)
-        except BaseException:
+            is_done = await self._feed.send_back_failed(held, message, 0)
+        finally:
             # Not sent back, so it must not be committed either: then it is delivered again.
-            self._feed.give_up(held, (message,))
-            raise
-        self._feed.finish(held, (message,))
+            if is_done:
+                self._feed.finish(held, (message,))
+            else:
+                self._feed.give_up(held, (message,))

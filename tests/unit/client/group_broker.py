@@ -252,7 +252,15 @@ class GroupBroker(FakeBroker):
     async def nack(self, request: web.Request) -> web.StreamResponse:
         if (fault := await self._fault("nack", request)) is not None:
             return fault
-        self.nacks.append(msgpack.unpackb(await request.read()))
+        nack = msgpack.unpackb(await request.read())
+        name, queue = nack.pop("member"), (nack["topic"], nack["queue"])
+        if name not in self.members:
+            return error(404, "unknown-member")
+        if nack.pop("generation") != self.generation:
+            return error(409, "stale-generation")
+        if queue not in {*self.members[name], *self.holding.get(name, set())}:
+            return error(409, "not-assigned")
+        self.nacks.append(nack)
         self.came.set()
         return answer({"status": "RETRY"})
 

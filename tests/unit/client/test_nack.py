@@ -1,0 +1,283 @@
+"""Messages that are sent back: once, by whoever has their queue, whatever their handling raises."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+import tidemark
+from tests.support.subscribed import broker as broker
+from tests.support.subscribed import mq as mq
+from tests.support.subscribed import refusal, until_hold
+from tests.unit.client.group_broker import GroupBroker
+from tidemark import Message, errors
+
+QUEUE = ("orders", 0)
+
+
+async def until_committed(broker: GroupBroker, offset: int) -> None:
+    await broker.until(lambda: broker.committed.get(QUEUE) == offset)
+
+
+async def runs(
+    broker: GroupBroker,
+    mq: tidemark.Client,
+    handle: Callable[[Message], Awaitable[object]],
+    *,
+    order: bool = False,
+    until: int,
+) -> None:
+    """Run a handler until the queue is committed up to an offset."""
+    async with mq.subscribe("orders", group="billing", order=order) as messages:
+        running = asyncio.create_task(messages.run(handle, retry_pause_ms=1))
+        await until_committed(broker, until)
+        messages.stop()
+        await running
+
+
+# Two copies were stored, and twice as many at each further try: 2, 4, 8, …
+@pytest.mark.parametrize("order", [False, True])
+async def test_a_handler_that_sends_its_message_back_and_raises_sends_it_back_once(
+    broker: GroupBroker, mq: tidemark.Client, order: bool
+) -> None:
+    broker.put("orders", 0, b"1", b"2")
+    async with mq.subscribe("orders", group="billing", order=order) as messages:
+
+        async def handle(message: Message) -> None:
+            if message.body == b"1":
+                await messages.nack(message, delay_level=2)
+                await messages.nack(message)
+                raise ZeroDivisionError
+
+        running = asyncio.create_task(messages.run(handle, retry_pause_ms=1))
+        await until_committed(broker, 2)
+        messages.stop()
+        await running
+        assert not any(held.sent_back for held in messages._member.holdings)
+    assert broker.nacks == [{"topic": "orders", "queue": 0, "queue_offset": 0, "delay_level": 2}]
+
+
+async def test_a_message_sent_back_is_done_also_if_its_handler_is_cancelled(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1")
+    is_sent_back = asyncio.Event()
+    async with mq.subscribe("orders", group="billing") as messages:
+
+        async def handle(message: Message) -> None:
+            await messages.nack(message)
+            is_sent_back.set()
+            await asyncio.Event().wait()
+
+        running = asyncio.create_task(messages.run(handle))
+        await is_sent_back.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert broker.committed[QUEUE] == 1
+
+
+async def awaits_what_was_cancelled(message: Message) -> None:
+    if message.body == b"1":
+        cancelled = asyncio.get_running_loop().create_future()
+        cancelled.cancel()
+        await cancelled
+
+
+# The worker was gone, the run neither returned nor raised, and the queue's commit stood still.
+async def test_a_cancellation_of_the_handlers_own_making_is_a_failure(
+    broker: GroupBroker, mq: tidemark.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.put("orders", 0, b"1", b"2")
+    await runs(broker, mq, awaits_what_was_cancelled, until=2)
+    assert broker.nacks == [{"topic": "orders", "queue": 0, "queue_offset": 0}]
+    assert [
+        vars(each)["then"] for each in caplog.records if each.message == "a handler failed"
+    ] == ["SEND_BACK"]
+
+
+async def test_a_cancellation_of_the_bodys_own_making_is_a_failure(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1", b"2")
+
+    async def consume() -> None:
+        async with mq.subscribe("orders", group="billing") as messages:
+            async for message in messages:
+                await awaits_what_was_cancelled(message)
+
+    with pytest.raises(asyncio.CancelledError):
+        await consume()
+    assert len(broker.nacks) == 1
+    assert broker.committed[QUEUE] == 1
+
+
+async def test_a_handler_that_cancels_its_own_task_ends_the_run(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1")
+
+    async def handle(_message: Message) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    async with mq.subscribe("orders", group="billing") as messages:
+        with pytest.raises(RuntimeError, match="cancelled the task that it runs in"):
+            await messages.run(handle, concurrency=2)
+    assert broker.committed[QUEUE] == 0
+
+
+async def test_a_callback_that_awaits_what_was_cancelled_ends_the_subscription(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    async def callback(_queues: list[tuple[str, int]]) -> None:
+        cancelled = asyncio.get_running_loop().create_future()
+        cancelled.cancel()
+        await cancelled
+
+    async def consume() -> None:
+        async with mq.subscribe("orders", group="billing", on_assigned=callback) as messages:
+            await anext(aiter(messages))
+
+    with pytest.raises(RuntimeError, match="tidemark-changes was cancelled"):
+        await consume()
+
+
+def plain(_message: Message) -> None:
+    """Not async."""
+
+
+class Plain:
+    """Its call is not async, which only the call tells."""
+
+    def __call__(self, _message: Message) -> None:
+        """Do nothing."""
+
+
+# Each message was handled and then sent back, until all were dead letters.
+@pytest.mark.parametrize("handler", [plain, functools.partial(plain), print, 7])
+async def test_a_plain_function_is_refused_at_the_start(
+    broker: GroupBroker, mq: tidemark.Client, handler: object
+) -> None:
+    broker.put("orders", 0, b"1")
+    async with mq.subscribe("orders", group="billing") as messages:
+        with pytest.raises(TypeError, match="is not async"):
+            await messages.run(handler)  # type: ignore[arg-type]
+    assert broker.committed.get(QUEUE, 0) == 0
+
+
+@pytest.mark.parametrize("handler", [Plain(), lambda message: None])
+async def test_what_is_found_out_at_the_first_message_ends_the_run(
+    broker: GroupBroker, mq: tidemark.Client, handler: object
+) -> None:
+    broker.put("orders", 0, b"1")
+    async with mq.subscribe("orders", group="billing") as messages:
+        with pytest.raises(TypeError, match="is not async"):
+            await messages.run(handler)  # type: ignore[arg-type]
+    assert broker.nacks == []
+    assert broker.committed[QUEUE] == 0
+
+
+async def test_whatever_is_awaitable_will_do(broker: GroupBroker, mq: tidemark.Client) -> None:
+    broker.put("orders", 0, b"1", b"2")
+
+    async def handle(message: Message, *, seen: list[bytes]) -> None:
+        seen.append(message.body)
+
+    @functools.wraps(handle)
+    def wrapped(message: Message, *, seen: list[bytes]) -> Awaitable[None]:
+        return handle(message, seen=seen)
+
+    seen: list[bytes] = []
+    await runs(broker, mq, functools.partial(wrapped, seen=seen), until=2)
+    assert seen == [b"1", b"2"]
+    broker.put("orders", 0, b"3")
+    await runs(broker, mq, lambda message: handle(message, seen=seen), until=3)
+    assert seen == [b"1", b"2", b"3"]
+
+
+# Its message was handled by another member and retried here too: 524 letters for 223 messages.
+async def test_a_fenced_member_sends_nothing_back(broker: GroupBroker, mq: tidemark.Client) -> None:
+    broker.put("orders", 0, b"1", b"2")
+    lost: list[tuple[str, int]] = []
+
+    async def revoked(queues: list[tuple[str, int]]) -> None:
+        lost.extend(queues)
+
+    async with mq.subscribe("orders", group="billing", member="m", on_revoked=revoked) as messages:
+        async for message in messages:
+            broker.forget()
+            broker.members["other"] = [QUEUE]
+            with pytest.raises(errors.NotAssigned, match="whoever has it"):
+                await messages.nack(message)
+            break
+        await broker.until(lambda: QUEUE in lost)
+    assert broker.nacks == []
+    assert broker.committed.get(QUEUE, 0) == 0
+
+
+async def test_a_fenced_members_failed_message_is_left_to_its_next_owner(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1")
+
+    async def handle(_message: Message) -> None:
+        broker.forget()
+        broker.members["other"] = [QUEUE]
+        broker.put("orders", 1, b"2")
+        raise ZeroDivisionError
+
+    async with mq.subscribe("orders", group="billing", member="m") as messages:
+        running = asyncio.create_task(messages.run(handle))
+        await until_hold(messages, QUEUE, None)
+        messages.stop()
+        await running
+    assert broker.nacks == []
+
+
+async def test_a_generation_that_is_over_is_waited_out_while_the_queue_is_held(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1")
+    async with mq.subscribe("orders", group="billing", member="m") as messages:
+        async for message in messages:
+            broker.generation += 1
+            await messages.nack(message)
+            break
+    assert len(broker.nacks) == 1
+    assert broker.committed[QUEUE] == 1
+
+
+async def test_the_programs_own_nack_waits_for_a_broker_that_is_away(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1")
+    async with (
+        tidemark.connect(broker.url, retry_for_s=0) as impatient,
+        impatient.subscribe("orders", group="billing") as messages,
+    ):
+        async for message in messages:
+            broker.group_faults["nack"] = [refusal(503, "not-serving", retriable=True)] * 3
+            await messages.nack(message)
+            break
+    assert len(broker.nacks) == 1
+
+
+async def test_what_the_broker_refuses_for_good_is_raised_to_who_asked(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1")
+    async with mq.subscribe("orders", group="billing") as messages:
+        async for message in messages:
+            for status, code in ((404, "unknown-message"), (413, "too-large"), (400, "bad-delay")):
+                broker.group_faults["nack"] = [refusal(status, code)]
+                with pytest.raises(tidemark.TidemarkError) as refused:
+                    await messages.nack(message)
+                assert refused.value.code == code
+            break
+    assert broker.committed[QUEUE] == 1
