@@ -7,7 +7,9 @@ Expected outcomes are values, not exceptions; these are for what the caller aske
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,11 +34,50 @@ class TidemarkError(Exception):
         self.facts = facts
         super().__init__(f"[{self.code}] {detail}" + (f" {advice}" if advice else ""))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not by calling the class: some take the store's facts in place of a ready sentence.
+        kind = type(self)
+        made_by: tuple[Any, ...] = (_same, (kind,))
+        if kind.__module__ == LATER:
+            made_by = (kind_of_later, (kind.code, kind.title, kind.status, kind.retriable))
+        return _restored, (*made_by, self.args), self.__dict__
+
     def __getattr__(self, name: str) -> Any:
         facts = self.__dict__.get("facts", {})
         if name in facts:
             return facts[name]
         raise AttributeError(f"{type(self).__name__} has no fact {name!r}")
+
+
+LATER: Final = "answered"
+"""Module of the classes for codes that only a later version knows."""
+
+
+@functools.lru_cache(maxsize=256)
+def kind_of_later(code: str, title: str, status: int, retriable: bool) -> type[TidemarkError]:
+    """A class for a code of a later version: still a TidemarkError with that code."""
+    members = {
+        "__module__": LATER,  # not ours: no heading of the runbook speaks of it
+        "code": code,
+        "title": title,
+        "status": status,
+        "retriable": retriable,
+    }
+    return type("TidemarkError", (TidemarkError,), members)
+
+
+def _same(kind: type[TidemarkError]) -> type[TidemarkError]:
+    return kind
+
+
+def _restored(
+    kind_of: Callable[..., type[TidemarkError]],
+    described: tuple[Any, ...],
+    args: tuple[Any, ...],
+) -> TidemarkError:
+    """An error as it was pickled or copied; its attributes follow."""
+    kind = kind_of(*described)
+    return kind.__new__(kind, *args)
 
 
 class StoreError(TidemarkError):

@@ -30,6 +30,7 @@ from tidemark.errors import (
     BadProperty,
     BadRequest,
     MessageTooLarge,
+    RequestError,
     TooManyMessages,
 )
 from tidemark.formats import batch, hashing, properties
@@ -155,7 +156,11 @@ def parse_produce(
     picks: list[Pick] = []
     delays: list[Delay | None] = []
     for index, message in enumerate(raw_messages):
-        entry, pick, wait = _message(message, index, rules, json_body, make)
+        try:
+            entry, pick, wait = _message(message, index, rules, json_body, make)
+        except RequestError as error:
+            error.facts["index"] = index  # a client sends the others again without this one
+            raise
         entries.append(entry)
         picks.append(pick)
         delays.append(wait)

@@ -32,14 +32,18 @@ class Shares(NamedTuple):
     """Of each message of the request: its place among all messages of the shares."""
 
 
-def unknown_queue(topic: str, queue: int, count: int, index: int = 0) -> UnknownQueue:
-    """What the sender of message ``index`` is told whose queue is none of count."""
-    return UnknownQueue(
-        f"messages[{index}].queue is {queue}; topic {topic} has {count} "
+def unknown_queue(topic: str, queue: int, count: int, index: int | None = None) -> UnknownQueue:
+    """The refusal of message ``index``, whose queue is none of count; None: of all messages."""
+    field = f"messages[{0 if index is None else index}].queue"
+    error = UnknownQueue(
+        f"{field} is {queue}; topic {topic} has {count} "
         f"queues, 0 to {count - 1}. Nothing was stored.",
-        field=f"messages[{index}].queue",
+        field=field,
         queues=count,
     )
+    if index is not None:
+        error.facts["index"] = index
+    return error
 
 
 def choose(topic: str, count: int, picks: Sequence[Pick], turn: int) -> list[int]:

@@ -1,7 +1,8 @@
 """The asyncio client, its sync façade, and nothing of the store: it knows formats only.
 
-``client.connect`` composes the parts: ``connection`` speaks HTTP, ``producer`` sends (``batching``
-says when a batch is full or due), ``consumer`` pulls, ``admin``, ``groups``, ``delayed``,
+``client.connect`` composes the parts: ``connection`` speaks HTTP, ``producer`` sends (``checks``
+refuses a bad message, ``batching`` says when a batch is full or due, ``turns`` shares its bounds),
+``consumer`` pulls, ``admin``, ``groups``, ``delayed``,
 ``dead_letters`` and ``trace`` administrate, ``messages`` holds what comes and goes, ``retries``
 says which failed call may be repeated.
 

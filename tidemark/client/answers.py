@@ -63,7 +63,7 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> errors.Tid
     kind = (
         _kinds().get((code, retriable))
         or _kinds().get((code, not retriable))
-        or _unknown_kind(code, str(wire.get("title", "")), status, retriable)
+        or errors.kind_of_later(code, str(wire.get("title", "")), status, retriable)
     )
     # Not kind(...): some errors take the store's own facts instead of a ready sentence.
     error = kind.__new__(kind)
@@ -87,17 +87,3 @@ def _kinds() -> dict[tuple[str, bool], type[errors.TidemarkError]]:
             found.setdefault((kind.code, kind.retriable), kind)
             pending.extend(kind.__subclasses__())
     return found
-
-
-def _unknown_kind(
-    code: str, title: str, status: int, retriable: bool
-) -> type[errors.TidemarkError]:
-    """A class for a code of a later broker: still a TidemarkError with that code."""
-    members = {
-        "__module__": "answered",  # not ours: no heading of the runbook speaks of it
-        "code": code,
-        "title": title,
-        "status": status,
-        "retriable": retriable,
-    }
-    return type("TidemarkError", (errors.TidemarkError,), members)

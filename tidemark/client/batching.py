@@ -24,7 +24,9 @@ class Limits(NamedTuple):
     linger_ms: how long a batch that is not full waits for more. 0: it leaves as soon as a request
     may be in flight, so a lone ``await send`` pays nothing; more trades latency for larger batches.
     in_flight_max: requests in flight per lane. More than 1 gives up the order of a queue.
-    waiting_size_max: bytes taken from callers and not answered; beyond it ``send`` waits.
+    waiting_size_max: bytes taken from callers that have neither been answered nor dropped; beyond
+    it ``send`` and ``send_many`` wait. requests_max: requests of all lanes in flight at once, each
+    on a connection of its own; more wait for their turn, first come, first served.
     """
 
     count_max: int = 1000
@@ -32,6 +34,7 @@ class Limits(NamedTuple):
     linger_ms: float = 0.0
     in_flight_max: int = 1
     waiting_size_max: int = 64 << 20
+    requests_max: int = 100
 
 
 class Verdict(Enum):
@@ -79,8 +82,3 @@ def cut(sizes: Sequence[int], limits: Limits) -> Iterator[range]:
         end = start + take(islice(sizes, start, None), limits)
         yield range(start, end)
         start = end
-
-
-def fits_waiting(*, waiting_size: int, size: int, limits: Limits) -> bool:
-    """Whether a message may be taken from its caller now; one always may when nothing waits."""
-    return waiting_size == 0 or waiting_size + size <= limits.waiting_size_max

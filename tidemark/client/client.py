@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import socket
+import ssl
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -16,7 +17,7 @@ from tidemark.client.batching import Limits
 from tidemark.client.boot_clock import boot_ms
 from tidemark.client.changes import Callback
 from tidemark.client.commits import COMMIT_INTERVAL_MS
-from tidemark.client.connection import Connection, ReadFrom
+from tidemark.client.connection import Connection, OnConnected, OnDisconnected, ReadFrom
 from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX, Consumer
 from tidemark.client.dead_letters import DeadLetters
 from tidemark.client.delayed import Delayed
@@ -30,10 +31,9 @@ from tidemark.client.messages import (
     RawPull,
     SendResult,
     Topic,
-    check,
     outgoing,
 )
-from tidemark.client.producer import SEND_TIMEOUT_MS, Producer, as_outgoing
+from tidemark.client.producer import Producer, as_outgoing
 from tidemark.client.subscription import Subscription
 from tidemark.client.times import as_ms
 from tidemark.client.trace import Trace, trace
@@ -48,9 +48,14 @@ def connect(
     *,
     linger_ms: float = 0.0,
     retry_for_s: float = 15.0,
+    request_timeout_s: float | None = None,
     limits: Limits | None = None,
     read_from: ReadFrom = "master",
     trace: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    ssl: ssl.SSLContext | None = None,
+    on_connected: OnConnected | None = None,
+    on_disconnected: OnDisconnected | None = None,
 ) -> Client:
     """A client for the broker at ``url``, or for the group that it is a node of; use it with
     ``async with``.
@@ -59,13 +64,29 @@ def connect(
     a failover; the other nodes of a group are learned from any of them. Several URLs help where
     one of the nodes may be away at that moment. linger_ms: wait so long for more messages before a
     request leaves. retry_for_s: how long a call that may safely be repeated is; longer than a
-    failover takes. read_from: ``any`` has plain reads (pulls, messages by id or key, topics)
+    failover takes. request_timeout_s: a call without a time-out of its own ends by then, with all
+    its repetitions; 30 s, or retry_for_s if that is longer. limits: bounds of memory, requests and
+    connections for sends. read_from: ``any`` has plain reads (pulls, messages by id or key, topics)
     answered by the nodes given, slaves first: what is confirmed, perhaps a little late. trace: an
     id of 1 to 64 characters of A-Z, a-z, 0-9, dot, underscore and hyphen, under which the services
-    log each step of this client's messages; for a few of them, to look into something.
+    log each step of this client's messages; for a few of them, to look into something. headers: of
+    every request, for a proxy that asks for them. ssl: how https addresses are checked; None: by
+    what Python trusts. on_connected, on_disconnected: plain functions, called in the loop with a
+    node's address when it first answers, and with the error too when it does not any more; a client
+    that makes no calls does not notice.
     """
     bounds = limits if limits is not None else Limits()
-    connection = Connection(url, retry_for_s=retry_for_s, read_from=read_from, trace=trace)
+    connection = Connection(
+        url,
+        retry_for_s=retry_for_s,
+        request_timeout_s=request_timeout_s,
+        read_from=read_from,
+        trace=trace,
+        headers=headers,
+        ssl=ssl,
+        on_connected=on_connected,
+        on_disconnected=on_disconnected,
+    )
     return Client(connection, bounds._replace(linger_ms=linger_ms))
 
 
@@ -112,7 +133,7 @@ class Client:
         delay_ms: int | None = None,
         deliver_at: datetime | int | None = None,
         ack: str | None = None,
-        timeout_ms: int = SEND_TIMEOUT_MS,
+        timeout_ms: int | None = None,
     ) -> SendResult:
         """Store one message and say where, and at which level it is safe.
 
@@ -120,11 +141,13 @@ class Client:
         with time zone, or milliseconds since 1970) keeps it from consumers until its time. ack:
         ``memory``, ``disk`` or ``replicated``; None takes the broker's default. What may have been
         stored is sent again with the same unique id, and stored once, for as long as the client
-        repeats calls. Then AckTimeout is raised if it is stored and the level was not reached, each
-        time, in ``timeout_ms``; Unreachable if there was no answer: it may be stored. Raises
-        DelayOutOfRange.
+        repeats calls. Then AckTimeout is raised if it is stored and the level was not reached;
+        Unreachable if there was no answer: it may be stored. timeout_ms: the call ends by then,
+        with all its waiting and repetitions; None: it waits for its turn as long as the broker
+        answers other sends, and then for ``request_timeout_s``. A message that cannot be stored is
+        refused alone, most at once: TypeError, BadRequest, BadProperty, DelayOutOfRange,
+        MessageTooLarge.
         """
-        check(body, keys)
         message = outgoing(
             body,
             tags=tags,
@@ -146,12 +169,14 @@ class Client:
         *,
         ack: str | None = None,
         queue: int | None = None,
-        timeout_ms: int = SEND_TIMEOUT_MS,
+        timeout_ms: int | None = None,
     ) -> list[SendResult]:
         """Store many messages, in order; one result for each.
 
         Split into requests of at most 1000 messages or 1 MiB (``limits``), each all or nothing; if
-        a later one fails, the error's fact ``results`` holds what was stored before it.
+        a later one fails, the error's fact ``results`` holds what was stored before it. All are
+        checked before the first leaves; ``index`` names the one that is refused. timeout_ms: of
+        each request.
         """
         return await self.producer.send_many(
             topic, as_outgoing(messages, queue), ack=ack, timeout_ms=timeout_ms

@@ -9,11 +9,13 @@ is ``transport``. Knows no call by name but the one that tells the nodes of a gr
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import random
-from collections.abc import Mapping, Sequence
+import ssl
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Literal, cast, get_args
+from typing import Final, Literal, get_args
 
 import msgpack
 from yarl import URL
@@ -26,6 +28,7 @@ from tidemark.client.paths import query_of, utf8_only
 from tidemark.client.retries import Failure, delay_s, is_of_failover, may_repeat
 from tidemark.client.transport import Failed, Transport, no_answer
 
+REQUEST_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 5.0
 CONNECT_TIMEOUT_GROUP_S: Final = 1.0
 """Of one node among several: a lost one must not hold up the way to the next."""
@@ -36,6 +39,10 @@ LEAVE_TIMEOUT_S: Final = 0.1
 
 ReadFrom = Literal["master", "any"]
 """Which nodes plain reads may be asked of."""
+OnConnected = Callable[[str], None]
+"""Called with the address of a node that answers."""
+OnDisconnected = Callable[[str, errors.TidemarkError], None]
+"""Called with the address of a node that answers no more, and what went wrong."""
 
 
 class Connection:
@@ -46,14 +53,19 @@ class Connection:
         urls: str | Sequence[str],
         *,
         retry_for_s: float = 15.0,
-        answer_timeout_s: float = 30.0,
+        request_timeout_s: float | None = None,
         connections_max: int = 100,
         read_from: ReadFrom = "master",
         trace: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        ssl: ssl.SSLContext | None = None,
+        on_connected: OnConnected | None = None,
+        on_disconnected: OnDisconnected | None = None,
     ) -> None:
         """urls: scheme, host and port, of one node or of several. retry_for_s: 0 never repeats a
-        call by itself. connections_max: to all nodes together. read_from: ``any`` sends plain reads
-        to the nodes given, the master or not. trace: see ``connect``. Raises ValueError.
+        call by itself. connections_max: to all nodes together, but for sends and for calls that a
+        broker holds. read_from: ``any`` sends plain reads to the nodes given, the master or not.
+        The others: see ``connect``. Raises ValueError, TypeError.
         """
         given = [urls] if isinstance(urls, str) else list(urls)
         if not given:
@@ -62,9 +74,19 @@ class Connection:
             raise ValueError(f"read_from must be master or any, not {read_from!r}")
         self._nodes = Nodes([base_of(url) for url in given])
         self._retry_for_s = retry_for_s
-        self._answer_timeout_s = answer_timeout_s
+        if request_timeout_s is None:
+            request_timeout_s = max(REQUEST_TIMEOUT_S, retry_for_s)
+        if not request_timeout_s > 0:
+            raise ValueError(f"request_timeout_s must be more than 0, not {request_timeout_s}")
+        for callback in (on_connected, on_disconnected):
+            if inspect.iscoroutinefunction(callback):
+                raise TypeError(f"{callback.__name__} must be a plain function, not a coroutine's")
+        self.request_timeout_s = request_timeout_s
+        """A call ends by then, with all its repetitions, but for what a broker holds it."""
+        self._on_connected, self._on_disconnected = on_connected, on_disconnected
+        self._connected_to: str | None = None
         self._reads_anywhere = read_from == "any"
-        self._transport = Transport(connections_max, trace)
+        self._transport = Transport(connections_max, trace, headers=headers, ssl=ssl)
         self._lookout = Lookout(self._nodes, self._ask)
         self._learning: asyncio.Task[None] | None = None
         self._learn_at: float | None = 0.0
@@ -116,33 +138,35 @@ class Connection:
         path: str,
         *,
         query: Mapping[str, object] | None = None,
-        body: Mapping[str, object] | None = None,
-        again: Mapping[str, object] | None = None,
+        body: Mapping[str, object] | bytes | None = None,
+        again: Callable[[], bytes] | None = None,
         idempotent: bool,
         accept: str = MSGPACK,
         wait_s: float = 0.0,
         retry_for_s: float | None = None,
-        answer_timeout_s: float | None = None,
+        ends_in_s: float | None = None,
         is_held: bool = False,
         is_plain_read: bool = False,
     ) -> Answer:
         """Make one call; repeat it while that is safe and time is left.
 
-        path: quoted (see ``path``). query: None values are left out. again: the body from then on
-        that the broker may have carried out the call once; with it a call is idempotent. wait_s:
-        how long the broker may hold the call on purpose, added to the time-out. retry_for_s,
-        answer_timeout_s: other bounds than the client's. is_held: takes no place in the pool from
-        other calls. is_plain_read: any node answers it, if the client was told to take that. Raises
-        the typed error of the code that the broker named, Unreachable if it named none.
+        path: quoted (see ``path``). query: None values are left out. body: bytes are packed
+        already. again: makes the body from then on that the broker may have carried out the call
+        once; with it a call is idempotent. wait_s: how long the broker may hold the call on
+        purpose, added to the time-out. retry_for_s, ends_in_s: for how long the call is repeated,
+        and until when it ends in any case, if not as the client's other calls. is_held: takes no
+        place in the pool from other calls. is_plain_read: any node answers it, if the client was
+        told to take that. Raises the typed error of the code that the broker named, Unreachable if
+        it named none.
         """
         with utf8_only(errors.BadRequest, "a value of the request"):
             rest = path + query_of(query)
-            data = None if body is None else cast(bytes, msgpack.packb(body))
+            data = body if body is None or isinstance(body, bytes) else _packed(body)
         loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + (self._retry_for_s if retry_for_s is None else retry_for_s)
-        timeout_s = (
-            self._answer_timeout_s if answer_timeout_s is None else answer_timeout_s
-        ) + wait_s
+        started = loop.time()
+        ends_at = started + (self.request_timeout_s if ends_in_s is None else ends_in_s) + wait_s
+        retry_for_s = self._retry_for_s if retry_for_s is None else retry_for_s
+        give_up_at = min(started + retry_for_s, ends_at)
         is_read = is_plain_read and self._reads_anywhere
         doubtful: Failed | None = None
         attempt = 0
@@ -156,7 +180,7 @@ class Connection:
                     rest,
                     data,
                     accept=accept,
-                    timeout_s=timeout_s,
+                    timeout_s=max(ends_at - loop.time(), 0.001),  # aiohttp takes 0 for no bound
                     is_held=is_held or wait_s > 0,
                     is_read=is_read,
                 )
@@ -164,8 +188,9 @@ class Connection:
                 failure = failed.failure
                 pause_s = self._turn(node, failed, attempt, is_read=is_read)
                 if again is not None and failure in (Failure.LOST, Failure.UNKNOWN_OUTCOME):
-                    data = cast(bytes, msgpack.packb(again))
                     doubtful = failed
+                    if loop.time() + pause_s <= give_up_at:
+                        data = again()
                 if (
                     not may_repeat(failure, idempotent=idempotent or again is not None)
                     or loop.time() + pause_s > give_up_at
@@ -173,8 +198,23 @@ class Connection:
                     raise _verdict(failed, doubtful) from failed.__cause__
                 await self._wait(pause_s, failed.error)
             else:
+                if self._connected_to != node and not is_read:
+                    self._connected(node)
                 self._learn_soon(loop, node)
                 return answer
+
+    def _connected(self, node: str) -> None:
+        self._connected_to = node
+        if self._on_connected is not None:
+            # In a turn of its own: what it raises must not end a call.
+            asyncio.get_running_loop().call_soon(self._on_connected, node)
+
+    def _disconnected(self, node: str, error: errors.TidemarkError) -> None:
+        if node != self._connected_to:
+            return
+        self._connected_to = None
+        if self._on_disconnected is not None:
+            asyncio.get_running_loop().call_soon(self._on_disconnected, node, error)
 
     async def pause(
         self, failed: int, error: errors.TidemarkError, *, at_most_s: float = math.inf
@@ -225,6 +265,8 @@ class Connection:
     def _turn(self, node: str, failed: Failed, attempt: int, *, is_read: bool) -> float:
         """Turn to the node that is asked next; how long to wait before."""
         nodes, failure, error = self._nodes, failed.failure, failed.error
+        if failure in (Failure.NOT_SENT, Failure.LOST):
+            self._disconnected(node, error)
         searching = self._lookout.is_looking and is_of_failover(error)
         pause_s = delay_s(attempt, jitter=random.random(), searching=searching)
         if is_read:
@@ -292,6 +334,11 @@ class Connection:
     @property
     def _connect_timeout_s(self) -> float:
         return CONNECT_TIMEOUT_GROUP_S if len(self._nodes.urls) > 1 else CONNECT_TIMEOUT_S
+
+
+def _packed(body: Mapping[str, object]) -> bytes:
+    packed: bytes = msgpack.packb(body)
+    return packed
 
 
 ALONE: Final = View((), 0, None, is_alone=True)

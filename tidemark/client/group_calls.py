@@ -100,7 +100,7 @@ class GroupCalls:
             body=body,
             idempotent=True,
             retry_for_s=None if generation is None else 0.0,
-            answer_timeout_s=timeout_s,
+            ends_in_s=timeout_s,
         )
         wire = answer.map()
         try:
@@ -155,7 +155,7 @@ class GroupCalls:
             accept=RECORDS,
             retry_for_s=0.0,
             wait_s=wait_ms / 1000,
-            answer_timeout_s=timeout_s,
+            ends_in_s=timeout_s,
             is_held=True,
         )
         return read_fetched(answer.body)

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tidemark import errors
+from tidemark.client import checks
 from tidemark.client.batching import MESSAGE_OVERHEAD
 from tidemark.formats import ids
 from tidemark.formats.message import Message
@@ -23,7 +25,6 @@ __all__ = [
     "RawPull",
     "SendResult",
     "Topic",
-    "check",
     "is_offset_id",
     "outgoing",
 ]
@@ -50,7 +51,8 @@ class NewMessage:
 
     def __post_init__(self) -> None:
         """Refuse what would be sent as something else than was meant."""
-        check(self.body, self.keys)
+        checks.check_body(self.body)
+        checks.check_no_string(self.keys)
 
     def outgoing(self, queue: int | None = None) -> Outgoing:
         """What goes over the wire; queue: for a message that says nothing of one."""
@@ -77,14 +79,6 @@ class Outgoing(NamedTuple):
     """Roughly the bytes that it adds to a request; what batches are bounded by."""
 
 
-def check(body: object, keys: object) -> None:
-    """Raise TypeError for what would be sent as something else than was meant."""
-    if not isinstance(body, bytes | bytearray | memoryview):
-        raise TypeError(f"body must be bytes, not {type(body).__name__}; encode it first")
-    if isinstance(keys, str):
-        raise TypeError('keys must be a list of strings: keys=["order-1"]')
-
-
 def outgoing(
     body: bytes,
     *,
@@ -98,30 +92,49 @@ def outgoing(
     delay_ms: int | None = None,
     deliver_at_ms: int | None = None,
 ) -> Outgoing:
-    """The message as it goes over the wire. Its parts have been checked."""
+    """The message as it goes over the wire, checked: packing it cannot fail.
+
+    Raises TypeError, and BadRequest, BadProperty or DelayOutOfRange, as the broker would.
+    """
+    checks.check_body(body)
     wire: dict[str, object] = {"body": body}
-    weight = len(body) + MESSAGE_OVERHEAD
-    if tags is not None:
+    size = 0
+    if tags is not None and tags != "":
+        checks.check_text(tags, "tags")
         wire["tags"] = tags
-    if keys:
-        wire["keys"] = list(keys)
-        weight += sum(map(len, keys))
-    if properties:
-        wire["properties"] = dict(properties)
-        weight += sum(len(name) + len(value) for name, value in properties.items())
+        size += len(tags)
+    if keys != () and (listed := checks.check_keys(keys)):
+        wire["keys"] = listed
+        size += sum(map(len, listed))
+    if properties is not None and (pairs := checks.check_properties(properties)):
+        wire["properties"] = pairs
+        size += sum(len(name) + len(value) for name, value in pairs.items())
     if queue is not None:
+        checks.check_whole(queue, "queue", 0, checks.I32_MAX)
+        if sharding_key is not None:
+            raise errors.BadRequest(
+                "a message has both queue and sharding_key; one of them picks the queue. "
+                f"{checks.NOTHING_SENT}",
+                field="queue",
+            )
         wire["queue"] = queue
     if sharding_key is not None:
+        checks.check_text(sharding_key, "sharding_key")
         wire["sharding_key"] = sharding_key
-    if flag:
+        size += len(sharding_key)
+    if size:
+        checks.check_properties_size(size)
+    if flag != 0:
+        checks.check_whole(flag, "flag", -checks.I32_MAX - 1, checks.I32_MAX)
         wire["flag"] = flag
-    if delay_level is not None:
-        wire["delay_level"] = delay_level
-    if delay_ms is not None:
-        wire["delay_ms"] = delay_ms
-    if deliver_at_ms is not None:
-        wire["deliver_at_ms"] = deliver_at_ms
-    return Outgoing(wire, weight)
+    if delay_level is not None or delay_ms is not None or deliver_at_ms is not None:
+        name, value = checks.check_delay(
+            delay_level=delay_level,
+            delay_ms=delay_ms,
+            deliver_at_ms=deliver_at_ms,
+        )
+        wire[name] = value
+    return Outgoing(wire, len(body) + size + MESSAGE_OVERHEAD)
 
 
 class SendResult(NamedTuple):

@@ -1,9 +1,13 @@
-"""Sends messages: collects them into batches, keeps order, bounds what waits.
+"""Sends messages: packs each, collects them into batches, keeps order, bounds what waits.
 
 Step 1 of a message's walk; the next is the broker's ``http_api``. ``batching`` decides, this shell
 does. Messages of one lane (topic, queue if one is named, ack level, time-out) leave in the order
-in which ``send`` was called. What is done per message is little and does not grow with how many
-wait: one future, and one place in a row.
+in which ``send`` was called. A message is checked (``messages.outgoing``) and packed in the call of
+``send``, so that one that cannot be sent fails there and not in a request that it shares. What is
+done per message is little and does not grow with how many wait: one future, one place in a row.
+
+Two bounds are shared, first come, first served (``turns``): bytes that are held, from ``send``
+until they have left or were dropped, and requests in flight.
 
 Every message gets a unique id here. A request that the broker may have stored (``ack-timeout``, a
 lost connection, a failover) is repeated with the same ids and says so: the broker then stores only
@@ -13,37 +17,32 @@ what it does not find (``retries``).
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
-from collections import deque
+import math
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgpack
+
 from tidemark import errors
+from tidemark.client import checks
 from tidemark.client.answers import Answer
-from tidemark.client.batching import (
-    MESSAGE_OVERHEAD,
-    Limits,
-    Verdict,
-    cut,
-    decide,
-    fits_waiting,
-    take,
-)
+from tidemark.client.batching import MESSAGE_OVERHEAD, Limits, Verdict, cut, decide, take
 from tidemark.client.connection import Connection
-from tidemark.client.messages import (
-    NewMessage,
-    Outgoing,
-    SendResult,
-    check,
-    outgoing,
-)
+from tidemark.client.messages import NewMessage, Outgoing, SendResult, outgoing
 from tidemark.client.paths import path
+from tidemark.client.turns import Turns
 from tidemark.client.unique_ids import UniqueIds
 
-SEND_TIMEOUT_MS: Final = 3000
+LEVEL_TIMEOUT_MS: Final = 3000
+"""How long the broker waits for the level, at a time, of a send without a time-out of its own."""
+ANSWER_GRACE_S: Final = 0.25
+"""A broker that answers at the end of a send's time-out is heard so much longer."""
 
 _ALONE: Final = frozenset({"bad-request", "bad-property", "too-large", "too-many-messages"})
-"""Refusals of a whole request that may be the fault of one message in it."""
+"""Refusals of a whole request that may be the fault of a message that the broker does not name."""
 
 
 class _Key(NamedTuple):
@@ -53,29 +52,45 @@ class _Key(NamedTuple):
     queue: object
     """The queue that they name; None if they name none."""
     ack: str | None
-    timeout_ms: int
+    timeout_ms: int | None
+    """None: the client's."""
 
 
 class _Waiting(NamedTuple):
     """A message that ``send`` has taken and not answered."""
 
-    wire: dict[str, object]
-    weight: int
+    packed: bytes
     taken_at: float
     answered: asyncio.Future[SendResult]
+
+
+class _Batch:
+    """Messages of one request, or of several where the broker refused one of them."""
+
+    __slots__ = ("has_left", "size", "waiting")
+
+    def __init__(self, waiting: Sequence[_Waiting]) -> None:
+        self.waiting = waiting
+        self.size = sum(len(each.packed) for each in waiting)
+        self.has_left = False
+        """Whether it has had its turn; before, nothing of it was sent."""
 
 
 class _Lane:
     """Messages that may share a request, in order, and the requests in flight for them."""
 
-    __slots__ = ("key", "requests", "size", "timer", "turn_is_due", "waiting")
+    __slots__ = ("key", "late", "requests", "size", "timer", "turn_is_due", "waiting")
 
     def __init__(self, key: _Key) -> None:
         self.key = key
-        self.waiting: deque[_Waiting] = deque()
+        # Ordered, and not a deque: a sender that gives up takes its message out at once.
+        self.waiting: OrderedDict[asyncio.Future[SendResult], _Waiting] = OrderedDict()
         self.size = 0
-        self.requests: set[asyncio.Task[None]] = set()
+        self.requests: dict[asyncio.Task[None], _Batch] = {}
         self.timer: asyncio.TimerHandle | None = None
+        """When the open batch is due."""
+        self.late: asyncio.TimerHandle | None = None
+        """When the oldest message is out of time, at the earliest."""
         self.turn_is_due = False
         """Whether the lane is looked at in the next turn of the loop."""
 
@@ -87,67 +102,52 @@ class Producer:
         self._connection = connection
         self._limits = limits
         self._ids = UniqueIds()
+        self._packer = msgpack.Packer()
         self._lanes: dict[_Key, _Lane] = {}
-        self._waiting_size = 0
-        self._room: deque[tuple[int, asyncio.Future[None]]] = deque()
-        """Senders that wait for room, longest first, with the weight of their message."""
+        self._room = Turns(limits.waiting_size_max)
+        self._requests = Turns(limits.requests_max)
+        self._answered_at = -math.inf
+        """When the broker answered a send last, on the loop's clock."""
 
     @property
     def unanswered_size(self) -> int:
-        """Bytes taken from callers of ``send`` and not answered yet."""
-        return self._waiting_size
+        """Bytes taken from callers that are held: neither answered nor dropped."""
+        return self._room.taken
 
     async def send(
-        self, topic: str, message: Outgoing, *, ack: str | None, timeout_ms: int
+        self, topic: str, message: Outgoing, *, ack: str | None, timeout_ms: int | None
     ) -> SendResult:
         """Store one message; return when the broker has answered for it.
 
         Calls that run at once share requests. Waits at ``waiting_size_max`` unanswered bytes.
+        timeout_ms: the call ends by then; None: see ``_ends_at``.
         """
-        wire, weight = message
-        await self._take_room(weight)
+        checks.check_send(topic, ack, timeout_ms)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        packed = self._pack(message.wire)
+        key = _Key(topic, message.wire.get("queue"), ack, timeout_ms)
+        if not self._room.take_now(len(packed)) and not await self._room.take(
+            len(packed), functools.partial(self._ends_at, timeout_ms, started)
+        ):
+            raise self._out_of_time(timeout_ms, has_left=False)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane(key)
+        answered: asyncio.Future[SendResult] = loop.create_future()
+        lane.waiting[answered] = _Waiting(packed, started, answered)
+        lane.size += len(packed)
+        if lane.late is None:
+            lane.late = loop.call_at(self._ends_at(timeout_ms, started), self._sweep, lane)
+        if not lane.turn_is_due:
+            # A turn of the loop first: sends that start together leave together.
+            lane.turn_is_due = True
+            loop.call_soon(self._turn, lane)
         try:
-            loop = asyncio.get_running_loop()
-            key = _Key(topic, wire.get("queue"), ack, timeout_ms)
-            lane = self._lanes.get(key)
-            if lane is None:
-                lane = self._lanes[key] = _Lane(key)
-            answered: asyncio.Future[SendResult] = loop.create_future()
-            lane.waiting.append(_Waiting(wire, weight, loop.time(), answered))
-            lane.size += weight
-            if not lane.turn_is_due:
-                # A turn of the loop first: sends that start together leave together.
-                lane.turn_is_due = True
-                loop.call_soon(self._turn, lane)
             return await answered
-        finally:
-            self._give_room_back(weight)
-
-    async def _take_room(self, weight: int) -> None:
-        """Count weight as waiting, once there is room; first come, first served."""
-        if not self._room and self._fits(weight):
-            self._waiting_size += weight
-            return
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._room.append((weight, ready))
-        try:
-            await ready  # whoever made room has counted the weight
         except asyncio.CancelledError:
-            self._give_room_back(0 if ready.cancelled() else weight)
+            self._drop(lane, answered)
             raise
-
-    def _give_room_back(self, weight: int) -> None:
-        """Let in those who wait, in their order, as far as there is room: each is woken once."""
-        self._waiting_size -= weight
-        room = self._room
-        while room and (room[0][1].done() or self._fits(room[0][0])):
-            size, ready = room.popleft()
-            if not ready.done():
-                self._waiting_size += size
-                ready.set_result(None)
-
-    def _fits(self, weight: int) -> bool:
-        return fits_waiting(waiting_size=self._waiting_size, size=weight, limits=self._limits)
 
     async def send_many(
         self,
@@ -155,69 +155,202 @@ class Producer:
         messages: Sequence[Outgoing],
         *,
         ack: str | None,
-        timeout_ms: int,
+        timeout_ms: int | None,
     ) -> list[SendResult]:
         """Store many messages in as few requests as the limits allow, one after another.
 
-        One request is stored all or nothing. If one fails, the error's fact ``results`` holds what
-        the earlier ones stored, and what that one did if the broker said so (``ack-timeout``).
+        One request is stored all or nothing, and has the time-out. If one fails, the error's fact
+        ``results`` holds what the earlier ones stored, and what that one did if the broker said so
+        (``ack-timeout``); ``index`` is that of the message whose fault it is, if it is one's.
         """
+        checks.check_send(topic, ack, timeout_ms)
         results: list[SendResult] = []
         for part in cut([message.weight for message in messages], self._limits):
-            wires = [message.wire for message in messages[part.start : part.stop]]
             try:
-                results += await self._request(topic, wires, ack=ack, timeout_ms=timeout_ms)
+                results += await self._send_part(
+                    topic, messages[part.start : part.stop], ack=ack, timeout_ms=timeout_ms
+                )
             except errors.TidemarkError as error:
                 error.facts["results"] = [*results, *_stored_by(error)]
+                index = _named(error, len(part))
+                if index is not None:
+                    error.facts["index"] = part.start + index
+                    error.add_note(f"Of the messages given, it is number {part.start + index}.")
                 raise
         return results
+
+    async def _send_part(
+        self, topic: str, messages: Sequence[Outgoing], *, ack: str | None, timeout_ms: int | None
+    ) -> list[SendResult]:
+        size = sum(message.weight for message in messages)
+        ends_at = functools.partial(
+            self._ends_at, timeout_ms, asyncio.get_running_loop().time(), lingers=False
+        )
+        if not await self._room.take(size, ends_at):
+            raise self._out_of_time(timeout_ms, has_left=False)
+        try:
+            if not await self._requests.take(1, ends_at):
+                raise self._out_of_time(timeout_ms, has_left=False)
+            try:
+                packed = [self._pack(message.wire) for message in messages]
+                return await self._request(topic, packed, ack=ack, timeout_ms=timeout_ms)
+            finally:
+                self._requests.give(1)
+        finally:
+            self._room.give(size)
 
     async def post(
         self, topic: str, wires: Sequence[dict[str, object]], *, ack: str | None, timeout_ms: int
     ) -> Answer:
         """One produce request, its answer undecoded: for tools that only count.
 
-        Messages without a unique id get one, in the maps that were given.
+        timeout_ms: how long the broker waits for the level. Messages without a unique id get one,
+        in the maps that were given.
         """
-        body: dict[str, object] = {"messages": wires, "timeout_ms": timeout_ms}
-        if ack is not None:
-            body["ack"] = ack
-        if self._connection.retries:
-            for wire in wires:
-                if "unique_id" not in wire:
-                    wire["unique_id"] = self._ids.make()
-        return await self._connection.call(
-            "POST",
-            path("topics", topic, "messages"),
-            body=body,
-            again={**body, "retry": True} if self._connection.retries else None,
-            idempotent=False,
-            wait_s=timeout_ms / 1000,
-        )
+        packed = [self._pack(wire) for wire in wires]
+        return await self._call(topic, packed, ack=ack, level_timeout_ms=timeout_ms, ends_in_s=None)
 
     async def close(self) -> None:
         """Wait for what was taken, so that nobody's message is dropped by leaving."""
         self._limits = self._limits._replace(linger_ms=0.0)
-        while self._lanes or self._room:
-            for lane in list(self._lanes.values()):
-                self._advance(lane)
-            if requests := [task for lane in self._lanes.values() for task in lane.requests]:
-                await asyncio.wait(requests)
-            else:
-                await asyncio.sleep(0)  # senders that were let in put their messages down
+        for lane in list(self._lanes.values()):
+            self._advance(lane)
+        await self._room.empty()
+
+    def _pack(self, wire: dict[str, object]) -> bytes:
+        if self._connection.retries and "unique_id" not in wire:
+            wire["unique_id"] = self._ids.make()
+        packed: bytes = self._packer.pack(wire)
+        return packed
+
+    async def _call(
+        self,
+        topic: str,
+        packed: Sequence[bytes],
+        *,
+        ack: str | None,
+        level_timeout_ms: int,
+        ends_in_s: float | None,
+    ) -> Answer:
+        body = functools.partial(_body, packed, ack, level_timeout_ms)
+        return await self._connection.call(
+            "POST",
+            path("topics", topic, "messages"),
+            body=body(is_retry=False),
+            again=functools.partial(body, is_retry=True) if self._connection.retries else None,
+            idempotent=False,
+            is_held=True,  # its pool has no limit of its own: ``requests_max`` is it
+            ends_in_s=ends_in_s,
+        )
 
     async def _request(
-        self, topic: str, wires: Sequence[dict[str, object]], *, ack: str | None, timeout_ms: int
+        self, topic: str, packed: Sequence[bytes], *, ack: str | None, timeout_ms: int | None
     ) -> list[SendResult]:
-        answer = (await self.post(topic, wires, ack=ack, timeout_ms=timeout_ms)).map()
+        if timeout_ms is None:
+            level_timeout_ms = int(min(LEVEL_TIMEOUT_MS, self._connection.request_timeout_s * 1000))
+        else:
+            level_timeout_ms = timeout_ms
+        try:
+            call = await self._call(
+                topic,
+                packed,
+                ack=ack,
+                level_timeout_ms=level_timeout_ms,
+                ends_in_s=self._timeout_s(timeout_ms),
+            )
+        except errors.TidemarkError as error:
+            if not isinstance(error, errors.Unreachable):
+                self._answered_at = asyncio.get_running_loop().time()
+            raise
+        self._answered_at = asyncio.get_running_loop().time()
+        answer = call.map()
         try:
             level, copies = answer["ack"]["level"], answer["ack"]["copies"]
             results = [_result(stored, level, copies) for stored in answer["results"]]
         except (KeyError, TypeError) as error:
             raise errors.BrokenAnswer(f"the answer to a send lacks {error}") from error
-        if len(results) != len(wires):
-            raise errors.BrokenAnswer(f"{len(results)} results for {len(wires)} messages")
+        if len(results) != len(packed):
+            raise errors.BrokenAnswer(f"{len(results)} results for {len(packed)} messages")
         return results
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def _timeout_s(self, timeout_ms: int | None) -> float:
+        if timeout_ms is None:
+            return self._connection.request_timeout_s
+        return timeout_ms / 1000 + ANSWER_GRACE_S
+
+    def _ends_at(self, timeout_ms: int | None, started: float, *, lingers: bool = True) -> float:
+        """Until when a message may wait for its request.
+
+        With a time-out of its own: until that is over. Else as long as the broker answers those
+        before it: a long row is no failure, a broker that says nothing is.
+        """
+        if timeout_ms is not None:
+            return started + self._timeout_s(timeout_ms)
+        linger_s = self._limits.linger_ms / 1000 if lingers else 0.0
+        return max(started + linger_s, self._answered_at) + self._timeout_s(None)
+
+    def _out_of_time(self, timeout_ms: int | None, *, has_left: bool) -> errors.Unreachable:
+        node = self._connection.url
+        within = f"within {self._timeout_s(timeout_ms):g} s"
+        if has_left:
+            return errors.Unreachable(
+                f"{node} gave no answer {within}. The outcome is unknown: the message may be "
+                "stored.",
+                "Look for the message by its key before you send it again, or allow more time.",
+                url=node,
+                sent=True,
+            )
+        return errors.Unreachable(
+            f"the message did not get its turn {within}: {node} does not answer what was sent "
+            "before it. Nothing of it was sent.",
+            "Send it later, or allow more time.",
+            url=node,
+            sent=False,
+        )
+
+    def _sweep(self, lane: _Lane) -> None:
+        """Fail what is out of time; come back when the next one may be."""
+        loop = asyncio.get_running_loop()
+        timeout_ms = lane.key.timeout_ms
+        now, next_at = loop.time(), math.inf
+        for batch in lane.requests.values():
+            if batch.has_left and timeout_ms is None:
+                continue  # the request itself ends in time
+            for waiting in batch.waiting:
+                if waiting.answered.done():
+                    continue
+                ends_at = self._ends_at(timeout_ms, waiting.taken_at)
+                if ends_at > now:
+                    next_at = min(next_at, ends_at)
+                    continue
+                error = self._out_of_time(timeout_ms, has_left=batch.has_left)
+                waiting.answered.set_exception(error)
+        while lane.waiting:
+            answered, waiting = next(iter(lane.waiting.items()))
+            ends_at = self._ends_at(timeout_ms, waiting.taken_at)
+            if ends_at > now:
+                next_at = min(next_at, ends_at)
+                break
+            self._take_out(lane, answered)
+            if not answered.done():
+                answered.set_exception(self._out_of_time(timeout_ms, has_left=False))
+        lane.late = None if next_at == math.inf else loop.call_at(next_at, self._sweep, lane)
+        self._advance(lane)
+
+    # -- lanes ----------------------------------------------------------------------------------
+
+    def _drop(self, lane: _Lane, answered: asyncio.Future[SendResult]) -> None:
+        """Its sender has given up: a message that has not left is dropped."""
+        if answered in lane.waiting:
+            self._take_out(lane, answered)
+            self._advance(lane)
+
+    def _take_out(self, lane: _Lane, answered: asyncio.Future[SendResult]) -> None:
+        size = len(lane.waiting.pop(answered).packed)
+        lane.size -= size
+        self._room.give(size)
 
     def _turn(self, lane: _Lane) -> None:
         lane.turn_is_due = False
@@ -227,7 +360,9 @@ class Producer:
         """Send what is full or due; else see to it that somebody comes back."""
         loop = asyncio.get_running_loop()
         while True:
-            age_s = loop.time() - lane.waiting[0].taken_at if lane.waiting else 0.0
+            age_s = 0.0
+            if lane.waiting:
+                age_s = loop.time() - next(iter(lane.waiting.values())).taken_at
             decision = decide(
                 count=len(lane.waiting),
                 size=lane.size,
@@ -237,32 +372,35 @@ class Producer:
             )
             if decision.verdict is not Verdict.SEND:
                 break
-            count = take((waiting.weight for waiting in lane.waiting), self._limits)
-            batch = [lane.waiting.popleft() for _ in range(count)]
-            lane.size -= sum(waiting.weight for waiting in batch)
+            count = take((len(each.packed) for each in lane.waiting.values()), self._limits)
+            batch = _Batch([lane.waiting.popitem(last=False)[1] for _ in range(count)])
+            lane.size -= batch.size
             task = loop.create_task(self._send_batch(lane.key, batch))
-            lane.requests.add(task)
-            task.add_done_callback(functools.partial(self._finished, lane, batch))
+            lane.requests[task] = batch
+            task.add_done_callback(functools.partial(self._finished, lane))
         if decision.verdict is Verdict.WAIT_FOR_TIME:
             if lane.timer is None:
                 lane.timer = loop.call_later(decision.wait_ms / 1000, self._due, lane)
         elif lane.timer is not None:
             lane.timer.cancel()
             lane.timer = None
-        is_over = decision.verdict is Verdict.EMPTY and not lane.requests
-        if is_over and self._lanes.get(lane.key) is lane:
-            del self._lanes[lane.key]
+        if decision.verdict is Verdict.EMPTY and not lane.requests:
+            if lane.late is not None:
+                lane.late.cancel()
+                lane.late = None
+            if self._lanes.get(lane.key) is lane:
+                del self._lanes[lane.key]
 
     def _due(self, lane: _Lane) -> None:
         lane.timer = None
         self._advance(lane)
 
-    def _finished(self, lane: _Lane, batch: Sequence[_Waiting], done: asyncio.Task[None]) -> None:
-        lane.requests.discard(done)
+    def _finished(self, lane: _Lane, done: asyncio.Task[None]) -> None:
+        batch = lane.requests.pop(done)
         error = None if done.cancelled() else done.exception()
-        for waiting in batch:
-            # Only where the request ended in no typed way (a closed client, an unpackable value):
-            # whoever waits must hear of it all the same.
+        for waiting in batch.waiting:
+            # Only where the request ended in no typed way (a closed client): whoever waits must
+            # hear of it all the same.
             if not waiting.answered.done():
                 if error is None:
                     waiting.answered.cancel()
@@ -270,28 +408,98 @@ class Producer:
                     waiting.answered.set_exception(error)
         self._advance(lane)
 
-    async def _send_batch(self, key: _Key, batch: Sequence[_Waiting]) -> None:
-        live = [waiting for waiting in batch if not waiting.answered.done()]
-        if not live:
-            return
-        wires = [waiting.wire for waiting in live]
+    async def _send_batch(self, key: _Key, batch: _Batch) -> None:
+        newest = batch.waiting[-1].taken_at
+        ends_at = functools.partial(self._ends_at, key.timeout_ms, newest)
         try:
-            results = await self._request(key.topic, wires, ack=key.ack, timeout_ms=key.timeout_ms)
-        except errors.TidemarkError as error:
-            if len(live) > 1 and error.code in _ALONE:
+            if not await self._requests.take(1, ends_at):
+                self._fail(batch.waiting, self._out_of_time(key.timeout_ms, has_left=False))
+                return
+            try:
+                batch.has_left = True
+                await self._send_live(key, batch.waiting)
+            finally:
+                self._requests.give(1)
+        finally:
+            self._room.give(batch.size)
+
+    async def _send_live(self, key: _Key, messages: Sequence[_Waiting]) -> None:
+        """Send those whose senders still wait, without the ones that the broker refuses."""
+        while live := [each for each in messages if not each.answered.done()]:
+            try:
+                results = await self._request(
+                    key.topic,
+                    [each.packed for each in live],
+                    ack=key.ack,
+                    timeout_ms=key.timeout_ms,
+                )
+            except errors.TidemarkError as error:
                 # Refused whole, nothing stored: senders who do not know each other shared this
                 # request, and the fault of one must not become the others'.
-                for waiting in live:
-                    await self._send_batch(key, [waiting])
+                index = _named(error, len(live))
+                if index is not None and len(live) > 1:
+                    self._fail([live[index]], error)
+                    messages = live
+                    continue
+                if error.code in _ALONE and len(live) > 1:
+                    middle = len(live) // 2
+                    await self._send_live(key, live[:middle])
+                    messages = live[middle:]
+                    continue
+                self._fail(live, error)
                 return
-            for waiting in live:
-                if not waiting.answered.done():
-                    waiting.answered.set_exception(error)
-            return
-        for waiting, result in zip(live, results, strict=True):
-            # Done: its sender was cancelled while the request was on its way.
-            if not waiting.answered.done():
-                waiting.answered.set_result(result)
+            for each, result in zip(live, results, strict=True):
+                # Done: its sender was cancelled, or out of time, while the request was on its way.
+                if not each.answered.done():
+                    each.answered.set_result(result)
+
+    def _fail(self, messages: Sequence[_Waiting], error: errors.TidemarkError) -> None:
+        for index, each in enumerate(messages):
+            if not each.answered.done():
+                each.answered.set_exception(_of_one(error, index, len(messages)))
+
+
+def _body(
+    packed: Sequence[bytes], ack: str | None, level_timeout_ms: int, *, is_retry: bool
+) -> bytes:
+    """A produce request of messages that are packed already."""
+    fields: dict[str, object] = {"timeout_ms": level_timeout_ms}
+    if ack is not None:
+        fields["ack"] = ack
+    if is_retry:
+        fields["retry"] = True
+    packer = msgpack.Packer()
+    parts = [packer.pack_map_header(len(fields) + 1), packer.pack("messages")]
+    parts += [packer.pack_array_header(len(packed)), *packed]
+    for name, value in fields.items():
+        parts += (packer.pack(name), packer.pack(value))
+    return b"".join(parts)
+
+
+def _named(error: errors.TidemarkError, count: int) -> int | None:
+    """Index of the message because of which a request of ``count`` was refused; None: not known.
+
+    Only of refusals before anything was stored.
+    """
+    index = error.facts.get("index")
+    if not isinstance(error, errors.RequestError) or not isinstance(index, int):
+        return None
+    return index if 0 <= index < count else None
+
+
+def _of_one(error: errors.TidemarkError, index: int, count: int) -> errors.TidemarkError:
+    """The error of a request of ``count`` messages as the sender of one of them gets it.
+
+    Each gets one of its own: what one adds to it is not the others' business, nor are the results
+    of their messages.
+    """
+    own = copy.copy(error)
+    own.__cause__ = error.__cause__
+    own.facts = dict(error.facts)
+    stored = error.facts.get("results")
+    if isinstance(stored, list) and len(stored) == count:
+        own.facts["results"] = [stored[index]]
+    return own
 
 
 def _stored_by(error: errors.TidemarkError) -> list[SendResult]:
@@ -323,16 +531,28 @@ def _result(stored: Mapping[str, Any], level: str, copies: int) -> SendResult:
 
 
 def as_outgoing(messages: Iterable[NewMessage | bytes], queue: int | None) -> list[Outgoing]:
-    """Messages to send, plain bodies among them; ``queue`` for those that name none."""
+    """Messages to send, plain bodies among them; ``queue`` for those that name none.
+
+    All are checked before the first one leaves; an error names its message by ``index``.
+    """
     made: list[Outgoing] = []
-    placed: dict[str, object] = {} if queue is None else {"queue": queue}
-    for message in messages:
+    placed: dict[str, object] = {}
+    if queue is not None:
+        checks.check_whole(queue, "queue", 0, checks.I32_MAX)
+        placed["queue"] = queue
+    for index, message in enumerate(messages):
         if isinstance(message, bytes):
             wire: dict[str, object] = {"body": message, **placed}
             made.append(Outgoing(wire, len(message) + MESSAGE_OVERHEAD))
-        elif isinstance(message, NewMessage):
-            made.append(message.outgoing(queue))
-        else:
-            check(message, ())
-            made.append(outgoing(message, queue=queue))
+            continue
+        try:
+            if isinstance(message, NewMessage):
+                made.append(message.outgoing(queue))
+            else:
+                made.append(outgoing(message, queue=queue))
+        except (TypeError, errors.TidemarkError) as error:
+            error.add_note(f"Of the messages given, it is number {index}.")
+            if isinstance(error, errors.TidemarkError):
+                error.facts["index"] = index
+            raise
     return made

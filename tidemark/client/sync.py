@@ -9,20 +9,21 @@ Safe to use from several threads: every call runs in the one loop. It holds no l
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
 
+from tidemark.client.batching import Limits
 from tidemark.client.changes import Callback
 from tidemark.client.client import DEFAULT_URL, IN_FLIGHT_MAX, SESSION_MS, Client, connect
 from tidemark.client.commits import COMMIT_INTERVAL_MS
-from tidemark.client.connection import ReadFrom
+from tidemark.client.connection import OnConnected, OnDisconnected, ReadFrom
 from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX
 from tidemark.client.groups import Start
 from tidemark.client.messages import Message, NewMessage, PullResult, SendResult, Topic
-from tidemark.client.producer import SEND_TIMEOUT_MS
 from tidemark.client.subscription import Subscription
 from tidemark.client.sync_groups import SyncDeadLetters, SyncDelayed, SyncGroups
 from tidemark.client.sync_subscription import SyncSubscription
@@ -36,12 +37,33 @@ def connect_sync(
     *,
     linger_ms: float = 0.0,
     retry_for_s: float = 15.0,
+    request_timeout_s: float | None = None,
+    limits: Limits | None = None,
     read_from: ReadFrom = "master",
     trace: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    ssl: ssl.SSLContext | None = None,
+    on_connected: OnConnected | None = None,
+    on_disconnected: OnDisconnected | None = None,
 ) -> SyncClient:
-    """A blocking client for the broker, or group, at ``url``; use it with ``with``."""
+    """A blocking client for the broker, or group, at ``url``; use it with ``with``.
+
+    As ``connect``; the callbacks run in the client's own thread.
+    """
     return SyncClient(
-        connect(url, linger_ms=linger_ms, retry_for_s=retry_for_s, read_from=read_from, trace=trace)
+        connect(
+            url,
+            linger_ms=linger_ms,
+            retry_for_s=retry_for_s,
+            request_timeout_s=request_timeout_s,
+            limits=limits,
+            read_from=read_from,
+            trace=trace,
+            headers=headers,
+            ssl=ssl,
+            on_connected=on_connected,
+            on_disconnected=on_disconnected,
+        )
     )
 
 
@@ -96,7 +118,7 @@ class SyncClient:
         delay_ms: int | None = None,
         deliver_at: datetime | int | None = None,
         ack: str | None = None,
-        timeout_ms: int = SEND_TIMEOUT_MS,
+        timeout_ms: int | None = None,
     ) -> SendResult:
         """Store one message."""
         return self._run(
@@ -124,7 +146,7 @@ class SyncClient:
         *,
         ack: str | None = None,
         queue: int | None = None,
-        timeout_ms: int = SEND_TIMEOUT_MS,
+        timeout_ms: int | None = None,
     ) -> list[SendResult]:
         """Store many messages, in order."""
         return self._run(

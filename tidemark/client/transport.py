@@ -6,7 +6,9 @@ where an attempt goes and whether it is repeated.
 
 from __future__ import annotations
 
+import io
 import re
+import ssl
 from collections.abc import Mapping
 from typing import Final
 
@@ -21,6 +23,8 @@ ANSWER_SIZE_MAX: Final = 256 << 20
 """An answer that announces more than this is refused: the caller bounds what it asks for."""
 READ_FROM: Final = "Tidemark-Read-From"
 TRACE: Final = "Tidemark-Trace"
+WHOLE_BODY_MAX: Final = 1 << 20
+"""A larger body is written piece by piece: aiohttp warns of larger ones in one write."""
 TRACE_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -35,25 +39,37 @@ class Failed(Exception):
 class Transport:
     """Pools of HTTP connections to any nodes."""
 
-    def __init__(self, connections_max: int, trace: str | None = None) -> None:
+    def __init__(
+        self,
+        connections_max: int,
+        trace: str | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        ssl: ssl.SSLContext | None = None,
+    ) -> None:
         """connections_max: to all nodes together, but for calls that are held. trace: under which
-        every request is followed in the brokers' logs; None: it is not. Raises ValueError.
+        every request is followed in the brokers' logs; None: it is not. headers: more of every
+        request. ssl: for https; None: what Python trusts. Raises ValueError.
         """
         if trace is not None and TRACE_ID.fullmatch(trace) is None:
             raise ValueError(
                 f"trace has 1 to 64 characters of A-Z, a-z, 0-9, '.', '_' and '-', not {trace!r}"
             )
-        self._headers = {} if trace is None else {TRACE: trace}
+        self._headers = dict(headers or {})
+        if trace is not None:
+            self._headers[TRACE] = trace
+        self._ssl = ssl
         self._connections_max = connections_max
         self._session: aiohttp.ClientSession | None = None
         self._held: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
         """Make the pools; in the loop that uses them."""
-        self._session = _session(self._connections_max, self._headers)
-        # Without a limit of their own: there are as many as subscriptions. In the same pool, a
-        # hundred fetches that wait for messages would keep every heartbeat from leaving.
-        self._held = _session(0, self._headers)
+        self._session = _session(self._connections_max, self._headers, self._ssl)
+        # Without a limit of their own: there are as many as subscriptions, and as sends may be in
+        # flight (``producer``). In the same pool, a hundred that wait for messages, or for disks,
+        # would keep every heartbeat from leaving.
+        self._held = _session(0, self._headers, self._ssl)
 
     async def close(self) -> None:
         """Close them."""
@@ -89,9 +105,15 @@ class Transport:
         timeout = aiohttp.ClientTimeout(
             total=timeout_s, sock_connect=min(connect_timeout_s, timeout_s)
         )
+        whole = data is None or len(data) <= WHOLE_BODY_MAX
         try:
             async with session.request(
-                method, url, data=data, headers=headers, timeout=timeout, allow_redirects=False
+                method,
+                url,
+                data=data if whole else io.BytesIO(data or b""),
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
             ) as response:
                 if (response.content_length or 0) > ANSWER_SIZE_MAX:
                     raise errors.BrokenAnswer(
@@ -104,7 +126,8 @@ class Transport:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as failure:
             raise Failed(Failure.NOT_SENT, not_sent(url, _reason(failure))) from failure
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as failure:
-            raise Failed(Failure.LOST, no_answer(url, _reason(failure))) from failure
+            reason = str(failure) or f"none came within {timeout_s:.3g} s"
+            raise Failed(Failure.LOST, no_answer(url, reason)) from failure
         raise Failed(failure_of(status=error.status, retriable=error.retriable), error)
 
 
@@ -134,14 +157,20 @@ def _reason(failure: BaseException) -> str:
     return str(failure) or type(failure).__name__
 
 
-def _session(connections_max: int, headers: Mapping[str, str]) -> aiohttp.ClientSession:
+def _session(
+    connections_max: int, headers: Mapping[str, str], context: ssl.SSLContext | None
+) -> aiohttp.ClientSession:
     """A pool; connections_max 0: without a limit. headers: of every request.
 
     keepalive_timeout is below any server's: a request on a connection that the server is just
     closing would be a send of unknown outcome for no reason.
     """
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=connections_max, keepalive_timeout=10.0),
+        connector=aiohttp.TCPConnector(
+            limit=connections_max,
+            keepalive_timeout=10.0,
+            ssl=True if context is None else context,
+        ),
         auto_decompress=False,
         headers=headers,
     )

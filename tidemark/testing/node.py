@@ -113,6 +113,10 @@ class LocalNode:
         self.stop()
         shutil.rmtree(self._run_dir, ignore_errors=True)
 
+    def pid(self, role: str) -> int:
+        """Process id of ``broker`` or ``reput``."""
+        return self._processes[role].pid
+
     def log_text(self, role: str) -> str:
         """All that a service has printed."""
         path = self._directory / f"{role}.log"

@@ -107,7 +107,7 @@ def _one(
     if wanted.at_ms is not None:
         at_ms = wanted.at_ms
         if at_ms - now_ms > delay.DELAY_MS_MAX:
-            raise out_of_range(f"messages[{index}].deliver_at_ms", at_ms)
+            raise out_of_range(f"messages[{index}].deliver_at_ms", at_ms, index=index)
     else:
         assert wanted.after_ms is not None
         at_ms = now_ms + wanted.after_ms

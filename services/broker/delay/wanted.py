@@ -57,12 +57,13 @@ def wanted_delay(fields: Mapping[str, object], at: str, *, level_count: int) -> 
     return Delay(after_ms=value) if name == "delay_ms" else Delay(at_ms=value)
 
 
-def out_of_range(field: str, value: int) -> DelayOutOfRange:
-    """What the sender of a message is told that would wait too long, or whose time is none."""
+def out_of_range(field: str, value: int, **facts: int) -> DelayOutOfRange:
+    """The refusal of a message that would wait too long, or whose time is none."""
     return DelayOutOfRange(
         f"{field} is {value}: a message can wait for {DELAY_MS_MAX} ms (40 days), and no time is "
         "negative. Nothing was stored.",
         "Send it later, or give an earlier time.",
         field=field,
         limit=DELAY_MS_MAX,
+        **facts,
     )

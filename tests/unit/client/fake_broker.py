@@ -7,6 +7,7 @@ tests/processes.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -67,6 +68,8 @@ class FakeBroker:
     """How often it was asked for its group."""
     read_from: list[str] = field(default_factory=list)
     """What pull requests said in the header of that name."""
+    authorized: list[str | None] = field(default_factory=list)
+    """What produce requests said in the header Authorization."""
     traced: list[str | None] = field(default_factory=list)
     """Under which trace sends and pulls came."""
 
@@ -108,6 +111,7 @@ class FakeBroker:
     async def produce(self, request: web.Request) -> web.StreamResponse:
         body = msgpack.unpackb(await request.read())
         self.requests.append(body)
+        self.authorized.append(request.headers.get("Authorization"))
         self.traced.append(request.headers.get("Tidemark-Trace"))
         self.in_flight += 1
         self.came.set()
@@ -116,16 +120,21 @@ class FakeBroker:
             await self.hold.wait()
             if self.faults:
                 return await self.faults.pop(0)(request)
-            topic = request.match_info["topic"]
-            if topic not in self.queues:
-                if self.auto_create is None:
-                    return error(404, "unknown-topic")
-                self.queues[topic] = [[] for _ in range(self.auto_create)]
-            if any(wire["body"] == b"bad" for wire in body["messages"]):
-                return error(400, "bad-property")
-            results = [self.add(topic, wire.get("queue", 0), wire) for wire in body["messages"]]
+            return await self.produce_now(request)
         finally:
             self.in_flight -= 1
+
+    async def produce_now(self, request: web.Request) -> web.StreamResponse:
+        """The answer to a produce request; as a fault: none."""
+        body = msgpack.unpackb(await request.read())
+        topic = request.match_info["topic"]
+        if topic not in self.queues:
+            if self.auto_create is None:
+                return error(404, "unknown-topic")
+            self.queues[topic] = [[] for _ in range(self.auto_create)]
+        if any(wire["body"] == b"bad" for wire in body["messages"]):
+            return error(400, "bad-property")
+        results = [self.add(topic, wire.get("queue", 0), wire) for wire in body["messages"]]
         level = body.get("ack", "disk")
         return answer(
             {"status": "PUT_OK", "ack": {"level": level, "copies": 1}, "results": results}
@@ -198,12 +207,14 @@ class FakeBroker:
         return answer({"epoch": 1, "master": self.cluster_master, "nodes": nodes})
 
     @asynccontextmanager
-    async def serve(self, port: int | None = None) -> AsyncIterator[Self]:
+    async def serve(
+        self, port: int | None = None, context: ssl.SSLContext | None = None
+    ) -> AsyncIterator[Self]:
         app = web.Application()
         app.router.add_get("/v1/cluster", self.tell_cluster)
         self.add_routes(app)
         server = TestServer(app, port=port)
-        await server.start_server()
+        await server.start_server(ssl=context)
         self.url = str(server.make_url("")).rstrip("/")
         try:
             yield self

@@ -72,13 +72,16 @@ def test_what_cannot_stand_in_a_path_is_refused_before_anything_is_sent(name: st
 
 def test_only_what_was_given_goes_over_the_wire() -> None:
     assert NewMessage(b"x").outgoing().wire == {"body": b"x"}
-    full = NewMessage(
-        b"x", "t", ["k"], {"p": "v"}, queue=1, sharding_key="s", flag=2, delay_level=3,
-        delay_ms=4, deliver_at_ms=5,
-    )  # fmt: skip
+    full = NewMessage(b"x", "t", ["k"], {"p": "v"}, queue=1, flag=2, delay_level=3)
     assert full.outgoing().wire == {
         "body": b"x", "tags": "t", "keys": ["k"], "properties": {"p": "v"}, "queue": 1,
-        "sharding_key": "s", "flag": 2, "delay_level": 3, "delay_ms": 4, "deliver_at_ms": 5,
+        "flag": 2, "delay_level": 3,
+    }  # fmt: skip
+    assert NewMessage(b"x", sharding_key="s", delay_ms=4).outgoing(7).wire == {
+        "body": b"x", "sharding_key": "s", "delay_ms": 4,
+    }  # fmt: skip
+    assert NewMessage(b"x", deliver_at_ms=5).outgoing(7).wire == {
+        "body": b"x", "queue": 7, "deliver_at_ms": 5,
     }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.client.batching import Decision, Limits, Verdict, cut, decide, fits_waiting, take
+from tidemark.client.batching import Decision, Limits, Verdict, cut, decide, take
 
 LIMITS = Limits(count_max=4, size_max=100, linger_ms=10, in_flight_max=1)
 SIZES = st.lists(st.integers(0, 150), max_size=40)
@@ -57,10 +57,3 @@ def test_no_two_neighbouring_requests_could_have_been_one(sizes: list[int]) -> N
 
 def test_one_message_is_always_taken_however_large() -> None:
     assert take([10**9], LIMITS) == 1
-    assert fits_waiting(waiting_size=0, size=10**12, limits=LIMITS)
-
-
-def test_a_message_that_would_exceed_the_waiting_bytes_waits() -> None:
-    bound = LIMITS.waiting_size_max
-    assert fits_waiting(waiting_size=bound - 5, size=5, limits=LIMITS)
-    assert not fits_waiting(waiting_size=bound - 5, size=6, limits=LIMITS)

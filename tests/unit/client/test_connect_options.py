@@ -1,0 +1,150 @@
+"""What ``connect`` takes beside the address: callbacks, headers, an SSL context."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+import tidemark
+from tests.support import certificates
+from tests.unit.client.fake_broker import FakeBroker, error, in_a_thread
+from tidemark import errors
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    async with FakeBroker(queues={"orders": [[]]}).serve() as serving:
+        yield serving
+
+
+async def _broken(request: web.Request) -> web.Response:
+    assert request.transport is not None
+    request.transport.close()
+    return web.Response()
+
+
+class Heard:
+    """What the callbacks were called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.came = asyncio.Event()
+
+    def connected(self, url: str) -> None:
+        self.calls.append(("connected", url))
+        self.came.set()
+
+    def disconnected(self, url: str, error: errors.TidemarkError) -> None:
+        self.calls.append((error.code, url))
+        self.came.set()
+
+    async def until(self, count: int) -> None:
+        while len(self.calls) < count:
+            self.came.clear()
+            await self.came.wait()
+
+
+async def test_callbacks_hear_of_a_node_that_answers_and_of_one_that_answers_no_more(
+    broker: FakeBroker,
+) -> None:
+    heard = Heard()
+    async with (
+        FakeBroker(queues={"orders": [[]]}).serve() as other,
+        tidemark.connect(
+            [broker.url, other.url],
+            on_connected=heard.connected,
+            on_disconnected=heard.disconnected,
+        ) as mq,
+    ):
+        await mq.send("orders", b"1")
+        await mq.send("orders", b"2")
+        await heard.until(1)
+        broker.faults = [_broken, _broken]
+        await mq.send("orders", b"3")
+        await heard.until(3)
+    assert heard.calls[:3] == [
+        ("connected", broker.url),
+        ("unreachable", broker.url),
+        ("connected", other.url),
+    ]
+
+
+async def test_a_refusal_is_an_answer_and_no_end_of_the_connection(broker: FakeBroker) -> None:
+    async def refuses(_request: web.Request) -> web.Response:
+        return error(400, "bad-request")
+
+    heard = Heard()
+    async with tidemark.connect(
+        broker.url, on_connected=heard.connected, on_disconnected=heard.disconnected
+    ) as mq:
+        await mq.topics()
+        broker.faults = [refuses]
+        with pytest.raises(errors.BadRequest):
+            await mq.send("orders", b"x")
+        await mq.topics()
+    assert heard.calls == [("connected", broker.url)]
+
+
+async def test_a_callback_that_raises_is_reported_to_the_loop_and_ends_no_call(
+    broker: FakeBroker,
+) -> None:
+    reported: list[BaseException] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: reported.append(context["exception"]))
+
+    def raises(_url: str) -> None:
+        raise RuntimeError("the program's own mistake")
+
+    async with tidemark.connect(broker.url, on_connected=raises) as mq:
+        assert (await mq.send("orders", b"1")).level == "disk"
+        await asyncio.sleep(0)
+    assert [str(each) for each in reported] == ["the program's own mistake"]
+
+
+async def test_a_coroutine_function_as_callback_is_refused_at_once(broker: FakeBroker) -> None:
+    async def waits(_url: str) -> None: ...
+
+    with pytest.raises(TypeError, match="waits must be a plain function"):
+        tidemark.connect(broker.url, on_connected=waits)  # type: ignore[arg-type]
+
+
+async def test_headers_go_with_every_request(broker: FakeBroker) -> None:
+    headers = {"Authorization": "Bearer a", "Content-Type": "text/plain"}
+    async with tidemark.connect(broker.url, headers=headers, trace="t") as mq:
+        await mq.send("orders", b"1")
+    assert (broker.authorized, broker.traced) == (["Bearer a"], ["t"])
+
+
+def test_the_sync_facade_takes_them_too() -> None:
+    with in_a_thread(FakeBroker(queues={"orders": [[]]})) as broker:
+        connected: list[str] = []
+        with tidemark.connect_sync(
+            broker.url,
+            headers={"Authorization": "Bearer b"},
+            request_timeout_s=20.0,
+            on_connected=connected.append,
+        ) as mq:
+            mq.send("orders", b"1")
+            mq.send("orders", b"2")
+        assert (connected, broker.authorized) == ([broker.url], ["Bearer b"] * 2)
+
+
+async def test_an_ssl_context_decides_which_servers_are_trusted(tmp_path: Path) -> None:
+    made = certificates.make(tmp_path, "trusted")
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(made.certificate, made.key)
+    trusting = ssl.create_default_context(cafile=str(made.authority))
+    trusting.check_hostname = False
+    async with FakeBroker(queues={"orders": [[]]}).serve(context=serving) as broker:
+        assert broker.url.startswith("https://")
+        async with tidemark.connect(broker.url, ssl=trusting) as mq:
+            assert (await mq.send("orders", b"1")).level == "disk"
+        async with tidemark.connect(broker.url, retry_for_s=0) as mq:
+            with pytest.raises(errors.Unreachable, match="certificate verify failed") as raised:
+                await mq.send("orders", b"2")
+        assert raised.value.facts["sent"] is False

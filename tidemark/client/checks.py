@@ -1,0 +1,168 @@
+"""Checks of one message before it leaves, so that a bad one fails alone and at once. Pure.
+
+A message shares its request with messages of other callers, and a broker refuses a request as a
+whole. What can be judged without the broker is judged here, by the broker's own rules
+(``services/broker/messages``): a wrong type is a TypeError, a wrong value the error that the broker
+would answer. What only the broker knows (the largest body, the number of delay levels, its clock)
+is left to it. Before: ``client``. After: ``producer`` packs the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from tidemark import errors
+from tidemark.formats import properties
+from tidemark.formats.delay import DELAY_MS_MAX
+
+I32_MAX: Final = (1 << 31) - 1
+I64_MAX: Final = (1 << 63) - 1
+TIMEOUT_MS_MAX: Final = 60_000
+"""Of a send: how long a broker waits for a level at most."""
+NOTHING_SENT: Final = "Nothing was sent."
+
+
+def check_body(body: object) -> None:
+    """Raise TypeError for what is no bytes."""
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise TypeError(f"body must be bytes, not {type(body).__name__}; encode it first")
+
+
+def check_send(topic: object, ack: object, timeout_ms: object) -> None:
+    """Raise TypeError or BadRequest for what is wrong beside the message."""
+    if not isinstance(topic, str):
+        raise TypeError(f"topic must be a string, not {type(topic).__name__}")
+    if ack is not None and not isinstance(ack, str):
+        raise TypeError(f"ack must be a string, not {type(ack).__name__}")
+    if timeout_ms is not None:
+        check_whole(timeout_ms, "timeout_ms", 1, TIMEOUT_MS_MAX)
+
+
+def check_whole(value: object, name: str, low: int, high: int) -> None:
+    """Raise TypeError for what is no whole number, BadRequest for one outside [low, high]."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a whole number, not {type(value).__name__}")
+    if not low <= value <= high:
+        raise errors.BadRequest(
+            f"{name} must be from {low} to {high}, not {_shown(value)}. {NOTHING_SENT}", field=name
+        )
+
+
+def check_text(value: object, name: str) -> None:
+    """Raise TypeError for what is no string, BadProperty for text that a record cannot hold."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a string, not {type(value).__name__}")
+    if not value:
+        raise errors.BadProperty(
+            f"{name} is empty, and would be lost in the record. {NOTHING_SENT}",
+            "Leave it out.",
+            field=name,
+        )
+    if "\x01" in value or "\x02" in value:
+        raise errors.BadProperty(
+            f"{name} contains 0x01 or 0x02, which separate properties. {NOTHING_SENT}", field=name
+        )
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise errors.BadRequest(
+                f"{name} is not UTF-8 text: {error.reason}. {NOTHING_SENT}", field=name
+            ) from None
+
+
+def check_no_string(keys: object) -> None:
+    """Raise TypeError for one string in place of a list of keys: its letters would be the keys."""
+    if isinstance(keys, str | bytes) or not hasattr(keys, "__iter__"):
+        raise TypeError('keys must be a list of strings: keys=["order-1"]')
+
+
+def check_keys(keys: object) -> list[str]:
+    """The keys as a list. Raises TypeError, BadProperty."""
+    check_no_string(keys)
+    assert isinstance(keys, Iterable)
+    listed = list(keys)
+    for index, key in enumerate(listed):
+        check_text(key, f"keys[{index}]")
+        if " " in key:
+            raise errors.BadProperty(
+                f"keys[{index}] contains a space, which separates keys. {NOTHING_SENT}",
+                field=f"keys[{index}]",
+            )
+    return listed
+
+
+def check_properties(given: object) -> dict[str, str]:
+    """The properties as a map of their own. Raises TypeError, BadProperty."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"properties must be a map of strings, not {type(given).__name__}")
+    pairs = dict(given)
+    for name, value in pairs.items():
+        check_text(name, "a property's name")
+        if properties.is_refused(name):
+            raise errors.BadProperty(
+                f"properties.{name}: the name is reserved for the store. {NOTHING_SENT}",
+                "Use another name; tags, keys and sharding_key are arguments of their own.",
+                field=f"properties.{name}",
+            )
+        check_text(value, f"properties.{name}")
+    return pairs
+
+
+def check_properties_size(size: int) -> None:
+    """size: bytes of names and values, without what the broker adds. Raises BadProperty."""
+    if size > properties.PROPERTIES_SIZE_MAX:
+        raise errors.BadProperty(
+            f"properties, tags and keys together take {size} bytes, "
+            f"{properties.PROPERTIES_SIZE_MAX} fit into a record. {NOTHING_SENT}",
+            "Put large values into the body.",
+            field="properties",
+            limit=properties.PROPERTIES_SIZE_MAX,
+        )
+
+
+def check_delay(*, delay_level: object, delay_ms: object, deliver_at_ms: object) -> tuple[str, int]:
+    """The one field of the three that is given, and its value.
+
+    How far ahead a time may be is judged by the broker's clock alone. Raises TypeError, BadRequest,
+    DelayOutOfRange.
+    """
+    given = [
+        (name, value)
+        for name, value in (
+            ("delay_level", delay_level),
+            ("delay_ms", delay_ms),
+            ("deliver_at_ms", deliver_at_ms),
+        )
+        if value is not None
+    ]
+    if len(given) != 1:
+        names = " and ".join(name for name, _ in given)
+        raise errors.BadRequest(
+            f"a message has {names}; only one of them may say when it is delivered. {NOTHING_SENT}",
+            field=given[1][0],
+        )
+    ((name, value),) = given
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a whole number, not {type(value).__name__}")
+    if name == "delay_level":
+        low, high = 1, I32_MAX  # how many levels there are, the broker knows
+    elif name == "delay_ms":
+        low, high = 0, DELAY_MS_MAX
+    else:
+        low, high = 0, I64_MAX
+    if not low <= value <= high:
+        raise errors.DelayOutOfRange(
+            f"{name} is {_shown(value)}: a message can wait for {DELAY_MS_MAX} ms (40 days), "
+            f"levels begin at 1, and no time is negative. {NOTHING_SENT}",
+            "Send it later, or give an earlier time.",
+            field=name,
+            limit=DELAY_MS_MAX,
+        )
+    return name, value
+
+
+def _shown(value: int) -> str:
+    """A number as it may stand in a sentence; Python refuses to print the longest."""
+    return str(value) if value.bit_length() <= 128 else "a huge number"
