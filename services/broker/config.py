@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
 from services.broker.retention.retention import Policy, parse_hours
 from shared.cluster.config import ClusterConfig
-from shared.files.store_config import LocalStoreConfig, StoreConfig, parse_delay_levels
+from shared.files.store_config import LocalStoreConfig, StoreConfig
 from shared.metrics.bounds import GROUPS_MAX, PAIRS_MAX, TOPICS_MAX, Limits
-from shared.runtime.config import setting
+from shared.runtime.config import Ruled, setting, unless_read
 from tidemark.formats.hosts import Host
 
 ENV_PREFIX: Final = "TIDEMARK_BROKER_"
@@ -26,7 +27,7 @@ COPIED_SIZE_MAX: Final = 7 << 20
 
 
 @dataclasses.dataclass(frozen=True)
-class BrokerConfig:
+class BrokerConfig(Ruled):
     """How one broker runs."""
 
     store_dir: Path = Path("data")
@@ -236,23 +237,22 @@ class BrokerConfig:
         says="store times stand still so long when the clock steps back",
     )
 
-    def __post_init__(self) -> None:
-        """Check rules between fields."""
+    def broken_rules(self) -> Iterator[str]:
+        """Rules between fields."""
         if self.advertised_host:
-            ipaddress.ip_address(self.advertised_host)  # ValueError names it
-        parse_delay_levels(self.store.delay_levels)
-        parse_hours(self.delete_when)
-        file_size = self.store.commit_log_file_size
-        if file_size < 4096:
-            raise ValueError(f"store.commit_log_file_size is {file_size}, less than 4096 bytes")
-        check_confirmed_or_alone(self.store, self.cluster)
+            yield from unless_read(
+                "advertised_host", lambda: ipaddress.ip_address(self.advertised_host)
+            )
+        yield from unless_read("delete_when", lambda: parse_hours(self.delete_when))
+        yield from self.store.broken_rules()
+        yield from confirmed_or_alone(self.store, self.cluster)
         if self.cluster.grouped and self.message_size_max > COPIED_SIZE_MAX:
-            raise ValueError(
+            yield (
                 f"message_size_max is {self.message_size_max}; in a group {COPIED_SIZE_MAX} is the "
                 "limit: a slave acknowledges whole records, and takes 8 MiB ahead of them"
             )
         if self.request_size_max < self.message_size_max:
-            raise ValueError(
+            yield (
                 f"request_size_max ({self.request_size_max}) is below message_size_max "
                 f"({self.message_size_max}): the largest message could not be sent"
             )
@@ -297,15 +297,15 @@ class BrokerConfig:
         return Host(ipaddress.ip_address("127.0.0.1").packed, port)
 
 
-def check_confirmed_or_alone(store: StoreConfig, cluster: ClusterConfig) -> None:
-    """Raise ValueError unless exactly the nodes of a group show what is confirmed.
+def confirmed_or_alone(store: StoreConfig, cluster: ClusterConfig) -> Iterator[str]:
+    """The rule that exactly the nodes of a group show what is confirmed.
 
     Alone, nobody would confirm anything; in a group, consumers would see what a failover takes
     back.
     """
     confirmed = store.visible_after == "confirmed"
     if confirmed != cluster.grouped:
-        raise ValueError(
+        yield (
             f'store.visible_after is "{store.visible_after}", and '
             + (
                 'a node of a group (cluster.nodes) needs "confirmed"'

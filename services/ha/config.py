@@ -7,6 +7,7 @@ same node. ha runs only on a node of a group: alone there is nothing to replicat
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
@@ -14,13 +15,13 @@ from yarl import URL
 
 from shared.cluster.config import ClusterConfig
 from shared.files.store_config import LocalStoreConfig, StoreConfig
-from shared.runtime.config import setting
+from shared.runtime.config import Ruled, setting
 
 ENV_PREFIX: Final = "TIDEMARK_HA_"
 
 
 @dataclasses.dataclass(frozen=True)
-class HaConfig:
+class HaConfig(Ruled):
     """How one ha runs."""
 
     store_dir: Path = Path("data")
@@ -72,19 +73,18 @@ class HaConfig:
         30.0, unit="s", minimum=1.0, maximum=600.0, says="an operator's command waits so long"
     )
 
-    def __post_init__(self) -> None:
-        """Check rules between fields."""
+    def broken_rules(self) -> Iterator[str]:
+        """Rules between fields."""
+        yield from self.store.broken_rules()
         if not self.cluster.grouped:
-            raise ValueError(
-                "cluster.nodes is empty: ha runs only on a node of a group, not on one alone"
-            )
+            yield ("cluster.nodes is empty: ha runs only on a node of a group, not on one alone")
         if self.store.visible_after != "confirmed":
-            raise ValueError(
+            yield (
                 f'store.visible_after is "{self.store.visible_after}"; in a group it is "confirmed"'
             )
         broken = self.cluster.time_rules.broken()
         if broken:
-            raise ValueError(f"cluster.profile {self.cluster.profile}: {'; '.join(broken)}")
+            yield f"cluster.profile {self.cluster.profile}: {'; '.join(broken)}"
 
     @property
     def sockets_dir(self) -> Path:

@@ -7,17 +7,18 @@ files is recorded in the store and compared at start.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
-from shared.files.store_config import LocalStoreConfig, StoreConfig, parse_delay_levels
-from shared.runtime.config import setting
+from shared.files.store_config import LocalStoreConfig, StoreConfig
+from shared.runtime.config import Ruled, setting
 
 ENV_PREFIX: Final = "TIDEMARK_REPUT_"
 
 
 @dataclasses.dataclass(frozen=True)
-class ReputConfig:
+class ReputConfig(Ruled):
     """How one reput runs."""
 
     store_dir: Path = Path("data")
@@ -72,12 +73,9 @@ class ReputConfig:
         says="after SIGTERM the rest of the log is dispatched for at most so long",
     )
 
-    def __post_init__(self) -> None:
-        """Check rules between fields."""
-        parse_delay_levels(self.store.delay_levels)
-        file_size = self.store.commit_log_file_size
-        if file_size < 4096:
-            raise ValueError(f"store.commit_log_file_size is {file_size}, less than 4096 bytes")
+    def broken_rules(self) -> Iterator[str]:
+        """Rules between fields."""
+        yield from self.store.broken_rules()
 
     @property
     def sockets_dir(self) -> Path:

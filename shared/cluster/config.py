@@ -7,18 +7,19 @@ table is the same but for ``node``.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
 from shared.cluster.nodes import Node
 from shared.cluster.time_rules import PROFILES, TimeRules
-from shared.runtime.config import setting
+from shared.runtime.config import Ruled, setting
 
 NODES_MAX: Final = 9
 
 
 @dataclasses.dataclass(frozen=True)
-class ClusterConfig:
+class ClusterConfig(Ruled):
     """The group that a node belongs to; without nodes it is alone."""
 
     name: str = setting("tidemark", says="cluster id: nodes of another one are refused")
@@ -45,27 +46,33 @@ class ClusterConfig:
     min_in_sync: int | None = None
     """Fewer members than this may not acknowledge. Default: 1 of two nodes, 2 of three or more."""
 
-    def __post_init__(self) -> None:
-        """Check rules between fields."""
+    def broken_rules(self) -> Iterator[str]:
+        """Rules between fields."""
         if not self.nodes:
             if self.node:
-                raise ValueError(f"cluster.node is {self.node!r} and cluster.nodes is empty")
+                yield f"cluster.node is {self.node!r} and cluster.nodes is empty"
             return
-        replicas = self.replicas
-        names = [replica.name for replica in replicas]
-        if len(set(names)) != len(names) or not 2 <= len(names) <= NODES_MAX:
-            raise ValueError(f"cluster.nodes needs 2 to {NODES_MAX} different names, has {names}")
-        if self.node not in names:
-            raise ValueError(f"cluster.node is {self.node!r}, and cluster.nodes has {names}")
-        if not 1 <= self.least_in_sync <= len(names):
-            raise ValueError(f"cluster.min_in_sync is {self.min_in_sync}, with {len(names)} nodes")
+        yield from self._broken_nodes()
         if self.secret_file is None:
-            raise ValueError("cluster.secret_file is missing")
+            yield "cluster.secret_file is missing"
         if (self.lease == "directory") != (self.lease_dir is not None):
-            raise ValueError('cluster.lease_dir belongs to lease = "directory", and only to it')
+            yield 'cluster.lease_dir belongs to lease = "directory", and only to it'
         tls = (self.tls_cert_file, self.tls_key_file, self.tls_ca_file)
         if any(tls) and not all(tls):
-            raise ValueError("cluster.tls_cert_file, tls_key_file and tls_ca_file go together")
+            yield "cluster.tls_cert_file, tls_key_file and tls_ca_file go together"
+
+    def _broken_nodes(self) -> Iterator[str]:
+        try:
+            names = [replica.name for replica in self.replicas]
+        except ValueError as error:
+            yield str(error)
+            return
+        if len(set(names)) != len(names) or not 2 <= len(names) <= NODES_MAX:
+            yield f"cluster.nodes needs 2 to {NODES_MAX} different names, has {names}"
+        if self.node not in names:
+            yield f"cluster.node is {self.node!r}, and cluster.nodes has {names}"
+        if not 1 <= self.least_in_sync <= len(names):
+            yield f"cluster.min_in_sync is {self.min_in_sync}, with {len(names)} nodes"
 
     @property
     def grouped(self) -> bool:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
 from shared.files.disk import Disk, read_whole
 from shared.files.index_geometry import geometry_of
+from shared.runtime.config import unless_read
 from tidemark.errors import DamagedFile, StoreFormatUnknown, StoreSizesDiffer
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.filenames import parse_index_name, parse_offset_name
@@ -27,6 +28,7 @@ STORE_FORMAT: Final = 1
 """Version of the directory as a whole; a later one is refused, not guessed."""
 Adopting = Literal["clean", "unclean"]
 """How RocketMQ left the store that is being adopted: its recovery differs (section 8)."""
+COMMIT_LOG_FILE_SIZE_MIN: Final = 4096
 GROUP_MARKER: Final = Path("ha/identity")
 """Below the store's root: what only a node of a group has."""
 CONFIRM_SLOTS: Final = {
@@ -74,6 +76,15 @@ class StoreConfig:
     def __post_init__(self) -> None:
         units = -(-self.consume_queue_file_size // UNIT_SIZE)
         object.__setattr__(self, "consume_queue_file_size", units * UNIT_SIZE)
+
+    def broken_rules(self) -> Iterator[str]:
+        """What a service refuses; a tool may open a store all the same."""
+        yield from unless_read("store.delay_levels", lambda: parse_delay_levels(self.delay_levels))
+        if self.commit_log_file_size < COMMIT_LOG_FILE_SIZE_MIN:
+            yield (
+                f"store.commit_log_file_size is {self.commit_log_file_size}, less than "
+                f"{COMMIT_LOG_FILE_SIZE_MIN} bytes"
+            )
 
     @property
     def confirm_slot(self) -> Slot:

@@ -18,7 +18,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
@@ -79,6 +79,35 @@ def setting(
     return dataclasses.field(default=default, metadata={_RULE: rule})
 
 
+class BrokenRules(ValueError):
+    """Values of a dataclass that do not go together."""
+
+    def __init__(self, rules: tuple[str, ...]) -> None:
+        super().__init__("; ".join(rules))
+        self.rules = rules
+
+
+class Ruled:
+    """A dataclass of settings with rules between its fields. Raises BrokenRules when it is made."""
+
+    def broken_rules(self) -> Iterator[str]:
+        """Each rule that the values break, in a sentence that names the fields."""
+        yield from ()
+
+    def __post_init__(self) -> None:
+        """Check the rules."""
+        if broken := tuple(self.broken_rules()):
+            raise BrokenRules(broken)
+
+
+def unless_read(name: str, read: Callable[[], object]) -> Iterator[str]:
+    """The rule that a text can be read. name: of its field. read: raises ValueError if not."""
+    try:
+        read()
+    except ValueError as error:
+        yield f"{name}: {error}"
+
+
 def load(
     cls: type[T],
     path: Path | None = None,
@@ -106,9 +135,8 @@ def load(
         raise BadConfig(
             f"{len(mistakes)} mistake{'s' * (len(mistakes) != 1)} in the configuration"
             + (f" ({path})" if path else "")
-            + ": "
-            + "; ".join(mistakes)
-            + ".",
+            + ":\n"
+            + "".join(f"  - {mistake}\n" for mistake in mistakes),
             "Nothing was started. Correct them and start again.",
             mistakes=tuple(mistakes),
         )
@@ -185,6 +213,8 @@ def _build(cls: type[T], values: Mapping[str, object], above: str, mistakes: lis
     """Make a cls of values; None, and entries in mistakes, if that is impossible."""
     known = _fields(cls)
     before = len(mistakes)
+    wrong: set[str] = set()
+    is_whole = True
     arguments: dict[str, object] = {}
     for name in values.keys() - known.keys():
         mistakes.append(f"{above}{name} is not a setting")
@@ -196,23 +226,33 @@ def _build(cls: type[T], values: Mapping[str, object], above: str, mistakes: lis
             if isinstance(table, kind):
                 arguments[name] = table
             elif isinstance(table, Mapping):
-                arguments[name] = _build(kind, table, full + ".", mistakes)
+                below = _build(kind, table, full + ".", mistakes)
+                if below is None:
+                    wrong.add(name)
+                else:
+                    arguments[name] = below
             else:
+                wrong.add(name)
                 mistakes.append(f"{full} must be a table of settings")
         elif name in values:
             try:
                 arguments[name] = _read(values[name], kind, rule)
             except ValueError as error:
+                wrong.add(name)
                 mistakes.append(f"{full} = {_shown(values[name])}: {error}")
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             mistakes.append(f"{full} is missing: {_expected(kind, rule)}")
-    if len(mistakes) > before:
+            is_whole = False
+    if not is_whole:
         return None
+    # A field with a mistake has its default here, so that the other rules are judged as well.
     try:
-        return cls(**arguments)
-    except (ValueError, BadConfig) as error:  # rules between fields live in __post_init__
-        mistakes.append(f"{above.removesuffix('.') or cls.__name__}: {error}")
+        built = cls(**arguments)
+    except BrokenRules as error:
+        names = re.compile(rf"\b({'|'.join(map(re.escape, wrong))})\b" if wrong else "(?!)")
+        mistakes += [rule for rule in error.rules if names.search(rule) is None]
         return None
+    return built if len(mistakes) == before else None
 
 
 def _read(value: object, kind: object, rule: Rule) -> object:

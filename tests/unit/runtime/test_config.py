@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from shared.runtime.config import load, setting
+from shared.runtime.config import Ruled, load, setting
 from tidemark.errors import BadConfig
 
 
@@ -16,8 +17,8 @@ class Sizes:
     visible_after: Literal["flushed", "written"] = "flushed"
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+@dataclass(frozen=True)
+class Config(Ruled):
     store_dir: Path
     port: int = setting(8080, minimum=0, maximum=65535)
     flush_interval_ms: float = setting(5.0, unit="ms", minimum=0, maximum=1000)
@@ -27,9 +28,11 @@ class Config:
     topics: tuple[str, ...] = ()
     sizes: Sizes = field(default_factory=Sizes)
 
-    def __post_init__(self) -> None:
+    def broken_rules(self) -> Iterator[str]:
         if self.name == "forbidden":
-            raise ValueError("name and store_dir do not fit")
+            yield "name and store_dir do not fit"
+        if self.port == 9 and not self.auto_create:
+            yield "port 9 needs auto_create"
 
 
 def mistakes(**sources: object) -> tuple[str, ...]:
@@ -99,8 +102,36 @@ def test_all_mistakes_are_reported_together_by_name_with_unit_and_rule(tmp_path:
 
 def test_a_rule_between_fields_is_a_mistake_like_any_other() -> None:
     assert mistakes(overrides={"store_dir": Path("/s"), "name": "forbidden"}) == (
-        "Config: name and store_dir do not fit",
+        "name and store_dir do not fit",
     )
+
+
+def test_a_mistake_in_one_field_hides_no_rule_between_others_and_no_second_rule(
+    tmp_path: Path,
+) -> None:
+    # `port = "x"` alone was reported, and the next start reported the next mistake.
+    given = {"store_dir": Path("/s"), "name": "forbidden", "sizes.file_size": 1}
+    assert mistakes(overrides={**given, "port": 9}) == (
+        "sizes.file_size = 1: must be a whole number at least 16 bytes",
+        "name and store_dir do not fit",
+        "port 9 needs auto_create",
+    )
+    # A rule about a field that could not be read says nothing about what was meant.
+    assert mistakes(overrides={**given, "port": 9, "auto_create": "x"}) == (
+        "auto_create = 'x': must be true or false",
+        "sizes.file_size = 1: must be a whole number at least 16 bytes",
+        "name and store_dir do not fit",
+    )
+
+
+def test_each_mistake_is_on_a_line_of_its_own() -> None:
+    with pytest.raises(BadConfig) as caught:
+        load(Config, overrides={"store_dir": Path("/s"), "name": "forbidden", "port": "x"})
+    assert str(caught.value).splitlines()[:3] == [
+        "[bad-config] 2 mistakes in the configuration:",
+        "  - port = 'x': must be a whole number from 0 to 65535",
+        "  - name and store_dir do not fit",
+    ]
 
 
 @pytest.mark.parametrize(
