@@ -72,6 +72,8 @@ class Gap(StrEnum):
     VANISHED = "vanished"
     EXPIRED = "expired"
     HIDDEN = "hidden"
+    UNSCRAPED = "unscraped"
+    """Of that time there are no samples: what scrapes was down. No fault of the targets."""
 
 
 # -- collected ------------------------------------------------------------------------------------

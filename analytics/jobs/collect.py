@@ -83,7 +83,10 @@ def land(samples: DataFrame, batch: Batch, landing: Landing, *, source: str) -> 
     done = [table for table in LANDED if root.manifest(table).has(batch)]
     with runs.run(root.path, "collect") as noted:
         written = write_frame(samples, root, batch, landing, skip=done)
-        commit_all(root, batch, written)
+        read_to = [fact["read_to_us"] for fact in written.facts if "read_to_us" in fact]
+        # Ticks are over up to there, whether or not a broker had something to say of them.
+        marks = {"positions": from_us(max(read_to))} if read_to else {}
+        commit_all(root, batch, written, watermarks=marks)
         for table in written.files:
             noted.rows(table, written.rows(table))
         newest = [fact["newest_us"] for fact in written.facts if "newest_us" in fact]

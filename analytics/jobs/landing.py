@@ -42,6 +42,10 @@ class Landing:
 
     def land(self, samples: pa.Table, writer: Writer) -> None:
         """Write tables of these samples, which are all there are of their pairs and times."""
+        # Rows of gaps among them: up to their end was read, too.
+        read_to = pc.max(samples.column("ts").cast(pa.int64())).as_py()
+        if read_to is not None:
+            writer.facts["read_to_us"] = max(read_to, writer.facts.get("read_to_us", read_to))
         samples, gaps = split(samples)
         writer.write("gaps", gaps)
         unread = gaps.filter(pc.not_equal(gaps.column("reason"), str(Gap.DOWN)))

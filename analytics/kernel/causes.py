@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from analytics.kernel import columns
 from analytics.kernel.columns import Floats
 from analytics.kernel.status import CODE, Codes
-from analytics.schema import Status
+from analytics.schema import Gap, Status
 
 
 def causes(
@@ -51,6 +51,16 @@ def causes(
     blind = pc.binary_join_element_wise(
         "broker ", broker.take(at), " has sent no snapshot since ", when, ""
     )
+    unscraped = pc.fill_null(pc.equal(why, f"no_snapshot: {Gap.UNSCRAPED}"), False)
+    not_asked = pc.binary_join_element_wise(
+        "broker ",
+        broker.take(at),
+        " was not scraped since ",
+        when,
+        ": the collection or its Prometheus was down",
+        "",
+    )
+    blind = pc.if_else(unscraped, not_asked, blind)
     told = pc.binary_join_element_wise(
         "UNKNOWN on all queues since ", when, ": ", pc.fill_null(why, "not told"), ""
     )

@@ -79,6 +79,7 @@ GAP_SAID: Final[Mapping[str, str]] = {
     "vanished": "went away while it was read",
     "expired": "had already deleted it",
     "hidden": "has it and does not show it",
+    "unscraped": "was down and scraped nothing",
 }
 NOT_KNOWN: Final = "not known"
 _WORST: Final = (

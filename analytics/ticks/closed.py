@@ -1,10 +1,15 @@
 """When a tick is over, so that it can be judged once and for all. Pure.
 
 A tick is closed when every node that tells of positions has told of a later one; a node that is
-more than two periods behind the newest is not waited for. When nobody tells anything any more,
+more than two periods behind the newest is not waited for. When no node tells anything any more,
 the clock closes ticks, later and for a while: that is how a blind time becomes UNKNOWN instead of
-nothing. What comes after a tick was closed stays in the tables, and `evaluate` over a range takes
-it up; the stream never judges a tick twice.
+nothing. But it closes only what `collect` has read past. Story of that: 1. `collect` is down for
+five minutes; 2. the clock closes the ticks of these minutes, as if the brokers were silent;
+3. `collect` comes back and reads them, too late. While `collect` is behind ticks stay open, and the
+alert TidemarkAnalyticsBehind says so.
+
+What comes after a tick was closed stays in the tables, and `evaluate` over a range takes it up; the
+stream never judges a tick twice.
 """
 
 from __future__ import annotations
@@ -22,7 +27,10 @@ class ByClock(NamedTuple):
 
     now_us: int
     grace_us: int  # no tick is over before this has passed since its start
-    told_us: int  # when somebody told of a tick the last time
+    told_us: int  # when positions were written the last time
+    collected_us: (
+        int | None
+    )  # `collect` has read all up to here; None: tables of before say nothing
     blind_us: int = BLIND_US
 
 
@@ -36,12 +44,20 @@ def last_closed(seen: Mapping[str, int], period_us: int, by_clock: ByClock | Non
     newest = max(seen.values())
     live = (tick for tick in seen.values() if tick >= newest - _WAITED_FOR * period_us)
     closed = min(live) - period_us
-    # While samples of long ago still come in, their silence is not the nodes': a collection that
-    # catches up would find the next hour judged as blind before it is there.
-    if by_clock is not None and by_clock.now_us - by_clock.told_us >= by_clock.grace_us:
-        late = min(by_clock.now_us - by_clock.grace_us, newest + by_clock.blind_us)
+    if by_clock is not None:
+        late = min(_passed(by_clock, period_us), newest + by_clock.blind_us)
         closed = max(closed, late // period_us * period_us)
     return closed
+
+
+def _passed(by_clock: ByClock, period_us: int) -> int:
+    """Up to here nothing comes any more."""
+    passed = by_clock.now_us - by_clock.grace_us
+    if by_clock.collected_us is not None:
+        return min(passed, by_clock.collected_us - period_us)
+    # While samples of long ago still come in, their silence is not the nodes': a collection that
+    # catches up would find the next hour judged as blind before it is there.
+    return passed if by_clock.now_us - by_clock.told_us >= by_clock.grace_us else 0
 
 
 def tick_of(at_us: int, period_us: int) -> int:

@@ -117,11 +117,12 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _closed(self) -> int | None:
         root = TableRoot(Path(self._tables))
         told_us = root.committed_us("positions")
-        seen = root.manifest("positions").seen
+        positions = root.manifest("positions")
         clock = None
         if self._by_clock and told_us is not None:
-            clock = ByClock(SystemClock().wall_ms() * 1000, self._grace_us, told_us)
-        return last_closed(seen, self._period_us, clock)
+            now_us = SystemClock().wall_ms() * 1000
+            clock = ByClock(now_us, self._grace_us, told_us, positions.watermark_us)
+        return last_closed(positions.seen, self._period_us, clock)
 
 
 class Ticks(DataSource):

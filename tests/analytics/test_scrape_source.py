@@ -220,7 +220,7 @@ def test_rounds_that_nobody_scraped_are_gaps(tmp_path: Path) -> None:
             each.round()
         found, (gap,) = read(of.spool)
         assert found.num_rows == 3
-        assert (gap["subject"], gap["reason"]) == (target.address, "down")
+        assert (gap["subject"], gap["reason"]) == (target.address, "unscraped")
         assert gap["from_ts"].timestamp() == began_s
         assert gap["to_ts"].timestamp() == clock.now_s
 

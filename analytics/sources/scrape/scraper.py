@@ -2,7 +2,7 @@
 
 A round begins at each multiple of the interval, whatever the stream's batches do meanwhile. A
 target that does not answer in half the interval, or not to the end, has a gap of one round and
-holds up nobody. Rounds that nobody scraped (the process was down, or stood still) are gaps too.
+holds up nobody. Rounds that were left out (the process was down, or stood still) are gaps too.
 Before: ``targets``. After: ``spool``.
 """
 
@@ -105,12 +105,12 @@ class Scraper:
         )
 
     def _missed(self, at_us: int) -> list[Scraped]:
-        """A gap per target if nobody scraped for more than a round."""
+        """A gap per target if no round began for more than two intervals."""
         interval_us = round(self._options.interval_s * 1e6)
         if self._last_us is None or at_us - self._last_us < MISSED_ROUNDS * interval_us:
             return []
         return [
-            Scraped(target, at_us, self._last_us, b"", False, Gap.DOWN, "nobody scraped")
+            Scraped(target, at_us, self._last_us, b"", False, Gap.UNSCRAPED, "collect was down")
             for target in self._targets
         ]
 

@@ -266,6 +266,10 @@ def test_silence_is_told_from_the_third_tick_on_with_its_cause() -> None:
     assert column(found.lag, "status") == ["OK"] * 3 + ["UNKNOWN"] * 5
     assert "has sent no snapshot since" in column(found.pair_lag, "cause")[3]
     assert set(column(found.status_changes, "level")) == {"none"}
+    # The collector's own silence is not the broker's.
+    unscraped = judged(window(rows, gaps=[{**gap, "reason": "unscraped"}]), 12).pair_lag
+    assert column(unscraped, "cause")[3].startswith("broker g0 was not scraped since ")
+    assert "has sent no snapshot since" in column(unscraped, "cause")[-1]
 
 
 def test_retention_that_will_be_there_first_is_racing() -> None:

@@ -21,11 +21,11 @@ def test_a_node_two_periods_behind_is_not_waited_for() -> None:
 
 def test_the_clock_closes_ticks_that_nobody_tells_of_for_a_while() -> None:
     seen = {"n0": 100 * P}
-    early = ByClock(now_us=105 * P, grace_us=8 * P, told_us=101 * P)
+    early = ByClock(now_us=105 * P, grace_us=8 * P, told_us=101 * P, collected_us=None)
     assert last_closed(seen, P, early) == 99 * P
-    late = ByClock(now_us=150 * P + 7, grace_us=8 * P, told_us=101 * P)
+    late = early._replace(now_us=150 * P + 7)
     assert last_closed(seen, P, late) == 142 * P
-    much_later = ByClock(now_us=10**6 * P, grace_us=8 * P, told_us=101 * P, blind_us=40 * P)
+    much_later = late._replace(now_us=10**6 * P, blind_us=40 * P)
     assert last_closed(seen, P, much_later) == 140 * P
 
 
@@ -33,10 +33,23 @@ def test_the_clock_says_nothing_while_samples_of_long_ago_still_come_in() -> Non
     # A collection that catches up brings eight hours at a time: the hour behind them was judged
     # as blind, for ever, while the next batch with its samples was on its way.
     seen = {"n0": 100 * P}
-    catching_up = ByClock(now_us=10**6 * P, grace_us=8 * P, told_us=(10**6 - 7) * P)
+    catching_up = ByClock(10**6 * P, 8 * P, told_us=(10**6 - 7) * P, collected_us=None)
     assert last_closed(seen, P, catching_up) == 99 * P
     silent = catching_up._replace(told_us=(10**6 - 8) * P)
     assert last_closed(seen, P, silent) == (100 + 240) * P
+
+
+def test_the_clock_closes_only_what_was_collected() -> None:
+    # The collector was 5.5 minutes late: 13 ticks were judged without the positions that came
+    # into the tables a moment later, and the cause said that the broker had sent no snapshot.
+    seen = {"n0": 100 * P}
+    late = ByClock(now_us=122 * P, grace_us=8 * P, told_us=100 * P, collected_us=100 * P + 9)
+    assert last_closed(seen, P, late) == 99 * P
+    # It has read on, and found nothing: that is the broker's silence.
+    assert last_closed(seen, P, late._replace(collected_us=121 * P)) == 114 * P
+    # It catches up: what it has read counts, whatever was written a moment ago.
+    catching_up = late._replace(collected_us=110 * P, told_us=122 * P)
+    assert last_closed(seen, P, catching_up) == 109 * P
 
 
 @given(

@@ -1,0 +1,48 @@
+"""The stream of ticks over real tables, while `collect` is late and after it has come back."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from analytics.tables import Batch, TableRoot
+from analytics.tables.layout import from_us
+from analytics.ticks.spark import TicksReader
+
+P = 15_000_000
+
+
+def closed(root: TableRoot) -> int:
+    """The last tick that the stream hands out [microseconds]."""
+    reader = TicksReader({"tables": str(root.path), "period_us": str(P)})
+    found = reader.latestOffset({"tick": P}, ReadAllAvailable())
+    return int(found["tick"])
+
+
+@pytest.mark.parametrize("is_silent", [False, True], ids=["collector is late", "broker is silent"])
+def test_ticks_wait_for_a_late_collector_and_not_for_a_silent_broker(
+    tmp_path: Path, is_silent: bool
+) -> None:
+    root = TableRoot.create(tmp_path / "tables")
+    now = time.time_ns() // 1000
+    last = (now - 330_000_000) // P * P  # five and a half minutes ago
+    read_to = now - P if is_silent else last + 5_000_000
+    root.commit(
+        "positions", batch=Batch("collect", 0), seen={"n0": last}, watermark=from_us(read_to)
+    )
+    before = time.time() - 325  # as long ago was anything written
+    os.utime(root.path / "_manifests" / "positions.json", (before, before))
+    if not is_silent:
+        assert closed(root) == last - P
+        # It comes back and has read all: the brokers told of every tick.
+        told = (now - P) // P * P
+        root.commit(
+            "positions", batch=Batch("collect", 1), seen={"n0": told}, watermark=from_us(now)
+        )
+        assert closed(root) == told - P
+    else:
+        assert last < closed(root) <= now - 8 * P
