@@ -271,6 +271,12 @@ class TooManyMessages(RequestError):
     code, title, status = "too-many-messages", "Too many messages in one request", 413
 
 
+class TooManyValues(RequestError):
+    """More values in one request body than a broker decodes."""
+
+    code, title, status = "too-many-values", "Too many values in one request", 413
+
+
 class UnsupportedMediaType(RequestError):
     """A content type we do not speak."""
 

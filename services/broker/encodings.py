@@ -2,7 +2,8 @@
 
 A request's body is what its ``Content-Type`` says; without one it is msgpack. The answer is in the
 encoding that ``Accept`` names; if it names none of ours, in the request's; a call without a body,
-as a browser or curl makes it, is answered in JSON. Decoders never raise anything but BadRequest:
+as a browser or curl makes it, is answered in JSON. Decoders never raise anything but BadRequest and
+TooManyValues:
 damaged input, duplicate keys, NaN, numbers of a million digits and deep nesting included.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Sequence
 from enum import Enum
 from typing import Final, NoReturn, cast
@@ -17,7 +19,8 @@ from typing import Final, NoReturn, cast
 import msgpack
 
 from services.broker.fields import shown
-from tidemark.errors import BadRequest, UnsupportedMediaType
+from services.broker.limits import MAPS_MAX, SCANNED_SIZE_MIN, VALUES_MAX
+from tidemark.errors import BadRequest, TooManyValues, UnsupportedMediaType
 
 MSGPACK: Final = "application/msgpack"
 JSON: Final = "application/json"
@@ -89,9 +92,14 @@ def _accepted(accept: str) -> list[str]:
 
 
 def decode(data: bytes, encoding: Encoding) -> object:
-    """Turn a body into maps, lists, strings, bytes, numbers; raises BadRequest."""
+    """Turn a body into maps, lists, strings, bytes, numbers.
+
+    Raises BadRequest, and TooManyValues before anything is decoded.
+    """
     if not data:
         raise BadRequest("the request has no body. Nothing was stored.")
+    if len(data) >= SCANNED_SIZE_MIN:
+        check_count(data, encoding)
     try:
         match encoding:
             case Encoding.MSGPACK:
@@ -125,6 +133,101 @@ def decode(data: bytes, encoding: Encoding) -> object:
             f"the request body is not {name}: {reason}. Nothing was stored.",
             "Check the body, or the content-type if it is in another encoding.",
         ) from None
+
+
+def check_count(data: bytes, encoding: Encoding) -> None:
+    """Raise TooManyValues if the body has more than VALUES_MAX values, or MAPS_MAX maps.
+
+    It takes no longer for a body that has many times as many. What is no msgpack or JSON passes:
+    the decoder says what is wrong with it.
+    """
+    match encoding:
+        case Encoding.MSGPACK:
+            _check_msgpack(data)
+        case Encoding.JSON:
+            # An upper bound first, at the speed of memory: most bodies stay below it.
+            maps = data.count(b"{")
+            if maps > MAPS_MAX or maps + data.count(b"[") + data.count(b",") > VALUES_MAX:
+                _check_json(data)
+
+
+def _check_msgpack(data: bytes) -> None:
+    """Walk from value to value; what a list or a map announces counts at once."""
+    at, end, values, maps = 0, len(data), 1, 0
+    walked = 0
+    while at < end and walked < values:
+        walked += 1
+        code = data[at]
+        at += 1
+        kind, size = _MSGPACK[code]
+        if kind == _FIXED:
+            at += size
+        elif kind == _SIZED:  # a length of so many bytes, then the bytes and, of ext, the type
+            at += size + int.from_bytes(data[at : at + size], "big") + (0xC7 <= code <= 0xC9)
+        elif kind == _LIST:
+            count = code & 15 if not size else int.from_bytes(data[at : at + size], "big")
+            at += size
+            values += count
+        else:
+            count = code & 15 if not size else int.from_bytes(data[at : at + size], "big")
+            at += size
+            values += 2 * count
+            maps += 1
+        if values > VALUES_MAX or maps > MAPS_MAX:
+            raise _too_many()
+
+
+_FIXED, _SIZED, _LIST, _MAP = range(4)
+
+
+def _msgpack_kind(code: int) -> tuple[int, int]:
+    """(kind, bytes) of a value's first byte: those behind it, or those of its length."""
+    if 0x80 <= code <= 0x8F:
+        return _MAP, 0
+    if 0x90 <= code <= 0x9F:
+        return _LIST, 0
+    if 0xA0 <= code <= 0xBF:
+        return _FIXED, code & 31
+    named = {
+        **{0xC4: (_SIZED, 1), 0xC5: (_SIZED, 2), 0xC6: (_SIZED, 4)},
+        **{0xC7: (_SIZED, 1), 0xC8: (_SIZED, 2), 0xC9: (_SIZED, 4)},
+        **{0xCA: (_FIXED, 4), 0xCB: (_FIXED, 8)},
+        **{0xCC + n: (_FIXED, 1 << n % 4) for n in range(8)},
+        **{0xD4 + n: (_FIXED, (1 << n) + 1) for n in range(5)},
+        **{0xD9: (_SIZED, 1), 0xDA: (_SIZED, 2), 0xDB: (_SIZED, 4)},
+        **{0xDC: (_LIST, 2), 0xDD: (_LIST, 4), 0xDE: (_MAP, 2), 0xDF: (_MAP, 4)},
+    }
+    return named.get(code, (_FIXED, 0))
+
+
+_MSGPACK: Final = tuple(map(_msgpack_kind, range(256)))
+_JSON_TOKENS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{[,]')
+
+
+def _check_json(data: bytes) -> None:
+    """Count what is outside of strings: a text may be full of braces and commas."""
+    values = maps = 0
+    for token in _JSON_TOKENS.finditer(data):
+        first = data[token.start()]
+        if first == _QUOTE:
+            continue
+        values += 1
+        maps += first == _BRACE
+        if values > VALUES_MAX or maps > MAPS_MAX:
+            raise _too_many()
+
+
+_QUOTE, _BRACE = b'"{'
+
+
+def _too_many() -> TooManyValues:
+    return TooManyValues(
+        f"the request body has more than {VALUES_MAX} values, or more than {MAPS_MAX} maps. "
+        "Nothing was decoded or stored.",
+        "Send fewer messages, keys and properties per request.",
+        limit=VALUES_MAX,
+        maps_limit=MAPS_MAX,
+    )
 
 
 def _without_duplicates(pairs: Sequence[tuple[object, object]]) -> dict[object, object]:

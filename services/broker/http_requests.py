@@ -1,8 +1,10 @@
 """What a request says: name, parameters, body, sender; everything checked before it is used.
 
-Bodies are bounded three ways before they are decoded: by what they announce, by what arrives, and
-by the time they take; and all of them together by a budget. Before: ``connections``. After:
-``http_api`` makes the call (walk step 1).
+A body is bounded before it is decoded: by the size it announces, by the bytes that arrive, and by
+the time that it takes, in all and between two of its parts. The bytes that have arrived count
+against one budget for all bodies and, if a body did not come with its head, against one for its
+peer: a body that is announced and does not arrive costs nobody else anything. Before:
+``connections``. After: ``http_api`` makes the call (walk step 1).
 """
 
 from __future__ import annotations
@@ -12,46 +14,89 @@ import functools
 import ipaddress
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import hdrs, web
 
 from services.broker import encodings
 from services.broker.fields import NAME_RULE, check_name, parameter_int, shown
-from services.broker.limits import Budget
+from services.broker.limits import BODY_SILENCE_S, Budget
 from tidemark.errors import (
     BadName,
     BadRequest,
     MessageTooLarge,
+    Overloaded,
     SlowRequest,
     UnsupportedMediaType,
 )
 from tidemark.formats.hosts import Host
+
+_ADVICE: Final = "Send less at a time, or try again."
+
+
+class Body:
+    """What one request's body has in memory."""
+
+    __slots__ = ("peer", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        """Bytes that have arrived."""
+        self.peer: str | None = None
+        """Address that the bytes count for; None: the body came with its head."""
 
 
 class Bodies:
     """Reads request bodies within the bounds."""
 
     def __init__(self, *, size_max: int, waiting_max: int, timeout_s: float) -> None:
-        """size_max: bytes of one body. waiting_max: bytes of all that are in memory."""
+        """size_max: bytes of one body. waiting_max: bytes of all that are in memory; those of one
+        peer that arrive in parts may be half of it."""
         self._size_max = size_max
         self._timeout_s = timeout_s
-        self._waiting = Budget(
-            "bytes of requests in memory", waiting_max, "Send less at a time, or try again."
-        )
+        self._silence_s = min(BODY_SILENCE_S, timeout_s)
+        self._waiting = Budget("bytes of requests in memory", waiting_max, _ADVICE)
+        self._peers: dict[str, Budget] = {}
+        """Of those that have bytes in memory."""
 
-    def begin(self, request: web.Request) -> int:
-        """Make room for the request's body; the bytes to give back with ``end`` in any case.
+    def begin(self, request: web.Request) -> Body:
+        """The request's body, of which nothing is taken yet; to be given to ``end`` in any case.
 
-        Raises UnsupportedMediaType, MessageTooLarge, Overloaded.
+        Raises UnsupportedMediaType, MessageTooLarge.
         """
-        size = announced_size(request, self._size_max)
-        self._waiting.take(size)
-        return size
+        check_size(request, self._size_max)
+        return Body()
 
-    def end(self, size: int) -> None:
-        """The body that ``begin`` made room for is not in memory any more."""
-        self._waiting.give_back(size)
+    def end(self, body: Body) -> None:
+        """The body is not in memory any more."""
+        self._waiting.give_back(body.size)
+        if body.peer is not None:
+            of_peer = self._peers[body.peer]
+            of_peer.give_back(body.size)
+            if not of_peer.used:
+                del self._peers[body.peer]
+
+    def _take(self, body: Body, size: int) -> None:
+        """Count so many more bytes of a body that arrives in parts. Raises Overloaded."""
+        assert body.peer is not None
+        of_peer = self._peers.get(body.peer)
+        if of_peer is None:
+            of_peer = self._peers[body.peer] = Budget(
+                f"bytes of requests of {body.peer} in memory", self._waiting.limit // 2, _ADVICE
+            )
+        try:
+            of_peer.take(size, body.size)
+            try:
+                self._waiting.take(size, body.size)
+            except Overloaded:
+                of_peer.give_back(size)
+                raise
+        finally:
+            if not of_peer.used:
+                del self._peers[body.peer]
+                body.peer = None
+        body.size += size
 
     @asynccontextmanager
     async def read(self, request: web.Request) -> AsyncIterator[object]:
@@ -60,54 +105,65 @@ class Bodies:
         Raises UnsupportedMediaType, MessageTooLarge, Overloaded, SlowRequest, BadRequest.
         """
         encoding = encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
-        size = self.begin(request)
+        body = self.begin(request)
         try:
-            yield encodings.decode(await self.whole(request), encoding)
+            yield encodings.decode(await self.whole(request, body), encoding)
         finally:
-            self.end(size)
+            self.end(body)
 
     def check_announced(self, request: web.Request) -> None:
         """Judge a body that the client only announces, before it sends it."""
         if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
             raise BadRequest("of Expect only 100-continue is known. Nothing was stored.")
         encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
-        announced_size(request, self._size_max)
+        check_size(request, self._size_max)
 
-    def arrived(self, request: web.Request) -> bytes | None:
+    def arrived(self, request: web.Request, body: Body) -> bytes | None:
         """The whole body if it came with the head, in one piece; None if there is more to come.
 
-        Raises MessageTooLarge: of a body in chunks nobody has announced the size. Call it between
-        ``begin`` and ``end``.
+        Raises MessageTooLarge (a body in chunks does not announce its size), Overloaded. Call it
+        between ``begin`` and ``end``.
         """
         content = request.content
         if not content.is_eof():
             return None
-        body = content.read_nowait()
-        if len(body) > self._size_max:
-            raise too_large(len(body), self._size_max)
-        return body
+        data = content.read_nowait()
+        size = len(data)
+        if size > self._size_max:
+            raise too_large(size, self._size_max)
+        self._waiting.take(size)
+        body.size = size
+        return data
 
-    async def whole(self, request: web.Request) -> bytes:
+    async def whole(self, request: web.Request, body: Body) -> bytes:
         """The whole body, at most size_max bytes, within timeout_s.
 
-        Raises MessageTooLarge, SlowRequest, BadRequest. Call it between ``begin`` and ``end``.
+        Raises MessageTooLarge, SlowRequest, BadRequest, Overloaded. Call it between ``begin`` and
+        ``end``.
         """
-        if (here := self.arrived(request)) is not None:
+        if (here := self.arrived(request, body)) is not None:
             return here
         content = request.content
+        body.peer = _peer(request)
         parts: list[bytes] = []
-        size = 0
+        loop = asyncio.get_running_loop()
+        started = loop.time()
         try:
-            async with asyncio.timeout(self._timeout_s):
-                while part := await content.readany():
-                    size += len(part)
-                    if size > self._size_max:
-                        raise too_large(size, self._size_max)
+            async with asyncio.timeout(None) as limit:
+                while True:
+                    now = loop.time()
+                    limit.reschedule(min(started + self._timeout_s, now + self._silence_s))
+                    if not (part := await content.readany()):
+                        break
+                    if body.size + len(part) > self._size_max:
+                        raise too_large(body.size + len(part), self._size_max)
+                    self._take(body, len(part))
                     parts.append(part)
         except TimeoutError:
             raise SlowRequest(
-                f"after {self._timeout_s} s only {size} bytes of the body had arrived. "
-                "Nothing was stored.",
+                f"after {loop.time() - started:.1f} s only {body.size} bytes of the body had "
+                f"arrived; {self._timeout_s} s are allowed, and {self._silence_s} s between two "
+                "parts. Nothing was stored.",
                 "Send smaller requests.",
                 limit=self._timeout_s,
             ) from None
@@ -161,8 +217,8 @@ def number(given: Mapping[str, str], name: str, default: int, low: int, high: in
     return parameter_int(given[name], name, low, high) if name in given else default
 
 
-def announced_size(request: web.Request, limit: int) -> int:
-    """Bytes to reserve for the body; one too large, or packed, is refused before it is read."""
+def check_size(request: web.Request, limit: int) -> None:
+    """Raise if the body is announced too large, or is packed: before it is read."""
     packed = request.headers.get(hdrs.CONTENT_ENCODING)
     if packed is not None and packed.strip().lower() not in ("", "identity"):
         raise UnsupportedMediaType(
@@ -172,8 +228,6 @@ def announced_size(request: web.Request, limit: int) -> int:
     size = request.content_length
     if size is not None and size > limit:
         raise too_large(size, limit)
-    # A body without a length may become as large as allowed: it is counted as that.
-    return size if size is not None else (limit if request.body_exists else 0)
 
 
 def too_large(size: int, limit: int) -> MessageTooLarge:
@@ -183,6 +237,12 @@ def too_large(size: int, limit: int) -> MessageTooLarge:
         "Send fewer messages per request.",
         limit=limit,
     )
+
+
+def _peer(request: web.Request) -> str:
+    """The address that the request came from."""
+    peer = request.transport.get_extra_info("peername") if request.transport else None
+    return str(peer[0]) if peer else "an unknown address"
 
 
 def born_host(request: web.Request) -> Host:

@@ -14,6 +14,15 @@ from tidemark.errors import Overloaded
 MESSAGES_MAX: Final = 4096
 """Messages in one produce request."""
 
+VALUES_MAX: Final = 1 << 18
+"""Values in one request body, keys of maps among them: 64 for each message of a full request."""
+
+MAPS_MAX: Final = 1 << 15
+"""Maps among them: each costs more than other values do."""
+
+SCANNED_SIZE_MIN: Final = 1 << 15
+"""Bytes: shorter bodies cannot hold many values, and are decoded without being counted."""
+
 QUEUES_MAX: Final = 4096
 """Queues of one topic: each is a directory with files and an entry in every table."""
 
@@ -36,6 +45,10 @@ QUERY_MAX: Final = 64
 """Hits of one look-up by key (maxMsgsNumBatch, store layout 5.6)."""
 
 
+BODY_SILENCE_S: Final = 10.0
+"""No byte of a body arrives for so long: the request is refused."""
+
+
 class Budget:
     """So many at once and not one more: bytes waiting, pulls held."""
 
@@ -47,13 +60,13 @@ class Budget:
         self.advice = advice
         self.used = 0
 
-    def take(self, amount: int) -> None:
+    def take(self, amount: int, held: int = 0) -> None:
         """Take amount or raise Overloaded with nothing taken.
 
-        One taker alone always fits: a single request larger than the whole budget is the business
-        of the request limit, not of this one.
+        held: what the taker has of it already. One taker alone always fits: a single request larger
+        than the whole budget is the business of the request limit, not of this one.
         """
-        if self.used and self.used + amount > self.limit:
+        if self.used > held and self.used + amount > self.limit:
             raise Overloaded(
                 f"{self.name}: {self.used} of {self.limit} in use, {amount} more asked. "
                 "Nothing was stored.",

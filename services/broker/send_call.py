@@ -17,7 +17,7 @@ from aiohttp import hdrs, web
 from services.broker import encodings, ready_answer
 from services.broker.encodings import Encoding
 from services.broker.gate import Gate
-from services.broker.http_requests import Bodies, born_host
+from services.broker.http_requests import Bodies, Body, born_host
 from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
 from services.broker.messages import (
     AckLevel,
@@ -67,17 +67,17 @@ class SendCall:
             self._gate.check_sends()
             content_type = headers.get(hdrs.CONTENT_TYPE)
             encoding = encodings.of_request(content_type)
-            size = self._bodies.begin(request)
+            body = self._bodies.begin(request)
             try:
                 # With the head in one piece, as nearly all are: nothing to wait for.
                 since = None
-                if (body := self._bodies.arrived(request)) is None:
-                    body, since = await self._later(request)
-                produce = self._parse(body, encoding)
+                if (data := self._bodies.arrived(request, body)) is None:
+                    data, since = await self._later(request, body)
+                produce = self._parse(data, encoding)
                 appended = None if trace is None else trace.appended
                 sent = await self._sends().send(topic, produce, born_host(request), appended, since)
             finally:
-                self._bodies.end(size)
+                self._bodies.end(body)
         except TidemarkError as error:
             self._metrics.put_results.labels(result_of(error)).inc()
             if trace is not None:
@@ -86,21 +86,21 @@ class SendCall:
         if trace is not None:
             trace.answered(topic, sent)
         accepted = encodings.of_answer(headers.get(hdrs.ACCEPT), content_type)
-        body = (
+        packed = (
             sent.packed()
             if accepted is Encoding.MSGPACK
             else encodings.encode(sent.as_dict(), accepted)
         )
-        return ready_answer.answer(request, body, accepted.value)
+        return ready_answer.answer(request, packed, accepted.value)
 
-    async def _later(self, request: web.Request) -> tuple[bytes, int | None]:
+    async def _later(self, request: web.Request, body: Body) -> tuple[bytes, int | None]:
         """A body that takes a while, and how many repeats there were before: its own may overtake
         it."""
         sends = self._sends()
         count = sends.repeat_count
-        body = await self._bodies.whole(request)
+        data = await self._bodies.whole(request, body)
         # Others count anew: the node's part in its group has changed.
-        return body, count if self._sends() is sends else None
+        return data, count if self._sends() is sends else None
 
     def _parse(self, body: bytes, encoding: Encoding) -> ProduceRequest:
         rules, unique_ids = self._rules, self._unique_ids

@@ -27,7 +27,14 @@ from services.broker.limits import QUEUES_LISTED_MAX, QUEUES_MAX
 from shared.state import records
 from shared.state.records import TopicConfig, TopicRecord
 from shared.state.state import BrokerState
-from tidemark.errors import BadName, BadRequest, NotPermitted, UnknownQueue, UnknownTopic
+from tidemark.errors import (
+    BadName,
+    BadRequest,
+    NotPermitted,
+    NotServing,
+    UnknownQueue,
+    UnknownTopic,
+)
 from tidemark.formats.delay import TIMER_TOPIC
 from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.formats.metadata_json import PERM_INHERIT, PERM_READ, PERM_WRITE
@@ -175,6 +182,8 @@ class Topics:
         self._expired = dict(expired or {})
         self._on_change = on_change
         self._changing = asyncio.Lock()
+        self._deleting: set[str] = set()
+        """Topics whose deletion is being recorded: they take no messages."""
         self._running: set[asyncio.Task[object]] = set()
         self._queues_in_store: dict[str, int] = {}
         """Topic → queues that the numbers below QUEUES_MAX need."""
@@ -275,9 +284,16 @@ class Topics:
     async def for_sending(self, name: str, queue: int | None = None) -> TopicConfig:
         """The topic, if it may be sent to; made now if sends may make topics.
 
-        Raises BadName, UnknownTopic, UnknownQueue, NotPermitted, and what a send raises.
+        Raises BadName, UnknownTopic, UnknownQueue, NotPermitted, NotServing (it is being deleted),
+        and what a send raises.
         """
         topic = self._state.topics.get(name)
+        if name in self._deleting:
+            raise NotServing(
+                f"topic {name!r} is being deleted. Nothing was stored.",
+                "Try again: then it is deleted, or its deletion has failed.",
+                topic=name,
+            )
         if topic is None or is_reserved(name):
             check_user_name(name)
             topic = self.find(name)
@@ -389,8 +405,20 @@ class Topics:
     async def _delete(self, name: str) -> TopicConfig:
         async with self._changing:
             topic = self.get(name)
-            gone = topic._replace(deleted=True, min_offsets=self._offsets_now(topic))
-            await self._record(gone)
+            # No messages from here on. Otherwise: 1. the next queue offsets are noted; 2. the
+            # record waits for the disk; 3. a message is stored behind them and acked; 4. the
+            # deletion is answered; 5. the topic is made again, and shows the message.
+            self._deleting.add(name)
+            try:
+                while True:
+                    gone = topic._replace(deleted=True, min_offsets=self._offsets_now(topic))
+                    await self._record(gone)
+                    # Copies of delayed messages and of dead letters are not sends: some may have
+                    # been appended meanwhile. Once the record is applied no more are made.
+                    if self._offsets_now(topic) == gone.min_offsets:
+                        break
+            finally:
+                self._deleting.discard(name)
         return gone
 
     async def _put(

@@ -41,7 +41,9 @@ LEVEL_TIMEOUT_MS: Final = 3000
 ANSWER_GRACE_S: Final = 0.25
 """A broker that answers at the end of a send's time-out is heard so much longer."""
 
-_ALONE: Final = frozenset({"bad-request", "bad-property", "too-large", "too-many-messages"})
+_ALONE: Final = frozenset(
+    {"bad-request", "bad-property", "too-large", "too-many-messages", "too-many-values"}
+)
 """Refusals of a whole request that may be the fault of a message that the broker does not name."""
 
 

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.broker import encodings
-from services.broker.encodings import Encoding
-from tidemark.errors import BadRequest, UnsupportedMediaType
+from services.broker.encodings import Encoding, decode
+from services.broker.limits import MAPS_MAX, VALUES_MAX
+from tidemark.errors import BadRequest, TooManyValues, UnsupportedMediaType
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(),
@@ -39,7 +40,7 @@ def test_any_bytes_are_a_value_or_a_bad_request(encoding: Encoding, data: bytes)
     "body",
     [
         b"[" * 200_000,
-        b'{"a":' * 100_000,
+        b'{"a":' * 30_000,
         b'{"a": NaN}',
         b'{"a": -Infinity}',
         b'{"a": 1' + b"0" * 10_000 + b"}",
@@ -134,3 +135,75 @@ def test_text_that_is_no_unicode_is_shown_escaped_and_not_an_error() -> None:
     value = {"detail": "name \ud800"}
     assert msgpack.unpackb(encodings.encode(value, Encoding.MSGPACK)) == {"detail": "name \\ud800"}
     assert json.loads(encodings.encode(value, Encoding.JSON)) == {"detail": "name \ud800"}
+
+
+def _body(value: object, encoding: Encoding) -> bytes:
+    return msgpack.packb(value) if encoding is Encoding.MSGPACK else json.dumps(value).encode()
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"messages": [{}] * (MAPS_MAX + 1)},
+        {"messages": [{"body_text": "x", "keys": [[]] * 1000}] * (VALUES_MAX // 900)},
+        [[0] * 1000] * (VALUES_MAX // 900),
+        [""] * (2 * VALUES_MAX),
+        {"messages": [{"properties": {str(n): "v" for n in range(500)}}] * (VALUES_MAX // 400)},
+    ],
+    ids=["maps", "keys", "lists", "strings", "properties"],
+)
+def test_too_many_values_are_refused_before_any_is_decoded(
+    encoding: Encoding, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 MiB of empty maps took 1.5 GB and three seconds of the loop, and were refused then."""
+    body = _body(value, encoding)
+    with monkeypatch.context() as patched:
+        patched.setattr(msgpack, "unpackb", lambda *_, **__: pytest.fail("it was decoded"))
+        patched.setattr(json, "loads", lambda *_, **__: pytest.fail("it was decoded"))
+        with pytest.raises(TooManyValues, match=f"more than {VALUES_MAX} values"):
+            decode(body, encoding)
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"messages": [{"body_text": '{"a": [1, 2, "\\"{,[" ]},' * 100_000}]},
+        {"messages": [{"body_text": "x", "keys": ["a", "b"], "flag": 1}] * 4096},
+        {"messages": [{"properties": {"a": "b"}, "body_text": '\\"\\', "flag": -5.5}] * 4096},
+    ],
+)
+def test_what_a_request_may_hold_is_decoded_whatever_its_texts_hold(
+    encoding: Encoding, value: object
+) -> None:
+    assert decode(_body(value, encoding), encoding) == value
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-(1 << 63), (1 << 64) - 1)
+        | st.floats()
+        | st.text(max_size=300)
+        | st.binary(max_size=300)
+        | st.binary(max_size=20).map(lambda data: msgpack.ExtType(5, data)),
+        lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(), inner, max_size=20),
+        max_leaves=60,
+    )
+)
+def test_the_values_of_msgpack_are_counted_one_by_one(value: object) -> None:
+    def count(each: object) -> int:
+        if isinstance(each, dict):
+            return 1 + sum(1 + count(inner) for inner in each.values())
+        return 1 + sum(map(count, each)) if isinstance(each, list) else 1
+
+    body = msgpack.packb(value)
+    total = count(value)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(encodings, "VALUES_MAX", total)
+        encodings.check_count(body, Encoding.MSGPACK)
+        patched.setattr(encodings, "VALUES_MAX", total - 1)
+        with pytest.raises(TooManyValues):
+            encodings.check_count(body, Encoding.MSGPACK)

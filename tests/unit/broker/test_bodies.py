@@ -1,0 +1,152 @@
+"""Request bodies: what they cost while they arrive, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from aiohttp import web
+
+from services.broker import http_requests
+from services.broker.http_requests import Bodies
+from tidemark.errors import TidemarkError
+
+SIZE_MAX = 1 << 20
+
+
+class Served:
+    """Reads each request's body and answers its size, or the error's code."""
+
+    def __init__(self, waiting_max: int, timeout_s: float) -> None:
+        self.bodies = Bodies(size_max=SIZE_MAX, waiting_max=waiting_max, timeout_s=timeout_s)
+        self.port = 0
+        self.go = asyncio.Event()
+        self.go.set()
+
+    @property
+    def used(self) -> int:
+        return self.bodies._waiting.used
+
+    async def handle(self, request: web.Request) -> web.Response:
+        try:
+            body = self.bodies.begin(request)
+            try:
+                data = await self.bodies.whole(request, body)
+                await self.go.wait()
+                return web.Response(text=str(len(data)))
+            finally:
+                self.bodies.end(body)
+        except TidemarkError as error:
+            return web.Response(status=error.status, text=error.code)
+
+
+@contextlib.asynccontextmanager
+async def serving(waiting_max: int, timeout_s: float = 60.0) -> AsyncIterator[Served]:
+    served = Served(waiting_max, timeout_s)
+    app = web.Application(client_max_size=0)
+    app.add_routes([web.post("/", served.handle)])
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    served.port = runner.addresses[0][1]
+    try:
+        yield served
+    finally:
+        served.go.set()
+        await runner.cleanup()
+
+
+async def begin(
+    served: Served, head: str, data: bytes = b""
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(f"POST / HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode() + data)
+    await writer.drain()
+    return reader, writer
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, str]:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    size = int(head.lower().split("content-length: ")[1].split("\r\n")[0])
+    return int(head.split()[1]), (await reader.readexactly(size)).decode()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("head", [f"Content-Length: {SIZE_MAX}", "Transfer-Encoding: chunked"])
+async def test_bodies_that_are_announced_and_do_not_arrive_cost_nothing(head: str) -> None:
+    """Sixteen connections that announced 16 MiB each, and were silent, gave everybody 503."""
+    async with serving(waiting_max=2 * SIZE_MAX) as served:
+        silent = [await begin(served, head) for _ in range(32)]
+        reader, writer = await begin(served, "Content-Length: 1000", bytes(1000))
+        assert await answer(reader) == (200, "1000")
+        assert served.used == 0
+        for _, each in (*silent, (reader, writer)):
+            each.close()
+
+
+async def test_what_one_peer_has_in_parts_is_half_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_requests, "_peer", lambda request: "10.0.0.1")
+    part = 200_000
+    async with serving(waiting_max=4 * part + 100) as served:
+        head = f"Content-Length: {part + 1}"
+        held = []
+        for number in range(2):
+            held.append(await begin(served, head, bytes(part)))
+            await until(lambda number=number: served.used == part * (number + 1))  # type: ignore[misc]
+        reader, writer = await begin(served, head, bytes(part))
+        assert await answer(reader) == (503, "overloaded")
+        writer.close()
+        assert served.used == 2 * part
+        # One that came whole is no matter of its peer.
+        reader, writer = await begin(served, "Content-Length: 10", bytes(10))
+        assert await answer(reader) == (200, "10")
+        writer.close()
+        held[0][1].write(b"x")
+        assert await answer(held[0][0]) == (200, str(part + 1))
+        await until(lambda: served.used == part)
+        monkeypatch.setattr(http_requests, "_peer", lambda request: "10.0.0.2")
+        other, writer = await begin(served, f"Content-Length: {2 * part}", bytes(2 * part))
+        assert await answer(other) == (200, str(2 * part))
+        writer.close()
+        held[1][1].close()
+        await until(lambda: served.used == 0)
+        held[0][1].close()
+        assert served.bodies._peers == {}
+
+
+async def test_a_body_larger_than_the_whole_budget_fits_alone() -> None:
+    async with serving(waiting_max=1000) as served:
+        reader, writer = await begin(served, "Content-Length: 300000", bytes(200_000))
+        await until(lambda: served.used > 1000)
+        writer.write(bytes(100_000))
+        assert await answer(reader) == (200, "300000")
+        writer.close()
+
+
+async def test_a_body_of_which_nothing_more_arrives_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_requests, "BODY_SILENCE_S", 0.05)
+    async with serving(waiting_max=1 << 20, timeout_s=3600.0) as served:
+        reader, writer = await begin(served, "Content-Length: 100", b"x")
+        assert await answer(reader) == (408, "slow-request")
+        assert served.used == 0
+        writer.close()
+
+
+async def test_a_chunked_body_that_becomes_too_large_is_refused_and_given_back() -> None:
+    async with serving(waiting_max=4 * SIZE_MAX) as served:
+        reader, writer = await begin(served, "Transfer-Encoding: chunked")
+        for _ in range(5):
+            writer.write(b"40000\r\n" + bytes(0x40000) + b"\r\n")
+        assert await answer(reader) == (413, "too-large")
+        assert served.used == 0
+        writer.close()
