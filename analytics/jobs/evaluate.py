@@ -36,6 +36,7 @@ from analytics.jobs.options import (
 from analytics.jobs.streaming import Pace, run_stream
 from analytics.kernel.evaluate import evaluate
 from analytics.kernel.rules import Rules
+from analytics.kernel.state import fits
 from analytics.kernel.window import STATUS_STATE
 from analytics.tables import Batch, TableRoot
 from analytics.tables.in_use import is_written, writing
@@ -84,7 +85,9 @@ class Evaluation:
     def bucket(self, bucket: int, after_us: int, until_us: int, writer: Writer) -> None:
         """Evaluate the ticks in (after, until] of a bucket, an hour at a time."""
         after, until = from_us(after_us), from_us(until_us)
-        state = read_state(self.root, after, bucket) or self._warmed(bucket, after)
+        state = read_state(self.root, after, bucket)
+        if state is None or not state.num_rows or not fits(state, self.rules):
+            state = self._warmed(bucket, after)
         while after < until:
             step = min(until, after + HOUR)
             window = read_window(self.root, bucket, self.rules, after, step)

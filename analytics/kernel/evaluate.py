@@ -20,7 +20,7 @@ import pyarrow as pa
 from analytics.kernel import columns, results
 from analytics.kernel.age import age_of
 from analytics.kernel.clocks import clocks_of, widened
-from analytics.kernel.columns import SECOND, Floats
+from analytics.kernel.columns import SECOND, Bools, Floats
 from analytics.kernel.drain import Backlog, drain_of
 from analytics.kernel.events import Found, told
 from analytics.kernel.facts import Facts, facts_of, logs_of
@@ -44,7 +44,7 @@ from analytics.kernel.results import Judged
 from analytics.kernel.rules import Rules
 from analytics.kernel.segments import motion_of
 from analytics.kernel.stages import split
-from analytics.kernel.stall import StallTimes, bin_ends
+from analytics.kernel.stall import Learned, StallTimes, bin_ends
 from analytics.kernel.state import Carried, ids_of, nothing, read, write
 from analytics.kernel.status import Looks, candidates
 from analytics.kernel.steady import settle
@@ -85,7 +85,7 @@ def evaluate(
     series = by_id[indexed(row_ids, known.series_id[by_id])]
     shape = (ticks.at.size, known.series_id.size)
     grid = Rows(rows, tick, series, shape)
-    carried = nothing(*shape[1:], known.pair_id.size, rules.drain_minutes, 2 * bin_ends(rules).size)
+    carried = nothing(*shape[1:], known.pair_id.size, rules.drain_minutes, bin_ends(rules).size)
     if state is not None:
         read(state, carried, known.series_id, known.pair_id)
     begin = ticks.first if state is not None else 0
@@ -143,13 +143,14 @@ def _judge(
     Returns rates, lag, pair_lag, status_changes and offset_events.
     """
     logs = logs_of(window.logs, ticks, known, rules.period_us)
-    facts = facts_of(window.pairs, ticks, begin, known, carried.pairs, rules)
+    worked = _worked(grid.commit[begin:], carried.series["commit"], known)
+    facts = facts_of(window.pairs, ticks, begin, known, carried.pairs, worked, rules)
     grid = _without_broadcasting(grid, facts, known, begin)
     segment_before = carried.series["segment"].copy()
-    stall = StallTimes(carried.pairs, carried.gap_bins, rules)
+    stall_times = StallTimes(carried.pairs, carried.gap_bins, rules)
     heard = told(window.events, grid, ticks, begin, known, rules.period_us)
     motion, found = motion_of(
-        grid, heard, facts, logs, ticks, begin, known, carried.series, stall, rules
+        grid, heard, facts, logs, ticks, begin, known, carried.series, stall_times, rules
     )
     lag = lag_of(grid)
     segment = _over_history(motion.segment, segment_before, ticks, begin)
@@ -160,9 +161,12 @@ def _judge(
     )
     age = widened(age, lag.lag, grid.ts, clocks, known.pair, begin)
     of, broker = known.pair, logs.of_pair[known.pair]
-    gap_least, gap_most = motion.stall.gap_least[:, of], motion.stall.gap_most[:, of]
-    batches = batches_of(grid.commit, lag.lag, motion.still, gap_least, rules)
+    stall = Learned(*(each[:, of] for each in motion.stall))
+    batches = batches_of(grid.commit, lag.lag, motion.still, stall.gap, rules)
     progress = progress_of(grid, lag.lag, age, segment, batches, ticks, begin, rules)
+    # A member that went away took along what it had not committed: no commit of it will come.
+    now = ticks.at[begin:, None]
+    left_work = (stall.learned == 0) & (facts.left[:, of] >= now - motion.still * SECOND)
     # Where there is no member no commit will come.
     nobody = facts.members[:, of] == 0
     kept = np.where(logs.deletes, (ticks.at[:, None] - logs.t_min) / SECOND, np.nan)
@@ -183,12 +187,13 @@ def _judge(
         paused=facts.paused[:, of],
         alone=facts.alone[:, of],
         alone_most=facts.alone_most[:, of],
+        usual=np.where(stall.gap > rules.period_s, stall.gap, 0.0),
+        recovers=progress.recovers,
+        may_recover=progress.may_recover,
         still=motion.still,
         still_most=motion.still_most,
-        stall_least=motion.stall.least[:, of],
-        stall_most=motion.stall.most[:, of],
-        not_due=not_due(motion.still, np.where(nobody, 0.0, gap_least), rules),
-        not_due_most=not_due(motion.still, np.where(nobody, 0.0, gap_most), rules),
+        stall_after=np.where(left_work, np.minimum(stall.after, rules.grace_s), stall.after),
+        not_due=not_due(motion.still, np.where(nobody, 0.0, stall.gap), rules),
         progress=progress.progress,
         progress_least=progress.least,
         progress_most=progress.most,
@@ -237,6 +242,16 @@ def _judge(
         results.changes(judged),
         _evaluated(found, ticks),
     )
+
+
+def _worked(commit: Floats, before: Floats, known: Known) -> Bools:
+    """Where a commit of a pair is beyond the last one known: matrix [tick, pair]."""
+    last = before.copy()
+    found = np.zeros((commit.shape[0], known.pair_id.size), np.bool_)
+    for row, now in enumerate(commit):
+        found[row] = np.logical_or.reduceat(now > last, known.starts)
+        np.copyto(last, now, where=~np.isnan(now))
+    return found
 
 
 def _without_broadcasting(grid: Positions, facts: Facts, known: Known, begin: int) -> Positions:

@@ -58,6 +58,8 @@ class Facts(NamedTuple):
     """For how long there is certainly no member [s]; NaN while there is one."""
     alone_most: Floats
     """For how long there may be none [s]: a hole in the ticks leaves that open."""
+    left: Floats
+    """The tick at which there was no member the last time [microseconds]; NaN: never."""
     expired: Floats
     """Counted since the row before; NaN where that is not known."""
     reset_forward: Floats
@@ -72,9 +74,13 @@ def facts_of(
     begin: int,
     known: Known,
     carried: dict[str, Floats],
+    worked: Bools,
     rules: Rules,
 ) -> Facts:
-    """Go through the rows of pairs, from tick number `begin` on; `carried` is brought forward."""
+    """Go through the rows of pairs, from tick number `begin` on; `carried` is brought forward.
+
+    worked: matrix [tick, pair]: a commit of the pair is beyond the one before it.
+    """
     rows, tick = rows_within(pairs, ticks, rules.period_us)
     pair = indexed(columns.ints(rows, "pair_id"), known.pair_id)
     there = (pair >= 0) & (tick >= begin)
@@ -85,9 +91,10 @@ def facts_of(
     names = {**SETTINGS, **COUNTED, "members": "members", "subscribed": "subscribed"}
     told = {name: taken(columns.floats(rows, column), where) for name, column in names.items()}
     out = {
-        name: np.full(shape, np.nan) for name in (*names, "alone", "alone_most", "heard", "rose")
+        name: np.full(shape, np.nan)
+        for name in (*names, "alone", "alone_most", "left", "heard", "rose")
     }
-    period, lost_after = rules.period_us, rules.unknown_after_s * SECOND
+    lost_after = rules.unknown_after_s * SECOND
     for row in range(shape[0]):
         now = float(ticks.at[begin + row])
         here = where[row] >= 0
@@ -110,8 +117,9 @@ def facts_of(
         out["rose"][row] = carried["redelivered_tick"]
         np.copyto(carried["subscribed_tick"], now, where=here & (carried["subscribed"] > 0))
         out["heard"][row] = carried["subscribed_tick"]
-        _count_alone(carried, here, now, before, period, lost_after)
+        _count_alone(carried, here, worked[row], now, before, rules.period_us)
         out["alone"][row] = (now - carried["alone"]) / SECOND
+        out["left"][row] = carried["left_tick"]
         out["alone_most"][row] = (now - carried["alone_first"]) / SECOND
     nobody = out["members"] == 0
     now_all = ticks.at[begin:, None]
@@ -126,6 +134,7 @@ def facts_of(
         now_all - out["heard"] <= rules.abandoned_after_s * SECOND,
         np.where(nobody, out["alone"], np.nan),
         np.where(nobody, out["alone_most"], np.nan),
+        out["left"],
         out["expired"],
         out["reset_forward"],
         out["reset_backward"],
@@ -148,22 +157,23 @@ def _counted(value: Floats, last: Floats, here: Bools, known: Bools) -> Floats:
 def _count_alone(
     carried: dict[str, Floats],
     here: Bools,
+    worked: Bools,
     now: float,
     before: Floats,
     period: int,
-    lost_after: float,
 ) -> None:
     """Bring forward since when a pair has no member.
 
-    now, before: this tick and that of the pair's row before [microseconds]. Across a hole that is
-    as long as what makes a series UNKNOWN, a member may have come and gone.
+    now, before: this tick and that of the pair's row before [microseconds]. A commit that moved
+    between two looks shows that a member came and went in between; a hole alone shows nothing.
     """
     nobody = here & (carried["members"] == 0)
     hole = now - before > period
-    begins = nobody & (np.isnan(carried["alone"]) | (now - before > lost_after))
+    begins = nobody & (np.isnan(carried["alone"]) | worked)
     earliest = np.where(hole, before + period, now)
-    np.copyto(carried["alone_first"], earliest, where=nobody & np.isnan(carried["alone"]))
+    np.copyto(carried["alone_first"], earliest, where=begins)
     np.copyto(carried["alone"], now, where=begins)
+    np.copyto(carried["left_tick"], now, where=nobody)
     for name in ("alone", "alone_first"):
         np.copyto(carried[name], np.nan, where=here & ~nobody)
 

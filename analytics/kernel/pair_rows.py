@@ -88,7 +88,7 @@ def _skew(judged: Judged, at: Places) -> pa.Table:
     full, pair = Places(row + judged.begin, series), known.pair[series]
     lag, looks = judged.lag.lag[full], judged.looks
     place = Places(row, series)
-    stuck = (looks.still[place] >= looks.stall_most[place]) & (lag > 0)
+    stuck = (looks.still[place] >= looks.stall_after[place]) & (lag > 0)
     # Without a table of series the queues of a pair are numbered as they come.
     number = np.where(
         np.isnan(known.queue[series]), series - known.starts[pair], known.queue[series]

@@ -3,8 +3,9 @@
 1 keeps pace, 0 is stuck, 3 catches up at triple speed; needs no unit and no threshold per topic.
 It is 1 minus the slope of the age over a window of time. With eight looks or more the slope is
 the median of the slopes of all pairs of looks (Theil–Sen): one odd look does not move it.
-Computed only where there is lag. Looks that are missing leave a range: the median of all pairs
-lies between two ranks of those that are known.
+Computed only where there is lag. Where looks are missing it is known as a range: from the median
+over those that are there to the slope between the first and the last of them, which no look in
+between can change.
 """
 
 from __future__ import annotations
@@ -67,6 +68,10 @@ class Progress(NamedTuple):
     """What it may be at the least and the most, were no look missing; infinite: anything."""
     young: Bools
     """Less than half a window since the segment began."""
+    recovers: Bools
+    """The age has fallen from look to look for recovery_s, for three looks at least."""
+    may_recover: Bools
+    """It is lower than recovery_s ago."""
 
 
 def progress_of(
@@ -92,6 +97,7 @@ def progress_of(
         np.full(full.shape, -np.inf),
         np.full(full.shape, np.inf),
         ~(full >= size / 2),
+        *recovery_of(grid.ts, age, segment, begin, rules),
     )
     dated = (age.method == EXACT) | (age.method == INTERPOLATED)
     wanted = (lag[begin:] > 0) & dated[begin:] & ~out.young
@@ -104,7 +110,8 @@ def progress_of(
         looks = np.maximum(looks, 0)
         ages, ts = age.age[looks, column], grid.ts[looks, column]
         used = inside & dated[looks, column] & (ticks.at[looks] >= since[row, column])
-        expected, needed = full[row, column], np.full(row.size, size / 2)
+        expected, needed = full[row, column], np.full(row.size, 3.0)
+        apart = np.full(row.size, (size / 2 - 1) * rules.period_s)
         chance = np.zeros(row.size)
         if batches.seldom.any():
             corner = batches.corner[looks, column]
@@ -115,33 +122,69 @@ def progress_of(
             used = np.where(these, corners, used)
             expected, needed = np.where(these, count, expected), np.where(these, 2, needed)
             chance = np.where(these, rules.period_s, 0.0)
-        slope, least, most = _slopes(ages, ts, used, expected, needed, chance)
+            apart = np.where(these, 0.0, apart)
+        slope, least, most = _slopes(ages, ts, used, expected, needed, chance, apart)
         place = (row, column)
         out.progress[place], out.least[place], out.most[place] = 1 - slope, 1 - most, 1 - least
     return out
 
 
+def recovery_of(
+    ts: Floats, age: Age, segment: Floats, begin: int, rules: Rules
+) -> tuple[Bools, Bools]:
+    """Where the age falls now, whatever it did in the window of progress before.
+
+    A group that comes back from ten minutes' absence reads at three times the pace of its topic;
+    for half a window the slope over all of it still says that it falls behind.
+    """
+    steps = max(rules.ticks(rules.recovery_s), 3)
+    least = rules.catches_up_above - 1
+    dated = (age.method == EXACT) | (age.method == INTERPOLATED)
+    ages = np.where(dated, age.age, np.nan)
+
+    def fell(apart: int) -> Bools:
+        found = np.zeros(ages.shape, np.bool_)
+        seconds = (ts[apart:] - ts[:-apart]) / SECOND
+        one = segment[apart:] == segment[:-apart]
+        found[apart:] = one & (ages[:-apart] - ages[apart:] > least * seconds)
+        return found
+
+    if ages.shape[0] <= steps:
+        nowhere = np.zeros(ages[begin:].shape, np.bool_)
+        return nowhere, nowhere
+    step = fell(1)
+    each = step.copy()
+    for back in range(1, steps):
+        each[back:] &= step[:-back]
+    each[:steps] = False
+    return each[begin:], fell(rules.ticks(rules.recovery_s))[begin:]
+
+
 def _slopes(
-    ages: Floats, ts: Floats, used: Bools, full: Floats, needed: Floats, chance: Floats
+    ages: Floats,
+    ts: Floats,
+    used: Bools,
+    full: Floats,
+    needed: Floats,
+    chance: Floats,
+    seconds: Floats,
 ) -> tuple[Floats, Floats, Floats]:
     """Slope of the age in each column of looks, and its least and most were no look missing.
 
     full: how many looks there would be; needed: NaN where there are fewer. chance: by how much
-    ages at corners differ without a reason [s].
+    ages at corners differ without a reason [s]. seconds: NaN where they lie closer together.
     """
     count = used.sum(axis=0)
-    enough = count >= needed
-    few = enough & (count < ROBUST_FROM)
-    if few.any():
-        slope, least, most = _robust(ages, ts, used, full)
-        ends = _ends(ages, ts, used, chance)
-        whole = few & (count >= full)
-        slope = np.where(few, ends, slope)
-        least = np.where(whole, ends, np.where(few, -np.inf, least))
-        most = np.where(whole, ends, np.where(few, np.inf, most))
-    else:
-        slope, least, most = _robust(ages, ts, used, full)
-    unknown = ~enough | np.isnan(slope)
+    median = _robust(ages, ts, used)
+    missing = count < full
+    few = count < ROBUST_FROM
+    if not (missing.any() or few.any()):
+        return median, median, median
+    ends, apart = _ends(ages, ts, used, chance)
+    slope = np.where(few, ends, median)
+    unknown = (count < needed) | (apart < seconds) | np.isnan(slope)
+    least = np.where(missing, np.fmin(median, ends), slope)
+    most = np.where(missing, np.fmax(median, ends), slope)
     return (
         np.where(unknown, np.nan, slope),
         np.where(unknown, -np.inf, least),
@@ -149,8 +192,8 @@ def _slopes(
     )
 
 
-def _robust(ages: Floats, ts: Floats, used: Bools, full: Floats) -> tuple[Floats, Floats, Floats]:
-    """The median slope of all pairs of looks, and the ranks that bound it."""
+def _robust(ages: Floats, ts: Floats, used: Bools) -> Floats:
+    """The median slope of all pairs of looks that are there."""
     size, places = ages.shape
     if not used.all():
         ages = np.where(used, ages, np.nan)
@@ -168,29 +211,18 @@ def _robust(ages: Floats, ts: Floats, used: Bools, full: Floats) -> tuple[Floats
     slopes = np.ascontiguousarray(slopes.T)
     slopes.sort(axis=1)
     known = (~np.isnan(slopes)).sum(axis=1)
-    count = used.sum(axis=0)
-    missing = (full * (full - 1) / 2).astype(np.int64) - count * (count - 1) // 2
-    missing = np.maximum(missing, 0)
-    whole = known + missing
     row = np.arange(places)
 
     def ranked(rank: Ints) -> Floats:
-        """The slope of that rank among the known; infinite beyond them."""
-        found = slopes[row, np.clip(rank, 0, np.maximum(known - 1, 0))].astype(np.float64)
-        found = np.where(rank < 0, -np.inf, np.where(rank >= known, np.inf, found))
+        """The slope of that rank among the known."""
+        found = slopes[row, np.maximum(rank, 0)].astype(np.float64)
         return np.where(known > 0, found, np.nan)
 
-    median = 0.5 * (ranked((known - 1) // 2) + ranked(known // 2))
-    if not missing.any():
-        return median, median, median
-    # Were the missing slopes all below, or all above, the known ones.
-    least = 0.5 * (ranked((whole - 1) // 2 - missing) + ranked(whole // 2 - missing))
-    most = 0.5 * (ranked((whole - 1) // 2) + ranked(whole // 2))
-    return median, least, most
+    return 0.5 * (ranked((known - 1) // 2) + ranked(known // 2))
 
 
-def _ends(ages: Floats, ts: Floats, used: Bools, chance: Floats) -> Floats:
-    """The slope between the first and the last look.
+def _ends(ages: Floats, ts: Floats, used: Bools, chance: Floats) -> tuple[Floats, Floats]:
+    """The slope between the first and the last look, and how far they are apart [s].
 
     A commit is seen up to a period after it was made, so that ages at two corners differ by as
     much in good order: only what is beyond that is a slope.
@@ -203,4 +235,4 @@ def _ends(ages: Floats, ts: Floats, used: Bools, chance: Floats) -> Floats:
     rise = ages[last, place] - ages[first, place]
     beyond = np.copysign(np.maximum(np.abs(rise) - chance, 0), rise)
     np.divide(beyond, seconds, out=slope, where=seconds > 0)
-    return slope
+    return slope, seconds

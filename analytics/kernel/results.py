@@ -235,7 +235,7 @@ def _numbers(judged: Judged, at: Places) -> dict[str, Floats]:
         "members": looks.members[at],
         "alone_seconds": looks.alone[at],
         "still_seconds": looks.still[at],
-        "stall_after_seconds": looks.stall_most[at],
+        "stall_after_seconds": looks.stall_after[at],
         "progress": judged.progress.progress[at],
         "kept_seconds": looks.kept[at],
     }

@@ -11,6 +11,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Final
 
+from analytics.kernel.columns import Floats
 from analytics.schema import Status
 
 MICROSECOND: Final = 1e-6
@@ -26,6 +27,7 @@ _DURATIONS: Final = (
     "stall_least_s",
     "stall_most_s",
     "stall_unlearned_s",
+    "recovery_s",
     "recommit_s",
     "minute_s",
 )
@@ -84,6 +86,8 @@ class Rules:
     stall_gaps_needed: int = 5
     stall_half_life_s: float = 3_600.0
     """After this a gap between commits counts half."""
+    recovery_s: float = 60.0
+    """An age that falls look by look for so long is catching up, however it was before."""
     recommit_s: float = 120.0
     """A commit that goes back by no more than what was committed within this is a rebalance."""
     keeps_pace_above: float = 0.98
@@ -109,6 +113,10 @@ class Rules:
                 f"interpolation_s {self.interpolation_s} and progress_window_s "
                 f"{self.progress_window_s} are together longer than history_s {self.history_s}"
             )
+
+    def objective_slack(self, objective: Floats) -> Floats:
+        """An age that a group in time may have at a look [s]: a period more than its objective."""
+        return objective + self.period_s
 
     @property
     def period_us(self) -> int:

@@ -262,10 +262,8 @@ class _Walk:
         moved = here & ~np.isnan(commit) & (commit != last["commit"])
         # Where there was nothing to do at the look before, the gap is a period at most.
         usual = moved & ~cut & ~np.isnan(last["still"])
-        longest = now - last["still_first"]
-        hidden = np.rint((last["still"] - last["still_first"]) / self._rules.period_us)
-        hidden += np.where(hole, np.rint((now - last["tick"]) / self._rules.period_us) - 1, 0.0)
-        stall.learn(now, self._pair, longest / SECOND, hidden, usual)
+        clear = usual & ~hole & (last["still"] == last["still_first"])
+        stall.learn(now, self._pair, (now - last["still"]) / SECOND, clear)
 
         begins = moved | (here & ~(lag > 0))
         earliest = np.where(hole, last["tick"] + self._rules.period_us, now)

@@ -3,8 +3,8 @@
 Some consumers commit every second, some every two minutes; neither should decide how soon a fault
 of the other is seen. Gaps between moves of a commit, while there was work, fall into bins of a few
 lengths; old ones fade. The stall time is a multiple of their 95th percentile, within bounds.
-The length of a gap with a hole in its ticks lies between bounds: it is counted once by each, and
-the stall time is then known as a range.
+A gap with a hole in its ticks is not counted: a hole says nothing of how often a group commits,
+and a group that stands still would else be given as many times the hole before it is said.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ HALF_A_GAP: Final = 0.5  # one gap, faded for a half-life
 class Learned(NamedTuple):
     """Matrices [tick, pair], or one row of them, in seconds."""
 
-    least: Floats
-    """That the stall time may be."""
-    most: Floats
-    gap_least: Floats
-    """That the 95th percentile of the gaps between commits may be; 0 until one was seen."""
-    gap_most: Floats
+    after: Floats
+    """The stall time."""
+    gap: Floats
+    """The 95th percentile of the gaps between commits; 0 until one was seen."""
+    learned: Floats
+    """1 where the stall time was learned, or was told."""
 
 
 def bin_ends(rules: Rules) -> Floats:
@@ -45,40 +45,28 @@ class StallTimes:
     """The bins of all pairs, brought forward tick by tick."""
 
     def __init__(self, pairs: dict[str, Floats], bins: Floats, rules: Rules) -> None:
-        """pairs, bins: of the state, changed in place; bins of the shortest and longest lengths."""
+        """pairs, bins: of the state, changed in place."""
         self._pairs = pairs
-        self._least, self._most = np.split(bins, 2, axis=1)
+        self._bins = bins
         self._rules = rules
         self._ends = bin_ends(rules)
         self._changed = True
         self._learned = Learned(*(np.zeros(bins.shape[0]) for _ in Learned._fields))
 
-    def learn(self, now: int, pair: Ints, gap: Floats, hidden: Floats, ended: Bools) -> None:
-        """Count the gaps [s] that ended at this tick, at most so long.
-
-        hidden: how many ticks of a hole each one may reach over; at each of them the commit may
-        have moved, so that it may have been as many more gaps of one period.
-        """
+    def learn(self, now: int, pair: Ints, gap: Floats, ended: Bools) -> None:
+        """Count the gaps [s] that ended at this tick."""
         ended = ended & ~np.isnan(gap)
         if not ended.any():
             return
-        pair, gap, hidden = pair[ended], gap[ended], hidden[ended]
-        shortest = np.where(hidden > 0, np.minimum(gap, self._rules.period_s), gap)
-        size = self._least.shape[0]
-        counted = np.bincount(pair, minlength=size).astype(np.float64)
-        unclear = np.bincount(pair[hidden > 0], minlength=size).astype(np.float64)
+        pair, gap = pair[ended], gap[ended]
+        counted = np.bincount(pair, minlength=self._bins.shape[0]).astype(np.float64)
         passed = np.nan_to_num((now - self._pairs["gaps_tick"]) / SECOND)
         fade = np.where(counted > 0, 0.5 ** (passed / self._rules.stall_half_life_s), 1.0)
-        for bins, length, weight in (
-            (self._least, shortest, 1 + hidden),
-            (self._most, gap, np.ones_like(gap)),
-        ):
-            bins *= fade[:, None]
-            # Gaps are whole periods; the hair is for periods that no double holds exactly.
-            number = np.minimum(np.searchsorted(self._ends, length - 1e-6), self._ends.size - 1)
-            np.add.at(bins, (pair, number), weight)
-        for name, more in (("gaps", counted), ("gaps_unclear", unclear)):
-            self._pairs[name][:] = self._pairs[name] * fade + more
+        self._bins *= fade[:, None]
+        # Gaps are whole periods; the hair is for periods that no double holds exactly.
+        number = np.minimum(np.searchsorted(self._ends, gap - 1e-6), self._ends.size - 1)
+        np.add.at(self._bins, (pair, number), 1.0)
+        self._pairs["gaps"][:] = self._pairs["gaps"] * fade + counted
         np.copyto(self._pairs["gaps_tick"], float(now), where=counted > 0)
         self._changed = True
 
@@ -88,37 +76,28 @@ class StallTimes:
         given: what the pair itself says of its stall time [s]; NaN: nothing, then it is learned.
         """
         if self._changed:
-            self._learned = self._bounds()
+            self._learned = self._of_bins()
             self._changed = False
         told, now = ~np.isnan(given), self._learned
-        least, most = np.where(told, given, now.least), np.where(told, given, now.most)
-        return now._replace(least=least, most=most)
+        after = np.where(told, given, now.after)
+        return now._replace(after=after, learned=np.where(told, 1.0, now.learned))
 
-    def _bounds(self) -> Learned:
-        rules = self._rules
-        gaps, unclear = self._pairs["gaps"], self._pairs["gaps_unclear"]
+    def _of_bins(self) -> Learned:
+        rules, gaps = self._rules, self._pairs["gaps"]
         # Weights fade: what was learned is forgotten only when half of the least is left.
-        enough = gaps - unclear >= rules.stall_gaps_needed * 0.5
-        shortest, longest = self._percentile(self._least), self._percentile(self._most)
+        enough = gaps >= rules.stall_gaps_needed * 0.5
 
         def bounded(gap: Floats) -> Floats:
             return np.clip(rules.stall_factor * gap, rules.stall_least_s, rules.stall_most_s)
 
-        # Too few, and holes hide some: it may have been learned, and may not.
-        open_ = ~enough & (unclear > 0)
-        unlearned = rules.stall_unlearned_s
-        least, most = bounded(shortest), bounded(longest)
-        seen = gaps >= HALF_A_GAP
-        return Learned(
-            np.where(enough, least, np.where(open_, np.minimum(least, unlearned), unlearned)),
-            np.where(enough, most, np.where(open_, np.maximum(most, unlearned), unlearned)),
-            np.where(seen, shortest, 0.0),
-            np.where(seen, longest, 0.0),
-        )
+        gap = np.where(gaps >= HALF_A_GAP, self._percentile(QUANTILE), 0.0)
+        # Of a group that commits every five minutes the first gap is the only one for as long.
+        few = np.maximum(rules.stall_unlearned_s, bounded(gap))
+        return Learned(np.where(enough, bounded(gap), few), gap, enough.astype(np.float64))
 
-    def _percentile(self, bins: Floats) -> Floats:
+    def _percentile(self, share: float) -> Floats:
         """The end of the bin in which it lies [s]."""
-        so_far = np.cumsum(bins, axis=1)
-        wanted = QUANTILE * so_far[:, -1:] * (1 - 1e-9)
+        so_far = np.cumsum(self._bins, axis=1)
+        wanted = share * so_far[:, -1:] * (1 - 1e-9)
         end: Floats = self._ends[np.argmax(so_far >= wanted, axis=1)]
         return end

@@ -10,9 +10,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from analytics.kernel import columns
 from analytics.kernel.columns import Floats, Ints
+from analytics.kernel.rules import Rules
+from analytics.kernel.stall import bin_ends
 from analytics.kernel.window import STATUS_STATE
 
 SERIES_FIELDS: Final = (
@@ -55,6 +58,7 @@ PAIR_FIELDS: Final = (
     "facts_tick",  # of the last row of pairs
     "alone",  # since when there is no member, as seen
     "alone_first",  # and the earliest it may have begun
+    "left_tick",  # when there was no member the last time
     "subscribed_tick",  # when it was last seen subscribed
     "expired",
     "reset_forward",
@@ -70,7 +74,6 @@ PAIR_FIELDS: Final = (
     "minute_consumed",
     "minute_rates",  # how many rates were added
     "gaps",  # weight of gaps between commits
-    "gaps_unclear",  # and of those whose length a hole in the ticks hides
     "gaps_tick",
     "leader",  # number of the node that tells of the pair, in `clocks`
     "led_before",  # of the one before it
@@ -81,7 +84,7 @@ PAIR_FIELDS: Final = (
 """Followed by the minutes of `drain` and the bins of `stall`."""
 
 
-ZERO_FIELDS: Final = ("pending", "pending_delta", "held", "gaps", "gaps_unclear")
+ZERO_FIELDS: Final = ("pending", "pending_delta", "held", "gaps")
 """Begin at 0 and not as unknown."""
 STATUS_FIELDS: Final = ("status", "since", "candidate", "held", "judged")
 """Of a series: brought forward by `steady`, after all others by `segments`."""
@@ -95,7 +98,7 @@ class Carried(NamedTuple):
     minutes: Floats
     """[pair, 3 × drain_minutes]: progress, produce and consume rates, newest last."""
     gap_bins: Floats
-    """[pair, 2 × bins]: weight of the gaps between commits, by shortest and by longest length."""
+    """[pair, bins]: weight of the gaps between commits, by length."""
 
     def part(self, series: slice, pairs: slice) -> Carried:
         """The state of some of them; what is changed there is changed here."""
@@ -142,6 +145,17 @@ def ids_of(state: pa.Table | None) -> Ids:
         columns.ints(series, "pair_id"),
         {pair: tuple(each) for pair, each in names},
     )
+
+
+def fits(state: pa.Table, rules: Rules) -> bool:
+    """Whether evaluation by these rules can go on from the state: an older version left fewer
+    numbers, other windows leave more."""
+    pair = len(PAIR_FIELDS) + 3 * rules.drain_minutes + bin_ends(rules).size
+    for column, width in (("series", len(SERIES_FIELDS)), ("pair", pair)):
+        lengths = pc.list_value_length(state.column(column).drop_null())
+        if pc.any(pc.not_equal(lengths, width)).as_py():
+            return False
+    return True
 
 
 def read(state: pa.Table, into: Carried, series_id: Ints, pair_id: Ints) -> None:

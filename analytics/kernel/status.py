@@ -48,14 +48,17 @@ class Looks(NamedTuple):
     paused: Bools
     alone: Floats
     alone_most: Floats
+    usual: Floats
+    """What is usual between two commits of the pair [s]; 0 until that is known."""
+    recovers: Bools
+    """The age has fallen look by look for a minute."""
+    may_recover: Bools
+    """It is lower than a minute ago."""
     still: Floats
     still_most: Floats
-    stall_least: Floats
-    stall_most: Floats
+    stall_after: Floats
     not_due: Floats
     """How much of `still` is usual between two commits of the pair; 0 once it is more."""
-    not_due_most: Floats
-    """The same, were the gaps as long as holes in the ticks leave open."""
     progress: Floats
     progress_least: Floats
     progress_most: Floats
@@ -107,7 +110,7 @@ def _ok(looks: Looks, rules: Rules) -> Bools:
 
 def _may_be_ok(looks: Looks, rules: Rules) -> Bools:
     bounds = looks.across_hole | (looks.method == BOUNDED)
-    least = np.where(bounds, looks.age_low, looks.age) - looks.not_due_most
+    least = np.where(bounds, looks.age_low, looks.age) - looks.not_due
     held: Bools = least <= looks.objective
     return held
 
@@ -117,23 +120,24 @@ def _stopped(looks: Looks, rules: Rules) -> Bools:
     return held
 
 
-def _may_be_stopped(looks: Looks, rules: Rules) -> Bools:
-    held: Bools = looks.alone_most >= rules.grace_s
-    return held
-
-
 def _grace(looks: Looks, rules: Rules) -> Bools:
-    held: Bools = looks.members == 0
+    # A restart explains an age that began with it and is no longer than a restart takes. It does
+    # not explain one that was there before: a group whose members come and go would else never be
+    # late for long enough, whatever its age.
+    excused = rules.objective_slack(looks.objective) + looks.usual
+    began_with_it = looks.age - looks.alone_most <= excused
+    brief = looks.age <= excused + rules.grace_s
+    held: Bools = (looks.members == 0) & began_with_it & brief
     return held
 
 
 def _stalled(looks: Looks, rules: Rules) -> Bools:
-    held: Bools = looks.still >= looks.stall_most
+    held: Bools = looks.still >= looks.stall_after
     return held
 
 
 def _may_be_stalled(looks: Looks, rules: Rules) -> Bools:
-    held: Bools = looks.still_most >= looks.stall_least
+    held: Bools = looks.still_most >= looks.stall_after
     return held
 
 
@@ -147,13 +151,17 @@ def _racing(looks: Looks, rules: Rules) -> Bools:
 
 
 def _catching_up(looks: Looks, rules: Rules) -> Bools:
-    held: Bools = looks.progress_least > rules.catches_up_above
+    held: Bools = (looks.progress_least > rules.catches_up_above) | looks.recovers
     return held
 
 
 def _may_catch_up(looks: Looks, rules: Rules) -> Bools:
     held: Bools = (looks.progress_most > rules.catches_up_above) & (looks.method != BOUNDED)
     return held
+
+
+def _recovering(looks: Looks, rules: Rules) -> Bools:
+    return looks.may_recover
 
 
 def _falling_behind(looks: Looks, rules: Rules) -> Bools:
@@ -201,12 +209,13 @@ RULES: Final = (
     Rule("4", Status.ABANDONED, "info", _abandoned, _nowhere, "no member subscribes to the topic"),
     Rule("5", Status.PAUSED, "info", _paused, _nowhere, "an operator paused it"),
     Rule("6", Status.OK, "none", _ok, _may_be_ok, "no lag, or younger than the objective"),
-    Rule("7", Status.STOPPED, "page", _stopped, _may_be_stopped, "no member for the grace time"),
+    Rule("7", Status.STOPPED, "page", _stopped, _nowhere, "no member for the grace time"),
     Rule("grace", None, "none", _grace, _nowhere, "no member yet again: restarts are normal"),
-    Rule("8", Status.STALLED, "page", _stalled, _may_be_stalled, "members, but nothing committed"),
+    Rule("8", Status.STALLED, "page", _stalled, _may_be_stalled, "nothing committed for long"),
     Rule("9–11", Status.RACING, "page", _racing, _nowhere, "retention will be there first"),
     Rule("cut", None, "none", _young, _new, "less than half a window since a cut"),
     Rule("9", Status.CATCHING_UP, "info", _catching_up, _may_catch_up, "faster than its topic"),
+    Rule("less", None, "none", _recovering, _nowhere, "younger than a minute ago"),
     Rule("10", Status.FALLING_BEHIND, "ticket", _falling_behind, _may_fall_behind, "slower"),
     Rule("11", Status.LAGGING, "ticket", _otherwise, _nowhere, "as fast, but too old"),
 )

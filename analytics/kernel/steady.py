@@ -2,11 +2,12 @@
 
 Step before: a candidate per look. After: rows of lag, roll-up, changes.
 
-Across a hole of less than three ticks equal candidates on both sides are taken to have held in
-between. Anything else across a hole leaves open what the status became meanwhile: it is UNKNOWN
-until a candidate has held long enough again. Story: a group stops (two ticks), the scrape of the
-second fails, and the third look shows it catching up. Whether STOPPED was raised, and would have
-to be taken back, cannot be known; neither OK nor STOPPED would be true.
+Evidence from before a hole counts after it: a rule that has held long enough and holds again is
+the status at once, one that has held for a part of its time goes on from there. Across a hole of
+less than three ticks equal candidates on both sides are taken to have held in between. An alarm
+stands until another rule has held for its time; what is no alarm becomes UNKNOWN after a hole
+behind which another rule holds. Story: a group stops, the scrape of its second tick fails, and the
+third look shows it catching up: whether it was STOPPED meanwhile cannot be known.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import numpy as np
 from analytics.kernel.columns import SECOND, Bools, Floats
 from analytics.kernel.grid import Ticks
 from analytics.kernel.rules import Rules
-from analytics.kernel.status import AFTER_CUT, CODE, STATUSES, STAYS, UNCLEAR, Codes
+from analytics.kernel.status import AFTER_CUT, CODE, LEVEL, STATUSES, STAYS, UNCLEAR, Codes
 from analytics.schema import Status
 
 NEVER: Final = np.int8(-1)
 UNKNOWN: Final = CODE[Status.UNKNOWN]
 OK: Final = CODE[Status.OK]
+ALARMING: Final = np.array([LEVEL[each] in ("page", "ticket") for each in STATUSES] + [False])
+"""By status; the last one is NEVER."""
 
 
 class Steady(NamedTuple):
@@ -58,7 +61,7 @@ def settle(
         np.empty(shape, np.int8),
         np.empty(shape),
     )
-    needed = np.array([*(rules.raise_ticks(status) for status in STATUSES)], np.float64)
+    needed = np.array([*(rules.raise_ticks(status) for status in STATUSES), np.inf])
     lost_after = rules.unknown_after_s * SECOND
     status = np.nan_to_num(carried["status"], nan=float(NEVER)).astype(np.int8)
     before = np.nan_to_num(carried["candidate"], nan=float(NEVER)).astype(np.int8)
@@ -70,28 +73,36 @@ def settle(
         first = here & (status == NEVER)
 
         found = candidate[row]
-        after_cut = found == AFTER_CUT
-        stays = (found == STAYS) | after_cut
-        if stays.any():
-            kept = np.where(after_cut & (status == OK), CODE[Status.CATCHING_UP], status)
-            found = np.where(stays, np.where(status == NEVER, UNKNOWN, kept), found)
-        found = np.where(found == UNCLEAR, UNKNOWN, found)
+        # What held long enough before a time of which nothing is known is the status again as
+        # soon as its rule holds after it.
+        stood = np.where(held >= needed[before], before, UNKNOWN)
+        stood = np.where((status == UNKNOWN) | (status == NEVER), stood, status)
+        found = np.where((found == AFTER_CUT) & (stood == OK), CODE[Status.CATCHING_UP], found)
+        stays = (found == STAYS) | (found == AFTER_CUT)
+        # A rule that does not say anything takes nothing back that another one has said.
+        unclear = found == UNCLEAR
+        silences = stays | unclear | (found == UNKNOWN)
+        keeps = stays | (unclear & ALARMING[stood])
+        found = np.where(keeps, stood, np.where(unclear, UNKNOWN, found))
 
         passed = now - judged
         hole = passed > 1.5 * rules.period_us
-        goes_on = (found == before) & (passed <= lost_after)
-        ticks_passed = np.where(hole, np.rint(passed / rules.period_us), 1.0)
+        goes_on = found == before
+        # A short hole is as long as its ticks; what a long one hides is not counted.
+        bridged = hole & (passed <= lost_after)
+        ticks_passed = np.where(bridged, np.rint(passed / rules.period_us), 1.0)
         held_now = np.where(goes_on, held + ticks_passed, 1.0)
-        takes = (held_now >= needed[found]) | (first & (found == OK))
-        open_ = first | (hole & ~goes_on)
+        takes = silences | (held_now >= needed[found]) | (first & (found == OK))
+        open_ = first | (hole & ~goes_on & ~ALARMING[status])
         new = np.where(takes, found, np.where(open_, UNKNOWN, status))
         silent = ~here & (passed >= lost_after)
         new = np.where(here, new, np.where(silent, UNKNOWN, status)).astype(np.int8)
         if gone.any():
             new[gone] = NEVER
 
-        np.copyto(before, found.astype(np.int8), where=here)
-        np.copyto(held, held_now, where=here)
+        says = here & ~silences
+        np.copyto(before, found.astype(np.int8), where=says)
+        np.copyto(held, held_now, where=says)
         np.copyto(judged, now, where=here)
         np.copyto(since, now, where=new != status)
         if gone.any():

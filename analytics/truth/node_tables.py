@@ -11,7 +11,7 @@ import pyarrow as pa
 from analytics import schema
 from analytics.truth.columns import names, table
 from analytics.truth.reading import master, stages, started
-from analytics.truth.steps import ABSENT, SECOND, Ints
+from analytics.truth.steps import ABSENT, SECOND, Ints, by_clock
 from analytics.truth.workload import Broker, Truth
 
 
@@ -24,23 +24,23 @@ def logs(truth: Truth, broker: Broker, node: int, ticks: Ints, looks: Ints) -> p
         table(
             np.ones(size, np.bool_),
             {
-                "ts": looks,
+                "ts": looks + broker.clock_off,
                 "tick": ticks,
                 "cluster": np.full(size, truth.cluster),
                 "broker": np.full(size, broker.name),
                 "replica": np.full(size, broker.nodes[node]),
                 "epoch": broker.epoch(looks),
                 "role": np.where(mine, "master", "slave"),
-                "up_since": started(truth, broker, node, looks),
+                "up_since": by_clock(started(truth, broker, node, looks), broker.clock_off),
                 "min_physical_offset": at.min_offset,
                 "max_physical_offset": at.max_offset,
                 "flushed_physical_offset": at.max_offset,
                 "confirm_physical_offset": at.confirm,
                 "dispatched_physical_offset": at.dispatched,
-                "t_max": at.t_max,
-                "t_confirm": at.t_confirm,
-                "t_dispatched": at.t_dispatched,
-                "t_min": at.t_min,
+                "t_max": by_clock(at.t_max, broker.clock_off),
+                "t_confirm": by_clock(at.t_confirm, broker.clock_off),
+                "t_dispatched": by_clock(at.t_dispatched, broker.clock_off),
+                "t_min": by_clock(at.t_min, broker.clock_off),
                 "free_bytes": broker.log.free_bytes(looks),
                 "capacity_bytes": np.full(size, broker.log.capacity_bytes, np.int64),
             },

@@ -20,7 +20,7 @@ from analytics.truth.reading import (
     stages,
     started,
 )
-from analytics.truth.steps import ABSENT, SECOND, Floats, Ints, Mask
+from analytics.truth.steps import ABSENT, SECOND, Floats, Ints, Mask, by_clock
 from analytics.truth.workload import RECORD_SIZE, Broker, Pair, Truth
 
 SCRAPE_AFTER_LOOK: int = 100_000
@@ -69,7 +69,8 @@ def lines(truth: Truth, of: Target, looks: Ints) -> list[Line]:
     broker = truth.broker(of.broker)
     node = broker.nodes.index(of.node)
     begun = started(truth, broker, node, looks)
-    made = [Line("tidemark_up_since_timestamp_seconds", {}, _seconds(begun))]
+    off = broker.clock_off
+    made = [Line("tidemark_up_since_timestamp_seconds", {}, _seconds(by_clock(begun, off)))]
     if of.service == "broker":
         made += _log(broker, looks)
         mine = master(broker, looks) == node
@@ -78,7 +79,7 @@ def lines(truth: Truth, of: Target, looks: Ints) -> list[Line]:
             for pair in truth.pairs:
                 if pair.broker == broker.name and not pair.broadcasting:
                     made += _pair(truth, pair, looks, mine)
-        made.append(Line("tidemark_broker_look_timestamp_seconds", {}, _seconds(looks)))
+        made.append(Line("tidemark_broker_look_timestamp_seconds", {}, _seconds(looks + off)))
     elif of.service == "reput":
         at = stages(broker, looks)
         made.append(Line("tidemark_dispatch_offset_bytes", {}, _numbers(at.dispatched)))
@@ -99,10 +100,26 @@ def _log(broker: Broker, looks: Ints) -> Iterator[Line]:
     yield Line("tidemark_log_flushed_offset_bytes", {}, _numbers(at.max_offset))
     yield Line("tidemark_log_confirm_offset_bytes", {}, _numbers(at.confirm))
     yield Line("tidemark_log_dispatched_offset_bytes", {}, _numbers(at.dispatched))
-    yield Line("tidemark_log_oldest_message_timestamp_seconds", {}, _seconds(at.t_min))
-    yield Line("tidemark_log_newest_message_timestamp_seconds", {}, _seconds(at.t_max))
-    yield Line("tidemark_log_confirm_message_timestamp_seconds", {}, _seconds(at.t_confirm))
-    yield Line("tidemark_log_dispatched_message_timestamp_seconds", {}, _seconds(at.t_dispatched))
+    yield Line(
+        "tidemark_log_oldest_message_timestamp_seconds",
+        {},
+        _seconds(by_clock(at.t_min, broker.clock_off)),
+    )
+    yield Line(
+        "tidemark_log_newest_message_timestamp_seconds",
+        {},
+        _seconds(by_clock(at.t_max, broker.clock_off)),
+    )
+    yield Line(
+        "tidemark_log_confirm_message_timestamp_seconds",
+        {},
+        _seconds(by_clock(at.t_confirm, broker.clock_off)),
+    )
+    yield Line(
+        "tidemark_log_dispatched_message_timestamp_seconds",
+        {},
+        _seconds(by_clock(at.t_dispatched, broker.clock_off)),
+    )
     free, capacity = broker.log.free_bytes(looks), broker.log.capacity_bytes
     yield Line("tidemark_store_free_bytes", {"volume": "log"}, _numbers(free))
     whole = np.full(len(looks), float(capacity))
@@ -137,7 +154,7 @@ def _queues(truth: Truth, broker: Broker, looks: Ints, mine: Mask) -> Iterator[L
 
 def _pair(truth: Truth, pair: Pair, looks: Ints, mine: Mask) -> Iterator[Line]:
     labels = {"group": pair.group, "topic": pair.topic}
-    subscribed = pair.subscribed(looks)
+    subscribed, off = pair.subscribed(looks), truth.broker(pair.broker).clock_off
     here = mine & (subscribed != ABSENT)
     look = pair_look(truth, pair, looks)
     yield Line("tidemark_group_subscribed", labels, _numbers(subscribed, here))
@@ -155,7 +172,7 @@ def _pair(truth: Truth, pair: Pair, looks: Ints, mine: Mask) -> Iterator[Line]:
         ("awaiting_delivery", look.awaiting_delivery),
     ):
         family = f"tidemark_group_{name}_timestamp_seconds"
-        yield Line(family, labels, _seconds(at, here))
+        yield Line(family, labels, _seconds(by_clock(at, off), here))
     yield from _totals(labels, look.totals, look.redelivered, here)
     for reading in pair.readings:
         of_queue = labels | {"queue": str(reading.queue.queue)}
@@ -163,7 +180,7 @@ def _pair(truth: Truth, pair: Pair, looks: Ints, mine: Mask) -> Iterator[Line]:
         commit = _numbers(at_look.commit, here)
         yield Line("tidemark_group_queue_offset_messages", of_queue, commit)
         family = "tidemark_group_queue_oldest_timestamp_seconds"
-        yield Line(family, of_queue, _seconds(at_look.head_told, here))
+        yield Line(family, of_queue, _seconds(by_clock(at_look.head_told, off), here))
         member = _numbers(at_look.member, here)
         yield Line("tidemark_group_queue_member_number", of_queue, member)
 

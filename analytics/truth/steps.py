@@ -46,6 +46,11 @@ def micros(at: datetime) -> int:
     return (at - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
 
 
+def by_clock(true: Ints, off: int) -> Ints:
+    """True times as a clock shows them that is so far ahead [microseconds]; ABSENT stays."""
+    return np.where(true == ABSENT, ABSENT, true + off) if off else true
+
+
 class Steps(NamedTuple):
     """A value that holds from each time until the next: commits, members, epochs."""
 

@@ -15,7 +15,7 @@ from analytics.truth.reading import (
     pair_look,
     position,
 )
-from analytics.truth.steps import ABSENT, Ints
+from analytics.truth.steps import ABSENT, Ints, by_clock
 from analytics.truth.workload import RECORD_SIZE, Pair, Truth
 
 
@@ -120,7 +120,7 @@ def _positions(truth: Truth, pair: Pair, ticks: Ints, looks: Ints) -> pa.Table:
             table(
                 seen,
                 {
-                    "ts": looks,
+                    "ts": looks + broker.clock_off,
                     "tick": ticks,
                     "series_id": np.full(
                         len(looks), series_id(truth, pair, reading.queue.queue), np.int64
@@ -132,7 +132,7 @@ def _positions(truth: Truth, pair: Pair, ticks: Ints, looks: Ints) -> pa.Table:
                     "max_offset": at.max_offset,
                     "commit_offset": at.commit,
                     "pull_offset": np.full(len(looks), ABSENT, np.int64),
-                    "head_store_ts": at.head_told,
+                    "head_store_ts": by_clock(at.head_told, broker.clock_off),
                     "head_method": np.where(told, "exact", "none"),
                     "head_error_seconds": np.where(told, 0.0, np.nan),
                     "reason": reason,
@@ -151,7 +151,7 @@ def _pairs(truth: Truth, pair: Pair, ticks: Ints, looks: Ints) -> pa.Table:
     subscribed = pair.subscribed(looks)
     size = len(looks)
     columns: dict[str, object] = {
-        "ts": looks,
+        "ts": looks + broker.clock_off,
         "tick": ticks,
         "pair_id": np.full(size, pair_id(truth, pair), np.int64),
         "cluster": np.full(size, truth.cluster),
@@ -163,9 +163,9 @@ def _pairs(truth: Truth, pair: Pair, ticks: Ints, looks: Ints) -> pa.Table:
         "members": pair.members(looks),
         "objective_seconds": np.full(size, pair.objective_seconds),
         "inflight": look.inflight,
-        "oldest_undelivered_ts": look.oldest_undelivered,
-        "oldest_uncommitted_ts": look.oldest_uncommitted,
-        "awaiting_delivery_ts": look.awaiting_delivery,
+        "oldest_undelivered_ts": by_clock(look.oldest_undelivered, broker.clock_off),
+        "oldest_uncommitted_ts": by_clock(look.oldest_uncommitted, broker.clock_off),
+        "awaiting_delivery_ts": by_clock(look.awaiting_delivery, broker.clock_off),
         "redelivered_total": look.redelivered,
         "consumed_total": look.totals.consumed,
         "expired_total": look.totals.expired,

@@ -155,6 +155,9 @@ class Broker:
     """Per node: when the process that runs at a time was started. Empty: a day before the start."""
     replica_lag_bytes: Steps = field(default_factory=lambda: always(0))
     skew_microseconds: Steps = field(default_factory=lambda: always(0))
+    clock_off: int = 0
+    """How far the clock of its nodes is ahead of everybody else's [microseconds]; below 0: behind.
+    All times of a truth are true ones; those that a node tells are by its own clock."""
 
 
 class Counter(NamedTuple):

@@ -29,7 +29,7 @@ from analytics.truth import answers, failing, scenarios
 from analytics.truth.scenario import Scenario
 from analytics.truth.steps import SECOND, Ints, moment
 from analytics.truth.tables import collected, pair_id
-from tests.support import burrow
+from tests.support import burrow, lag_drawn
 
 ALARMS: Final = frozenset(
     {"AHEAD", "LOST", "STOPPED", "STALLED", "RACING", "FALLING_BEHIND", "LAGGING"}
@@ -307,8 +307,13 @@ def main() -> int:
     seeds = range(options.first, options.first + options.seeds)
     found = run(seeds, options.processes)
     print(report(found))
-    print(f"{len(found)} groups of 3 h in {time.monotonic() - begun:.0f} s")
-    return 1 if any(case.problems for case in found) else 0
+    print(f"{len(found)} groups of 3 h in {time.monotonic() - begun:.0f} s\n")
+    begun = time.monotonic()
+    drawn = lag_drawn.run(seeds, options.processes)
+    print(lag_drawn.report(drawn))
+    print(f"{len(drawn)} groups of 2 h in {time.monotonic() - begun:.0f} s")
+    wrong = [case.problems for case in found] + [each.problems for each in drawn]
+    return 1 if any(wrong) else 0
 
 
 if __name__ == "__main__":

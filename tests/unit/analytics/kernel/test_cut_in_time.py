@@ -11,6 +11,7 @@ import pytest
 
 from analytics.kernel.evaluate import evaluate
 from analytics.kernel.rules import Rules
+from analytics.kernel.state import fits
 from analytics.kernel.window import Evaluated, Window
 from analytics.truth import cases
 from analytics.truth.steps import moment
@@ -127,6 +128,8 @@ def test_a_state_of_other_rules_is_refused() -> None:
     window, middle = window_of(truth), moment(truth.start + (truth.end - truth.start) // 2)
     done = evaluate(window, Rules(), None, moment(truth.start), middle)
     other = Rules(drain_minutes=7)
+    assert fits(done.state, Rules())
+    assert not fits(done.state, other)
     with pytest.raises(ValueError, match="left by other rules"):
         evaluate(window, other, done.state, middle, _later(middle))
 

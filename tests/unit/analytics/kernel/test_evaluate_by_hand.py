@@ -182,7 +182,10 @@ def test_half_a_window_is_needed_for_progress() -> None:
     rows = [late(n, commit=n) for n in range(20)]
     progress = column(judged(window(rows), 20).lag, "progress")
     assert [each is None for each in progress].count(True) == 9
-    few = [late(n, commit=n) for n in range(0, 60, 3)]
+    # Three looks in the window are enough, two are not.
+    few = [late(n, commit=n) for n in range(0, 60, 9)]
+    assert set(column(judged(window(few), 60).lag, "progress")) == {None, 0.0}
+    few = [late(n, commit=n) for n in range(0, 60, 12)]
     assert set(column(judged(window(few), 60).lag, "progress")) == {None}
 
 
@@ -201,13 +204,40 @@ def test_statuses_come_and_go_in_their_time() -> None:
 
 
 def test_nobody_is_stopped_only_after_the_grace_time() -> None:
-    rows = [late(n, commit=5 * n if n < 4 else 20, age=70.0 + 15 * n) for n in range(20)]
+    rows = [late(n, commit=5 * n if n < 4 else 20, age=max(1.0, 15.0 * (n - 3))) for n in range(20)]
     pairs = [facts(n, members=1 if n < 4 else 0, subscribed=n < 4) for n in range(20)]
     status = column(judged(window(rows, pairs), 20).lag, "status")
     # Alone since tick 4: 120 s later for the first time, 135 s for the second.
     assert status.index("STOPPED") == 4 + 9
     assert "STALLED" not in status
     assert "FALLING_BEHIND" not in status
+
+
+def test_an_absence_excuses_no_age_that_was_there_before_it() -> None:
+    rows = [late(n, commit=5 * n if n < 4 else 20, age=70.0 + 15 * n) for n in range(20)]
+    pairs = [facts(n, members=1 if n < 4 else 0, subscribed=n < 4) for n in range(20)]
+    status = column(judged(window(rows, pairs), 20).lag, "status")
+    # Nothing is committed from tick 4 on: 60 s later for the first time, 75 s for the second.
+    assert status.index("STALLED") == 4 + 5
+
+
+def test_members_that_come_and_go_take_no_evidence_back() -> None:
+    rows = [late(n, commit=20, age=15.0 * n) for n in range(40)]
+    pairs = [facts(n, members=n % 2, subscribed=n % 2 == 1) for n in range(40)]
+    status = column(judged(window(rows, pairs), 40).lag, "status")
+    # Too old since tick 5; with members seen and gone, and nothing ever committed, since tick 8.
+    assert status.index("STALLED") == 9
+    assert set(status[9:]) == {"STALLED"}
+
+
+def test_what_held_before_a_hole_holds_after_it() -> None:
+    there = [*range(16), *range(30, 34), *range(40, 43)]
+    rows = [late(n, commit=20, age=15.0 * n) for n in there]
+    pairs = [facts(n, members=0, subscribed=False) for n in there]
+    pairs[0] = facts(0, members=1, subscribed=True)
+    found = judged(window(rows, pairs), 43).lag
+    heard = {row["tick"]: row["status"] for row in found.to_pylist() if row["ts"] is not None}
+    assert list(heard.values())[-8:] == ["STOPPED"] * 8
 
 
 @pytest.mark.parametrize(
@@ -263,7 +293,7 @@ def test_silence_is_told_from_the_third_tick_on_with_its_cause() -> None:
     assert numbers == [0, 1, 2, 5, 6, 7, 8, 11]
     assert column(found.lag, "reason")[3:6] == ["no_snapshot: unreachable"] * 3
     assert column(found.lag, "reason")[-1] == "no_snapshot"
-    assert column(found.lag, "status") == ["OK"] * 3 + ["UNKNOWN"] * 5
+    assert column(found.lag, "status") == ["OK"] * 3 + ["UNKNOWN"] * 3 + ["OK", "UNKNOWN"]
     assert "has sent no snapshot since" in column(found.pair_lag, "cause")[3]
     assert set(column(found.status_changes, "level")) == {"none"}
     # The collector's own silence is not the broker's.

@@ -1,0 +1,357 @@
+"""Groups whose circumstances are drawn at random: period, rates, queues, members, faults. Pure.
+
+A maker simulates producers, a consumer and retention, and says what is true of them: when a fault
+began, and what a judge must or must not say. None of that is taken from a rule. The consumer is
+simulated run by run of its process: it goes on from what it committed, and a crash loses what it
+had not committed. `tests/support/lag_drawn.py` judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from analytics.truth import behaviour as do
+from analytics.truth.behaviour import Random, Spans
+from analytics.truth.cases import at
+from analytics.truth.closed import Capacity, broker_of, drained, queue
+from analytics.truth.steps import DAWN, SECOND, Ints, Steps, always, steps, us
+from analytics.truth.workload import Pair, Reading, Truth
+
+SECONDS: Final = 2 * 3600.0
+PERIODS: Final = (5.0, 10.0, 15.0, 15.0, 30.0)
+LONG_AGO: Final = -7200.0
+
+
+class Setting(NamedTuple):
+    """What is drawn for every group, whatever it does."""
+
+    period: float
+    """Seconds between looks."""
+    queues: int
+    members: int
+    rate: float
+    """Messages per second of each queue."""
+    able: float
+    """What a member does on each queue, in messages per second."""
+    commit_every: float
+
+    @classmethod
+    def drawn(cls, random: Random, *, queues: tuple[int, int] = (1, 8)) -> Setting:
+        """Any of them, with a consumer that can do one and a half to five times what comes."""
+        rate = float(np.exp(random.uniform(np.log(0.5), np.log(30.0))))
+        count = int(random.integers(queues[0], queues[1], endpoint=True))
+        return cls(
+            float(random.choice(PERIODS)),
+            count,
+            int(random.integers(1, count, endpoint=True)),
+            rate,
+            rate * float(random.uniform(1.5, 5.0)),
+            float(random.uniform(1.0, 15.0)),
+        )
+
+
+class Drawn(NamedTuple):
+    """A workload and what is true of it."""
+
+    truth: Truth
+    faulty: tuple[float, float] | None = None
+    """From when to when something is wrong [s]; None: never."""
+    within_s: float = 0.0
+    """An alarm must stand so long after the objective was broken (or `faulty` began)."""
+    at_once: bool = False
+    """The time counts from the beginning of `faulty`, not from the objective's being broken."""
+    said: frozenset[str] = frozenset()
+    """Statuses of which one must be said while it is wrong; empty: any alarm will do."""
+    never: frozenset[str] = frozenset()
+    """Statuses that must not be said at any time."""
+    skew_kind: str | None = None
+    """The kind of skew that must be named while it is wrong."""
+    known_outside_holes: bool = False
+    """A look that was heard of must give a status, once the group is known."""
+
+
+def spans(
+    random: Random, since: float, up: tuple[float, float], down: tuple[float, float]
+) -> list[tuple[float, float]]:
+    """When a process that crashes again and again runs: from `since` on, first it is down."""
+    found = []
+    now = since + random.uniform(*down)
+    while now < SECONDS:
+        end = now + random.uniform(*up)
+        found.append((now, min(end, SECONDS)))
+        now = end + random.uniform(*down)
+    return found
+
+
+def outside(down: Spans) -> list[tuple[float, float]]:
+    """When a process runs that is away in these spans."""
+    edges = [0.0, *(edge for span in down for edge in span), SECONDS]
+    return [(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True) if low < high]
+
+
+def runs_of(
+    random: Random,
+    stored: Ints,
+    runs: Spans,
+    able: float,
+    every: float,
+    *,
+    jitter: float = 0.2,
+    crashes: bool = False,
+    commits_from: float = 0.0,
+    commits_until: float = SECONDS,
+) -> Steps:
+    """What a consumer commits that runs in these spans, each begun where it had committed.
+
+    crashes: a run ends without a commit; else with one. It commits nothing outside
+    commits_from … commits_until. Before the first run it was done with nothing.
+    """
+    done, moments, offsets = 0, [at(LONG_AGO)], [0]
+    for low, high in runs:
+        begin, end = at(low), at(high)
+        visible = np.maximum(stored[done:], begin)
+        visible = visible[visible < end]
+        ready = drained(visible, Capacity([(low, able)]))
+        gaps = every * (1 + random.uniform(-jitter, jitter, int((high - low) / every * 1.5) + 2))
+        asked = begin + np.cumsum(gaps * SECOND).astype(np.int64) // 1000 * 1000
+        asked = asked[asked < end]
+        if not crashes and high < SECONDS:
+            asked = np.append(asked, end)
+        asked = asked[(asked >= at(commits_from)) & (asked < at(commits_until))]
+        if not len(asked):
+            continue
+        reached = done + np.searchsorted(ready, asked, "right").astype(np.int64)
+        moments += asked.tolist()
+        offsets += reached.tolist()
+        done = int(reached[-1])
+    return Steps(np.array(moments, np.int64), np.array(offsets, np.int64))
+
+
+def presence(runs: Spans, members: int) -> Steps:
+    """How many members there are: all of them while a run goes on, else none."""
+    changes = [(at(LONG_AGO), 0)]
+    for low, high in runs:
+        changes += [(at(low), members)]
+        changes += [(at(high), 0)] if high < SECONDS else []
+    return steps(changes)
+
+
+def group_of(
+    setting: Setting, readings: Sequence[Reading], runs: Spans, *, clock: float = 0.0
+) -> Truth:
+    """A group of these queues, looked at as the setting says; clock: of its node, seconds off."""
+    here = presence(runs, setting.members)
+    pair = Pair(
+        "billing",
+        "orders",
+        "g0",
+        tuple(readings),
+        members=here,
+        subscribed=Steps(here.at, (here.value > 0).astype(np.int64)),
+    )
+    broker = replace(broker_of([each.queue for each in readings]), clock_off=us(clock))
+    truth = Truth("drawn", (broker,), (pair,), at(SECONDS))
+    return truth.every(setting.period)
+
+
+def members_of(setting: Setting, number: int) -> Steps:
+    """Who holds a queue, while anybody is there."""
+    return always(1 + number % setting.members)
+
+
+def working(
+    random: Random,
+    setting: Setting,
+    runs: Spans,
+    *,
+    crashes: bool = False,
+    able: float | None = None,
+    commits_until: float = SECONDS,
+    jitter: float = 0.2,
+    clock: float = 0.0,
+) -> Truth:
+    """A group that runs in these spans."""
+    readings = []
+    for number in range(setting.queues):
+        stored = do.poisson(random, setting.rate, SECONDS)
+        commit = runs_of(
+            random,
+            stored,
+            runs,
+            setting.able if able is None else able,
+            setting.commit_every,
+            crashes=crashes,
+            commits_until=commits_until,
+            jitter=jitter,
+        )
+        of = queue(stored, number=number)
+        readings.append(Reading(of, commit, member=members_of(setting, number)))
+    return group_of(setting, readings, runs, clock=clock)
+
+
+# -- crash loops ----------------------------------------------------------------------------------
+
+
+def crash_loop(random: Random, up: tuple[float, float], down: tuple[float, float]) -> Drawn:
+    """It is well for half an hour, then its members come and go and never commit."""
+    setting = Setting.drawn(random)
+    since = float(random.uniform(1800.0, 3600.0))
+    runs = [(0.0, since), *spans(random, since, up, down)]
+    truth = working(random, setting, runs, crashes=True, commits_until=since)
+    return Drawn(truth, (since, SECONDS), 120.0 + 3 * setting.period)
+
+
+def crash_loop_from_the_start(random: Random) -> Drawn:
+    """Nobody has seen it commit: members come and go, nothing moves, and all is unread."""
+    setting = Setting.drawn(random)
+    up, down = _drawn_spans(random)
+    runs = spans(random, 0.0, up, down)
+    truth = working(random, setting, runs, crashes=True, commits_until=0.0)
+    return Drawn(truth, (0.0, SECONDS), 240.0 + 3 * setting.period)
+
+
+def crash_loop_that_commits(random: Random) -> Drawn:
+    """Each run gets some work done and commits it: less, over time, than what comes in."""
+    setting = Setting.drawn(random)._replace(commit_every=float(random.uniform(2.0, 5.0)))
+    up, down = _drawn_spans(random)
+    since = float(random.uniform(1800.0, 2700.0))
+    share = float(np.mean(up)) / (float(np.mean(up)) + float(np.mean(down)))
+    able = setting.rate * float(random.uniform(0.3, 0.8)) / share
+    runs = spans(random, since, up, down)
+    readings = []
+    for number in range(setting.queues):
+        stored = do.poisson(random, setting.rate, SECONDS)
+        whole = runs_of(random, stored, [(0.0, since)], setting.able, setting.commit_every)
+        done = int(whole.value[-1])
+        rest = runs_of(random, stored[done:], runs, able, setting.commit_every, crashes=True)
+        commit = Steps(
+            np.concatenate([whole.at, rest.at[1:]]),
+            np.concatenate([whole.value, rest.value[1:] + done]),
+        )
+        of = queue(stored, number=number)
+        readings.append(Reading(of, commit, member=members_of(setting, number)))
+    truth = group_of(setting, readings, [(0.0, since), *runs])
+    return Drawn(truth, (since, SECONDS), 420.0 + 6 * setting.period)
+
+
+def _drawn_spans(random: Random) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Bounds of how long each run lasts, and each pause."""
+    up, down = random.uniform(4.0, 40.0), random.uniform(5.0, 80.0)
+    return (0.8 * up, 1.2 * up), (0.6 * down, 1.4 * down)
+
+
+def drawn_crash_loop(random: Random) -> Drawn:
+    """As `crash_loop`, of any length of runs and pauses."""
+    return crash_loop(random, *_drawn_spans(random))
+
+
+def restarts(random: Random) -> Drawn:
+    """Now and then it is away for up to 100 s, and catches up each time."""
+    setting = Setting.drawn(random)
+    down: list[tuple[float, float]] = []
+    now = random.uniform(900.0, 1800.0)
+    while now < SECONDS - 1200.0:
+        down.append((float(now), float(now + random.uniform(5.0, 100.0))))
+        now += random.uniform(900.0, 1800.0)
+    return Drawn(working(random, setting, outside(down)))
+
+
+def steady(random: Random) -> Drawn:
+    """It reads what comes."""
+    setting = Setting.drawn(random)
+    return Drawn(working(random, setting, [(0.0, SECONDS)]))
+
+
+# -- holes in the samples -------------------------------------------------------------------------
+
+
+def holed(truth: Truth, holes: Spans) -> Truth:
+    """The same, with nothing heard in these spans."""
+    ticks = truth.ticks()
+    seconds = (ticks - DAWN) / SECOND
+    low, high = np.array(holes).T
+    dark = ((seconds[:, None] >= low) & (seconds[:, None] < high)).any(axis=1)
+    return truth.without(ticks[dark].tolist())
+
+
+def _holes(random: Random, length: tuple[float, float], apart: tuple[float, float]) -> Spans:
+    """Holes of these lengths, with so much between two of them; ten minutes are heard first."""
+    found, now = [], 600.0 + random.uniform(*apart)
+    while now < SECONDS:
+        found.append((float(now), float(now + random.uniform(*length))))
+        now = found[-1][1] + random.uniform(*apart)
+    return found
+
+
+def _drawn_holes(random: Random, period: float) -> Spans:
+    """Seldom and long, or often and short; at least two looks lie between two of them."""
+    if random.random() < 0.5:
+        return _holes(random, (45.0, 600.0), (900.0, 2400.0))
+    return _holes(random, (45.0, 150.0), (2.5 * period, 2.5 * period + 150.0))
+
+
+def steady_in_holes(random: Random) -> Drawn:
+    """It reads what comes; now and then nobody hears of it."""
+    found = steady(random)
+    holes = _drawn_holes(random, found.truth.period / SECOND)
+    return found._replace(truth=holed(found.truth, holes), known_outside_holes=True)
+
+
+def _dies(random: Random) -> Drawn:
+    """It leaves and does not come back."""
+    setting = Setting.drawn(random)
+    when = float(random.uniform(1800.0, 3600.0))
+    truth = working(random, setting, [(0.0, when)], crashes=True)
+    said = frozenset({"STOPPED"})
+    return Drawn(truth, (when, SECONDS), said=said, known_outside_holes=True)
+
+
+def dies_in_holes_of_a_minute(random: Random) -> Drawn:
+    """It dies, and every two or three minutes nothing is heard for one."""
+    found = _dies(random)
+    every = float(random.choice([120.0, 180.0]))
+    begin = random.uniform(0.0, every) + np.arange(600.0, SECONDS, every)
+    holes = [(float(each), float(each) + 60.0) for each in begin]
+    within = 120.0 + 60.0 + 4 * found.truth.period / SECOND
+    return found._replace(truth=holed(found.truth, holes), within_s=within)
+
+
+def dies_in_holes(random: Random) -> Drawn:
+    """It dies, and nothing is heard of it now and then."""
+    found = _dies(random)
+    period = found.truth.period / SECOND
+    holes = _drawn_holes(random, period)
+    dark = max(high - low for low, high in holes)
+    within = 120.0 + 2 * dark + 4 * period
+    return found._replace(truth=holed(found.truth, holes), within_s=within)
+
+
+def stuck_in_holes(random: Random) -> Drawn:
+    """Its members are there and commit nothing any more; nothing is heard of it now and then."""
+    setting = Setting.drawn(random)
+    when = float(random.uniform(1800.0, 3600.0))
+    truth = working(random, setting, [(0.0, SECONDS)], commits_until=when)
+    holes = _drawn_holes(random, setting.period)
+    dark = max(high - low for low, high in holes)
+    within = 120.0 + 2 * dark + 4 * setting.period
+    return Drawn(
+        holed(truth, holes),
+        (when, SECONDS),
+        within,
+        said=frozenset({"STALLED"}),
+        known_outside_holes=True,
+    )
+
+
+def slow_in_holes(random: Random) -> Drawn:
+    """It can do but a part of what comes in; nothing is heard of it now and then."""
+    setting = Setting.drawn(random)
+    share = float(random.uniform(0.3, 0.8))
+    truth = working(random, setting, [(0.0, SECONDS)], able=share * setting.rate)
+    holes = _drawn_holes(random, setting.period)
+    dark = max(high - low for low, high in holes)
+    return Drawn(holed(truth, holes), (0.0, SECONDS), 420.0 + 2 * dark + 6 * setting.period)

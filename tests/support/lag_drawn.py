@@ -1,0 +1,240 @@
+"""Groups drawn at random, and whether the rules say what is true of them; misses are counted.
+
+Each seed draws a group of every kind: its period, rates, queues and members. Every other seed goes
+through samples as sources read them, the others through tables; each is evaluated in several
+pieces. `lag_scenarios` prints the counts.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from analytics.kernel.evaluate import evaluate
+from analytics.kernel.rules import Rules
+from analytics.kernel.shape import shape
+from analytics.kernel.window import Evaluated, Window
+from analytics.truth import answers, drawn
+from analytics.truth.behaviour import Random
+from analytics.truth.drawn import Drawn
+from analytics.truth.steps import DAWN, SECOND, moment
+from analytics.truth.tables import collected
+from analytics.truth.workload import Truth
+from tests.analytics.truth.judged import ALARMS, Columns, of_pair
+from tests.analytics.truth.rendered import samples_table
+
+SETTLED_S: Final = 600.0
+"""How long a group is looked at before its status must be known."""
+LAPSE_S: Final = 60.0
+"""How long a fault may be taken back for, two periods may be added."""
+
+KINDS: Final[Mapping[str, Callable[[Random], Drawn]]] = {
+    "steady": drawn.steady,
+    "restarts of up to 100 s": drawn.restarts,
+    "crash loop, up 18–22 s, down 10–38 s": lambda random: drawn.crash_loop(
+        random, (18.0, 22.0), (10.0, 38.0)
+    ),
+    "crash loop of any lengths": drawn.drawn_crash_loop,
+    "crash loop from the start": drawn.crash_loop_from_the_start,
+    "crash loop that commits": drawn.crash_loop_that_commits,
+    "steady, holes in the samples": drawn.steady_in_holes,
+    "dies, holes of 60 s every 120 or 180 s": drawn.dies_in_holes_of_a_minute,
+    "dies, holes of any lengths": drawn.dies_in_holes,
+    "stuck, holes of any lengths": drawn.stuck_in_holes,
+    "too slow, holes of any lengths": drawn.slow_in_holes,
+}
+
+
+class Verdict(NamedTuple):
+    """What the rules made of one group."""
+
+    kind: str
+    seed: int
+    faulty: bool
+    found_s: float | None
+    """After it had to be seen; None: not found, or nothing was wrong."""
+    alarm_minutes: float
+    """While nothing was wrong."""
+    problems: tuple[str, ...]
+
+
+def window_of(truth: Truth, *, by_samples: bool) -> Window:
+    """What evaluate takes, by one of the two ways that rows come in."""
+    made = collected(truth)
+    if not by_samples:
+        return Window(
+            made.positions, made.series, made.pairs, made.logs, made.offset_events, made.gaps
+        )
+    typed = shape(samples_table(truth), truth.period / SECOND, counters=())
+    return Window(
+        typed["positions"],
+        typed["series"],
+        typed["pairs"],
+        typed["logs"],
+        made.offset_events,
+        made.gaps,
+        typed["replicas"],
+    )
+
+
+def evaluated(truth: Truth, window: Window, cuts: Sequence[int]) -> Evaluated:
+    """All ticks, in pieces that end at the cuts (times)."""
+    rules = Rules(period_s=truth.period / SECOND)
+    made: list[Evaluated] = []
+    after = truth.start
+    for until in [*sorted(cuts), truth.end]:
+        state = made[-1].state if made else None
+        made.append(evaluate(window, rules, state, moment(after), moment(until)))
+        after = until
+    together = Evaluated(*(pa.concat_tables(each) for each in zip(*made, strict=True)))
+    return together._replace(state=made[-1].state)
+
+
+def judge(kind: str, seed: int) -> Verdict:
+    """Draw a group of the kind, evaluate it, and compare."""
+    random = np.random.default_rng([seed, zlib.crc32(kind.encode())])
+    found = KINDS[kind](random)
+    truth = replace(found.truth, cluster=f"{kind} {seed}")
+    found = found._replace(truth=truth)
+    cuts = random.integers(truth.start + truth.period, truth.end, 2).tolist()
+    result = evaluated(truth, window_of(truth, by_samples=bool(seed % 2)), cuts)
+    return compared(kind, seed, found, result)
+
+
+def compared(kind: str, seed: int, found: Drawn, result: Evaluated) -> Verdict:
+    """What was said of a group against what is true of it."""
+    truth = found.truth
+    rows = of_pair(result.pair_lag, truth)
+    heard = np.isin(rows["tick"].astype(np.int64), truth.ticks())
+    rows = Columns(rows.table.filter(pa.array(heard)))
+    looks = (rows["tick"].astype(np.int64) + truth.look_delay - DAWN) / SECOND
+    status = rows.words("status")
+    alarming = np.isin(status, sorted(ALARMS))
+    problems: list[str] = []
+    if not len(looks):
+        problems.append("no row")
+    wrong = np.zeros(len(looks), np.bool_)
+    if found.faulty is not None:
+        wrong = (looks >= found.faulty[0]) & (looks < found.faulty[1])
+    minutes = float((alarming & ~wrong).sum()) * truth.period / SECOND / 60.0
+    if minutes:
+        said = sorted(set(status[alarming & ~wrong].tolist()))
+        problems.append(f"{minutes:.2f} alarm minutes while all was well: {', '.join(said)}")
+    for each in sorted(found.never & set(status.tolist())):
+        problems.append(f"called {each}")
+    found_s = None
+    if found.faulty is not None:
+        found_s, more = _found(found, looks, alarming, status)
+        problems += more
+        problems += _skew_problems(found, rows, wrong)
+    if found.known_outside_holes:
+        problems += _unknown_problems(found, looks, status)
+    return Verdict(kind, seed, found.faulty is not None, found_s, minutes, tuple(problems))
+
+
+def _found(
+    found: Drawn, looks: np.ndarray, alarming: np.ndarray, status: np.ndarray
+) -> tuple[float | None, list[str]]:
+    """When it was found after it had to be seen, and what is wrong with that."""
+    assert found.faulty is not None
+    begin, end = found.faulty
+    late = _late(found)
+    shows = begin if found.at_once else _broken(late, begin)
+    if shows is None or shows + found.within_s >= end:
+        return None, []  # it did no harm within the time
+    heard = alarming & (looks >= begin) & (looks < end)
+    if not heard.any():
+        return None, ["missed"]
+    first = float(looks[heard][0])
+    problems = []
+    if first - shows > found.within_s:
+        problems.append(f"found after {first - shows:.0f} s, limit {found.within_s:.0f} s")
+    if found.said and not found.said & set(status[heard].tolist()):
+        problems.append(f"called {', '.join(sorted(set(status[heard].tolist())))}")
+    after = (looks >= max(first, shows)) & (looks < end)
+    at = np.minimum(looks.astype(np.int64), len(late) - 1)
+    quiet = after & ~alarming & late[at]
+    lapse = _longest(quiet) * found.truth.period / SECOND
+    if lapse > LAPSE_S + 2 * found.truth.period / SECOND:
+        said = sorted(set(status[quiet].tolist()))
+        problems.append(f"taken back for {lapse:.0f} s: {', '.join(said)}")
+    return first - shows, problems
+
+
+def _late(found: Drawn) -> np.ndarray:
+    """Whether the objective is broken, at each second from the beginning."""
+    truth = replace(found.truth, missing=frozenset()).every(1.0)
+    pair = truth.pairs[0]
+    ages = [answers.series(truth, reading).age_seconds for reading in pair.readings]
+    late: np.ndarray = np.nan_to_num(np.max(ages, axis=0)) > pair.objective_seconds
+    return late
+
+
+def _broken(late: np.ndarray, begin: float) -> float | None:
+    """From when on the objective is broken for a minute at least; None: never."""
+    minute = np.convolve(late[int(begin) :], np.ones(60), "valid") == 60
+    at = np.flatnonzero(minute)
+    return float(at[0]) + int(begin) if len(at) else None
+
+
+def _longest(flags: np.ndarray) -> int:
+    """Length of the longest run of true values."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
+    return int(np.max(edges[1::2] - edges[::2], initial=0))
+
+
+def _skew_problems(found: Drawn, rows: Columns, wrong: np.ndarray) -> list[str]:
+    if found.skew_kind is None:
+        return []
+    named = rows.words("skew_kind")[wrong & np.isin(rows.words("status"), sorted(ALARMS))]
+    right = int((named == found.skew_kind).sum())
+    if right >= 0.8 * len(named):
+        return []
+    others = sorted(set(named.tolist()) - {found.skew_kind})
+    return [f"{found.skew_kind} at {right} of {len(named)} looks, else {', '.join(others)}"]
+
+
+def _unknown_problems(found: Drawn, looks: np.ndarray, status: np.ndarray) -> list[str]:
+    known = looks > SETTLED_S
+    # Where something else holds than before a hole, its time must pass first.
+    changed = known & (status == "UNKNOWN")
+    longest = _longest(changed) * found.truth.period / SECOND
+    if longest <= LAPSE_S + 2 * found.truth.period / SECOND:
+        return []
+    return [f"UNKNOWN for {longest:.0f} s of looks that were heard of"]
+
+
+def report(found: Sequence[Verdict]) -> str:
+    """A row for each kind: groups, misses, false alarms."""
+    lines = [f"{'drawn at random':44}{'groups':>7}{'missed':>8}{'false':>7}{'found':>12}  problems"]
+    for kind in dict.fromkeys(each.kind for each in found):
+        mine = [each for each in found if each.kind == kind]
+        missed = sum("missed" in each.problems for each in mine)
+        false = sum(each.alarm_minutes > 0 for each in mine)
+        after = [each.found_s for each in mine if each.found_s is not None]
+        times = f"{np.median(after):.0f}/{max(after):.0f} s" if after else ""
+        wrong = sum(bool(each.problems) for each in mine)
+        lines.append(f"{kind:44}{len(mine):>7}{missed:>8}{false:>7}{times:>12}  {wrong}")
+    problems = [
+        f"{each.kind}, seed {each.seed}: {problem}" for each in found for problem in each.problems
+    ]
+    return "\n".join([*lines, "", *problems, f"{len(problems)} problems"])
+
+
+def judge_seed(seed: int) -> list[Verdict]:
+    """A group of every kind."""
+    return [judge(kind, seed) for kind in KINDS]
+
+
+def run(seeds: Sequence[int], processes: int = 1) -> list[Verdict]:
+    """A group of every kind for each seed."""
+    if processes == 1:
+        return [each for seed in seeds for each in judge_seed(seed)]
+    with ProcessPoolExecutor(processes) as pool:
+        return [each for made in pool.map(judge_seed, seeds) for each in made]
