@@ -73,6 +73,7 @@ class Filled(NamedTuple):
     samples: int
     rows: dict[str, int]  # by table
     differences: list[Difference]  # of hours that were replaced
+    unscraped_s: float  # of which the source has no samples
 
 
 def wanted(
@@ -108,7 +109,7 @@ def run(spark: SparkSession, options: BackfillOptions) -> Filled:
     hours = wanted(since, before, there, options.hours)
     _check_closed(root, hours)
     filled = Filled(
-        hours, [h for h in sorted(there) if since <= h < before and h not in hours], 0, {}, []
+        hours, [h for h in sorted(there) if since <= h < before and h not in hours], 0, {}, [], 0.0
     )
     for chunk in runs_of(hours):
         with runs.run(root.path, "backfill") as noted:
@@ -119,7 +120,10 @@ def run(spark: SparkSession, options: BackfillOptions) -> Filled:
                 filled.rows[table] = filled.rows.get(table, 0) + count
             noted.watermark(options.source.removeprefix("tidemark_"), chunk[-1] + HOUR)
             filled = filled._replace(
-                samples=filled.samples + samples, differences=filled.differences + differences
+                samples=filled.samples + samples,
+                differences=filled.differences + differences,
+                unscraped_s=filled.unscraped_s
+                + sum(fact.get("unscraped_us", 0) for fact in written.facts) / 1e6,
             )
     return filled
 
@@ -133,6 +137,7 @@ def _fill(
     batch = Batch(f"backfill-{hours[0]:%Y%m%dT%H}-{len(hours)}h-{version:010d}")
     asked = {
         "context": "true",
+        "interval": f"{options.period_s}s",
         **options.source_options,
         "start": start.isoformat(),
         "end": end.isoformat(),
@@ -270,3 +275,8 @@ def command(**given: Any) -> None:
         f"{len(done.hours)} hours filled from {done.samples} samples ({rows or 'no rows'}); "
         f"{len(done.left)} left as they were."
     )
+    if done.unscraped_s:
+        click.echo(
+            f"The source scraped nothing in {done.unscraped_s / 60:.1f} minutes of them: what it "
+            "scrapes with was down, or keeps less. The table gaps says when (unscraped)."
+        )

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,8 @@ from analytics.tables.in_use import writing
 from analytics.tables.layout import from_us
 from analytics.tables.parts import commit_all, write_frame
 
-SOURCES = ("tidemark_prometheus", "tidemark_scrape")
+PROMETHEUS: Final = "tidemark_prometheus"
+SOURCES = (PROMETHEUS, "tidemark_scrape")
 CHECKS: Mapping[str, Callable[[Mapping[str, str]], object]] = dict(
     zip(SOURCES, (prometheus.parse, scrape.parse), strict=True)
 )
@@ -64,7 +65,10 @@ def run(
     """Collect until told to stop: by a signal, the marker file, or `stop`. Raises StreamFailed."""
     root = TableRoot.create(options.tables, buckets=options.buckets)
     # Offsets between two ticks, so that no batch ends between a broker's scrape and its ha's.
-    asked = {"context": "true", "align": f"{options.period_s}s", **options.source_options}
+    period = f"{options.period_s}s"
+    asked = {"context": "true", "align": period, **options.source_options}
+    if options.source == PROMETHEUS:
+        asked = {"interval": period, **asked}
     samples = spark.readStream.format(options.source).options(**asked).load()
     landing = Landing(root, options.period_s, options.counters)
     with writing(root.path, "collect"):

@@ -48,7 +48,12 @@ class Landing:
             writer.facts["read_to_us"] = max(read_to, writer.facts.get("read_to_us", read_to))
         samples, gaps = split(samples)
         writer.write("gaps", gaps)
-        unread = gaps.filter(pc.not_equal(gaps.column("reason"), str(Gap.DOWN)))
+        for row in gaps.filter(pc.equal(gaps.column("reason"), str(Gap.UNSCRAPED))).to_pylist():
+            lasted_us = to_us(row["to_ts"]) - to_us(row["from_ts"])
+            writer.facts["unscraped_us"] = writer.facts.get("unscraped_us", 0) + lasted_us
+        # Of what was never scraped the source has told all that there is.
+        known = pc.is_in(gaps.column("reason"), value_set=pa.array([Gap.DOWN, Gap.UNSCRAPED]))
+        unread = gaps.filter(pc.invert(known))
         if unread.num_rows:
             writer.facts["unread"] = writer.facts.get("unread", []) + [
                 [to_us(row["from_ts"]), to_us(row["to_ts"]), f"{row['reason']}: {row['detail']}"]

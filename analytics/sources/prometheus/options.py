@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from analytics.kernel.shape import METRICS, QUEUE_METRICS, TIMED
+from analytics.sources.gaps import TOLD_BY
 from analytics.sources.option_values import (
     BadOption,
     flag,
@@ -36,6 +37,8 @@ HEADER: Final = "header."
 
 COLLECTED: Final = any_of("__name__", sorted(METRICS | TIMED | {"up"}))
 """All that shaping reads, and the counters that are kept unless somebody says otherwise."""
+SCRAPES: Final = ",".join((any_of("__name__", ["up"]), any_of("service", TOLD_BY.to_pylist())))
+"""What tells of each scrape of a service of ours."""
 CONTEXT: Final = any_of("__name__", sorted(METRICS - QUEUE_METRICS))
 """What shaping reads besides the families by queue."""
 
@@ -62,6 +65,8 @@ class Options(NamedTuple):
     align_s: float
     """A stream's offsets are multiples: with the period of the scrapes, what all processes of a
     node say of a tick is in one batch."""
+    interval_s: float | None
+    """Of the server's scrapes; with it, times at which it scraped nothing are gaps."""
     headers: tuple[tuple[str, str], ...]
 
     @property
@@ -90,6 +95,7 @@ def parse(options: Mapping[str, str]) -> Options:
         seconds(options, "patience", PATIENCE_S),
         whole(options, "max_slices", SLICES_MAX, low=1),
         seconds(options, "align", ALIGN_S),
+        seconds(options, "interval", 0.0) if options.get("interval") else None,
         login
         + tuple(
             (name[len(HEADER) :], value)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from analytics.sources.option_values import BadOption
-from analytics.sources.prometheus.options import CONTEXT, Options
+from analytics.sources.prometheus.options import CONTEXT, SCRAPES, Options
 from analytics.sources.prometheus.selectors import MS_US, Narrowed, shard_matcher
 
 PARTS_MAX: Final = 100_000
@@ -28,6 +28,9 @@ class Part(NamedTuple):
     """Inclusive."""
     context: str | None
     """Matchers of what is read besides, to be known and not told; None: nothing."""
+    scrapes: str | None = None
+    """Matchers of what tells when the server scraped, in one part of each slice; None: in another,
+    or in none."""
 
     @property
     def subject(self) -> str:
@@ -44,9 +47,12 @@ def plan(options: Options, start_us: int, end_us: int, only: Narrowed) -> Iterat
     if count > PARTS_MAX:
         raise BadOption("slice", f"{options.slice_s:g}s", f"no more than {PARTS_MAX} parts")
     for low in range(start, end, step):
+        scrapes = None if options.interval_s is None else ",".join((SCRAPES, *only.matchers))
         for selector in options.selectors:
             for shard in range(options.shards):
-                yield _part(options, selector, only, shard, low, min(low + step, end))
+                part = _part(options, selector, only, shard, low, min(low + step, end))
+                yield part._replace(scrapes=scrapes)
+                scrapes = None
 
 
 def _part(options: Options, selector: str, only: Narrowed, shard: int, low: int, high: int) -> Part:

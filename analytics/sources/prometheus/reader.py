@@ -9,7 +9,7 @@ that is not whole. Works with Spark and without. Before: ``plan``. After: ``kern
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 from urllib.parse import urlencode
 
@@ -22,12 +22,15 @@ from analytics.sources.http import fetch
 from analytics.sources.labelled import batches
 from analytics.sources.option_values import BadOption
 from analytics.sources.prometheus.answer import Samples, error_of, instant_us, parse
+from analytics.sources.prometheus.holes import holes, looked_back_us
 from analytics.sources.prometheus.options import Options
 from analytics.sources.prometheus.plan import Part, plan
 from analytics.sources.prometheus.selectors import MS_US, Narrowed
 
 SOURCE: Final = "prometheus"
 CONTEXT: Final = "context"
+SUBJECT: Final = "prometheus"
+"""Of a gap of the server's own."""
 SPLITS_MAX: Final = 6
 """A slice is halved so often; and so often altogether in a part whose server is slow: a request
 that runs into its time costs all of it."""
@@ -71,8 +74,26 @@ class Reader:
             if context is not None:
                 yield from _kept(context, low, high, CONTEXT)
             yield from _kept(found, low, high, SOURCE)
+        missing += self._holes(part, missing)
         if missing:
             yield gaps.batch(missing, SOURCE)
+
+    def _holes(self, part: Part, unread: Sequence[Missing]) -> list[Missing]:
+        """Times of the part at which the server scraped nothing; unread: what is a gap already."""
+        interval_s = self._options.interval_s
+        left_us = part.end_us - part.start_us - sum(each.to_us - each.from_us for each in unread)
+        if part.scrapes is None or interval_s is None or left_us <= 0:
+            return []
+        interval_us = round(interval_s * 1e6)
+        since_us = part.start_us - looked_back_us(interval_us)
+        try:
+            seen_us = self._ask(part.scrapes, since_us, part.end_us).ts_us
+        except Unanswered as trouble:
+            return [Missing(part.scrapes, part.start_us, part.end_us, *_said(trouble))]
+        return [
+            Missing(SUBJECT, *hole, Gap.UNSCRAPED, "the server has no scrape of this time")
+            for hole in holes(seen_us, part.start_us, part.end_us, interval_us)
+        ]
 
     def now_us(self) -> int | None:
         """The server's clock [microseconds since 1970]; None if it answers and does not say.

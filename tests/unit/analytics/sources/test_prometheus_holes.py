@@ -1,0 +1,88 @@
+"""When a Prometheus scraped nothing: told once, however time is cut into parts."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analytics.sources.prometheus.holes import INTERVALS, holes, looked_back_us
+from analytics.sources.prometheus.options import parse
+from analytics.sources.prometheus.reader import Reader
+from tests.support.range_server import RangeServer, Samples
+
+I = 15_000_000  # noqa: E741 - the interval
+S = 1_000_000
+
+
+def found(times: list[int], cuts: list[int]) -> list[tuple[int, int]]:
+    """Of all parts between these cuts, each with the samples that it asks for."""
+    rows = []
+    for start, end in itertools.pairwise(cuts):
+        seen = [at for at in times if start - looked_back_us(I) < at <= end]
+        rows += [(low, high) for low, high in holes(np.array(seen, np.int64), start, end, I)]
+    return rows
+
+
+def merged(rows: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    whole: list[tuple[int, int]] = []
+    for low, high in rows:
+        if whole and whole[-1][1] == low:
+            whole[-1] = (whole[-1][0], high)
+        else:
+            whole.append((low, high))
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ([], [(0, 600 * S)]),
+        (list(range(-I, 41 * I, I)), []),
+        ([at for at in range(-I, 41 * I, I) if not 10 * I < at < 20 * I], [(10 * I, 20 * I)]),
+        ([at for at in range(-I, 41 * I, I) if not 10 * I < at < 13 * I], []),
+        ([at for at in range(-I, 41 * I, I) if at <= 30 * I], [(30 * I, 40 * I)]),
+    ],
+    ids=["nothing at all", "whole", "a hole", "two scrapes missing", "ended"],
+)
+def test_a_time_without_scrapes_is_a_hole_from_the_last_one_to_the_next(
+    times: list[int], expected: list[tuple[int, int]]
+) -> None:
+    assert found(times, [0, 40 * I]) == expected
+    assert merged(found(times, list(range(0, 41 * I, I)))) == expected, "a period at a time"
+
+
+@given(st.sets(st.integers(1, 4000)), st.sets(st.integers(1, 3999), max_size=12))
+def test_holes_are_the_same_however_time_is_cut(times: set[int], cuts: set[int]) -> None:
+    seconds = sorted(times)
+    at = [second * S for second in seconds]
+    border = [0, *sorted(cut * S for cut in cuts), 4000 * S]
+    expected = [
+        (low, high)
+        for low, high in itertools.pairwise([-10 * INTERVALS * I, *at, 4000 * S])
+        if high - low > INTERVALS * I
+    ]
+    expected = [(max(low, 0), high) for low, high in expected]
+    assert merged(found(at, border)) == merged([row for row in expected if row[1] > row[0]])
+
+
+def test_a_server_that_was_down_has_a_gap_and_not_only_no_samples() -> None:
+    """Backfill once said "2 hours filled from 0 samples", and left no row in the table gaps."""
+    labels = (("__name__", "up"), ("instance", "127.0.0.1:1"), ("service", "broker"))
+    samples: Samples = {labels: [(ms, 1.0) for ms in range(0, 3_600_000, 15_000) if ms < 600_000]}
+    with RangeServer(samples, left_open=True) as server:
+        options = parse({"url": server.url, "interval": "15s", "slice": "10m", "context": "true",
+                         "shards": "2"})  # fmt: skip
+        reader = Reader(options)
+        rows = []
+        for part in reader.plan(0, 3600 * S):
+            for batch in reader.read(part):
+                rows += [row for row in batch.to_pylist() if row["metric"] == "_gap"]
+    assert len(rows) == 5, "one for each slice that it has nothing of"
+    assert all('reason="unscraped"' in row["labels"] for row in rows)
+    # The last scrape before the hole is that of 585 s, which the first slice could not yet miss.
+    assert 'from="585000000"' in rows[0]["labels"]
+    assert rows[-1]["ts"].timestamp() == 3600
