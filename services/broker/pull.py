@@ -56,10 +56,10 @@ def parse_tags(expression: str | None) -> Wanted | None:
     if expression is None or expression.strip() in ("", "*"):
         return None
     tags = frozenset(tag.strip() for tag in expression.split("||"))
-    if "" in tags or len(tags) > TAGS_MAX or "*" in tags:
+    if "" in tags or len(tags) > TAGS_MAX or "*" in tags or any("&&" in tag for tag in tags):
         raise BadTags(
             f"tags must be * or up to {TAGS_MAX} tags separated by ||, not {shown(expression)}.",
-            "Write tags as a || b, or * for all.",
+            "Write tags as a || b, or * for all. A message has one tag: none has both of a && b.",
             field="tags",
         )
     return Wanted(frozenset(map(hashing.string_hash, tags)), tags)

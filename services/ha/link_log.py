@@ -15,11 +15,18 @@ OTHER_VERSIONS: Final = Reason.PROTOCOL_VERSION.code
 """How the reason of such a link begins, and the event that says it: docs/runbook.md has it."""
 
 
+START_S: Final = 5.0
+"""Nodes of a group start together: until then one that is not reached is on its way."""
+UNREACHED: Final = "not reached: "
+"""How the reason begins where no connection was made."""
+
+
 class LinkLog:
     """Says why links end, each kind of reason at its own pace."""
 
     def __init__(self, paced: PacedLog) -> None:
         self._paced = paced
+        self._quiet_until = paced.now + START_S
 
     def refused(self, peer: str, address: str, reason: str) -> None:
         """A connection to the replication port was closed for what its peer is, or sent."""
@@ -35,6 +42,8 @@ class LinkLog:
 
     def unreached(self, node: str, address: str, reason: str) -> None:
         """A connection to a node could not be made, or did not prove itself."""
+        if reason.startswith(UNREACHED) and self._paced.now < self._quiet_until:
+            return
         if not self._versions_differ(node, address, reason):
             self._paced.say(
                 f"to {node}",

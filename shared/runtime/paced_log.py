@@ -29,6 +29,11 @@ class PacedLog:
         self.count = 0
         """Of all that was told here, whether a line was written or not."""
 
+    @property
+    def now(self) -> float:
+        """Seconds of the clock that paces the lines."""
+        return self._monotonic()
+
     def say(
         self,
         key: str,

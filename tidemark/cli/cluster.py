@@ -25,13 +25,14 @@ from tidemark.cli.output import (
     say,
     url_option,
 )
-from tidemark.cli.times import shown_about, shown_time
+from tidemark.cli.times import shown_about
 from tidemark.errors import ClusterRefused
 
 NODE_COLUMNS: Final = [
-    "node", "role", "state", "in_sync", "log_end", "confirm", "lag_bytes", "lag", "api", "reason",
+    *("node", "role", "state", "in_sync", "log_end", "confirm", "lag_bytes", "lag_ms", "api"),
+    "reason",
 ]  # fmt: skip
-HISTORY_COLUMNS: Final = ["epoch", "start", "node", "at"]
+HISTORY_COLUMNS: Final = ["epoch", "start", "node", "at_ms"]
 
 
 @click.group()
@@ -51,7 +52,7 @@ def status(url: str) -> None:
         return
     print_facts(_group_facts(view))
     click.echo()
-    print_rows([_node_row(node) for node in view["nodes"]], NODE_COLUMNS)
+    print_rows(view["nodes"], NODE_COLUMNS)
 
 
 def _group_facts(view: Mapping[str, Any]) -> dict[str, object]:
@@ -95,11 +96,6 @@ def _successor(view: Mapping[str, Any]) -> str | None:
     return f"{' or '.join(others)} takes over, and has all that was acknowledged as replicated"
 
 
-def _node_row(node: Mapping[str, Any]) -> dict[str, object]:
-    lag_ms = node.get("lag_ms")
-    return {**node, "lag": None if lag_ms is None else f"{lag_ms} ms"}
-
-
 @cluster.command()
 @url_option
 @output_option
@@ -107,11 +103,6 @@ def _node_row(node: Mapping[str, Any]) -> dict[str, object]:
 def history(url: str) -> None:
     """List the epochs: who was master, and from which byte of the log on."""
     rows = run(ClusterCalls(addresses(url)).view()).get("history", [])
-    if not as_json():
-        rows = [
-            {**row, "at": None if row.get("at_ms") is None else shown_time(row["at_ms"])}
-            for row in rows
-        ]
     columns = [
         column
         for column in HISTORY_COLUMNS

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import aiohttp
 
 from shared.runtime.doorbell import socket_path
+from tidemark.client.transport import reason_of
 from tidemark.errors import BrokenAnswer, ClusterRefused, NotServing, TidemarkError, Unreachable
 
 TIMEOUT_S: Final = 30.0
@@ -182,7 +183,8 @@ async def _call(
             body = await response.json(content_type=None)
     except (aiohttp.ClientError, TimeoutError) as error:
         raise Unreachable(
-            f"{url} does not answer: {str(error) or 'it took too long'}.",
+            f"{url} does not answer: "
+            f"{'it took too long' if isinstance(error, TimeoutError) else reason_of(error)}.",
             "Does the node run? --url takes the addresses of several nodes, with commas between.",
         ) from error
     except ValueError as error:

@@ -20,8 +20,10 @@ from tidemark.cli.consume_group import consume_group
 from tidemark.cli.message_writer import Writer
 from tidemark.cli.output import (
     READER_RETRY_FOR_S,
+    as_json,
     client_for,
     expected_errors,
+    output_option,
     read_from_option,
     run,
     trace_option,
@@ -79,11 +81,12 @@ class Start:
     type=click.Choice(["body", "json"]),
     default="body",
     show_default=True,
-    help="Bodies as lines, or one JSON object per message.",
+    help="Bodies as lines, or one JSON object per message, as with -o json.",
 )
 @trace_option
 @url_option
 @read_from_option
+@output_option
 @expected_errors
 def consume(
     topic: str,
@@ -114,7 +117,8 @@ def consume(
         start = Start("time", from_time)
     elif offset is not None:
         start = Start("offset", offset)
-    writer = Writer(sys.stdout.buffer, as_json=form == "json", count_max=count_max, tags=tags)
+    in_json = form == "json" or as_json()
+    writer = Writer(sys.stdout.buffer, as_json=in_json, count_max=count_max, tags=tags)
     try:
         if group is None:
             run(_consume(url, topic, queue, start, follow, writer, read_from))

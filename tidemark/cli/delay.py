@@ -7,7 +7,6 @@ from typing import Final
 import click
 
 from tidemark.cli.output import (
-    as_json,
     client_for,
     expected_errors,
     output_option,
@@ -17,11 +16,10 @@ from tidemark.cli.output import (
     say,
     url_option,
 )
-from tidemark.cli.times import shown_time
 from tidemark.client.delayed import DelayedMessage
 from tidemark.errors import UnknownDelayed
 
-COLUMNS: Final = ["unique_id", "topic", "queue", "deliver_at", "delay_level", "size"]
+COLUMNS: Final = ["unique_id", "topic", "queue", "deliver_at_ms", "delay_level", "size"]
 RETRY_FOR_S: Final = 1.0
 
 
@@ -44,11 +42,7 @@ def list_delayed(topic: str | None, count_max: int, url: str) -> None:
     listed, pending = run(_list(url, topic, count_max))
     if pending is not None and pending > len(listed):
         say(f"{len(listed)} listed{_to(topic)}, {pending} wait in all")
-    rows: list[dict[str, object]] = [one._asdict() for one in listed]
-    if not as_json():
-        for row, one in zip(rows, listed, strict=True):
-            row["deliver_at"] = shown_time(one.deliver_at_ms)
-    print_rows(rows, COLUMNS)
+    print_rows([one._asdict() for one in listed], COLUMNS)
 
 
 async def _list(

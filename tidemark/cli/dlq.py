@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from tidemark.cli.output import (
-    as_json,
     client_for,
     expected_errors,
     output_option,
@@ -23,7 +22,7 @@ from tidemark.cli.output import (
     say,
     url_option,
 )
-from tidemark.cli.times import TIMESTAMP, shown_time
+from tidemark.cli.times import TIMESTAMP
 from tidemark.client.dead_letters import DeadLetter, Redriven
 
 
@@ -59,7 +58,7 @@ class Tally:
 
 COLUMNS: Final = [
     *("queue_offset", "original_topic", "original_message_id", "reconsume_times"),
-    *("dead_at", "tags", "keys", "size", "redriven"),
+    *("dead_at_ms", "tags", "keys", "size", "redriven"),
 ]
 RETRY_FOR_S: Final = 1.0
 PAGE_MAX: Final = 1000
@@ -86,10 +85,7 @@ def dlq() -> None:
 def list_dead(group: str, topic: str | None, from_offset: int, count_max: int, url: str) -> None:
     """List the dead letters of GROUP, oldest first."""
     letters = run(_list(url, group, topic, from_offset, count_max))
-    rows = [letter.facts for letter in letters]
-    if not as_json():
-        rows = [row | {"dead_at": shown_time(row["dead_at_ms"])} for row in rows]
-    print_rows(rows, COLUMNS)
+    print_rows([letter.facts for letter in letters], COLUMNS)
 
 
 async def _list(

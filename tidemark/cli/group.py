@@ -19,11 +19,11 @@ from tidemark.cli.output import (
     url_option,
     with_client,
 )
-from tidemark.cli.times import DURATION, TIMESTAMP, shown_duration, shown_time
+from tidemark.cli.times import DURATION, TIMESTAMP, shown_time
 from tidemark.client.client import Client
 
 LIST_COLUMNS: Final = ["group", "state", "members", "order", "broadcast", "start", "retry_max"]
-MEMBER_COLUMNS: Final = ["member", "subscriptions", "assignment", "session", "last_seen"]
+MEMBER_COLUMNS: Final = ["member", "subscriptions", "assignment", "session_ms", "last_seen_ms"]
 
 
 @click.group()
@@ -101,7 +101,7 @@ def describe(name: str, url: str) -> None:
         return
     nested = ("members", "topics", "lag")
     settings = {name: value for name, value in facts.items() if name not in nested}
-    print_facts(_shown_config(settings) | {"at_ms": shown_time(facts.get("at_ms"))})
+    print_facts(_shown_config(settings))
     click.echo()
     print_rows([_member_row(member) for member in facts["members"]], MEMBER_COLUMNS)
     click.echo()
@@ -186,8 +186,8 @@ def _shown_config(facts: Mapping[str, Any]) -> dict[str, object]:
     shown: dict[str, object] = dict(facts)
     if isinstance(facts.get("start"), int):
         shown["start"] = shown_time(facts["start"])
-    if shown.pop("lag_objective_ms", None) is not None:
-        shown["lag_objective"] = shown_duration(facts["lag_objective_ms"])
+    if facts.get("lag_objective_ms") is None:
+        shown.pop("lag_objective_ms", None)
     return shown
 
 
@@ -199,8 +199,8 @@ def _member_row(member: Mapping[str, Any]) -> dict[str, object]:
             for one in member["subscriptions"]
         ],
         "assignment": _shown_queues(member["assignment"]),
-        "session": shown_duration(member["session_ms"]),
-        "last_seen": shown_duration(member["last_seen_ms"]),
+        "session_ms": member["session_ms"],
+        "last_seen_ms": member["last_seen_ms"],
     }
 
 

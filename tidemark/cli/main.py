@@ -19,12 +19,11 @@ from tidemark.cli.group import group
 from tidemark.cli.lag import lag
 from tidemark.cli.message import message
 from tidemark.cli.produce import produce
+from tidemark.cli.programs import INTERRUPTED
 from tidemark.cli.retention import retention
 from tidemark.cli.store import store
 from tidemark.cli.support.command import support_bundle
 from tidemark.cli.topic import topic
-
-INTERRUPTED = 130
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -19,10 +19,12 @@ from typing import IO, Any, Final, Literal, ParamSpec, TypeVar, get_args
 
 import click
 import uvloop
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
+from tidemark.cli.times import shown_duration, shown_time
 from tidemark.client.client import DEFAULT_URL, Client, connect
 from tidemark.client.connection import ReadFrom
 from tidemark.client.messages import Message
@@ -34,6 +36,7 @@ T = TypeVar("T")
 
 READER_RETRY_FOR_S: Final = 60.0
 """A broker that restarts under a reader costs a pause, not the reader."""
+_NO_WIDTH: Final = 10_000
 _FORMAT_KEY: Final = "tidemark.cli.output.format"
 _TRACE_KEY: Final = "tidemark.cli.output.trace"
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9`\"'])")
@@ -203,7 +206,23 @@ def print_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> 
     if as_json():
         click.echo(to_json([dict(row) for row in rows]))
         return
-    _console().print(table_of(rows, columns))
+    console = _console()
+    console.print(fitting(rows, columns, console))
+
+
+def fitting(
+    rows: Sequence[Mapping[str, object]], columns: Sequence[str], console: Console
+) -> RenderableType:
+    """A table where it fits; else name and value per line, and an empty line between two rows.
+
+    Folded cells break what is copied from them: ids, addresses, headings.
+    """
+    table = table_of(rows, columns)
+    natural = table.__rich_measure__(console, console.options.update(max_width=_NO_WIDTH))
+    if not rows or natural.maximum <= console.width:
+        return table
+    blocks = ("\n".join(_lines({name: row.get(name) for name in columns})) for row in rows)
+    return Text("\n\n".join(blocks))
 
 
 def table_of(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> Table:
@@ -214,9 +233,9 @@ def table_of(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> Ta
         numeric = bool(known) and all(isinstance(value, int | float) for value in known)
         justify: Literal["left", "right"] = "right" if numeric else "left"
         # Folded where the terminal is narrow: half an id is none.
-        table.add_column(column.replace("_", " "), justify=justify, overflow="fold")
+        table.add_column(_heading(column), justify=justify, overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
+        table.add_row(*(_cell(column, row.get(column)) for column in columns))
     return table
 
 
@@ -225,9 +244,14 @@ def print_facts(facts: Mapping[str, object]) -> None:
     if as_json():
         click.echo(to_json(dict(facts)))
         return
-    width = max(map(len, facts), default=0)
+    for line in _lines(facts):
+        click.echo(line)
+
+
+def _lines(facts: Mapping[str, object]) -> Iterator[str]:
+    width = max((len(_heading(name)) for name in facts), default=0)
     for name, value in facts.items():
-        click.echo(f"{name.replace('_', ' '):<{width}}  {_cell(value)}")
+        yield f"{_heading(name):<{width}}  {_cell(name, value)}"
 
 
 def say(text: str) -> None:
@@ -256,10 +280,19 @@ def ignore_closed_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _cell(value: object) -> str:
+def _heading(name: str) -> str:
+    return name.removesuffix("_ms").replace("_", " ")
+
+
+def _cell(name: str, value: object) -> str:
+    """A value for a person; milliseconds by their name: of a point in time, or a length of time."""
     match value:
         case None:
             return "-"
+        case int() if name.endswith(("_timestamp_ms", "_at_ms")) or name == "at_ms":
+            return shown_time(value) or "-"
+        case int() if name.endswith("_ms"):
+            return shown_duration(value) or "-"
         case list() | tuple():
             return " ".join(map(str, value))
         case dict():
@@ -277,10 +310,10 @@ def repeated(columns: Sequence[str]) -> Iterator[Callable[[Sequence[Mapping[str,
         yield lambda rows: print_rows(rows, columns)
         return
     with Live(console=_console(), auto_refresh=False) as live:
-        yield lambda rows: live.update(table_of(rows, columns), refresh=True)
+        yield lambda rows: live.update(fitting(rows, columns, live.console), refresh=True)
 
 
 def _console() -> Console:
     # Not wrapped when piped: a row stays a line for grep and awk.
-    width = None if sys.stdout.isatty() else 10_000
+    width = None if sys.stdout.isatty() else _NO_WIDTH
     return Console(width=width, highlight=False, soft_wrap=False, markup=False)

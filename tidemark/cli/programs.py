@@ -1,4 +1,4 @@
-"""Console scripts that start a service or analytics: ``tidemark-broker``, ``tidemark-reput``, …
+"""Console scripts: the command line, and those that start a service or analytics.
 
 The scripts of an installed package name one module for all installations, while the services are
 ``services`` in the repository and ``tidemark.services`` in a wheel (docs/decisions/0034). Imports
@@ -7,9 +7,23 @@ nothing of the command line: a service starts as fast through its script as thro
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from typing import Final
 
 from shared.runtime.programs import SERVICES
+
+INTERRUPTED: Final = 130
+
+
+def tidemark() -> None:
+    """Run the command line."""
+    try:
+        # Takes half a second, in which an impatient Ctrl-C would show a traceback.
+        from tidemark.cli.main import main
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    main()
 
 
 def broker() -> None:

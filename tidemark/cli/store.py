@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
@@ -27,11 +27,11 @@ from tidemark.cli.store_dump import queue_lines, record_lines
 from tidemark.cli.store_rebuild import (
     Loss,
     config_of_store,
-    cut,
     loss_at,
     losses,
     plan_rebuild,
 )
+from tidemark.cli.store_rebuild import cut as cut_log
 from tidemark.cli.store_rebuild import rebuild as rebuild_derived
 from tidemark.cli.store_verify import report_facts
 from tidemark.cli.store_verify import verify as check
@@ -71,6 +71,7 @@ def store() -> None:
 @store.command()
 @store_option
 @click.option("--queues", is_flag=True, help="The consume queues instead of the records.")
+@output_option
 @expected_errors
 def dump(root: Path, queues: bool) -> None:
     """Print every record in physical order, one JSON object per line.
@@ -161,6 +162,7 @@ def _progress(offline: OfflineStore, what: str) -> Iterator[Callable[[int], None
 @click.option("--topic", help="Only the consume queues of this topic.")
 @click.option("--dry-run", is_flag=True, help="Say what would be made again; change nothing.")
 @index_slots_option
+@output_option
 @expected_errors
 def rebuild(
     root: Path,
@@ -185,9 +187,12 @@ def rebuild(
     what = f"{len(plan.queues)} queues and {len(plan.index_files)} index files"
     if dry_run:
         say(f"would remove and make again {what}")
-        return
-    rebuild_derived(root, plan, config_of_store(root, index_slots), say)
-    say(f"made again what the log holds, in place of {what}")
+    else:
+        rebuild_derived(root, plan, config_of_store(root, index_slots), say)
+        say(f"made again what the log holds, in place of {what}")
+    if as_json():
+        counts = {"queues": len(plan.queues), "index_files": len(plan.index_files)}
+        print_facts({**counts, "rebuilt": not dry_run})
 
 
 @store.command()
@@ -200,6 +205,7 @@ def rebuild(
 )
 @click.option("--yes", is_flag=True, help="Yes, cut.")
 @index_slots_option
+@output_option
 @expected_errors
 def repair(
     root: Path, dry_run: bool, cut_at: int | None, yes: bool, index_slots: int | None
@@ -215,21 +221,42 @@ def repair(
             found = losses(offline)
             if not found:
                 say("no damage in the commit log; nothing to repair")
-            for loss in found:
-                _explain(offline, loss)
+            _explain(offline, found, cut=False)
             return
         loss = loss_at(offline, cut_at)
-        _explain(offline, loss)
-    if dry_run:
-        return
-    if not yes:
-        raise click.UsageError("cutting loses messages for good: give --yes, too")
-    cut(root, loss, config_of_store(root, index_slots), say)
+        if dry_run:
+            _explain(offline, [loss], cut=False)
+            return
+        if not yes:
+            raise click.UsageError("cutting loses messages for good: give --yes, too")
+        _explain(offline, [loss], cut=True)
+    cut_log(root, loss, config_of_store(root, index_slots), say)
     say(f"the log ends at {cut_at} now")
 
 
-def _explain(offline: OfflineStore, loss: Loss) -> None:
-    """Say what is damaged and what a cut there would cost."""
+def _explain(offline: OfflineStore, found: Sequence[Loss], *, cut: bool) -> None:
+    """Say what is damaged and what a cut there costs. cut: whether that cut follows."""
+    if not as_json():
+        for loss in found:
+            _explain_one(offline, loss)
+        return
+    losses = [
+        {
+            "cut_at": loss.cut_at,
+            "end": loss.end,
+            "reason": loss.reason or None,
+            "damaged_end": loss.damaged_end,
+            "records": [
+                {"topic": topic, "queue": queue, "count": count}
+                for (topic, queue), count in sorted(loss.records.items())
+            ],
+        }
+        for loss in found
+    ]
+    print_facts({"losses": losses, "cut": cut})
+
+
+def _explain_one(offline: OfflineStore, loss: Loss) -> None:
     path = offline.files.path(offline.files.start_of(loss.cut_at))
     if loss.reason:
         click.echo(f"damage at physical offset {loss.cut_at} ({path}): {loss.reason}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from tidemark.cli.output import (
-    as_json,
     expected_errors,
     output_option,
     print_facts,
@@ -14,7 +13,7 @@ from tidemark.cli.output import (
     url_option,
     with_client,
 )
-from tidemark.cli.times import DURATION, shown_duration
+from tidemark.cli.times import DURATION
 from tidemark.client.client import Client
 from tidemark.client.messages import Topic
 
@@ -46,9 +45,16 @@ def create(name: str, queues: int | None, retention: int | None, url: str) -> No
         {
             "topic": made.name,
             "queues": made.queues,
+            "write_queues": made.write_queues,
             "retention_ms": made.settings.get("retention_ms"),
         }
     )
+    if queues is not None and made.queues != queues:
+        say(
+            f"{name} keeps its {made.queues} queues: none is ever removed. New messages go to the "
+            f"first {made.write_queues}."
+        )
+        click.get_current_context().exit(1)
 
 
 @topic.command("list")
@@ -63,9 +69,8 @@ def list_topics(everything: bool, url: str) -> None:
     for found in topics:
         if everything or not found.system:
             retention_ms = found.settings.get("retention_ms")
-            row = {"topic": found.name, "queues": found.queues, "retention_ms": retention_ms}
-            rows.append(row if as_json() else row | {"retention": shown_duration(retention_ms)})
-    print_rows(rows, ["topic", "queues", "retention"])
+            rows.append({"topic": found.name, "queues": found.queues, "retention_ms": retention_ms})
+    print_rows(rows, ["topic", "queues", "retention_ms"])
 
 
 @topic.command()

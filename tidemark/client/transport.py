@@ -7,6 +7,7 @@ where an attempt goes and whether it is repeated.
 from __future__ import annotations
 
 import io
+import os
 import re
 import ssl
 from collections.abc import Mapping
@@ -124,7 +125,7 @@ class Transport:
                     return Answer(response.headers, body)
                 error = error_of(response.status, response.headers, body)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as failure:
-            raise Failed(Failure.NOT_SENT, not_sent(url, _reason(failure))) from failure
+            raise Failed(Failure.NOT_SENT, not_sent(url, reason_of(failure))) from failure
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as failure:
             reason = str(failure) or f"none came within {timeout_s:.3g} s"
             raise Failed(Failure.LOST, no_answer(url, reason)) from failure
@@ -153,7 +154,13 @@ def no_answer(url: URL, reason: str) -> errors.Unreachable:
     )
 
 
-def _reason(failure: BaseException) -> str:
+def reason_of(failure: BaseException) -> str:
+    """Why a request failed, in the operating system's words where it has some."""
+    if isinstance(failure, aiohttp.ClientConnectorError):
+        error = failure.os_error
+        if error.errno is not None and error.errno > 0:  # else of the resolver, with its own words
+            return os.strerror(error.errno).lower()
+        return (error.strerror or str(error)).lower()
     return str(failure) or type(failure).__name__
 
 

@@ -251,7 +251,8 @@ class GroupConfigs:
         more = len(self._state.groups) - NAMES_SHOWN_MAX
         return UnknownGroup(
             f"there is no group {name!r}; groups: {listed}{f' and {more} more' * (more > 0)}.",
-            f"Create it: PUT /v1/groups/{name}, or `tidemark group create {name}`.",
+            "Correct the name. A group is made by its first member, or by "
+            f"`tidemark group create {name}`.",
             group=name,
             groups=existing,
         )

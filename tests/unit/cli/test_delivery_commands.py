@@ -506,15 +506,20 @@ def test_retention_is_told_with_its_forecast(
 
 
 def test_a_topic_gets_a_retention_and_keeps_its_queues(broker: CannedBroker) -> None:
-    facts = {"topic": "orders", "queues": 8, "retention_ms": 604_800_000}
+    facts = {"topic": "orders", "queues": 8, "write_queues": 8, "retention_ms": 604_800_000}
     broker.answers["PUT", "topics/orders"] = facts
     printed(broker, "topic", "create", "orders")
     assert broker.asked[-1].body == {}
     # The client once said four queues where none were named: a topic with more lost the others.
     assert printed(broker, "topic", "create", "orders", "--retention", "7d") == facts
     assert broker.asked[-1].body == {"retention_ms": 604_800_000}
-    printed(broker, "topic", "create", "orders", "--queues", "2")
+    # With eight queues it answered 8, and status 0.
+    broker.answers["PUT", "topics/orders"] = facts | {"write_queues": 2}
+    done = run(broker, "topic", "create", "orders", "--queues", "2")
     assert broker.asked[-1].body == {"queues": 2}
+    assert done.exit_code == 1
+    assert "keeps its 8 queues" in done.stderr
+    assert "first 2" in done.stderr
 
 
 # -- what is not understood -----------------------------------------------------------------------

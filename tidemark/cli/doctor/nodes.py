@@ -22,6 +22,7 @@ from tidemark import __version__
 from tidemark.cli.bounded_answer import read_bounded
 from tidemark.cli.doctor.findings import Check, Finding, Level, unknown
 from tidemark.cli.doctor.roles import roles
+from tidemark.client.transport import reason_of
 
 CALL_S: Final = 3.0
 SKEW_MAX_S: Final = 2.0
@@ -235,4 +236,4 @@ async def _why(url: str, error: Exception) -> str:
             await asyncio.get_running_loop().getaddrinfo(host, None)
     except (OSError, TimeoutError, UnicodeError):
         return f"the name {host} is not known here"
-    return str(error) or type(error).__name__
+    return reason_of(error)

@@ -16,6 +16,7 @@ import aiohttp
 from tidemark.cli.bounded_answer import read_bounded
 from tidemark.cli.support import redact
 from tidemark.cli.support.bundle import FILE_SIZE_MAX, Bundle
+from tidemark.client.transport import reason_of
 
 CALL_S: Final = 4.0
 ADMIN_PATHS: Final = {"/ready": "ready.json", "/live": "live.json", "/metrics": "metrics.txt"}
@@ -73,7 +74,11 @@ async def _get(session: aiohttp.ClientSession, bundle: Bundle, url: str, name: s
         async with session.get(url) as response:
             return await read_bounded(response, FILE_SIZE_MAX)
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-        reason = str(error) or f"no answer within {CALL_S:.0f} s"
+        reason = (
+            f"no answer within {CALL_S:.0f} s"
+            if isinstance(error, TimeoutError)
+            else reason_of(error)
+        )
         bundle.leave_out(name, redact.text(f"{url}: {reason}"))
         return None
 

@@ -46,6 +46,7 @@ async def test_a_join_makes_the_group_and_its_retry_topic(rig: Rig) -> None:
     [
         ("missing", "*", UnknownTopic),
         ("orders", "a || ", BadTags),
+        ("orders", "a && b", BadTags),  # one tag, which no message has: nothing ever came
         ("orders", "* || a", BadTags),
         ("closed", "*", NotPermitted),
         ("SCHEDULE_TOPIC_XXXX", "*", NotPermitted),
