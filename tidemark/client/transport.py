@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import socket
 import ssl
 from collections.abc import Mapping
 from typing import Final
@@ -158,9 +159,10 @@ def reason_of(failure: BaseException) -> str:
     """Why a request failed, in the operating system's words where it has some."""
     if isinstance(failure, aiohttp.ClientConnectorError):
         error = failure.os_error
-        if error.errno is not None and error.errno > 0:  # else of the resolver, with its own words
-            return os.strerror(error.errno).lower()
-        return (error.strerror or str(error)).lower()
+        # TLS and the resolver have numbers and words of their own.
+        if isinstance(error, (ssl.SSLError, socket.gaierror)) or not error.errno:
+            return error.strerror or str(error)
+        return os.strerror(error.errno).lower()
     return str(failure) or type(failure).__name__
 
 
