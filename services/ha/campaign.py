@@ -100,6 +100,9 @@ class Patience:
         """Why to begin now; None: wait."""
         own = self._own
         found = claim(stored.lease, own, unchanged_ms)
+        if found is Claim.OWN and own.liveness.stalling and len(stored.lease.in_sync) > 1:
+            # It would stall again in the next term: the others get the time of an expired lease.
+            found = Claim.EXPIRED if unchanged_ms >= own.times.lease_ms else None
         if found is not Claim.EXPIRED:
             return found
         if self._seen != (stored.uid, stored.version):

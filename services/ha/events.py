@@ -42,6 +42,15 @@ class Sensed(NamedTuple):
     """[from, until) in which RocketMQ wrote: record CRCs are not judged there."""
     wall_ahead_ms: int | None = None
     """Wall clock minus boot clock; for metrics, no rule asks it. None: not known."""
+    gate_open: bool = False
+    """The broker takes sends, or reads of a slave. Loaded after serving_epoch: with that of a term
+    it speaks of the term."""
+    dispatched: int = 0
+    """End of what queues and index cover."""
+    reput_alive: bool = True
+    """Its lock byte is held."""
+    reput_silent_ms: int = 0
+    """Since its heartbeat."""
 
 
 class LeaseOutcome(Enum):

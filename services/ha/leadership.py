@@ -65,10 +65,11 @@ class Leadership:
 
     @property
     def can_stand(self) -> bool:
-        """Whether a campaign could begin: nothing is half done here, and a broker would serve."""
+        """Whether a campaign could begin: nothing is half done here, and broker and reput move, so
+        that the epoch would be opened."""
         own = self.own
         ready = copies(own.state) and self.campaign is None and not own.table_writes
-        return ready and own.broker_serves and not own.stopping
+        return ready and not own.idle_service and not own.stopping
 
     def tick(self) -> None:
         """Time passed."""

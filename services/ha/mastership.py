@@ -65,6 +65,10 @@ class Mastership:
         """Since when it may."""
         self.serving = False
         """It has begun to."""
+        self.gate_open = False
+        """It takes sends."""
+        self._won_ms = self.moved_ms = own.now_ms
+        self._marks: tuple[int, ...] = ()
         self._deadline_ms = own.session.deadline_ms(self.epoch)
         self._ready = False
         """The table has the epoch: slaves can be compared."""
@@ -80,6 +84,25 @@ class Mastership:
         return self._deadline_ms
 
     @property
+    def opening_ms(self) -> int | None:
+        """Since when the lease is this node's and its gate not open; None: it is."""
+        return None if self.gate_open else self._own.now_ms - self._won_ms
+
+    @property
+    def hindrance(self) -> str:
+        """What the broker's gate waits for, in words."""
+        own, sensed = self._own, self._own.sensed
+        idle = own.idle_service
+        if idle:
+            return f"{idle} is not there, or does not move"
+        if not self.serving:
+            return "the broker has not recovered the log yet"
+        if not self.opened:
+            waited = [member.node for member in self.in_sync.wait_set]
+            return f"{', '.join(sorted(waited)) or 'this node'} has not confirmed its first record"
+        return f"reput has dispatched the log up to {sensed.dispatched} of {own.end}"
+
+    @property
     def log(self) -> MasterLog:
         """The log as it is now."""
         own = self._own
@@ -91,8 +114,9 @@ class Mastership:
         counted = []
         for link in self.links.values():
             told = peers.fresh(link.peer.node)
-            trouble = told is not None and told.facts.get("trouble")
-            unfit = trouble or self.in_sync.peer(link.peer).leaving
+            unfit = self.in_sync.peer(link.peer).leaving
+            if told is not None:
+                unfit = unfit or told.facts.get("trouble") or told.facts.get("broker") is False
             if link.peer in self.in_sync.published and link.counts is not None and not unfit:
                 counted.append((-link.counts, link.peer))
         return [member for _, member in sorted(counted)]
@@ -109,17 +133,21 @@ class Mastership:
             return
         if sensed.broker_nonce != self.granted:
             self._broker_lost("the broker that served the epoch is gone")
-        elif not own.broker_serves:
-            self._broker_lost(f"the broker is silent for {sensed.broker_silent_ms} ms")
         elif sensed.serving_epoch == self.epoch:
             self.serving = True
             own.end = max(own.end, sensed.written)
             own.durable = max(own.durable, sensed.flushed)
             self.turn()
+            self.gate_open = self.gate_open or (self.opened and sensed.gate_open)
             if self.switch is not None:
                 self.switch.turn()
         elif self.serving:
             self._broker_lost("the broker has stopped serving the epoch")
+
+    def woke(self) -> None:
+        """This process stood still: no slave could be heard, so none was silent or behind."""
+        if self._ready:
+            self.in_sync.begin(self._own.now_ms)
 
     def hello(self, incoming: Incoming, hello: Hello) -> None:
         """A slave wants to follow: compare the logs."""
@@ -202,9 +230,10 @@ class Mastership:
     def tick(self) -> None:
         """Time passed: deadline, dead links, the set, renewals."""
         now = self._own.now_ms
-        if self._deadline_ms is None or now >= self._deadline_ms:
+        if self._deadline_ms is None or (now >= self._deadline_ms and not self._may_renew_late()):
             self._depose("the lease was not renewed in time")
             return
+        self._note_progress()
         for link in list(self.links.values()):
             if link.dead(now):
                 self._drop(link, "nothing heard from the slave")
@@ -315,7 +344,38 @@ class Mastership:
         if self._ready and not self.opened:
             self._announcement.tell()
 
+    def _note_progress(self) -> None:
+        """Whatever opens the epoch moved one of these."""
+        sensed = self._own.sensed
+        marks = (
+            self.granted or 0,
+            sensed.serving_epoch,
+            sensed.epoch_record_end,
+            sensed.dispatched,
+            self.confirm.value,
+            *sorted(self._durable.values()),
+        )
+        if marks != self._marks:
+            self._marks, self.moved_ms = marks, self._own.now_ms
+
     # The lease and the set
+
+    def _may_renew_late(self) -> bool:
+        """Whether the deadline passed while this process stood still, and may be moved still.
+
+        1. A master is stopped for less than a lease, and goes on behind its deadline. 2. Until then its broker answered
+        nobody, by the deadline on the page. 3. If the lease can still be renewed, nobody else has
+        taken it: the term goes on, and no client sees more than the pause. If it cannot, or not
+        within one request, the term is over.
+        """
+        own, liveness = self._own, self._own.liveness
+        return (
+            liveness.woke_ms is not None
+            and own.now_ms - liveness.woke_ms < own.times.request_timeout_ms
+            and liveness.stood_ms < own.times.lease_ms
+            and not liveness.stalling
+            and own.session.holds(self.epoch)
+        )
 
     def _write_lease(self) -> None:
         """Change the set if it is to be changed, else renew when it is time."""

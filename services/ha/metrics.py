@@ -37,6 +37,7 @@ OF_STATUS: Final = (
     of_ha.HA_CONFIRM_OFFSET_BYTES,
     of_ha.HA_UNCONFIRMED_BYTES,
     of_ha.HA_PAUSED,
+    of_ha.HA_OPENING_SECONDS,
     of_ha.HA_CONNECTIONS,
     of_ha.HA_REPLICA_CONNECTED,
     of_ha.HA_TRANSFERRED_BYTES_TOTAL,
@@ -136,6 +137,7 @@ class HaMetrics:
                 None if end is None or confirm is None else max(0, end - confirm)
             ),
             of_ha.HA_PAUSED: _number(status.get("paused")),
+            of_ha.HA_OPENING_SECONDS: _seconds(status.get("opening_ms") or 0),
             of_ha.HA_CONNECTIONS: self._links.count,
             of_ha.HA_ACCEPTED_CONNECTIONS_TOTAL: self._links.accepted_count,
             of_ha.HA_REFUSED_CONNECTIONS_TOTAL: self._links.refused_count,

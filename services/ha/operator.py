@@ -15,7 +15,8 @@ from services.ha.failover import Happening, State
 from services.ha.leadership import UNADOPTED, Leadership
 from services.ha.lease.value import Lease, Member
 from services.ha.mastership import Mastership
-from services.ha.status import could_lead, master_of
+from services.ha.payloads import StatusOk
+from services.ha.status import NOT_OPEN, could_lead, master_of, serves
 from services.ha.switchover import Switchover
 from tidemark.formats.checkpoint import NodeRole, Slot
 
@@ -24,9 +25,13 @@ SWITCH_PAUSE_MS: Final = 10_000
 SWITCH_MS_MAX: Final = 5000
 """An operator waits no longer for the target."""
 OPENING_LEASES: Final = 2
-"""A broker with trouble has so many lease times to open the epoch that it was granted."""
+"""A node opens its epoch within so many lease times after something moved, or another one tries."""
 UNOPENED_MAX: Final = 2
 """The others' time doubles so often while this node gives up one term after the other."""
+PATIENCE_MAX: Final = 6
+"""Without trouble its own time to open doubles so often: each member may need long."""
+STALLED: Final = "stalled-service"
+"""Alarm: a service of this node stands still for too long, or too often."""
 ANSWERS_MS_MAX: Final = 2500
 """An order that needs every node to answer waits for them so long."""
 REMOVAL_MS_MAX: Final = 1500
@@ -53,7 +58,9 @@ class Operator:
         self._switch: _Switch | None = None
         self._not_before_ms = 0
         self._unopened = 0
-        """Terms in a row that this node gave up before they were opened."""
+        """Terms in a row that this node gave up before they were opened, at most UNOPENED_MAX."""
+        self._tries = 0
+        """The same, at most PATIENCE_MAX."""
         self._recreating: tuple[Command, int] | None = None
         """An order to make the lease again, and since when it waits for answers."""
         self._stop: int | None = None
@@ -269,39 +276,59 @@ class Operator:
     def _hand_over(self) -> None:
         own, term = self.own, self._leadership.term
         trouble = own.trouble
-        if not trouble:
-            own.calm("handed-over")
-        if term is not None and term.opened:
-            self._unopened = 0
-        if not trouble or term is None or term.switch is not None:
+        self._note_alarms(term, trouble)
+        if term is None or term.switch is not None:
             return
-        if not term.opened:
-            self._leave_unopened(term, trouble)
-            return
-        if own.now_ms < self._not_before_ms:
-            return
-        self._not_before_ms = own.now_ms + SWITCH_PAUSE_MS
-        if fit := term.fit_targets(self.peers):
+        may_switch = trouble and term.opened and own.now_ms >= self._not_before_ms
+        if may_switch and (fit := term.fit_targets(self.peers)):
+            self._not_before_ms = own.now_ms + SWITCH_PAUSE_MS
             own.alarm("handed-over", f"This node has trouble: {trouble}.")
             self._begin_switch(term, fit[0])
+        elif not term.gate_open:
+            self._leave_unopened(term, trouble)
+
+    def _note_alarms(self, term: Mastership | None, trouble: str) -> None:
+        own, stalling = self.own, self.own.liveness.stalling
+        if not trouble:
+            own.calm("handed-over")
+        if stalling:
+            own.alarm(STALLED, f"{stalling} stands still, or stood still too often of late.")
+        else:
+            own.calm(STALLED)
+        if term is not None and term.gate_open:
+            self._unopened = self._tries = 0
+            own.calm(NOT_OPEN)
+        elif own.state in (State.CATCHUP, State.IN_SYNC):
+            own.calm(NOT_OPEN)
 
     def _leave_unopened(self, term: Mastership, trouble: str) -> None:
-        """Let another member try, if the broker cannot open the epoch that it was granted.
+        """Let another member try, if this node does not open the epoch that it was granted.
 
         There is nothing to switch: nobody was served in this term. Each time in a row the others,
-        who may be no better off, get longer.
+        who may be no better off, get longer; so does this node, if it has no trouble that it knows
+        of: the log may be long, and everybody slow.
         """
         own, stored = self.own, self.own.session.stored
+        if term.granted_ms is None:
+            return
         patience_ms = OPENING_LEASES * own.times.lease_ms
-        if term.granted_ms is None or own.now_ms - term.granted_ms < patience_ms:
+        since_ms = term.granted_ms if trouble else max(term.granted_ms, term.moved_ms)
+        if own.now_ms - since_ms < patience_ms:
+            return
+        why = f"this node has trouble: {trouble}" if trouble else term.hindrance
+        own.alarm("not-open", f"Epoch {term.epoch} is granted and takes no sends: {why}.")
+        if not trouble and own.now_ms - since_ms < patience_ms * 2**self._tries:
             return
         if stored is None or stored.lease.paused or not self._takers():
             return
-        own.alarm(
-            "handed-over", f"This node has trouble: {trouble}. It cannot open epoch {term.epoch}."
-        )
-        own.step_back(f"this node has trouble: {trouble}", times=2**self._unopened)
+        if trouble:
+            own.alarm(
+                "handed-over",
+                f"This node has trouble: {trouble}. It cannot open epoch {term.epoch}.",
+            )
+        own.step_back(why, times=2**self._unopened)
         self._unopened = min(self._unopened + 1, UNOPENED_MAX)
+        self._tries = min(self._tries + 1, PATIENCE_MAX)
 
     def _watch_switch(self) -> None:
         own, switch = self.own, self._switch
@@ -309,13 +336,13 @@ class Operator:
             return
         told = self.peers.fresh(switch.released_to)
         took_ms = own.now_ms - switch.since_ms
-        if told is not None and told.state == State.MASTER.value:
+        if told is not None and serves(told):
             body = {"master": switch.released_to, "epoch": told.promised, "took_ms": took_ms}
             own.out.put(Reply(switch.token, ok=True, body=body))
             self._switch = None
         elif took_ms > SWITCH_MS_MAX:
             self._switch = None
-            detail = f"the lease was released for {switch.released_to}, which is not master yet."
+            detail = f"the lease was released for {switch.released_to}, {_progress(told)}."
             self._refuse(switch.token, orders.Refused(detail, "See `tidemark cluster status`."))
 
     def _order_failover(self, order: Command) -> None:
@@ -373,3 +400,14 @@ class Operator:
         own.out.put(Publish(((Slot.ROLE, NodeRole.FOLLOWER),)))
         self.promises.see(own.session.seen)
         own.out.put(Reply(token, ok=True, body={"node": own.name, "log_end": own.end}))
+
+
+def _progress(told: StatusOk | None) -> str:
+    """What a node that was to become the master does instead, in words."""
+    if told is None:
+        return "which does not answer now"
+    if told.state in (State.PROMOTING.value, State.MASTER.value):
+        hindrance = told.facts.get("hindrance")
+        return "which has taken it and takes no sends yet" + (f": {hindrance}" if hindrance else "")
+    reason = told.facts.get("trouble") or told.facts.get("reason")
+    return f"which is {told.state}" + (f": {reason}" if reason else "")

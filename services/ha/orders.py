@@ -230,8 +230,8 @@ def guard_failover(own: Own, peers: Peers, order: Command) -> Loss:
             "Stop it, and say so.",
             **loss.body,
         )
-    if not copies(own.state) or not own.broker_serves:
-        why = own.state.value if own.broker_serves else "without a broker"
+    if not copies(own.state) or own.idle_service:
+        why = f"without a {own.idle_service} that moves" if own.idle_service else own.state.value
         raise Refused(f"{own.name} is {why}. Nothing was done.", "See `tidemark cluster status`.")
     if not lease_over(own):
         raise Refused(

@@ -15,6 +15,7 @@ from services.ha.events import Done, Failed, Sensed
 from services.ha.failover import Happening, State, after
 from services.ha.lease.session import LeaseSession
 from services.ha.lease.value import Holder, Member
+from services.ha.liveness import Liveness
 from services.ha.setup import Found, LogBytes, Setup
 from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
 from tidemark.formats.epochs import EpochStart
@@ -149,6 +150,7 @@ class Own:
         """Own checkpoint: what is known to be confirmed and is on the own disk."""
         self.initialised = found.initialised
         self.sensed = _NOTHING_SENSED
+        self.liveness = Liveness(setup.times)
         self.now_ms = 0
         """Of the event that is being handled."""
         self.paused_until_ms = 0
@@ -201,8 +203,18 @@ class Own:
     @property
     def broker_serves(self) -> bool:
         """Whether a broker runs here that could take a grant, or keeps one."""
-        sensed = self.sensed
-        return sensed.broker_nonce != 0 and sensed.broker_silent_ms < self.times.broker_silent_ms
+        still_ms = self.liveness.broker.still_ms
+        return self.sensed.broker_nonce != 0 and still_ms < self.times.broker_silent_ms
+
+    @property
+    def idle_service(self) -> str:
+        """Name of a service without which no epoch can be opened here, and which is not there or
+        does not move; empty: both do."""
+        if not self.broker_serves:
+            return "broker"
+        still_ms = self.liveness.reput.still_ms
+        moves = self.sensed.reput_alive and still_ms < self.times.broker_silent_ms
+        return "" if moves else "reput"
 
     @property
     def trouble(self) -> str:
@@ -210,7 +222,8 @@ class Own:
         for trouble in (self.sensed.broker_trouble, self.sensed.reput_trouble):
             if trouble is not Trouble.NONE:
                 return trouble.name.lower()
-        return ""
+        stalling = self.liveness.stalling
+        return f"{stalling}_stalls" if stalling else ""
 
     def happen(self, happening: Happening, reason: str = "") -> bool:
         """Move to the state that follows; True if it is another one. Said once."""

@@ -70,6 +70,12 @@ class Reception:
                 if self.peers.open(event.link):
                     self._take(event)
 
+    def tell_status(self) -> None:
+        """Whether this node can lead, or takes sends, has changed: tell everybody, unasked."""
+        status = own_status(self.own, self._leadership.term, self.promises.promised)
+        for link in self.peers.incoming:
+            self.peers.send(link, self.promises.promised, status)
+
     def _hold(self, event: Received) -> None:
         """What comes while an epoch is being promised waits, in its order."""
         if len(self._held) >= HELD_FRAMES_MAX:

@@ -36,7 +36,7 @@ from services.ha.peers import Peers
 from services.ha.promises import Promises
 from services.ha.reception import Reception
 from services.ha.setup import Found, LogBytes, Setup
-from services.ha.status import cluster_status
+from services.ha.status import cluster_status, serves
 from tidemark.formats.checkpoint import NodeRole, Slot
 
 __all__ = ["Found", "LogBytes", "Replica", "Setup"]
@@ -64,11 +64,14 @@ class Replica:
         self._operator = Operator(self.leadership)
         self._confirm_written = (found.confirm, 0)
         self._begun = self._ended = False
+        self._fitness = ("", "", False)
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         """What is to be done because of event. The first one of all begins."""
         own = self.own
         own.now_ms = now_ms
+        if own.liveness.turned(now_ms) and self.leadership.term is not None:
+            self.leadership.term.woke()
         if not self._begun:
             self._begin()
         match event:
@@ -162,7 +165,7 @@ class Replica:
         """The node that has the lease and is not master yet: clients here wait to hear of it."""
         master = self.following.master
         told = None if master is None else self.peers.fresh(master.node)
-        if master is None or told is None or told.state == State.MASTER.value:
+        if master is None or told is None or serves(told):
             return None
         return master.node
 
@@ -176,9 +179,15 @@ class Replica:
     def _sensed(self, sensed: Sensed) -> None:
         own = self.own
         own.sensed = sensed
+        own.liveness.sensed(sensed, own.now_ms)
         own.first_offset = max(own.first_offset, sensed.first_offset)
-        if self.leadership.term is not None:
-            self.leadership.term.sensed()
+        term = self.leadership.term
+        if term is not None:
+            term.sensed()
+        fitness = own.idle_service, own.trouble, term is not None and term.gate_open
+        if fitness != self._fitness:
+            self._fitness = fitness
+            self._reception.tell_status()
 
     def _link_down(self, link: int, node: str, reason: str) -> None:
         self.peers.down(link, node, reason)

@@ -16,6 +16,8 @@ from services.ha.payloads import StatusOk
 from services.ha.peers import Peers
 from shared.cluster.nodes import Node
 
+NOT_OPEN: Final = "not-open"
+"""Alarm: the lease was taken and the broker's gate does not open."""
 _COPYING_NAMES: Final = frozenset(state.value for state in State if copies(state))
 
 
@@ -25,7 +27,10 @@ def own_status(own: Own, term: Mastership | None, promised: int) -> StatusOk:
     facts: dict[str, Any] = {
         "reason": reason_of(own),
         "trouble": own.trouble,
-        "broker": own.broker_serves,
+        # Named as it was when only the broker was judged: earlier versions read it.
+        "broker": not own.idle_service,
+        "open": term is not None and term.gate_open,
+        "hindrance": "" if term is None or term.gate_open else term.hindrance,
         "in_sync_at": own.known_in_sync_at,
     }
     if term is not None:
@@ -56,12 +61,18 @@ def reason_of(own: Own) -> str:
     """Why this node is not further than it is; empty: it is as it should be."""
     if own.halted is not None:
         return f"{own.halted.code}: {own.halted.detail}"
-    if own.state in (State.MASTER, State.IN_SYNC):
+    if own.state in (State.MASTER, State.IN_SYNC) and NOT_OPEN not in own.alarms:
         return ""
     if own.alarms:
-        code, sentence = next(iter(own.alarms.items()))
+        code = NOT_OPEN if NOT_OPEN in own.alarms else next(iter(own.alarms))
+        sentence = own.alarms[code]
         return f"{code}: {sentence}"
     return own.state_reason
+
+
+def serves(status: StatusOk) -> bool:
+    """Whether a node says that it is the master and takes sends."""
+    return status.state == State.MASTER.value and status.facts.get("open") is not False
 
 
 def could_lead(member: Member, status: StatusOk) -> bool:
@@ -70,7 +81,7 @@ def could_lead(member: Member, status: StatusOk) -> bool:
         status.incarnation == member.incarnation
         and status.state in _COPYING_NAMES
         and not status.facts.get("trouble")
-        and status.facts.get("broker", True) is not False  # earlier versions do not say it
+        and status.facts.get("broker") is not False  # earlier versions do not say it
     )
 
 
@@ -108,6 +119,7 @@ def cluster_status(own: Own, peers: Peers, term: Mastership | None) -> dict[str,
         "min_in_sync": own.setup.min_in_sync if lease is None else lease.min_in_sync,
         "paused": None if lease is None else lease.paused,
         "lease": _lease(own, term),
+        "opening_ms": None if term is None else term.opening_ms,
         "nodes": [_node(node, own, peers, term, master, end) for node in own.setup.nodes],
         "history": [
             {"epoch": entry.epoch, "start": entry.start} for entry in own.table[-TABLE_LONG:]

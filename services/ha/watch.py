@@ -19,7 +19,7 @@ from shared.files.store_dir import Role
 from shared.runtime.doorbell import Doorbell
 from tidemark.clock import Clock
 from tidemark.errors import ReplacedPositions
-from tidemark.formats.checkpoint import Slot, Trouble
+from tidemark.formats.checkpoint import BrokerState, Slot, Trouble
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +59,9 @@ class Senses:
         get = self._positions.get
         alive = self._locks.is_held(Role.BROKER)
         nonce = get(Slot.BROKER_NONCE) if alive else 0
-        # The slot first: a heartbeat given between the two loads is not of the future.
-        heartbeat = get(Slot.BROKER_HEARTBEAT_MS)
-        silent = self._clock.boot_ms() - heartbeat
         return Sensed(
             nonce,
-            silent if silent > -ANOTHER_BOOT_MS else SILENT_FOR_EVER,
+            self._silent_ms(Slot.BROKER_HEARTBEAT_MS),
             get(Slot.SERVING_EPOCH),
             get(Slot.EPOCH_RECORD_END),
             get(Slot.FLUSHED),
@@ -74,7 +71,17 @@ class Senses:
             get(Slot.MIN),
             (get(Slot.FOREIGN_FROM), get(Slot.FOREIGN_UNTIL)),
             None if self._wall_ms is None else self._wall_ms() - self._clock.boot_ms(),
+            get(Slot.BROKER_STATE) == BrokerState.SERVING,
+            get(Slot.DISPATCHED),
+            self._locks.is_held(Role.REPUT),
+            self._silent_ms(Slot.REPUT_HEARTBEAT_MS),
         )
+
+    def _silent_ms(self, heartbeat: Slot) -> int:
+        # The slot first: a heartbeat given between the two loads is not of the future.
+        given_ms = self._positions.get(heartbeat)
+        silent_ms = self._clock.boot_ms() - given_ms
+        return silent_ms if silent_ms > -ANOTHER_BOOT_MS else SILENT_FOR_EVER
 
 
 def trouble(value: int) -> Trouble:

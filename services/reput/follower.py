@@ -109,13 +109,13 @@ class Follower:
                 self._store.mark_running()
                 if await self._resume():
                     return True
-                await self._doorbell.wait(self._config.retry_interval_ms / 1000)
+                await self._wait(self._config.retry_interval_ms / 1000)
                 continue
             self._health.add_reason(
                 "waiting-for-recovery",
                 "the log has not been recovered since the machine started: does the broker run?",
             )
-            await self._doorbell.wait(self._config.idle_poll_ms / 1000)
+            await self._wait(self._config.idle_poll_ms / 1000)
         return False
 
     async def _resume(self) -> bool:
@@ -124,7 +124,10 @@ class Follower:
         self._health.state = "recovering"
         generation = self._positions.get(Slot.GENERATION)
         try:
-            decision = await self._in_worker(self._dispatcher.resume)
+            resumed = asyncio.ensure_future(self._in_worker(self._dispatcher.resume))
+            while not (await asyncio.wait({resumed}, timeout=WATCH_INTERVAL_S))[0]:
+                self._watch()  # it may take minutes, and is no stall
+            decision = resumed.result()
         except (StoreError, OSError) as error:
             self._note_blocked(error)
             return False
@@ -160,7 +163,7 @@ class Follower:
         while not stop.is_set():
             self._watch()
             if not await self._follow_generation():
-                await self._doorbell.wait(self._config.retry_interval_ms / 1000)
+                await self._wait(self._config.retry_interval_ms / 1000)
                 continue
             done = await self._step()
             await self._clean()
@@ -178,7 +181,16 @@ class Follower:
             elif rest_s:
                 await self._doorbell.rest(rest_s)
             else:
-                await self._doorbell.wait(self._pause_s(now < busy_until))
+                await self._wait(self._pause_s(now < busy_until))
+
+    async def _wait(self, seconds: float) -> None:
+        """Until rung or so long, with heartbeats: ha takes a reput without any for a dead one."""
+        clock = self._clock.monotonic
+        until = clock() + seconds
+        while not await self._doorbell.wait(min(WATCH_INTERVAL_S, max(0.0, until - clock()))):
+            if clock() >= until:
+                return
+            self._watch()
 
     def _pause_s(self, is_busy: bool) -> float:
         config = self._config

@@ -28,6 +28,17 @@ REPLICATION: Final = Group(
             keeps="3m",
         ),
         Alert(
+            "TidemarkMasterNotOpen",
+            f"max {BY_NODE} (tidemark_ha_opening_seconds) > 30",
+            Severity.PAGE,
+            NODE,
+            "{{ $labels.replica }} of {{ $labels.broker }} has the lease for "
+            "{{ $value | humanizeDuration }} and takes no sends",
+            "It was made master and does not open. Another member takes over by itself, if one "
+            "could lead.",
+            waits="30s",
+        ),
+        Alert(
             "TidemarkUnderReplicated",
             "max by (cluster, broker) (tidemark_ha_in_sync_replicas and "
             f"{ON_NODE} {IS_MASTER}) < on (cluster, broker) max by (cluster, broker)"

@@ -130,6 +130,7 @@ def _add_ha(node: str, role: str, found: dict[str, str]) -> None:
         series("tidemark_ha_configured_replicas", target): always(2),
         series("tidemark_ha_lease_age_seconds", target): always(1),
         series("tidemark_ha_paused", target): always(0),
+        series("tidemark_ha_opening_seconds", target): always(0),
         series("tidemark_ha_replica_connected", target, peer=peer): always(1),
         series("tidemark_ha_clock_skew_seconds", target, peer=peer): always(-0.01),
         series("tidemark_ha_refused_connections_total", target): always(0),

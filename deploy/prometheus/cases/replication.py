@@ -12,6 +12,7 @@ CONNECTED: Final = series("tidemark_ha_replica_connected", "n0/ha", peer="n1")
 AGES: Final = tuple(series("tidemark_ha_lease_age_seconds", f"{node}/ha") for node in ("n0", "n1"))
 FAILOVERS: Final = series("tidemark_ha_failovers_total", "n1/ha", reason="lost_peer")
 LEAVES: Final = series("tidemark_ha_in_sync_changes_total", "n0/ha", change="leave")
+OPENING: Final = series("tidemark_ha_opening_seconds", "n0/ha")
 PAUSED: Final = series("tidemark_ha_paused", "n0/ha")
 SKEW: Final = series("tidemark_ha_clock_skew_seconds", "n0/ha", peer="n1")
 STRANGERS: Final = series("tidemark_ha_refused_connections_total", "n0/ha")
@@ -34,6 +35,16 @@ REPLICATION_CASES: Final = (
             **role("n1", "master", f"0x21 1x39 0x{STEPS}"),
         },
         (("11m", ()), ("12m", ()), ("31m", ()), ("32m", ())),
+    ),
+    Case(
+        "A master that does not open pages",
+        {OPENING: f"0x20 0+30x{STEPS}"},
+        (("10m", ()), ("12m", ("TidemarkMasterNotOpen",))),
+    ),
+    Case(
+        "A master that takes twenty seconds to open does not",
+        {OPENING: f"0x20 10x1 20x1 0x{STEPS}"},
+        (("11m", ()), ("12m", ())),
     ),
     Case(
         "A copy fewer than configured makes a ticket; what a slave believes does not count",

@@ -96,6 +96,8 @@ class Master:
         stopper = asyncio.create_task(self._end_on(stop))
         self._gate.standing = RisingStanding()
         self._health.state = "promoting"
+        # Before SERVING_EPOCH: ha takes what it reads behind that for this epoch's.
+        self._positions.publish(Slot.BROKER_STATE, BrokerState.RECOVERING)
         try:
             if await self._take_append_lock():
                 await self._open_and_serve(stop)
@@ -273,6 +275,7 @@ class Master:
         self._gate.reads_open = self._gate.sends_open = True
         self._health.state = "serving"
         self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
+        self._doorbell.ring("ha")
         log.info("serving as the master", extra={"event": "ready", "epoch": self._term.epoch})
 
     def _shut(self) -> None:

@@ -91,6 +91,15 @@ HA_PAUSED: Final = Family(
     "1 while nobody takes over by itself (`tidemark cluster pause`)",
     alert="1 for longer than the work it was for",
 )
+HA_OPENING_SECONDS: Final = Family(
+    "tidemark_ha_opening_seconds",
+    Kind.GAUGE,
+    (),
+    "s",
+    "How long this node has the lease and its broker takes no sends yet; 0: it takes them, or this "
+    "node is not to be master",
+    alert="above 60",
+)
 HA_CONNECTIONS: Final = Family(
     "tidemark_ha_connections",
     Kind.GAUGE,

@@ -23,7 +23,7 @@ from tests.simulation.replication.page import step_by_step
 from tests.simulation.replication.process import Actor, Process, Steps
 from tests.simulation.replication.records import Record
 from tidemark.errors import NotEnoughReplicas
-from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
+from tidemark.formats.checkpoint import BrokerState, NodeRole, Slot, Trouble
 
 T = TypeVar("T")
 POLL_US: Final = 50_000
@@ -145,6 +145,7 @@ class Broker:
         end = self._flushed = machine.volume.recover()
         self._epoch = epoch
         for slot, value in (
+            (Slot.BROKER_STATE, BrokerState.RECOVERING),
             (Slot.WRITTEN, end),
             (Slot.FLUSHED, end),
             (Slot.GENERATION, page.get(Slot.GENERATION) + 1),
@@ -167,7 +168,7 @@ class Broker:
         yield from self._leave()
 
     def _serve(self, epoch: int, opened_at: int) -> Steps:
-        machine = self.machine
+        machine, page = self.machine, self.machine.page
         next_send_us = 0
         while True:
             if not (yield from self._ask(epoch, lambda term: term.stands)):
@@ -182,6 +183,8 @@ class Broker:
                     and min(machine.page.get(Slot.DISPATCHED), machine.page.get(Slot.CONFIRM))
                     >= opened_at
                 ):
+                    page.publish(Slot.BROKER_STATE, BrokerState.SERVING)
+                    yield 0
                     yield from self._take_send(epoch)
                     yield from self._read(epoch)
             yield from self._release(epoch)

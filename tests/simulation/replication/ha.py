@@ -43,13 +43,13 @@ TURN_US: Final = 50_000
 """Between two looks at the page that nobody rang for."""
 
 
-class _FrozenLock:
-    def __init__(self, held: bool) -> None:
+class _FrozenLocks:
+    def __init__(self, *held: int) -> None:
         self._held = held
 
     def is_held(self, byte: int) -> bool:
         """What F_OFD_GETLK said before the first slot was loaded."""
-        return self._held
+        return byte in self._held
 
 
 WALL_AHEAD_MS: Final = 1_700_000_000_000
@@ -199,7 +199,7 @@ class Ha:
         )
 
     def _look(self) -> Generator[int, None, Sensed]:
-        locked = _FrozenLock(self.machine.is_locked(1))
+        locked = _FrozenLocks(*(byte for byte in (1, 2) if self.machine.is_locked(byte)))
         clock = FrozenClock(self.machine.clock.now_ms)
 
         def wall_ms() -> int:  # told to peers, and apart from clock: no rule may ask it

@@ -12,6 +12,7 @@ from tests.simulation.replication.process import Actor, Process, Steps
 from tidemark.formats.checkpoint import NodeRole, Slot
 
 POLL_US: Final = 40_000
+HEARTBEAT_US: Final = 200_000
 STEP_SIZE: Final = 2_000
 
 
@@ -28,11 +29,20 @@ class Reput:
     def start(self) -> None:
         """Begin."""
         self._main = self.process.start("main", self._run())
+        self.process.start("heart", self._beat())
 
     def rung(self) -> None:
         """A doorbell."""
         if self._main is not None:
             self._main.wake()
+
+    def _beat(self) -> Steps:
+        machine = self.machine
+        while not machine.take_lock(2, self.process):
+            yield -20_000
+        while True:
+            machine.page.publish(Slot.REPUT_HEARTBEAT_MS, machine.clock.now_ms())
+            yield -HEARTBEAT_US
 
     def _run(self) -> Steps:
         machine, page = self.machine, self.machine.page

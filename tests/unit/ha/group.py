@@ -79,6 +79,7 @@ class Group:
             while self._queue and self._queue[0][0] <= self.now:
                 heapq.heappop(self._queue)[2]()
             for node in self.nodes.values():
+                node.reput.step(self.now)
                 if node.broker is not None:
                     node.broker.step(self.now)
                 node.happen(node.sensed())
@@ -207,6 +208,13 @@ class Group:
     def master(self) -> Node:
         assert len(self.masters) == 1, self.describe()
         return self.masters[0]
+
+    def serves(self, name: str) -> bool:
+        """Whether a node takes sends now: its broker runs, and its lease lasts."""
+        node = self.nodes[name]
+        awake = node.broker is not None and not node.broker.paused
+        deadline = node.page.get(Slot.LEASE_DEADLINE)
+        return node.open() and awake and not node.page.get(Slot.FENCED) and self.now < deadline
 
     def wait_master(self, other_than: str | None = None, at_most_ms: int = 20_000) -> Node:
         def there() -> bool:

@@ -11,7 +11,7 @@ from services.ha import events as ev
 from services.ha.replica import Found, Replica
 from services.ha.versions import SPOKEN
 from shared.cluster import grant
-from tidemark.formats.checkpoint import Slot, Trouble
+from tidemark.formats.checkpoint import BrokerState, NodeRole, Slot, Trouble
 from tidemark.formats.epochs import EpochStart
 
 if TYPE_CHECKING:
@@ -81,10 +81,16 @@ class Broker:
             page.publish(Slot.SERVING_EPOCH, epoch)
             self.append(RECORD)
             page.publish(Slot.EPOCH_RECORD_END, page.get(Slot.WRITTEN))
+            page.publish(Slot.BROKER_STATE, BrokerState.RECOVERING)
         elif not self.keeps_log and not grant.stands(page, epoch=self.epoch, nonce=self.nonce):
             page.publish(Slot.SERVING_EPOCH, 0)
             self.epoch = node.lock = None
             node.take_if_wanted()
+        elif (
+            page.get(Slot.ROLE) == NodeRole.MASTER
+            and page.get(Slot.DISPATCHED) >= page.get(Slot.EPOCH_RECORD_END) > 0
+        ):
+            page.publish(Slot.BROKER_STATE, BrokerState.SERVING)
 
     def append(self, size: int) -> int:
         node = self.node
@@ -96,12 +102,38 @@ class Broker:
         return end
 
 
+class Reput:
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.alive, self.paused = True, False
+        self.held_at: int | None = None
+        """It gives signs of life, and dispatches no further."""
+        self.opening_ms = 0
+        """It dispatches an epoch's first record so long after it was confirmed."""
+        self._opened = (0, 0)
+
+    def step(self, now: int) -> None:
+        if not self.alive or self.paused:
+            return
+        page = self.node.page
+        page.publish(Slot.REPUT_HEARTBEAT_MS, now)
+        epoch = page.get(Slot.EPOCH) if page.get(Slot.ROLE) == NodeRole.MASTER else 0
+        if epoch != self._opened[0]:
+            self._opened = epoch, now
+        if self.held_at is None and (not epoch or now - self._opened[1] >= self.opening_ms):
+            page.publish(Slot.DISPATCHED, page.get(Slot.CONFIRM))
+
+
 class Node:
     def __init__(self, group: Group, name: str, index: int) -> None:
         self.group, self.name, self.index = group, name, index
         self.page = Page()
         self.volume = Volume(f"{index + 1:032x}")
         self.broker: Broker | None = None
+        self.reput = Reput(self)
+        self.paused = False
+        """ha is stopped: what happens meanwhile is told when it goes on."""
+        self._missed: list[ev.Event] = []
         self.replica: Replica | None = None
         self.lock: str | None = None
         self.wanting: int | None = None
@@ -123,6 +155,15 @@ class Node:
     @property
     def state(self) -> str:
         return "down" if self.replica is None else str(self.own.state.value)
+
+    def open(self) -> bool:
+        """Whether it takes sends."""
+        term = None if self.replica is None else self.replica.leadership.term
+        return term is not None and term.gate_open and not self.paused
+
+    def status(self) -> dict[str, Any]:
+        assert self.replica is not None
+        return self.replica.status(self.group.now)
 
     # Life
 
@@ -185,6 +226,10 @@ class Node:
     def happen(self, event: ev.Event) -> None:
         if self.replica is None:
             return
+        if self.paused:
+            if not isinstance(event, (ev.Tick, ev.Sensed)):
+                self._missed.append(event)
+            return
         for effect in self.replica.handle(event, self.group.now):
             self.carry_out(effect)
 
@@ -200,7 +245,34 @@ class Node:
             *self.trouble,
             self.volume.first,
             wall_ahead_ms=self.wall_ahead_ms,
+            gate_open=page.get(Slot.BROKER_STATE) == BrokerState.SERVING,
+            dispatched=page.get(Slot.DISPATCHED),
+            reput_alive=self.reput.alive,
+            reput_silent_ms=self.group.now - page.get(Slot.REPUT_HEARTBEAT_MS),
         )
+
+    def pause(self, *services: str) -> None:
+        """SIGSTOP."""
+        self._set_paused(services, to=True)
+
+    def resume(self, *services: str) -> None:
+        """SIGCONT."""
+        self._set_paused(services, to=False)
+        if "ha" in services:
+            self.happen(ev.Tick())
+            self.happen(self.sensed())
+            missed, self._missed = self._missed, []
+            for event in missed:
+                self.happen(event)
+
+    def _set_paused(self, services: tuple[str, ...], *, to: bool) -> None:
+        for service in services:
+            if service == "ha":
+                self.paused = to
+            elif service == "reput":
+                self.reput.paused = to
+            elif self.broker is not None:
+                self.broker.paused = to
 
     def done(self, token: int, **facts: Any) -> None:
         end = len(self.volume.log)

@@ -57,6 +57,7 @@ def test_a_master_shows_its_term_and_its_slaves() -> None:
             "epoch": 7,
             "min_in_sync": 1,
             "paused": False,
+            "opening_ms": 2500,
             "lease": {"deadline_in_ms": 1500, "age_ms": 200},
             "nodes": [node("n0", state="master"), node("n1"), node("n2", in_sync=False)],
         }
@@ -65,6 +66,7 @@ def test_a_master_shows_its_term_and_its_slaves() -> None:
         'tidemark_ha_role{role="master"}': 1,
         'tidemark_ha_role{role="slave"}': 0,
         "tidemark_ha_epoch": 7,
+        "tidemark_ha_opening_seconds": 2.5,
         "tidemark_ha_configured_replicas": 3,
         "tidemark_ha_in_sync_replicas": 2,
         "tidemark_ha_lease_left_seconds": 1.5,
@@ -87,6 +89,7 @@ def test_a_master_shows_its_term_and_its_slaves() -> None:
 def test_a_slave_shows_no_lag_of_others() -> None:
     found = scraped({"epoch": 7, "nodes": [node("n0"), node("n1", state="master")]})
     assert found['tidemark_ha_role{role="slave"}'] == 1
+    assert found["tidemark_ha_opening_seconds"] == 0
     assert found['tidemark_ha_replica_connected{peer="n1"}'] == 1
     assert not [name for name in found if "replica_lag" in name or "replica_acked" in name]
 

@@ -18,7 +18,7 @@ from shared.files.store_dir import Role
 from shared.runtime.doorbell import Doorbell
 from tests.unit.ha.still_clock import StillClock, until
 from tidemark.errors import ReplacedPositions
-from tidemark.formats.checkpoint import Slot, Trouble
+from tidemark.formats.checkpoint import BrokerState, Slot, Trouble
 
 NOW_MS = 1_000_000
 
@@ -65,10 +65,27 @@ def test_the_slots_are_told_as_they_are(positions: Positions) -> None:
         (Slot.BROKER_TROUBLE, Trouble.DISK_FULL),
         (Slot.REPUT_TROUBLE, Trouble.DAMAGED),
         (Slot.MIN, 100),
+        (Slot.BROKER_STATE, BrokerState.SERVING),
+        (Slot.DISPATCHED, 650),
+        (Slot.REPUT_HEARTBEAT_MS, NOW_MS - 60),
     ):
         positions.publish(slot, value)
     seen = Senses(positions, Locks(), StillClock(NOW_MS)).look()
-    assert seen == Sensed(0, 40, 3, 500, 600, 700, Trouble.DISK_FULL, Trouble.DAMAGED, 100)
+    assert seen == Sensed(
+        0,
+        40,
+        3,
+        500,
+        600,
+        700,
+        Trouble.DISK_FULL,
+        Trouble.DAMAGED,
+        100,
+        gate_open=True,
+        dispatched=650,
+        reput_alive=False,
+        reput_silent_ms=60,
+    )
 
 
 def test_the_wall_clock_is_told_apart_from_the_one_that_decides(positions: Positions) -> None:
