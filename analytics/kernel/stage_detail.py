@@ -16,8 +16,9 @@ from analytics.kernel.columns import Bools, Floats, Ints
 from analytics.kernel.logs_of import PairsWithLogs
 from analytics.schema import Stage
 
+POISON: Final = "poison_message"
 KIND_WORDS: Final = {
-    "poison_message": "one message is delivered again and again",
+    POISON: "one message is delivered again and again",
     "unassigned_queue": "a queue with lag is held by no member",
     "stuck_queue": "one queue stands still while others move",
     "slow_member": "all lagging queues are held by one member",
@@ -52,8 +53,11 @@ def details(
     delivery, processing = of(Stage.DELIVERY), of(Stage.PROCESSING)
     defect = np.abs(residual) > period_s
     said = pa.nulls(blamed.size, pa.string())
+    # First: a member that dies of a message is not there in some looks.
+    poison = (delivery | processing) & _is(skew_kind, POISON)
     for where, text in (
         (defect, _worded("age and stages differ by {} s: the data contradict", residual, 1)),
+        (poison, pa.scalar(KIND_WORDS[POISON])),
         (delivery & (members == 0), pa.scalar("no member is there to ask")),
         (delivery & (queued > 0), _worded("{} pulls wait in the broker", queued, 0)),
         (delivery & (held == 0), pa.scalar("no pull is open: members do not ask")),

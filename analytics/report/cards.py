@@ -37,6 +37,8 @@ from analytics.schema import Stage, Status
 
 SKEW_SHOWN: Final = 2.0
 """From this on a queue stands out, and bars are drawn at once."""
+SKEW_TOLD: Final = 1.25
+"""Below it no queue is larger than the others in any way that matters."""
 QUEUES_TOLD: Final = 2
 """Fewer queues than this are no matter of skew."""
 _CODES: Final = re.compile(r"\b(?:" + "|".join(Status) + r")\b")
@@ -286,6 +288,8 @@ def _queues(pair: Pair, queues: Sequence[QueueLag]) -> str:
             ": the others have nothing"
             if pair.skew == float("inf")
             else f": the largest is {number(pair.skew)} times the mean of the others"
+            if pair.skew >= SKEW_TOLD
+            else ": about alike"
         )
     bars = f'<div class="bars">{"".join(rows)}</div>'
     if pair.skew_kind is None and (pair.skew is None or pair.skew < SKEW_SHOWN):

@@ -41,7 +41,13 @@ def gather(
     """
     seen = overview(tables, start, end)
     pairs = sorted(seen.pairs, key=urgency)
-    looked_at = [pair for pair in pairs if pair.level not in (NONE, UNKNOWN)]
+    # What was late when it was seen last is not well because it is out of sight.
+    looked_at = [
+        pair
+        for pair in pairs
+        if pair.level not in (NONE, UNKNOWN)
+        or (pair.level == UNKNOWN and pair.pair_id in seen.late)
+    ]
     shown = looked_at[:ATTENTION_MAX]
     others = _others(seen, pairs, {pair.pair_id for pair in shown})
     period_s = seen.period_s or _PERIOD_S

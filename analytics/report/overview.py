@@ -12,11 +12,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from analytics.report.bins import bins_of, micros, places, summed
 from analytics.report.facts import Bins, Pair, Values
 from analytics.report.source import Tables, whole
-from analytics.report.words import RANK, UNKNOWN, level
+from analytics.report.words import PAGE, RANK, TICKET, UNKNOWN, level
 from analytics.schema import PAIR_LAG, Stage, Status
 
 LOOK_BACK_TICKS: Final = 8
@@ -38,6 +39,8 @@ class Overview(NamedTuple):
     by_status: Mapping[str, Values]
     troubled: Mapping[int, int]
     """Pairs that had a status above being in time: rows of it."""
+    late: frozenset[int]
+    """Pairs that needed attention when something was known of them last, whatever they are now."""
     pairs: list[Pair]
     """As they were last seen; in no order."""
 
@@ -47,15 +50,16 @@ def overview(tables: Tables, start: datetime, end: datetime) -> Overview:
     by_tick: list[pa.Table] = []
 
     def noting() -> Iterator[pa.Table]:
-        columns = ["tick", "pair_id", "status"]
+        columns = ["tick", "pair_id", "status", "age_max_seconds", "objective_seconds"]
         for piece in tables.scan("pair_lag", start=start, end=end, columns=columns):
             by_tick.append(piece.group_by(["tick", "status"]).aggregate([([], "count_all")]))
-            yield piece
+            is_over = pc.greater(piece["age_max_seconds"], piece["objective_seconds"])
+            yield piece.select(columns[:3]).append_column("is_over", is_over)
 
     how = [("tick", "count"), ("tick", "min"), ("tick", "max")]
-    seen = summed(noting(), ["pair_id", "status"], how)
+    seen = summed(noting(), ["pair_id", "status", "is_over"], how)
     if not by_tick:
-        return Overview(bins_of(start, end, None), None, None, None, {}, {}, [])
+        return Overview(bins_of(start, end, None), None, None, None, {}, {}, frozenset(), [])
     counted = (
         pa.concat_tables(by_tick)
         .group_by(["tick", "status"])
@@ -76,6 +80,7 @@ def overview(tables: Tables, start: datetime, end: datetime) -> Overview:
         share,
         _by_status(_with_unseen(counted, seen, ticks), ticks, bins),
         _troubled(seen),
+        _late(seen),
         pairs_at(tables, newest, period_s or 15.0),
     )
 
@@ -123,9 +128,24 @@ def _troubled(seen: pa.Table) -> dict[int, int]:
     for pair, status, rows in zip(
         *(seen[name].to_pylist() for name in ("pair_id", "status", "tick_count")), strict=True
     ):
-        if level(status) in ("page", "ticket"):
+        if level(status) in (PAGE, TICKET):
             found[pair] = found.get(pair, 0) + rows
     return found
+
+
+def _late(seen: pa.Table) -> frozenset[int]:
+    """Pairs whose last known row says that they need attention: by its status, or where that is
+    not known by an age above the objective."""
+    last: dict[int, tuple[datetime, bool]] = {}
+    for row in seen.to_pylist():
+        is_known = row["status"] != Status.UNKNOWN
+        if not is_known and row["is_over"] is None:
+            continue
+        is_late = level(row["status"]) in (PAGE, TICKET) if is_known else row["is_over"]
+        at, pair = row["tick_max"], row["pair_id"]
+        if pair not in last or last[pair][0] < at:
+            last[pair] = (at, is_late)
+    return frozenset(pair for pair, (_, is_late) in last.items() if is_late)
 
 
 def pairs_at(tables: Tables, newest: datetime, period_s: float) -> list[Pair]:

@@ -10,7 +10,7 @@ from html import escape
 from typing import Final
 
 from analytics.report import sections
-from analytics.report.cards import card
+from analytics.report.cards import badge, card
 from analytics.report.facts import Facts
 from analytics.report.style import style
 from analytics.report.words import (
@@ -33,6 +33,8 @@ HATCH: Final = (
     'y2="6"/></pattern></defs></svg>'
 )
 """What unknown parts of a stack are filled with."""
+NAMED_MAX: Final = 60
+"""Names before the first plot."""
 _TILES: Final = (
     (PAGE, "wake somebody"),
     (TICKET, "look today"),
@@ -47,6 +49,7 @@ def page(facts: Facts) -> str:
     body = "".join(
         (
             _tiles(facts),
+            _names(facts),
             sections.by_status(facts),
             sections.changes(facts),
             _attention(facts),
@@ -134,6 +137,29 @@ def _tiles(facts: Facts) -> str:
         for name, words in _TILES
     )
     return f'<ul class="tiles" aria-label="Pairs by how soon to look">{tiles}</ul>'
+
+
+def _names(facts: Facts) -> str:
+    """Everything that needs attention by name, before the first plot."""
+    drawn = [one.pair for one in facts.attention]
+    there = {pair.pair_id for pair in drawn}
+    # Cards are few; the list of all pairs has the rest, in the same order.
+    more = [each for each in facts.pairs if each.level in (PAGE, TICKET)]
+    found = drawn + [each for each in more if each.pair_id not in there]
+    found = [each for each in found if each.level != INFO]
+    if not found:
+        return ""
+    items = "".join(
+        f"<li>{badge(each)} <b>{escape(each.group)}</b> "
+        f'<span class="soft">reads {escape(each.topic)} on {escape(each.broker)}</span></li>'
+        for each in found[:NAMED_MAX]
+    )
+    left = sum(counts(facts)[each] for each in (PAGE, TICKET)) - sum(
+        each.level in (PAGE, TICKET) for each in found[:NAMED_MAX]
+    )
+    if left > 0:
+        items += f'<li class="soft">and {left:,} more</li>'
+    return f'<ul class="names" aria-label="What needs attention">{items}</ul>'
 
 
 def _attention(facts: Facts) -> str:

@@ -17,6 +17,7 @@ from analytics.report.plots import Line, band, stacked, time_axis, timeline
 from analytics.report.words import (
     BY_RANK,
     GAP_SAID,
+    NONE,
     SAID,
     drain,
     duration,
@@ -62,7 +63,7 @@ SHAPE_ORDER: Final = (
 def by_status(facts: Facts) -> str:
     """How many pairs had which status when."""
     found = [
-        Line(said(status), f"s-{status.lower()}", facts.by_status[status])
+        Line(_in_legend(status, facts), f"s-{status.lower()}", facts.by_status[status])
         for status in SHAPE_ORDER
         if status in facts.by_status
     ]
@@ -72,6 +73,13 @@ def by_status(facts: Facts) -> str:
         "Pairs by status", "How many pairs had which status", COUNT, frame_of(facts), found
     )
     return f'<div class="card wide">{chart}</div>'
+
+
+def _in_legend(status: str, facts: Facts) -> str:
+    """A status in words. Pairs that are held back before their group are among those in time: the
+    tables tell them apart for the newest tick only."""
+    held_back = any(pair.status == status and pair.level != NONE for pair in facts.pairs)
+    return "in time with what can be read" if status == Status.OK and held_back else said(status)
 
 
 def changes(facts: Facts) -> str:

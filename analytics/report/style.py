@@ -51,6 +51,7 @@ justify-content:flex-end}
 .tiles .unknown b{color:var(--unknown)}.tiles .zero b{color:var(--soft);font-weight:400}
 .badge{display:inline-block;border-radius:999px;padding:1px 11px;font-size:13px;font-weight:600;
 white-space:nowrap}
+.names{list-style:none;margin:0 0 16px;padding:0;display:flex;flex-wrap:wrap;gap:4px 18px}
 .badge.page{color:var(--page);background:var(--page-back)}
 .badge.ticket{color:var(--ticket);background:var(--ticket-back)}
 .badge.info{color:var(--info);background:var(--info-back)}
@@ -123,6 +124,7 @@ align-items:center;font-variant-numeric:tabular-nums}
 .bars .bar{height:11px;background:var(--grid);border-radius:3px;overflow:hidden;position:relative}
 .bars .bar i{position:absolute;inset:0 auto 0 0;border-radius:3px}
 .bars .bar .hatched{width:100%}
+.bars .s-unknown{background:var(--unknown)}
 .bars .end{text-align:right}
 .queues{margin-top:16px}
 .rows{display:grid;grid-template-columns:minmax(150px,280px) minmax(0,1fr);gap:6px 16px;

@@ -203,6 +203,14 @@ def test_producers_that_wait_blame_append_when_nothing_else_is_slow() -> None:
 @pytest.mark.parametrize(
     ("delays", "pair", "log", "kind", "said"),
     [
+        (
+            # It dies of the message, and is not there at some looks.
+            (0, 0, 0, 9),
+            {"members": 0},
+            {},
+            "poison_message",
+            "one message is delivered again and again",
+        ),
         ((0, 0, 9, 0), {"members": 0}, {}, None, "no member is there to ask"),
         ((0, 0, 9, 0), {"members": 2}, {"pulls_queued": 7}, None, "7 pulls wait in the broker"),
         (
@@ -264,3 +272,16 @@ def test_of_two_nodes_that_speak_at_a_tick_the_later_one_counts() -> None:
         after=BEFORE,
     )
     assert found.column("processing_seconds").to_pylist() == pytest.approx([1])
+
+
+def test_delivery_ends_at_what_the_broker_says_awaits_it() -> None:
+    """A hung handler: nothing more is fetched, and what waits in the broker waits for it."""
+    made = [
+        ({**pair, "awaiting_delivery_ts": log["t_dispatched"]}, log, age)
+        for pair, log, age in steady(0, 0, 600, 5)
+    ]
+    last = stages(*made)[-1]
+    assert (last["delivery_seconds"], last["processing_seconds"]) == (0, 605)
+    assert last["blamed"] == "processing"
+    of_before = stages(*steady(0, 0, 600, 5))[-1]
+    assert (of_before["delivery_seconds"], of_before["blamed"]) == (600, "delivery")

@@ -27,6 +27,7 @@ from tests.support.lag_world import (
     START,
     TICKS,
     MemoryTables,
+    as_table,
     pair_row,
     tables,
     tick,
@@ -64,6 +65,31 @@ def test_the_worst_pairs_come_first_and_one_held_back_is_among_them(facts: Facts
     assert [one.pair.group for one in facts.others] == ["sensors"], "in time now, late before"
     assert facts.counts == {"STOPPED": 1, "STALLED": 1, "FALLING_BEHIND": 1, "OK": 3}
     assert facts.title == "tidemark"
+
+
+def test_a_group_that_was_dead_when_it_went_out_of_sight_has_a_card(
+    world: Mapping[str, pa.Table],
+) -> None:
+    # Five groups that nobody had read for 26 minutes were listed as "not known", without a card.
+    def blinded(status: str | None, age_s: float | None) -> Mapping[str, pa.Table]:
+        """All is unknown at the end; of audit so much was known a moment before."""
+        rows = world["pair_lag"].to_pylist()
+        for row in rows:
+            if row["tick"] > tick(TICKS - 30):
+                row |= {"status": "UNKNOWN", "age_max_seconds": None, "lag_sum": None}
+            elif row["group"] == "audit":
+                row |= {"age_max_seconds": age_s, "status": status or "UNKNOWN"}
+        return {**world, "pair_lag": as_table("pair_lag", rows)}
+
+    def shown(found: Facts) -> set[str]:
+        return {one.pair.group for one in found.attention if one.pair.level == "unknown"}
+
+    late = {"search-index", "mailer"}  # by their last known status
+    assert shown(facts_of(blinded("STOPPED", 400.0))) == {"audit"} | late
+    assert shown(facts_of(blinded(None, 400.0))) == {"audit"} | late, "by its last known age"
+    assert shown(facts_of(blinded(None, 1.0))) == late
+    assert shown(facts_of(blinded("OK", 1.0))) == late
+    assert shown(facts_of(blinded(None, None))) == late, "nothing was ever known of it"
 
 
 def test_a_pair_has_the_numbers_of_its_newest_tick(facts: Facts) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
 from typing import Final
@@ -12,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 from analytics.report.axes import BYTES, COUNT, RATE, SECONDS, Unit, marks_of, times, top_of
+from analytics.report.cards import card
 from analytics.report.changes import previous
-from analytics.report.facts import Facts, to_json
+from analytics.report.facts import Facts, QueueLag, to_json
 from analytics.report.gather import gather
 from analytics.report.page import POLICY, headline, page
 from analytics.report.plots import Frame, Limit, Line, lines, stacked, timeline
@@ -119,6 +121,47 @@ def test_a_card_says_why_since_when_how_old_and_how_long(facts: Facts) -> None:
     ):
         assert words in text, words
     assert "lag in seconds" not in text.lower(), "age or drain time"
+
+
+def test_everything_that_needs_attention_is_named_before_the_first_plot(facts: Facts) -> None:
+    first_screen = page(facts).split("<figure")[0]
+    for one in facts.attention:
+        assert f"<b>{one.pair.group}</b>" in first_screen, one.pair.group
+    of = facts.attention[0].pair
+    many = [replace(of, group=f"g{number}", pair_id=number) for number in range(100)]
+    text = page(replace(facts, pairs=many, counts={"STOPPED": 104}))
+    assert "<b>g0</b>" in text.split("<figure")[0]
+    assert "and 44 more" in text
+    calm = replace(facts, pairs=[], attention=[])
+    assert '<ul class="names"' not in page(calm)
+
+
+def test_pairs_in_time_are_counted_alike_by_the_tile_and_the_legend(
+    facts: Facts, world: Mapping[str, pa.Table]
+) -> None:
+    # The tile said 2 and the legend 3: a pair that is held back before its group was in one alone.
+    text = page(facts)
+    assert "in time with what can be read" in text.split("<h2")[0]
+    calm = gather(MemoryTables(world), start=START, end=START + timedelta(minutes=15), made_at=END)
+    assert "in time with what can be read" not in page(calm)
+
+
+def test_a_queue_that_is_unread_and_unknown_has_a_bar(facts: Facts) -> None:
+    (one,) = (one for one in facts.attention if one.pair.group == "mailer")
+    queues = [QueueLag(0, 500, None, "UNKNOWN"), QueueLag(1, 1000, 9.0, "STALLED")]
+    text = card(replace(one, queues=queues), facts)
+    assert '<i class="s-unknown" style="width:50.0%">' in text
+    assert ".bars .s-unknown{background:var(--unknown)}" in page(facts)
+
+
+@pytest.mark.parametrize("skew", [1.0, 1.04, 1.2])
+def test_queues_that_lag_alike_are_not_told_as_skew(facts: Facts, skew: float) -> None:
+    """It said "the largest is 1 times the mean of the others"."""
+    one = facts.attention[0]
+    queues = [QueueLag(queue, 500, 9.0, "STOPPED") for queue in range(8)]
+    text = card(replace(one, queues=queues, pair=replace(one.pair, skew=skew)), facts)
+    assert "times the mean" not in text
+    assert "about alike" in text
 
 
 def test_a_name_that_is_made_like_a_script_stays_a_name(world: Mapping[str, pa.Table]) -> None:
