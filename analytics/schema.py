@@ -119,8 +119,8 @@ SERIES: Final = _table(
     ),
 )
 POSITIONS: Final = _table(
-    ("ts", TIME),  # of the scrape: all of a row was read in one pass then
-    ("tick", TIME),  # ts rounded down to the period
+    ("ts", TIME),  # of the look, by the node's clock: all of a row was read in one pass then
+    ("tick", TIME),  # of the scrape, by the clock of who scraped, rounded down to the period
     ("series_id", pa.int64()),
     ("pair_id", pa.int64()),
     ("replica", pa.string()),  # the node that said so
@@ -159,6 +159,7 @@ LOGS: Final = _table(
     ("put_wait_seconds", pa.float64()),  # of the send request that has waited longest
     ("pulls_queued", pa.int64()),
     ("long_polls", pa.int64()),
+    ("clock_seconds", pa.float64()),  # its look minus the scrape: how far its clock is ahead
     required=("ts", "tick", "cluster", "broker", "replica"),
 )
 PAIRS: Final = _table(

@@ -1,5 +1,7 @@
 """One sentence per pair and tick that is not OK: what, on how many queues, since when. Pure.
 
+A clock that differs from that of who scrapes is named in any case.
+
 Step before: the roll-up. After: the report and the alerts show it as it stands.
 """
 
@@ -64,8 +66,31 @@ def causes(
     told = pc.binary_join_element_wise(
         "UNKNOWN on all queues since ", when, ": ", pc.fill_null(why, "not told"), ""
     )
+    repeats = pc.fill_null(pc.equal(why, "nothing_new"), False)
+    nothing_new = pc.binary_join_element_wise(
+        "broker ", broker.take(at), " answers and has told nothing new of it since ", when, ""
+    )
+    blind = pc.if_else(repeats, nothing_new, blind)
+    silent = pc.or_(silent, repeats)
     unknown = pa.array(codes == CODE[Status.UNKNOWN])
     sentence = pc.if_else(unknown, pc.if_else(silent, blind, told), known)
     places = np.full(status.size, -1, np.int64)
     places[not_ok] = np.arange(not_ok.size)
     return sentence.take(pa.array(places, mask=places < 0))
+
+
+def with_clocks(sentence: pa.Array, broker: pa.Array, ahead: Floats, bound_s: float) -> pa.Array:
+    """The sentences, and in those of a broker whose clock is off by how much.
+
+    ahead: of the clock of who scrapes it [s]; NaN: not known. Off is what reaches the bound.
+    """
+    off = np.abs(ahead) >= bound_s
+    if not off.any():
+        return sentence
+    seconds = pa.array(np.rint(np.abs(np.where(off, ahead, 0.0))).astype(np.int64))
+    side = pa.array(np.where(ahead > 0, " s ahead", " s behind").tolist(), pa.string())
+    named = pc.binary_join_element_wise(
+        "the clock of broker ", broker, " is ", seconds.cast(pa.string()), side, ""
+    )
+    both = pc.binary_join_element_wise(sentence, named, "; ")
+    return pc.if_else(pa.array(off), pc.coalesce(both, named), sentence)

@@ -71,6 +71,9 @@ def evaluate(
     None: there was none, then the rows before `after` warm up what a state would have known.
     Raises ValueError if the state was left by rules with other windows.
     """
+    window = window._replace(
+        positions=_news(window.positions, "series_id"), pairs=_news(window.pairs, "pair_id")
+    )
     ticks = ticks_of(rules, after, until)
     ids = ids_of(state)
     rows, tick = rows_within(window.positions, ticks, rules.period_us)
@@ -102,6 +105,26 @@ def evaluate(
     left = write(carried, known.series_id, known.pair, known.pair_id, known.names, end)
     hidden, stages = _with_logs(window, pair_rows, ticks, after, rules)
     return Evaluated(rates, lag, hidden, stages, changes, events, left)
+
+
+def _news(rows: pa.Table, key: str) -> pa.Table:
+    """Rows less those of a look that an earlier tick has shown: they say nothing new."""
+    if not rows.num_rows:
+        return rows
+    ids, ts, tick = (columns.ints(rows, key), *(columns.micros(rows, c) for c in ("ts", "tick")))
+    apart = np.diff(ids)
+    order = None
+    if not ((apart > 0) | ((apart == 0) & (np.diff(ts) >= 0))).all():
+        order = np.lexsort((tick, ts, ids))
+        ids, ts, tick = ids[order], ts[order], tick[order]
+    again = (np.diff(ids) == 0) & (np.diff(ts) == 0) & (np.diff(tick) != 0)
+    if not again.any():
+        return rows
+    new = np.ones(rows.num_rows, np.bool_)
+    new[1:][again] = False
+    if order is not None:
+        new[order] = new.copy()
+    return rows.filter(pa.array(new))
 
 
 def _nothing(state: pa.Table | None) -> Evaluated:
@@ -169,7 +192,7 @@ def _judge(
     left_work = (stall.learned == 0) & (facts.left[:, of] >= now - motion.still * SECOND)
     # Where there is no member no commit will come.
     nobody = facts.members[:, of] == 0
-    kept = np.where(logs.deletes, (ticks.at[:, None] - logs.t_min) / SECOND, np.nan)
+    kept = np.where(logs.deletes, logs.age_of_oldest, np.nan)
     looks = Looks(
         lag=lag.lag[begin:],
         lost=lag.lost[begin:],
@@ -234,6 +257,8 @@ def _judge(
         rolled,
         of_pairs,
         gaps,
+        logs,
+        rules.period_s,
     )
     return (
         results.rates(judged),

@@ -188,6 +188,10 @@ class Logs(NamedTuple):
     t_min: Floats
     """Store time of the oldest record [microseconds]; NaN: not known."""
     t_dispatched: Floats
+    age_of_oldest: Floats
+    """How far back the log goes [s], by the clock that stamped it."""
+    clock: Floats
+    """How far the node's clock is ahead of that of who scrapes it [s]; NaN: not known."""
     deletes: Bools
     """Retention has taken something from its log: the oldest record is not the first ever."""
 
@@ -214,5 +218,7 @@ def logs_of(logs: pa.Table, ticks: Ticks, known: Known, period: int) -> Logs:
         where >= 0,
         taken(nullable_micros(rows, "t_min"), where),
         taken(nullable_micros(rows, "t_dispatched"), where),
+        taken((ts - nullable_micros(rows, "t_min")) / SECOND, where),
+        taken(columns.floats(rows, "clock_seconds"), where),
         removed,
     )

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analytics.kernel import columns
-from analytics.kernel.causes import causes
+from analytics.kernel.causes import causes, with_clocks
 from analytics.kernel.columns import Floats, Ints
 from analytics.kernel.drain import METHODS, Drain
 from analytics.kernel.grid import NAMES, Ticks
@@ -59,6 +59,9 @@ def pair_lag(judged: Judged, drain: Drain) -> pa.Table:
         uneven.column("top_queue").combine_chunks(),
         _reason(judged, at),
     )
+    logs = judged.logs
+    clock = logs.clock[at.row + judged.begin, logs.of_pair[pair]]
+    sentence = with_clocks(sentence, names["broker"], clock, judged.period_s)
     data: dict[str, pa.Array | pa.ChunkedArray] = {
         "tick": columns.times(judged.ticks.at[at.row + judged.begin]),
         "pair_id": pa.array(known.pair_id[pair]),

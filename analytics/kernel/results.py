@@ -11,7 +11,7 @@ from analytics.kernel import columns
 from analytics.kernel.age import MARKED, METHODS, Age
 from analytics.kernel.columns import Bools, Floats, Ints
 from analytics.kernel.evidence import evidence
-from analytics.kernel.facts import Facts
+from analytics.kernel.facts import Facts, Logs
 from analytics.kernel.grid import Known, Positions, Ticks
 from analytics.kernel.lag import Lag, delivered
 from analytics.kernel.pairs import PairStatus, Rolled
@@ -22,8 +22,15 @@ from analytics.kernel.steady import NEVER, Steady
 from analytics.schema import LAG, RATES, STATUS_CHANGES, TIME, Status
 
 LEVELS: Final = [LEVEL[status] for status in STATUSES]
-SETTLING, MISSED, NO_OFFSETS, BROADCASTING, SILENT = range(5)
-REASONS: Final = ("settling", "missed_ticks", "offsets_unknown", "broadcasting", "no_snapshot")
+SETTLING, MISSED, NO_OFFSETS, BROADCASTING, NO_NEWS, SILENT = range(6)
+REASONS: Final = (
+    "settling",
+    "missed_ticks",
+    "offsets_unknown",
+    "broadcasting",
+    "nothing_new",
+    "no_snapshot",
+)
 """Why a status is UNKNOWN where the positions do not say."""
 
 
@@ -47,6 +54,8 @@ class Judged(NamedTuple):
     pair_status: PairStatus
     gaps: tuple[str | None, ...]
     """Per tick of all: why a source has nothing to say of it."""
+    logs: Logs
+    period_s: float
 
     @property
     def row(self) -> int:
@@ -135,16 +144,19 @@ def reasons(judged: Judged, at: Places) -> pa.Array:
     full = Places(at.row + judged.begin, at.series)
     reason = judged.grid.reason[full]
     no_look = np.isnan(judged.grid.ts[full])
+    # A broker that answers has sent a snapshot: it says nothing new of the queue.
+    answers = judged.logs.heard[full.row, judged.logs.of_pair[judged.known.pair[at.series]]]
     unknown = (judged.steady.status[at] == CODE[Status.UNKNOWN]) & (reason == 0)
     broadcasting = judged.facts.broadcasting[at.row, judged.known.pair[at.series]]
     cases = [
+        no_look & ~answers,
         no_look,
         unknown & broadcasting,
         unknown & np.isnan(judged.lag.lag[full]),
         unknown & (judged.candidate[at] == UNCLEAR) & ~judged.progress.young[at],
         unknown,
     ]
-    whys = (SILENT, BROADCASTING, NO_OFFSETS, MISSED, SETTLING)
+    whys = (SILENT, NO_NEWS, BROADCASTING, NO_OFFSETS, MISSED, SETTLING)
     codes = [np.full(at.row.size, own + why, np.int64) for why in whys]
     codes[0] += silence[full.row]
     return columns.words(words, np.select(cases, codes, reason))

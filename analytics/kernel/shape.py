@@ -1,9 +1,10 @@
 """Samples to the collected tables: series, positions, logs, pairs, replicas, counters. Pure.
 
 All that one scrape of a broker says of groups and queues was read in one pass, the *look*: its
-instant is the ``ts`` of the rows, and the tick is that of the scrape, whose distance is even. A
-look older than a period when it was scraped says nothing new: its rows are left out, and a gap
-stays a gap. Only the node that owns a queue exports it, so a slave yields no position. What a
+instant is the ``ts`` of the rows, and the tick is that of the scrape, whose distance is even. The
+clocks of the node and of who scrapes it may differ: all times of a row but its tick are by the
+node's own. A look that an earlier scrape has shown says nothing new: its rows are left out, and a
+gap stays a gap. Only the node that owns a queue exports it, so a slave yields no position. What a
 sample does not say is null, with a reason, and never 0.
 Before: ``sources`` read samples. After: ``evaluate`` judges positions.
 """
@@ -114,10 +115,12 @@ class Scrapes:
         look_us = microseconds(about.at(LOOK, every))
         self.up_since_us: Floats = microseconds(about.at(UP_SINCE, every))
         # A process that has no look family at all (an older one, a foreign one) is taken at its
-        # scrape's word; an old look is not.
-        self.is_fresh: Bools = ~(self.at_us - look_us >= period_us)
+        # scrape's word. How old a look is cannot be told from how far two clocks differ: it is
+        # old if it was shown before.
+        self.is_fresh: Bools = _shown_first(rows.target.codes[first], look_us, self.at_us)
         known = self.is_fresh & np.isfinite(look_us)
         self.ts_us: Ints = np.where(known, look_us, self.at_us).astype(np.int64)
+        self.clock_seconds: Floats = (look_us - self.at_us) / 1e6
         self.epoch, self.role = _roles(rows, self, STALE_PERIODS * period_us)
 
 
@@ -145,6 +148,17 @@ def shape(
         "replicas": _replicas(rows, scrapes),
         "counters": _counters(rows, scrapes, counters),
     }
+
+
+def _shown_first(target: Ints, look_us: Floats, at_us: Ints) -> Bools:
+    """Which scrapes are the first of their target to show their look; those without one are."""
+    order = np.lexsort((at_us, look_us, target))
+    same = np.diff(target[order]) == 0
+    same &= np.diff(look_us[order]) == 0
+    fresh = np.ones(len(order), dtype=bool)
+    # Two samples of one instant are one scrape.
+    fresh[order[1:][same & (np.diff(at_us[order]) > 0)]] = False
+    return fresh
 
 
 def _roles(rows: Rows, scrapes: Scrapes, reach_us: int) -> tuple[Floats, pa.Array]:
@@ -206,6 +220,7 @@ def _logs(rows: Rows, scrapes: Scrapes) -> pa.Table:
         one = wide(rows, rows.scrape.at, (metric,), labelled(rows.labels, label))
         columns[name] = sampled.floats(one.at(metric, at))
     polls = wide(rows, rows.scrape.at, (_LONG_POLLS,))
+    columns["clock_seconds"] = sampled.floats(scrapes.clock_seconds[at])
     columns["long_polls"] = integers(polls.at(_LONG_POLLS, at))
     return sampled.table(schema.LOGS, columns)
 

@@ -51,6 +51,7 @@ REASON_SAID: Final = {
     "missed_ticks": "too many looks are missing to judge",
     "settling": "seen for too short a time to judge",
     "no_snapshot": "its broker sent no snapshot",
+    "nothing_new": "its broker answers and says nothing new of it",
     "": "no snapshot was seen, or needed values were missing",
 }
 SHAPE_ORDER: Final = (

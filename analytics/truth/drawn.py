@@ -62,6 +62,8 @@ class Drawn(NamedTuple):
     """From when to when something is wrong [s]; None: never."""
     within_s: float = 0.0
     """An alarm must stand so long after the objective was broken (or `faulty` began)."""
+    stands_s: float = 0.0
+    """How long after the end of `faulty` an alarm may stand."""
     at_once: bool = False
     """The time counts from the beginning of `faulty`, not from the objective's being broken."""
     said: frozenset[str] = frozenset()
@@ -70,6 +72,8 @@ class Drawn(NamedTuple):
     """Statuses that must not be said at any time."""
     skew_kind: str | None = None
     """The kind of skew that must be named while it is wrong."""
+    clock: float = 0.0
+    """How far the node's clock is ahead [s]: it must be named."""
     known_outside_holes: bool = False
     """A look that was heard of must give a status, once the group is known."""
 
@@ -301,11 +305,11 @@ def steady_in_holes(random: Random) -> Drawn:
     return found._replace(truth=holed(found.truth, holes), known_outside_holes=True)
 
 
-def _dies(random: Random) -> Drawn:
+def _dies(random: Random, clock: float = 0.0) -> Drawn:
     """It leaves and does not come back."""
     setting = Setting.drawn(random)
     when = float(random.uniform(1800.0, 3600.0))
-    truth = working(random, setting, [(0.0, when)], crashes=True)
+    truth = working(random, setting, [(0.0, when)], crashes=True, clock=clock)
     said = frozenset({"STOPPED"})
     return Drawn(truth, (when, SECONDS), said=said, known_outside_holes=True)
 
@@ -355,3 +359,46 @@ def slow_in_holes(random: Random) -> Drawn:
     holes = _drawn_holes(random, setting.period)
     dark = max(high - low for low, high in holes)
     return Drawn(holed(truth, holes), (0.0, SECONDS), 420.0 + 2 * dark + 6 * setting.period)
+
+
+# -- clocks, and catching up ----------------------------------------------------------------------
+
+
+def _clock(random: Random) -> float:
+    """15 s to 10 min, behind or ahead, in whole seconds."""
+    off = round(float(np.exp(random.uniform(np.log(15.0), np.log(600.0)))))
+    return float(off if random.random() < 0.3 else -off)
+
+
+def steady_by_another_clock(random: Random) -> Drawn:
+    """It reads what comes; the clock of its node is off."""
+    setting, clock = Setting.drawn(random), _clock(random)
+    truth = working(random, setting, [(0.0, SECONDS)], clock=clock)
+    return Drawn(truth, clock=clock, known_outside_holes=True)
+
+
+def dies_by_another_clock(random: Random) -> Drawn:
+    """It dies; the clock of its node is off."""
+    clock = _clock(random)
+    found = _dies(random, clock)
+    within = 120.0 + 4 * found.truth.period / SECOND
+    return found._replace(clock=clock, within_s=within)
+
+
+def catches_up_by_another_clock(random: Random) -> Drawn:
+    """It is away for ten to thirty minutes, then catches up at three times the pace."""
+    setting, clock = Setting.drawn(random), _clock(random) if random.random() < 0.5 else 0.0
+    setting = setting._replace(able=3 * setting.rate)
+    since = float(random.uniform(1800.0, 2700.0))
+    back = since + float(random.uniform(600.0, 1800.0))
+    truth = working(random, setting, outside([(since, back)]), clock=clock)
+    return Drawn(
+        truth,
+        (since, back),
+        120.0 + 4 * setting.period,
+        # What was said of the absence may stand until it is seen that the age falls.
+        stands_s=90.0 + 4 * setting.period + setting.commit_every,
+        never=frozenset({"FALLING_BEHIND", "LAGGING"}),
+        clock=clock,
+        known_outside_holes=True,
+    )

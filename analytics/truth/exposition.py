@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from analytics.truth.samples import SCRAPE_AFTER_LOOK, Target, lines, targets
+from analytics.truth.samples import Target, lines, targets
 from analytics.truth.steps import Ints
-from analytics.truth.workload import Truth
+from analytics.truth.workload import SCRAPE_AFTER_LOOK, Truth
 from shared.metrics.catalogue import BY_NAME
 from shared.metrics.family import Kind
 

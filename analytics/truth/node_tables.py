@@ -12,7 +12,7 @@ from analytics import schema
 from analytics.truth.columns import names, table
 from analytics.truth.reading import master, stages, started
 from analytics.truth.steps import ABSENT, SECOND, Ints, by_clock
-from analytics.truth.workload import Broker, Truth
+from analytics.truth.workload import SCRAPE_AFTER_LOOK, Broker, Truth
 
 
 def logs(truth: Truth, broker: Broker, node: int, ticks: Ints, looks: Ints) -> pa.Table:
@@ -43,6 +43,7 @@ def logs(truth: Truth, broker: Broker, node: int, ticks: Ints, looks: Ints) -> p
                 "t_min": by_clock(at.t_min, broker.clock_off),
                 "free_bytes": broker.log.free_bytes(looks),
                 "capacity_bytes": np.full(size, broker.log.capacity_bytes, np.int64),
+                "clock_seconds": np.full(size, (broker.clock_off - SCRAPE_AFTER_LOOK) / SECOND),
             },
         ),
         schema.LOGS,

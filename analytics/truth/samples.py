@@ -23,9 +23,6 @@ from analytics.truth.reading import (
 from analytics.truth.steps import ABSENT, SECOND, Floats, Ints, Mask, by_clock
 from analytics.truth.workload import RECORD_SIZE, Broker, Pair, Truth
 
-SCRAPE_AFTER_LOOK: int = 100_000
-"""Microseconds from the look to the timestamp of the scrape."""
-
 
 class Target(NamedTuple):
     """A process that is scraped."""

@@ -17,6 +17,8 @@ from analytics.truth.steps import ABSENT, DAWN, NEVER, SECOND, Ints, Steps, alwa
 
 RECORD_SIZE: Final = 512
 """Bytes of every record in the log."""
+SCRAPE_AFTER_LOOK: Final = 100_000
+"""Microseconds from the look to the timestamp of the scrape."""
 STALL_DEFAULT_SECONDS: Final = 60.0
 
 

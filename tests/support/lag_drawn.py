@@ -48,6 +48,9 @@ KINDS: Final[Mapping[str, Callable[[Random], Drawn]]] = {
     "dies, holes of any lengths": drawn.dies_in_holes,
     "stuck, holes of any lengths": drawn.stuck_in_holes,
     "too slow, holes of any lengths": drawn.slow_in_holes,
+    "steady, clock off by 15 s to 10 min": drawn.steady_by_another_clock,
+    "dies, clock off by 15 s to 10 min": drawn.dies_by_another_clock,
+    "catches up at 3 ×, clock off": drawn.catches_up_by_another_clock,
 }
 
 
@@ -119,16 +122,26 @@ def compared(kind: str, seed: int, found: Drawn, result: Evaluated) -> Verdict:
     problems: list[str] = []
     if not len(looks):
         problems.append("no row")
-    wrong = np.zeros(len(looks), np.bool_)
+    wrong = may_alarm = np.zeros(len(looks), np.bool_)
     if found.faulty is not None:
-        wrong = (looks >= found.faulty[0]) & (looks < found.faulty[1])
-    minutes = float((alarming & ~wrong).sum()) * truth.period / SECOND / 60.0
+        begin, end = found.faulty
+        wrong = (looks >= begin) & (looks < end)
+        may_alarm = (looks >= begin) & (looks < end + found.stands_s)
+    minutes = float((alarming & ~may_alarm).sum()) * truth.period / SECOND / 60.0
     if minutes:
-        said = sorted(set(status[alarming & ~wrong].tolist()))
+        said = sorted(set(status[alarming & ~may_alarm].tolist()))
         problems.append(f"{minutes:.2f} alarm minutes while all was well: {', '.join(said)}")
     for each in sorted(found.never & set(status.tolist())):
         problems.append(f"called {each}")
     found_s = None
+    if abs(found.clock) >= truth.period / SECOND + 1:
+        side = "ahead" if found.clock > 0 else "behind"
+        named = [f"{abs(found.clock):.0f} s {side}" in each for each in rows.words("cause")]
+        if not all(named):
+            problems.append(f"clock named at {sum(named)} of {len(named)} looks")
+    reasons = " ".join(result.lag["reason"].fill_null("").to_pylist())
+    if "no_snapshot" in reasons and not truth.missing:
+        problems.append("said to have sent no snapshot")
     if found.faulty is not None:
         found_s, more = _found(found, looks, alarming, status)
         problems += more

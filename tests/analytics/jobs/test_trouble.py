@@ -24,9 +24,8 @@ from analytics.tables import TableRoot
 from analytics.tables.layout import HOUR
 from analytics.truth import cases
 from analytics.truth.exposition import write_openmetrics
-from analytics.truth.samples import SCRAPE_AFTER_LOOK
 from analytics.truth.steps import DAWN, moment
-from analytics.truth.workload import Truth
+from analytics.truth.workload import SCRAPE_AFTER_LOOK, Truth
 from tests.support import range_server
 from tests.support.prometheus import Prometheus, make_blocks, over_blocks
 from tests.support.range_server import Labels, RangeServer

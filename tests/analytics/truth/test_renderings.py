@@ -22,11 +22,11 @@ from analytics.sources.prometheus.options import parse
 from analytics.sources.prometheus.reader import Reader
 from analytics.truth import cases
 from analytics.truth.exposition import write_openmetrics
-from analytics.truth.samples import SCRAPE_AFTER_LOOK, targets
+from analytics.truth.samples import targets
 from analytics.truth.server import ExpositionServer
 from analytics.truth.steps import SECOND
 from analytics.truth.tables import collected
-from analytics.truth.workload import Truth
+from analytics.truth.workload import SCRAPE_AFTER_LOOK, Truth
 from tests.analytics.truth.judged import judge_window, window_of
 from tests.analytics.truth.rendered import samples_table
 from tests.support.prometheus import Prometheus, make_blocks, over_blocks

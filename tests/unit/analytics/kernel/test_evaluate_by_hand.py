@@ -37,10 +37,11 @@ def test_rates_use_the_true_times_of_looks() -> None:
     assert (rates[0]["produce_per_second"], rates[0]["consume_per_second"]) == (1.5, 0.75)
 
 
-def test_two_looks_at_one_instant_have_counts_and_no_rate() -> None:
+def test_a_look_that_is_shown_again_at_the_next_tick_counts_once() -> None:
     rows = [row(0, 100, 100), {**row(1, 100, 100), "ts": tick(0) + 200_000}]
-    rates = judged(window(rows), 2).rates.to_pylist()
-    assert (rates[0]["produced"], rates[0]["produce_per_second"]) == (0, None)
+    done = judged(window(rows), 2)
+    assert done.rates.num_rows == 0
+    assert column(done.lag, "ts") == column(judged(window(rows[:1]), 1).lag, "ts")
 
 
 def test_a_hole_in_the_ticks_loses_no_count() -> None:
@@ -300,6 +301,30 @@ def test_silence_is_told_from_the_third_tick_on_with_its_cause() -> None:
     unscraped = judged(window(rows, gaps=[{**gap, "reason": "unscraped"}]), 12).pair_lag
     assert column(unscraped, "cause")[3].startswith("broker g0 was not scraped since ")
     assert "has sent no snapshot since" in column(unscraped, "cause")[-1]
+
+
+def test_a_broker_that_answers_is_not_said_to_have_sent_no_snapshot() -> None:
+    """Its snapshot stands still from the third tick on: the tables have it again and again."""
+    rows = [row(n, 100, 100) for n in range(3)]
+    rows += [{**row(n, 100, 100), "ts": rows[2]["ts"]} for n in range(3, 12)]
+    logs = [{"ts": tick(n), "tick": tick(n), "clock_seconds": -0.1} for n in range(12)]
+    found = judged(window(rows, logs=logs), 12)
+    assert column(found.lag, "status") == ["OK"] * 3 + ["UNKNOWN"] * 7
+    assert set(column(found.lag, "reason")[3:]) == {"nothing_new"}
+    cause = column(found.pair_lag, "cause")[-1]
+    assert cause.startswith("broker g0 answers and has told nothing new of it since ")
+
+
+def test_a_clock_that_is_off_is_named_and_changes_no_number() -> None:
+    rows = [row(n, 100, 90, age=2.0) for n in range(4)]
+    off = [{**each, "ts": each["ts"] - 600_000_000} for each in rows]
+    for each in off:
+        each["head_store_ts"] -= 600_000_000
+    logs = [{"ts": tick(n), "tick": tick(n), "clock_seconds": -600.1} for n in range(4)]
+    found, usual = judged(window(off, logs=logs), 4), judged(window(rows), 4)
+    for name in ("status", "age_seconds", "lag", "reason"):
+        assert column(found.lag, name) == column(usual.lag, name)
+    assert column(found.pair_lag, "cause") == ["the clock of broker g0 is 600 s behind"] * 4
 
 
 def test_retention_that_will_be_there_first_is_racing() -> None:

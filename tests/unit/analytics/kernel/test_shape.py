@@ -218,6 +218,7 @@ def test_the_log_has_its_times_and_ha_s_epoch_and_role() -> None:
         "put_wait_seconds": 0.5,
         "pulls_queued": 3,
         "long_polls": 6,
+        "clock_seconds": -0.25,
     }
 
 
@@ -275,11 +276,26 @@ def test_the_epoch_before_a_scrape_counts_more_than_a_nearer_one_after_it() -> N
 
 
 def test_an_old_look_is_a_gap_and_not_a_group_that_stands_still() -> None:
-    found = shaped(look(behind_s=15))
-    assert found["positions"].num_rows == found["pairs"].num_rows == found["series"].num_rows == 0
-    (log,) = found["logs"].to_pylist()
-    assert (log["ts"], log["max_physical_offset"], log["t_max"]) == (BEGIN, 4096, None)
-    assert shaped(look(behind_s=14.9))["positions"].num_rows == 2
+    """A look that stood still at the second scrape, and one that a clock far behind has stamped."""
+    later = BEGIN + timedelta(seconds=15)
+    found = shaped([*look(), *look(at=later, behind_s=15.25)])
+    looked = BEGIN - timedelta(seconds=0.25)
+    assert found["positions"].column("ts").to_pylist() == [looked] * 2
+    assert found["pairs"].num_rows == 1
+    first, log = found["logs"].to_pylist()
+    assert first["t_max"] is not None
+    assert (log["ts"], log["max_physical_offset"], log["t_max"]) == (later, 4096, None)
+
+
+@pytest.mark.parametrize("behind_s", [15, 600, -600])
+def test_a_node_is_judged_by_its_own_clock_however_far_it_is_off(behind_s: float) -> None:
+    later = BEGIN + timedelta(seconds=15)
+    found = shaped([*look(behind_s=behind_s), *look(at=later, behind_s=behind_s)])
+    off = timedelta(seconds=behind_s)
+    rows = found["positions"].to_pylist()
+    assert [row["ts"] for row in rows] == [BEGIN - off, later - off] * 2
+    assert sorted({row["tick"].second for row in rows}) == [0, 15]
+    assert found["logs"].column("clock_seconds").to_pylist() == [-behind_s] * 2
 
 
 def test_looks_at_both_sides_of_a_tick_stay_in_the_ticks_of_their_scrapes() -> None:
