@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import secrets
@@ -40,6 +41,8 @@ from tidemark.client.trace import Trace, trace
 
 DEFAULT_URL: Final = "http://localhost:8080"
 IN_FLIGHT_MAX: Final = 8192
+SPAN_MAX: Final = 2000
+"""Of one queue; as the reference implementation has it."""
 SESSION_MS: Final = 30_000
 
 
@@ -102,6 +105,16 @@ class Client:
         self.groups = Groups(connection)
         self.delayed = Delayed(connection)
         self.dead_letters = DeadLetters(connection)
+        self._subscriptions: set[Subscription] = set()
+        """Those that are entered."""
+
+    async def start(self) -> Client:
+        """As ``async with``; ``close`` is to follow."""
+        return await self.__aenter__()
+
+    async def close(self) -> None:
+        """As at the end of ``async with``: open subscriptions leave their groups, sends end."""
+        await self.__aexit__(None, None, None)
 
     async def __aenter__(self) -> Client:
         await self.connection.__aenter__()
@@ -113,10 +126,17 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        open_ones = list(self._subscriptions)
         try:
+            left = await asyncio.gather(
+                *(each.abandon() for each in open_ones), return_exceptions=True
+            )
             await self.producer.close()
         finally:
             await self.connection.__aexit__(kind, error, trace)
+        for failure in left:
+            if isinstance(failure, BaseException):
+                raise failure
 
     async def send(
         self,
@@ -192,6 +212,7 @@ class Client:
         order: bool | None = None,
         broadcast: bool | None = None,
         max_in_flight: int = IN_FLIGHT_MAX,
+        max_span: int = SPAN_MAX,
         session_ms: int = SESSION_MS,
         member: str | None = None,
         commit_interval_ms: float = COMMIT_INTERVAL_MS,
@@ -203,13 +224,17 @@ class Client:
         topics: one, of which ``tags`` (``a || b``, or ``*`` for all) are taken, or several with an
         expression each. start (``first``, ``last``, a time), order, broadcast: set for the group
         before joining it; None leaves it as it is, or as the broker makes groups. max_in_flight:
-        messages fetched and not done; few: a broker's answer brings little, many: memory.
+        messages fetched and not done; few: a broker's answer brings little, many: memory. max_span:
+        messages of one queue from the lowest that is not done to the newest handed out: as many
+        come again after a crash; a queue at its limit waits, others go on.
         session_ms: so long after this program's death its queues go to others. member: a name that
         no other member has; None makes one. on_assigned, on_revoked: awaited with the queues, the
         latter before they go to another.
         """
         if max_in_flight < 1:
             raise ValueError(f"max_in_flight must be 1 or more, not {max_in_flight}")
+        if max_span < 1:
+            raise ValueError(f"max_span must be 1 or more, not {max_span}")
         if tags != "*" and not isinstance(topics, str):
             raise ValueError("tags are of one topic; with several each has its own expression")
         wanted = {topics: tags} if isinstance(topics, str) else dict(topics)
@@ -222,12 +247,14 @@ class Client:
                 wanted,
                 settings=group_settings(order=order, broadcast=broadcast, start=start),
                 max_in_flight=max_in_flight,
+                max_span=max_span,
                 session_ms=session_ms,
                 commit_interval_ms=commit_interval_ms,
                 on_assigned=on_assigned,
                 on_revoked=on_revoked,
                 clock=boot_ms,
-            )
+            ),
+            self._subscriptions,
         )
 
     async def trace(self, message_id: str, *, topic: str | None = None) -> Trace:

@@ -15,9 +15,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Final, TypeVar
 
 from tidemark import errors
+from tidemark.client.admin import Admin
 from tidemark.client.broadcast_starts import broadcast_starts
 from tidemark.client.changes import Callback, Changes
-from tidemark.client.commits import CommitLedger
+from tidemark.client.commits import CommitLedger, Queue
 from tidemark.client.committing import OTHER_GENERATION, Committing
 from tidemark.client.fetching import Fetching
 from tidemark.client.group_calls import GroupCalls
@@ -46,6 +47,7 @@ class Feed:
         *,
         settings: Mapping[str, object],
         max_in_flight: int,
+        max_span: int,
         session_ms: int,
         commit_interval_ms: float,
         on_assigned: Callback | None,
@@ -54,7 +56,7 @@ class Feed:
     ) -> None:
         """topics: to tag expressions. settings: of the group, set before joining if there are any.
 
-        max_in_flight: messages fetched and not done. commit_interval_ms: between two commits.
+        max_in_flight, max_span: see ``Fetching``. commit_interval_ms: between two commits.
         """
         self._settings = settings
         self.member = Member(
@@ -70,6 +72,7 @@ class Feed:
             self.committing,
             {topic: wanted_tags(tags) for topic, tags in topics.items()},
             max_in_flight=max_in_flight,
+            max_span=max_span,
             session_ms=session_ms,
         )
         self._changes = Changes(
@@ -133,6 +136,11 @@ class Feed:
         self.is_interrupted = True
         self.member.pulse.ring()
 
+    def fail(self, failure: BaseException) -> None:
+        """Who waits for messages, and who asks later, gets this error."""
+        self._failure = self._failure or failure
+        self.stop()
+
     def raise_failure(self) -> None:
         """Raise what a part died of."""
         if self._failure is not None:
@@ -142,17 +150,6 @@ class Feed:
     def take(self, count: int) -> tuple[HeldQueue, Sequence[Message]] | None:
         """Up to ``count`` messages of one queue if some are here: they are handed out."""
         return None if self.is_interrupted else self.fetching.take(count)
-
-    async def next(self, count: int) -> tuple[HeldQueue, Sequence[Message]] | None:
-        """As ``take``, but waits. None after ``stop``. Raises what a part died of."""
-        while True:
-            taken = self.take(count)
-            if taken is not None:
-                return taken
-            if self.is_interrupted:
-                self.raise_failure()
-                return None
-            await self.member.pulse.wait()
 
     async def may_start(self, held: HeldQueue) -> bool:
         """Whether work on a message of this queue may start now; waits while nobody can say.
@@ -187,7 +184,7 @@ class Feed:
         self._went_on(held, messages)
 
     def _went_on(self, held: HeldQueue, messages: Sequence[Message]) -> None:
-        self.fetching.done(messages)
+        self.fetching.done(held, messages)
         self.committing.moved()
         if not held.progress.is_idle:
             return
@@ -199,6 +196,19 @@ class Feed:
     async def commit(self, ack: str) -> None:
         """Commit what is done, as ``Committing.commit``. Raises what a part died of."""
         await self._beside(self.committing.commit(ack), *self._tasks)
+
+    async def end_of(self, queue: Queue) -> int:
+        """The queue offset behind the last message of a queue. Raises UnknownTopic."""
+        topic, number = queue
+        found = await Admin(self.member.calls.connection).topic(topic)
+        return next((each.max_offset for each in found.ranges if each.queue == number), 0)
+
+    def restart(self, held: HeldQueue, offset: int) -> None:
+        """Go on with a queue at another offset; what is under way of it is not committed."""
+        self.member.holdings.restart(held, offset)
+        self.committing.moved()
+        self.fetching.interrupt()
+        self.member.pulse.ring()
 
     async def _beside(self, work: Coroutine[object, object, T], *parts: str) -> T:
         """Do something for which these parts are needed. Raises what one of them died of.
@@ -353,6 +363,4 @@ class Feed:
             # A callback awaited something that was cancelled: the part is gone as with any error.
             failure = RuntimeError(f"{task.get_name()} was cancelled, and not by leaving the group")
         if failure is not None:
-            self._failure = self._failure or failure
-            self.is_interrupted = True
-            self.member.pulse.ring()
+            self.fail(failure)

@@ -9,9 +9,10 @@ a gap behind our place, other than by expiry, is not taken.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Final
 
 from tidemark import errors
@@ -39,10 +40,14 @@ log = logging.getLogger(__name__)
 class _Slice:
     """Consecutive messages of one queue that the program has not taken."""
 
-    __slots__ = ("at", "held", "messages", "next_offset")
+    __slots__ = ("at", "begin", "held", "messages", "next_offset")
 
-    def __init__(self, held: HeldQueue, messages: Sequence[Message], next_offset: int) -> None:
-        self.held, self.messages, self.next_offset = held, messages, next_offset
+    def __init__(
+        self, held: HeldQueue, messages: Sequence[Message], begin: int, next_offset: int
+    ) -> None:
+        """begin, next_offset: of the queue, including what did not pass the filter."""
+        self.held, self.messages = held, messages
+        self.begin, self.next_offset = begin, next_offset
         self.at = 0
         """Index of the first that is not taken."""
 
@@ -57,15 +62,26 @@ class Fetching:
         wanted: Mapping[str, Wanted],
         *,
         max_in_flight: int,
+        max_span: int,
         session_ms: int,
     ) -> None:
-        """max_in_flight: messages fetched and not finished, at most."""
+        """max_in_flight: messages fetched and not finished, at most. max_span: messages of one
+        queue from the lowest that is not finished to the newest handed out, at most.
+        """
         self._member, self._committing, self._wanted = member, committing, wanted
         self._in_flight_max = max_in_flight
         self._count_max = min(FETCH_COUNT_MAX, max(1, max_in_flight // 2))
         # A fetch on a connection that is dead without saying so must not outlive a session.
         self._wait_ms = min(FETCH_WAIT_MS, session_ms // 2)
+        self._span_max = max_span
         self._slices: deque[_Slice] = deque()
+        """What can be taken, in the order in which it came."""
+        self._full: dict[HeldQueue, deque[_Slice]] = {}
+        """Queues whose span is at its limit, with what was fetched of them."""
+        self._call: asyncio.Task[None] | None = None
+        """The fetch under way."""
+        self._without: Sequence[HeldQueue] = ()
+        """Queues that it leaves out."""
         self._in_flight = self._size_in_flight = 0
         self._waits_for_room = False
 
@@ -77,7 +93,7 @@ class Fetching:
             await self._until_wanted()
             generation = member.generation
             try:
-                await self._fetch(generation)
+                await self._interruptible(self._fetch(generation))
                 failed = 0
             except (errors.StaleGeneration, errors.UnknownMember):
                 self._displace()
@@ -94,17 +110,20 @@ class Fetching:
 
         None while there are none, or the lease is over. Who takes them says ``done`` of each.
         """
-        slices = self._slices
-        while slices:
+        while slices := self._slices:
             first = slices[0]
             held = first.held
             if held.hold is not Hold.OWNED:
                 slices.popleft()
-                self.done(first.messages[first.at :])
+                self._forget(first)
                 continue
             if not self._member.may_hand_out:
                 return None
-            taken = first.messages[first.at : first.at + count]
+            room = self._span_max - held.progress.span
+            if room <= 0 and first.at < len(first.messages):
+                self._set_aside(held)
+                continue
+            taken = first.messages[first.at : first.at + min(count, room)]
             first.at += len(taken)
             held.progress.hand_all([message.queue_offset for message in taken])
             if first.at == len(first.messages):
@@ -115,8 +134,70 @@ class Fetching:
                 return held, taken
         return None
 
-    def done(self, messages: Sequence[Message]) -> None:
-        """Messages that were taken are done, given up or dropped: there is room for others."""
+    def done(self, held: HeldQueue, messages: Sequence[Message]) -> None:
+        """Messages that were taken are done or given up: there is room for others."""
+        self._give_room(messages)
+        # Not at the first place that is free: else a fetch would bring one message at a time.
+        if self._full and held in self._full and held.progress.span <= self._span_max // 2:
+            self._slices.extendleft(reversed(self._full.pop(held)))
+            self.want(held)
+
+    def drop(self, held: HeldQueue) -> None:
+        """Forget what was fetched of a queue and not taken: it is fetched again."""
+        mine = [each for each in self._slices if each.held is held]
+        self._slices = deque(each for each in self._slices if each.held is not held)
+        if held in self._full:
+            mine += self._full.pop(held)
+            if held.hold is Hold.OWNED:
+                self._full[held] = deque()  # its span is as it was
+        if mine:
+            first = mine[0]
+            held.go_on_at(first.messages[first.at].queue_offset if first.at else first.begin)
+        for each in mine:
+            self._forget(each)
+
+    def take_back(self, held: HeldQueue, messages: Sequence[Message]) -> None:
+        """The last messages taken of a queue were not used: they are fetched again, too."""
+        self._give_room(messages)
+        held.progress.take_back(messages[0].queue_offset)
+        held.go_on_at(messages[0].queue_offset)
+
+    def want(self, held: HeldQueue) -> None:
+        """A queue that was left out is wanted again."""
+        if held in self._without:
+            self.interrupt()
+        self._member.pulse.ring()
+
+    def interrupt(self) -> None:
+        """The fetch under way does not ask for what is wanted now."""
+        if self._call is not None:
+            self._call.cancel()
+
+    async def _interruptible(self, fetch: Coroutine[object, object, None]) -> None:
+        self._call = call = asyncio.create_task(fetch)
+        try:
+            await asyncio.wait({call})
+        finally:
+            self._call = None
+            if not call.done():
+                call.cancel()
+                await asyncio.gather(call, return_exceptions=True)
+        if call.cancelled():
+            self._displace()  # it may have been answered
+        else:
+            call.result()
+
+    def _set_aside(self, held: HeldQueue) -> None:
+        """Nothing more of a queue is handed out until less of it is under way."""
+        self._full[held] = deque(each for each in self._slices if each.held is held)
+        self._slices = slices = deque(each for each in self._slices if each.held is not held)
+        if not slices:
+            self._member.pulse.ring()  # others may have to be fetched in its place
+
+    def _forget(self, dropped: _Slice) -> None:
+        self._give_room(dropped.messages[dropped.at :])
+
+    def _give_room(self, messages: Sequence[Message]) -> None:
         self._in_flight -= len(messages)
         for message in messages:
             self._size_in_flight -= message.size
@@ -132,11 +213,34 @@ class Fetching:
         )
 
     async def _until_wanted(self) -> None:
-        """Wait for room, a lease, and no queue that the program has not been told of yet."""
+        """Wait for room, a lease, a queue to ask for, and until the program was told of all."""
         member = self._member
-        while not self._has_room or not member.may_hand_out or member.holdings.of(Hold.ARRIVING):
+        while True:
+            for held in [held for held in self._full if held.hold is not Hold.OWNED]:
+                self.drop(held)
+            owned, left_out = member.holdings.of(Hold.OWNED), self._left_out()
+            if not self._has_room and not self._slices and len(left_out) < len(owned):
+                # 1. Handlers of a queue hang; 2. all that is fetched is of that queue, and waits
+                # behind them; 3. there is no room for messages of the others, for ever.
+                for held in list(self._full):
+                    self.drop(held)
+            if (
+                self._has_room
+                and member.may_hand_out
+                and not member.holdings.of(Hold.ARRIVING)
+                and (not owned or len(left_out) < len(owned))
+            ):
+                return
             self._waits_for_room = not self._has_room
             await member.pulse.wait()
+
+    def _left_out(self) -> list[HeldQueue]:
+        """Queues of which nothing is wanted now."""
+        return [
+            held
+            for held in self._member.holdings.of(Hold.OWNED)
+            if held.is_paused or held in self._full
+        ]
 
     async def _fetch(self, generation: int) -> None:
         await self._place()
@@ -144,6 +248,7 @@ class Fetching:
         placed = [held for held in owned if not held.is_placed and held.fetched_to is not None]
         if placed:
             self._committing.moved()  # a broker that was killed may have lost the last commits
+        self._without = self._left_out()
         fetched = await self._member.calls.fetch(
             generation=generation,
             count_max=self._count_max,
@@ -151,6 +256,7 @@ class Fetching:
             wait_ms=self._wait_ms,
             timeout_s=self._wait_ms / 1000,
             positions=[(held.queue, held.fetched_to or 0) for held in placed],
+            paused=[held.queue for held in self._without],
         )
         if generation == self._member.generation:
             for held in placed:
@@ -188,6 +294,9 @@ class Fetching:
         held = self._member.holdings.get(fetched.queue)
         if held is None or held.hold is not Hold.OWNED:
             return  # whoever has it next begins at what is committed
+        if held.is_paused:
+            held.is_placed = False
+            return
         expected = held.fetched_to
         if expected is None:
             expected = fetched.from_offset
@@ -219,6 +328,7 @@ class Fetching:
         except UndecodableRecord as error:
             raise errors.BrokenAnswer(f"queue {fetched.queue} at {expected}: {error}") from error
         held.fetched_to = fetched.next_offset
-        self._slices.append(_Slice(held, messages, fetched.next_offset))
+        made = _Slice(held, messages, expected, fetched.next_offset)
+        self._full.get(held, self._slices).append(made)
         self._in_flight += len(messages)
         self._size_in_flight += sum(message.size for message in messages)

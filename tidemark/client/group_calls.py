@@ -132,11 +132,12 @@ class GroupCalls:
         wait_ms: int,
         timeout_s: float,
         positions: Iterable[tuple[Queue, int]],
+        paused: Sequence[Queue] = (),
     ) -> Fetched:
         """Wait up to ``wait_ms``, and ``timeout_s`` for the answer, for messages of any queue.
 
         positions: where the broker's cursors of these queues are to stand first. An answer that
-        does not arrive has moved the cursors all the same.
+        does not arrive has moved the cursors all the same. paused: queues to leave out.
         """
         body: dict[str, object] = {
             "generation": generation,
@@ -147,6 +148,8 @@ class GroupCalls:
         placed = [_position(*each) for each in positions]
         if placed:
             body["positions"] = placed
+        if paused:
+            body["paused"] = [list(queue) for queue in paused]
         answer = await self.connection.call(
             "POST",
             f"{self._member}/fetch",

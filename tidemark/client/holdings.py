@@ -31,7 +31,16 @@ class Hold(Enum):
 class HeldQueue:
     """One queue from assignment to release. A queue that comes again is another HeldQueue."""
 
-    __slots__ = ("fetched_to", "hold", "is_placed", "progress", "queue", "sent_back", "told")
+    __slots__ = (
+        "fetched_to",
+        "hold",
+        "is_paused",
+        "is_placed",
+        "progress",
+        "queue",
+        "sent_back",
+        "told",
+    )
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -43,6 +52,8 @@ class HeldQueue:
         """Whether the broker's cursor is at ``fetched_to``; if not, the next fetch says it."""
         self.told = False
         """Whether the program knows that it has the queue, or is just being told."""
+        self.is_paused = False
+        """Whether the program wants nothing of it for now."""
         self.sent_back: set[int] = set()
         """Offsets of messages under way that were sent back: whatever follows, they are done."""
 
@@ -54,7 +65,11 @@ class HeldQueue:
     def start_at(self, offset: int) -> None:
         """Everything below ``offset`` is done, by us or by others."""
         self.progress.cover(offset)
-        self.fetched_to = offset
+        self.go_on_at(offset)
+
+    def go_on_at(self, offset: int) -> None:
+        """The next fetch brings the messages from ``offset`` on."""
+        self.fetched_to, self.is_placed = offset, False
 
 
 class Change(NamedTuple):
@@ -135,6 +150,13 @@ class Holdings:
         for held in lost:
             self._drop(held)
         return lost
+
+    def restart(self, held: HeldQueue, offset: int) -> None:
+        """The queue goes on at ``offset``; what is under way of it moves nothing any more."""
+        again = self._held[held.queue] = HeldQueue(held.queue)
+        again.hold, again.told, again.is_paused = held.hold, held.told, held.is_paused
+        again.start_at(offset)
+        held.hold = Hold.LOST
 
     def own(self, arrived: Iterable[HeldQueue]) -> None:
         """The program has been told of these: they may be fetched and handed out.

@@ -41,6 +41,14 @@ class QueueProgress:
         return len(self._under_way) - len(self._finished)
 
     @property
+    def span(self) -> int:
+        """Messages from the lowest that is not finished to the newest handed out.
+
+        So many are delivered again at most if the member dies now.
+        """
+        return len(self._under_way)
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is handed out and not finished."""
         return not self._under_way  # what is finished leaves with the last one before it
@@ -99,6 +107,12 @@ class QueueProgress:
         self.finish(offset)
         if self._given_up_at is None or offset < self._given_up_at:
             self._given_up_at = offset
+
+    def take_back(self, offset: int) -> None:
+        """What was handed out from ``offset`` on was not used: it is handed out again."""
+        while self._under_way and self._under_way[-1] >= offset:
+            self._under_way.pop()
+        self._reached = offset
 
     def cover(self, next_offset: int) -> None:
         """Nothing below ``next_offset`` is left to hand out: filtered, expired, or handed out."""

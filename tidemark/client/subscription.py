@@ -13,10 +13,13 @@ delivered again. The parts at work are ``feed``; several messages at once are ``
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from types import TracebackType
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from tidemark import errors
 from tidemark.client.commits import Queue
@@ -29,7 +32,9 @@ from tidemark.client.handlers import (
     message_key,
 )
 from tidemark.client.holdings import HeldQueue, Hold
-from tidemark.formats.message import Message
+from tidemark.formats.message import Message, Source
+
+T = TypeVar("T")
 
 BATCH_COUNT_MAX: Final = 1024
 CHUNK: Final = 256
@@ -38,19 +43,37 @@ TURN_MS: Final = 10.0
 """A program that never waits for anything gives way to the heartbeats this often."""
 
 
-class Subscription:
-    """Messages of a group for one member of it. Use it with ``async with``; one task asks."""
+def _none() -> None:
+    """What a weak reference to nothing answers."""
 
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
+
+class Subscription:
+    """Messages of a group for one member of it. Use it with ``async with``, or start and close it.
+
+    One iteration at a time asks for messages; ``getone``, ``getmany`` and ``ack`` are for several
+    tasks.
+    """
+
+    def __init__(self, feed: Feed, open_ones: set[Subscription]) -> None:
+        """open_ones: where it stands while it is entered: who closes the client leaves for it."""
+        self._feed, self._open_ones = feed, open_ones
         self._member = feed.member
         self._held: HeldQueue | None = None
         self._rest: deque[Message] = deque()
         """Taken from the buffer, of the queue ``_held``, and not given to the program yet."""
         self._in_hand: list[tuple[HeldQueue, Sequence[Message]]] = []
         """What the program has and has not asked on from."""
+        self._unacked: dict[Source, tuple[HeldQueue, Message]] = {}
+        """What ``getone`` and ``getmany`` gave, until ``ack`` or ``nack``."""
+        self._iteration: Callable[[], Iteration[Any] | None] = _none
+        """Weakly, the iteration that asked last."""
         self._turn_at_ms = 0.0
-        self._is_entered = False
+        self._is_entered = self._is_left = self._is_asked = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is entered, and the group is not left."""
+        return self._is_entered and not self._is_left
 
     @property
     def member(self) -> str:
@@ -73,6 +96,7 @@ class Subscription:
             raise RuntimeError("a subscription is entered once; call subscribe() again")
         await self._feed.start()
         self._is_entered = True
+        self._open_ones.add(self)
         return self
 
     async def __aexit__(
@@ -81,10 +105,18 @@ class Subscription:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await self._leave(error, sends_back=error is not None and is_failure(error))
+
+    async def _leave(self, error: BaseException | None, *, sends_back: bool) -> None:
+        """error: what ended the body; sends_back: as a failure of what it has in hand."""
         self._feed.stop()
+        if self._is_left:
+            return
+        self._is_left = True
+        self._open_ones.discard(self)
         try:
             try:
-                await self._settle_in_hand(error)
+                await self._settle_in_hand(is_done=error is None, sends_back=sends_back)
             finally:
                 await self._feed.leave()
         except errors.TidemarkError as failure:
@@ -93,11 +125,28 @@ class Subscription:
             # What ended the body matters more; what leaving met stands with it.
             error.add_note(f"On leaving the group: {failure}")
 
-    def __aiter__(self) -> AsyncIterator[Message]:
-        self._check_entered()
-        return self._each()
+    async def start(self) -> Subscription:
+        """Join the group, as ``async with`` does; ``close`` is to follow."""
+        return await self.__aenter__()
 
-    async def batches(self, max: int = BATCH_COUNT_MAX) -> AsyncGenerator[list[Message], None]:
+    async def close(self) -> None:
+        """Leave the group as at the end of ``async with``; nothing if that is done already."""
+        if self._is_entered:
+            await self.__aexit__(None, None, None)
+
+    async def abandon(self) -> None:
+        """The client closes: leave the group; what is in hand is delivered again."""
+        closed = RuntimeError("the client was closed; what was in hand is delivered again")
+        try:
+            await self._leave(closed, sends_back=False)
+        finally:
+            self._feed.fail(closed)
+
+    def __aiter__(self) -> Iteration[Message]:
+        self._check_entered()
+        return Iteration(self, self._take_one)
+
+    def batches(self, max: int = BATCH_COUNT_MAX) -> Iteration[list[Message]]:
         """Up to ``max`` messages at a time, whatever is here, none of it empty.
 
         Each queue's messages are in order. Asking for the next batch commits this one; an exception
@@ -106,18 +155,114 @@ class Subscription:
         if max < 1:
             raise ValueError(f"max must be 1 or more, not {max}")
         self._check_entered()
-        self._finish_in_hand()
-        while (taken := self._take_rest(max) or await self._feed.next(max)) is not None:
-            batch: list[Message] = []
-            following: tuple[HeldQueue, Sequence[Message]] | None = taken
-            while following is not None:
-                self._in_hand.append(following)
-                batch += following[1]
-                following = self._feed.take(max - len(batch)) if len(batch) < max else None
-            yield batch
-            self._finish_in_hand()
-            if self._member.clock() >= self._turn_at_ms:
-                await self._give_way()
+        return Iteration(self, functools.partial(self._take_batch, max))
+
+    async def getone(self, timeout: float | None = None) -> Message | None:  # noqa: ASYNC109
+        """The next message, for ``ack`` or ``nack``; None if none comes in ``timeout`` seconds.
+
+        Also None when ``stop`` is called meanwhile. Several tasks may ask at once. Raises
+        RuntimeError after ``stop``.
+        """
+        taken = await self.getmany(1, timeout)
+        return taken[0] if taken else None
+
+    async def getmany(
+        self,
+        max: int = BATCH_COUNT_MAX,
+        timeout: float | None = None,  # noqa: ASYNC109 — as programs expect it
+    ) -> list[Message]:
+        """Up to ``max`` messages, as ``getone``: what is here, or what comes first.
+
+        Each is to be followed by ``ack`` or ``nack``; what is neither when the group is left is
+        delivered again. Empty if none comes in ``timeout`` seconds.
+        """
+        if max < 1:
+            raise ValueError(f"max must be 1 or more, not {max}")
+        self._check_entered()
+        self._feed.raise_failure()
+        if self._feed.is_interrupted:
+            raise RuntimeError("the subscription was stopped: there are no more messages")
+        if self._member.clock() >= self._turn_at_ms:
+            await self._give_way()
+        found: list[Message] = []
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                taken = await self._next(max)
+            # No await from here on: who cancels this call loses none of the messages.
+            while taken is not None:
+                held, messages = taken
+                self._unacked.update({message.source: (held, message) for message in messages})
+                found += messages
+                taken = self._here(max - len(found)) if len(found) < max else None
+        return found
+
+    async def ack(self, *messages: Message) -> int:
+        """These messages of ``getone`` or ``getmany`` are done: they are committed soon.
+
+        Returns how many of them; the others are of queues that were lost, and are delivered again.
+        Raises ValueError for a message that is not in hand.
+        """
+        count = 0
+        for message in messages:
+            if (taken := self._unacked.pop(message.source, None)) is None:
+                raise ValueError(f"{message.source} is not in hand: acknowledged, or sent back")
+            held, mine = taken
+            count += held.hold is not Hold.LOST
+            self._feed.finish(held, (mine,))
+        return count
+
+    def position(self, topic: str, queue: int) -> int | None:
+        """Queue offset of the next message that is handed out; None while that is not known.
+
+        Raises NotAssigned.
+        """
+        held = self._held_queue((topic, queue))
+        if self._held is held and self._rest:
+            return self._rest[0].queue_offset
+        return held.progress.reached
+
+    async def seek(self, topic: str, queue: int, offset: int) -> None:
+        """Go on at a queue offset. Raises NotAssigned, OffsetBeyondEnd.
+
+        Forward: what is skipped is committed. Back: messages come again, and the group's committed
+        offset stays until they are behind it. Messages in hand of the queue are not committed by
+        themselves any more.
+        """
+        held = self._held_queue((topic, queue))
+        end = await self._feed.end_of(held.queue)
+        if not 0 <= offset <= end:
+            raise errors.OffsetBeyondEnd(
+                f"queue {queue} of topic {topic!r} ends at queue offset {end}; {offset} is not in "
+                "it. Nothing was changed.",
+                topic=topic,
+                queue=queue,
+                offset=offset,
+                max_offset=end,
+            )
+        held = self._held_queue((topic, queue))
+        self._put_back(held)
+        self._feed.restart(held, offset)
+
+    def pause(self, *queues: Queue) -> None:
+        """Hand out nothing of these queues until ``resume``. Raises NotAssigned.
+
+        They stay this member's. A queue that goes to another member and comes back is not paused.
+        """
+        for held in [self._held_queue(queue) for queue in queues]:
+            self._put_back(held)
+            held.is_paused = True
+
+    def resume(self, *queues: Queue) -> None:
+        """Go on with these queues where ``pause`` stopped. Raises NotAssigned."""
+        for held in [self._held_queue(queue) for queue in queues]:
+            if held.is_paused:
+                held.is_paused = False
+                self._feed.fetching.want(held)
+
+    @property
+    def paused(self) -> set[Queue]:
+        """Queues that are paused."""
+        return {held.queue for held in self._member.holdings if held.is_paused}
 
     async def run(
         self,
@@ -140,10 +285,10 @@ class Subscription:
             raise ValueError(f"concurrency must be 1 or more, not {concurrency}")
         check_is_async(handler)
         self._check_entered()
-        self._finish_in_hand()
         key_of = message_key if by_key is True else (by_key or None)
         handlers = Handlers(self._feed, handler, key_of=key_of, retry_pause_ms=retry_pause_ms)
-        await handlers.run(concurrency, self._take_rest(len(self._rest)))
+        self.ask(None)
+        await handlers.run(concurrency, self._here(len(self._rest)) if self._rest else None)
 
     async def nack(self, message: Message, *, delay_level: int = 0) -> None:
         """Send a message back for retry, durably; going on from it then does no more.
@@ -154,13 +299,19 @@ class Subscription:
         and gets the message), UnknownMessage (it has expired), BroadcastGroup, DelayOutOfRange.
         """
         source = message.source
-        held = self._member.holdings.get((source.topic, source.queue))
-        # Of a queue that was lost and came again it is not in hand, whatever the program has.
+        taken = self._unacked.get(source)
+        held = taken[0] if taken else self._member.holdings.get((source.topic, source.queue))
         reached = None if held is None else held.progress.reached
-        is_ours = held is not None and reached is not None and source.queue_offset < reached
-        if is_ours and held is not None:
-            is_ours = await self._feed.send_back(held, source, delay_level=delay_level)
-        if not is_ours:
+        # What a queue that was lost and came again has not reached, it hands out again.
+        is_sent_back = (
+            held is not None
+            and reached is not None
+            and source.queue_offset < reached
+            and await self._feed.send_back(held, source, delay_level=delay_level)
+        )
+        if taken is not None and self._unacked.pop(source, None) is not None:
+            self._feed.give_up(taken[0], (message,))  # counts as done if it was sent back
+        if not is_sent_back:
             raise errors.NotAssigned(
                 f"queue {source.queue} of topic {source.topic!r} is not this member's any more: "
                 "whoever has it is given the message. It was not sent back.",
@@ -188,47 +339,115 @@ class Subscription:
         if not self._is_entered:
             raise RuntimeError("the subscription is not entered; use it with `async with`")
 
-    async def _each(self) -> AsyncGenerator[Message, None]:
-        feed, rest = self._feed, self._rest
-        clock, lease = self._member.clock, self._member.lease
+    def _held_queue(self, queue: Queue) -> HeldQueue:
+        self._check_entered()
+        held = self._member.holdings.get(queue)
+        if held is None or held.hold is not Hold.OWNED:
+            topic, number = queue
+            raise errors.NotAssigned(
+                f"queue {number} of topic {topic!r} is not assigned to this member, or not yet. "
+                "Nothing was changed.",
+                "`assignment` has the queues; `on_assigned` is called before one is read.",
+                topic=topic,
+                queue=number,
+            )
+        return held
+
+    def ask(self, iteration: Iteration[Any] | None) -> None:
+        """An iteration asks for more, or ``run`` does: what was in hand is done.
+
+        Raises RuntimeError for the second of two iterations.
+        Whoever iterates says by asking that all in hand is done. So two cannot: one would commit
+        the other's messages. An iteration that is over, as after ``break``, is not in the way.
+        """
+        last = self._iteration()
+        if last is not iteration:
+            if last is not None and not last.is_over and self._in_hand:
+                raise RuntimeError(
+                    "another iteration of this subscription has messages in hand, which this one "
+                    "would commit; use run(concurrency=…), getone() and ack(), or a subscription "
+                    "for each task"
+                )
+            self._iteration = _none if iteration is None else weakref.ref(iteration)
+        if self._is_asked:
+            raise RuntimeError("two tasks ask one iteration for its next message at once")
         self._finish_in_hand()
+
+    async def _take_one(self) -> Message | None:
+        """The next message, in hand from now on; None after ``stop``."""
         while True:
-            while rest:
-                held = self._held
-                assert held is not None
-                now_ms = clock()
-                if held.hold is not Hold.OWNED or feed.is_interrupted:
-                    self._give_up_rest()
-                elif now_ms >= lease.ends_at_ms:
-                    await feed.may_start(held)
-                elif now_ms >= self._turn_at_ms:
+            held, now_ms = self._held, self._member.clock()
+            if (
+                self._rest
+                and held is not None
+                and held.hold is Hold.OWNED
+                and not self._feed.is_interrupted
+                and now_ms < self._member.lease.ends_at_ms
+            ):
+                if now_ms >= self._turn_at_ms:
                     await self._give_way()
-                else:
-                    message = rest.popleft()
-                    in_hand = (held, (message,))
-                    self._in_hand.append(in_hand)
-                    yield message
-                    self._in_hand.clear()
-                    feed.finish(*in_hand)
-            taken = await feed.next(CHUNK)
+                    continue
+                message = self._rest.popleft()
+                self._in_hand.append((held, (message,)))
+                return message
+            taken = await self._waited(CHUNK)
             if taken is None:
-                return
+                return None
             self._held = taken[0]
-            rest.extend(taken[1])
+            self._rest.extend(taken[1])
+
+    async def _take_batch(self, max: int) -> list[Message] | None:
+        """As ``_take_one``, up to max messages."""
+        if self._member.clock() >= self._turn_at_ms:
+            await self._give_way()
+        taken = await self._waited(max)
+        batch: list[Message] = []
+        while taken is not None:
+            self._in_hand.append(taken)
+            batch += taken[1]
+            taken = self._here(max - len(batch)) if len(batch) < max else None
+        return batch or None
+
+    async def _waited(self, count: int) -> tuple[HeldQueue, Sequence[Message]] | None:
+        """As ``_next``, for the one iteration that may ask."""
+        self._is_asked = True
+        try:
+            return await self._next(count)
+        finally:
+            self._is_asked = False
+
+    async def _next(self, count: int) -> tuple[HeldQueue, Sequence[Message]] | None:
+        """Up to ``count`` messages of one queue; waits for them. None after ``stop``."""
+        while (taken := self._here(count)) is None:
+            if self._feed.is_interrupted:
+                self._feed.raise_failure()
+                return None
+            await self._member.pulse.wait()
+        return taken
+
+    def _here(self, count: int) -> tuple[HeldQueue, Sequence[Message]] | None:
+        """As ``_next``, of what is here: first what another way of asking left behind."""
+        if self._rest and self._held is not None:
+            if self._held.hold is not Hold.OWNED or self._feed.is_interrupted:
+                self._give_up_rest()
+            elif not self._member.may_hand_out:
+                return None
+            else:
+                rest = self._rest
+                return self._held, [rest.popleft() for _ in range(min(count, len(rest)))]
+        return self._feed.take(count)
 
     async def _give_way(self) -> None:
         """Let the background parts run: a program may never wait for anything itself."""
         await asyncio.sleep(0)
         self._turn_at_ms = self._member.clock() + TURN_MS
 
-    def _take_rest(self, count: int) -> tuple[HeldQueue, Sequence[Message]] | None:
-        """What another way of asking left behind, up to ``count`` messages."""
-        if not self._rest or self._held is None:
-            return None
-        if self._held.hold is not Hold.OWNED or self._feed.is_interrupted:
-            self._give_up_rest()
-            return None
-        return self._held, [self._rest.popleft() for _ in range(min(count, len(self._rest)))]
+    def _put_back(self, held: HeldQueue) -> None:
+        """What was fetched of a queue and not given to the program is fetched again later."""
+        self._feed.fetching.drop(held)
+        if self._held is held and self._rest:
+            self._feed.fetching.take_back(held, list(self._rest))
+            self._rest.clear()
 
     def _give_up_rest(self) -> None:
         if self._held is not None:
@@ -241,16 +460,19 @@ class Subscription:
         for held, messages in in_hand:
             self._feed.finish(held, messages)
 
-    async def _settle_in_hand(self, error: BaseException | None) -> None:
+    async def _settle_in_hand(self, *, is_done: bool, sends_back: bool) -> None:
         """The body ended: say what becomes of what it had in hand."""
         joined = self._member.joined
         self._give_up_rest()
-        if error is None:
+        for held, message in self._unacked.values():
+            self._feed.give_up(held, (message,))
+        self._unacked.clear()
+        if is_done:
             self._finish_in_hand()
             return
         in_hand, self._in_hand = self._in_hand, []
         # Cancelled, or a signal: the message did not fail, so it is not counted as a failure.
-        sends_back = is_failure(error) and not (joined.order or joined.broadcast)
+        sends_back = sends_back and not (joined.order or joined.broadcast)
         for held, messages in in_hand:
             for message in messages:
                 if sends_back:
@@ -268,3 +490,20 @@ class Subscription:
                 self._feed.finish(held, (message,))
             else:
                 self._feed.give_up(held, (message,))
+
+
+class Iteration(AsyncIterator[T]):
+    """One way through a subscription's messages. A cancelled ``anext`` does not end it."""
+
+    def __init__(self, subscription: Subscription, take: Callable[[], Awaitable[T | None]]) -> None:
+        """take: hands out what comes next; None after the end."""
+        self._subscription, self._take = subscription, take
+        self.is_over = False
+        """Whether it surely asks no more."""
+
+    async def __anext__(self) -> T:
+        self._subscription.ask(self)
+        taken = await self._take()
+        if taken is None:
+            raise StopAsyncIteration
+        return taken

@@ -18,7 +18,14 @@ from typing import Any, TypeVar
 
 from tidemark.client.batching import Limits
 from tidemark.client.changes import Callback
-from tidemark.client.client import DEFAULT_URL, IN_FLIGHT_MAX, SESSION_MS, Client, connect
+from tidemark.client.client import (
+    DEFAULT_URL,
+    IN_FLIGHT_MAX,
+    SESSION_MS,
+    SPAN_MAX,
+    Client,
+    connect,
+)
 from tidemark.client.commits import COMMIT_INTERVAL_MS
 from tidemark.client.connection import OnConnected, OnDisconnected, ReadFrom
 from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX
@@ -103,6 +110,15 @@ class SyncClient:
                 thread.join()
                 loop.close()
 
+    def start(self) -> SyncClient:
+        """As ``with``; ``close`` is to follow."""
+        return self.__enter__()
+
+    def close(self) -> None:
+        """As at the end of ``with``: open subscriptions leave their groups, sends end."""
+        if self._loop is not None:
+            self.__exit__(None, None, None)
+
     def send(
         self,
         topic: str,
@@ -163,6 +179,7 @@ class SyncClient:
         order: bool | None = None,
         broadcast: bool | None = None,
         max_in_flight: int = IN_FLIGHT_MAX,
+        max_span: int = SPAN_MAX,
         session_ms: int = SESSION_MS,
         member: str | None = None,
         commit_interval_ms: float = COMMIT_INTERVAL_MS,
@@ -183,6 +200,7 @@ class SyncClient:
                 order=order,
                 broadcast=broadcast,
                 max_in_flight=max_in_flight,
+                max_span=max_span,
                 session_ms=session_ms,
                 member=member,
                 commit_interval_ms=commit_interval_ms,

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from tidemark.client.commits import Queue
-from tidemark.client.subscription import BATCH_COUNT_MAX, Subscription
+from tidemark.client.subscription import BATCH_COUNT_MAX, Iteration, Subscription
 from tidemark.formats.message import Message
 
 T = TypeVar("T")
@@ -47,6 +47,15 @@ class SyncSubscription:
         """Queues that are this member's now: (topic, queue)."""
         return self._run(_called(lambda: self._subscription.assignment))
 
+    def start(self) -> SyncSubscription:
+        """Join the group, as ``with`` does; ``close`` is to follow."""
+        return self.__enter__()
+
+    def close(self) -> None:
+        """Leave the group as at the end of ``with``; nothing if that is done already."""
+        if self._made is not None and self._made.is_open:
+            self._run(self._made.close())
+
     def __enter__(self) -> SyncSubscription:
         async def enter() -> Subscription:
             return await self._make().__aenter__()
@@ -60,14 +69,48 @@ class SyncSubscription:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._run(self._subscription.__aexit__(kind, error, trace))
+        if self._subscription.is_open:  # else the client was closed, and left the group for it
+            self._run(self._subscription.__aexit__(kind, error, trace))
 
     def __iter__(self) -> Iterator[Message]:
-        return one_by_one(self._run, aiter(self._subscription))
+        return self._each(aiter(self._subscription))
 
     def batches(self, max: int = BATCH_COUNT_MAX) -> Iterator[list[Message]]:
         """Up to ``max`` messages at a time; asking for the next batch commits this one."""
-        return one_by_one(self._run, self._subscription.batches(max))
+        return self._each(self._subscription.batches(max))
+
+    def getone(self, timeout: float | None = None) -> Message | None:
+        """The next message, for ``ack`` or ``nack``; None if none comes in ``timeout`` seconds."""
+        return self._run(self._subscription.getone(timeout))
+
+    def getmany(self, max: int = BATCH_COUNT_MAX, timeout: float | None = None) -> list[Message]:
+        """Up to ``max`` messages, each for ``ack`` or ``nack``; empty if none comes in time."""
+        return self._run(self._subscription.getmany(max, timeout))
+
+    def ack(self, *messages: Message) -> int:
+        """These messages of ``getone`` or ``getmany`` are done; how many count."""
+        return self._run(self._subscription.ack(*messages))
+
+    def position(self, topic: str, queue: int) -> int | None:
+        """Queue offset of the next message that is handed out; None while that is not known."""
+        return self._run(_called(lambda: self._subscription.position(topic, queue)))
+
+    def seek(self, topic: str, queue: int, offset: int) -> None:
+        """Go on at a queue offset."""
+        self._run(self._subscription.seek(topic, queue, offset))
+
+    def pause(self, *queues: Queue) -> None:
+        """Hand out nothing of these queues until ``resume``."""
+        self._run(_called(lambda: self._subscription.pause(*queues)))
+
+    def resume(self, *queues: Queue) -> None:
+        """Go on with these queues where ``pause`` stopped."""
+        self._run(_called(lambda: self._subscription.resume(*queues)))
+
+    @property
+    def paused(self) -> set[Queue]:
+        """Queues that are paused."""
+        return self._run(_called(lambda: self._subscription.paused))
 
     def nack(self, message: Message, *, delay_level: int = 0) -> None:
         """Send a message back for retry; going on from it then does no more."""
@@ -80,6 +123,12 @@ class SyncSubscription:
     def stop(self) -> None:
         """End the loop that asks for messages; from any thread."""
         self._run(_called(self._subscription.stop))
+
+    def _each(self, iteration: Iteration[T]) -> Iterator[T]:
+        try:
+            yield from one_by_one(self._run, iteration)
+        finally:
+            iteration.is_over = True  # the other thread may hold a reference for a moment yet
 
     @property
     def _subscription(self) -> Subscription:

@@ -243,6 +243,7 @@ class Coordinator:
         for queue, _ in request.positions:
             if queue not in session.places:
                 raise not_assigned(group, member, queue)
+        session.pause(request.paused)
         for queue, offset in request.positions:
             session.move(queue, offset)
 

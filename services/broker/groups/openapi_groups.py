@@ -204,6 +204,12 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
                 "maxItems": QUEUES_PER_GROUP_MAX,
                 "description": "Where the member goes on in these queues; each once.",
             },
+            "paused": {
+                "type": ["array", "null"],
+                "items": _QUEUE,
+                "maxItems": QUEUES_PER_GROUP_MAX,
+                "description": "Queues of which this fetch, and nothing later, brings nothing.",
+            },
         },
         [],
         additionalProperties=False,

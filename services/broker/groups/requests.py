@@ -44,7 +44,9 @@ FETCH_WAIT_MS_MAX: Final = 30_000
 """Below the idle time-outs of common proxies."""
 
 JOIN_FIELDS: Final = frozenset({"subscriptions", "session_ms", "holding", "generation"})
-FETCH_FIELDS: Final = frozenset({"generation", "max", "max_bytes", "wait_ms", "positions"})
+FETCH_FIELDS: Final = frozenset(
+    {"generation", "max", "max_bytes", "wait_ms", "positions", "paused"}
+)
 POSITION_FIELDS: Final = frozenset({"topic", "queue", "offset"})
 COMMIT_FIELDS: Final = frozenset({"member", "generation", "offsets", "ack"})
 RESET_FIELDS: Final = frozenset({"topic", "to", "queue", "dry_run"})
@@ -75,6 +77,8 @@ class FetchRequest(NamedTuple):
     bytes_max: int
     wait_ms: int
     positions: list[tuple[Queue, int]]
+    paused: frozenset[Queue] = frozenset()
+    """Queues of which nothing is wanted now."""
 
 
 class CommitLevel(StrEnum):
@@ -128,12 +132,7 @@ def parse_join(value: object) -> JoinRequest:
     return JoinRequest(
         subscriptions,
         _number(fields, "session_ms", SESSION_MS_DEFAULT, SESSION_MS_MIN, SESSION_MS_MAX),
-        None
-        if holding is None
-        else frozenset(
-            _queue(each, f"holding[{i}]")
-            for i, each in enumerate(_list(holding, "holding", QUEUES_PER_GROUP_MAX))
-        ),
+        None if holding is None else _queues(holding, "holding"),
         _generation(fields),
     )
 
@@ -147,6 +146,7 @@ def parse_fetch(value: object) -> FetchRequest:
         _number(fields, "max_bytes", FETCH_BYTES_DEFAULT, 1, FETCH_BYTES_MAX),
         _number(fields, "wait_ms", 0, 0, FETCH_WAIT_MS_MAX),
         list(_offsets(fields.get("positions") or [], "positions").items()),
+        _queues(fields.get("paused") or [], "paused"),
     )
 
 
@@ -219,6 +219,13 @@ def _offsets(value: object, at: str) -> dict[Queue, int]:
             raise BadRequest(f"{where}: the queue is named twice.", field=where)
         found[queue] = whole_number(fields.get("offset"), f"{where}.offset", 0, I64_MAX)
     return found
+
+
+def _queues(value: object, at: str) -> frozenset[Queue]:
+    """A list of queues."""
+    return frozenset(
+        _queue(each, f"{at}[{i}]") for i, each in enumerate(_list(value, at, QUEUES_PER_GROUP_MAX))
+    )
 
 
 def _queue(value: object, at: str) -> Queue:

@@ -139,6 +139,8 @@ class Session:
         """Ready places, the one to look at first in front."""
         self.parked: dict[Queue, Place] = {}
         """Of queues that were taken from the member, while it has not heard of it."""
+        self.paused: frozenset[Queue] = frozenset()
+        """Queues of which the member wants nothing now: their places are not looked at."""
         self.held: HeldPull | None = None
         """The member's fetch that waits."""
         self.fetches = 0
@@ -206,9 +208,20 @@ class Session:
     def ready(self, place: Place) -> None:
         """There may be something to look at: at the end of the line, unless it stands there."""
         self._watching.unwatch(place.queue, place)
-        if self.places.get(place.queue) is place:
+        if self.places.get(place.queue) is place and place.queue not in self.paused:
             self.line.setdefault(place)
             self.wake(Wake.MESSAGE)
+
+    def pause(self, queues: frozenset[Queue]) -> None:
+        """Nothing of these queues is wanted from now on, and again of those paused before."""
+        before, self.paused = self.paused, queues
+        for queue in queues - before:
+            if (place := self.places.get(queue)) is not None:
+                self.line.pop(place, None)
+                self._watching.unwatch(queue, place)
+        for queue in before - queues:
+            if (place := self.places.get(queue)) is not None:
+                self.ready(place)
 
     def watch(self, place: Place) -> None:
         """It is at the end of its queue: told when there is more."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgpack
@@ -172,7 +172,8 @@ class GroupBroker(FakeBroker):
             self.cursors[name, (each["topic"], each["queue"])] = each["offset"]
         try:
             async with asyncio.timeout(body["wait_ms"] / 1000), self.changed:
-                while not (found := self._found(name, body["max"])):
+                paused = {tuple(queue) for queue in body.get("paused", ())}
+                while not (found := self._found(name, body["max"], paused)):
                     if body["generation"] != self.generation:
                         break
                     await self.changed.wait()
@@ -187,10 +188,14 @@ class GroupBroker(FakeBroker):
             content_type="application/vnd.tidemark.records",
         )
 
-    def _found(self, name: str, count: int) -> list[tuple[dict[str, Any], list[bytes]]]:
+    def _found(
+        self, name: str, count: int, paused: Collection[tuple[Any, ...]]
+    ) -> list[tuple[dict[str, Any], list[bytes]]]:
         found: list[tuple[dict[str, Any], list[bytes]]] = []
         for queue in self.members.get(name, ()):
             topic, number = queue
+            if queue in paused:
+                continue
             records = self.queues[topic][number]
             at = self.cursors.get((name, queue), 0)
             if self.config["order"] and at > self.committed.get(queue, 0):

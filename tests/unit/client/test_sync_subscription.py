@@ -69,3 +69,49 @@ def test_stop_ends_the_loop(broker: GroupBroker) -> None:
     assert seen == [b"1"]
     assert broker.nacks[0]["delay_level"] == 3
     assert broker.committed["orders", 0] == 1
+
+
+def test_the_facade_offers_messages_one_by_one(broker: GroupBroker) -> None:
+    mq = tidemark.connect_sync(broker.url).start()
+    messages = mq.subscribe("orders", group="billing").start()
+    first = messages.getone(30)
+    assert first is not None
+    assert first.body == b"1"
+    assert messages.position("orders", 0) == 1
+    assert messages.ack(first) == 1
+    messages.pause(("orders", 0))
+    assert messages.paused == {("orders", 0)}
+    assert messages.getone(0.01) is None
+    messages.resume(("orders", 0))
+    messages.seek("orders", 0, 0)
+    again = messages.getmany(5, 30)
+    assert [message.body for message in again] == [b"1", b"2", b"3"]
+    assert messages.ack(*again) == 3
+    messages.close()
+    messages.close()
+    mq.close()
+    mq.close()
+    assert broker.committed["orders", 0] == 3
+    assert broker.left == [messages.member]
+
+
+def test_two_loops_do_not_commit_each_others_messages(broker: GroupBroker) -> None:
+    with (
+        tidemark.connect_sync(broker.url) as mq,
+        mq.subscribe("orders", group="billing") as messages,
+    ):
+        one = iter(messages)
+        assert next(one).body == b"1"
+        with pytest.raises(RuntimeError, match="another iteration"):
+            next(iter(messages))
+        assert next(one).body == b"2"
+        del one
+        assert next(iter(messages)).body == b"3"
+
+
+def test_closing_the_client_leaves_the_group(broker: GroupBroker) -> None:
+    mq = tidemark.connect_sync(broker.url).start()
+    with mq.subscribe("orders", group="billing") as messages:
+        assert messages.getone(30) is not None
+        mq.close()
+    assert broker.left == [messages.member]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from services.broker.groups.configs import GroupConfigs
@@ -219,9 +219,12 @@ class Rig:
         bytes_max: int = 1 << 20,
         wait_ms: int = 0,
         positions: Sequence[tuple[Queue, int]] = (),
+        paused: Collection[Queue] = (),
         is_gone: bool = False,
     ) -> Fetched:
-        request = FetchRequest(generation, count_max, bytes_max, wait_ms, list(positions))
+        request = FetchRequest(
+            generation, count_max, bytes_max, wait_ms, list(positions), frozenset(paused)
+        )
         return await self.coordinator.fetch(GROUP, member, request, lambda: is_gone)
 
     async def commit(

@@ -140,6 +140,22 @@ async def test_a_held_fetch_of_a_member_that_dies_says_so(rig: Rig) -> None:
         await rig.fetch()
 
 
+async def test_a_fetch_brings_nothing_of_queues_that_it_pauses(rig: Rig) -> None:
+    rig.put(2, 0)
+    await rig.join()
+    assert (await rig.fetch(paused=[ALL[0]])).pieces == []
+    waiting = await held(rig, paused=[ALL[0]])
+    rig.put(1, 0)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    rig.put(1, 1)
+    assert got(await waiting) == {1: [0]}
+    assert got(await rig.fetch(paused=[ALL[1]])) == {0: [0, 1, 2]}
+    rig.put(1, 0)
+    assert (await rig.fetch(paused=[ALL[0]])).pieces == []
+    assert got(await rig.fetch()) == {0: [3]}
+
+
 async def test_positions_say_where_to_go_on(rig: Rig) -> None:
     rig.put(5)
     await rig.join()

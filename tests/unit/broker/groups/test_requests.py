@@ -45,7 +45,7 @@ def test_a_heartbeat_says_what_it_holds_and_knows() -> None:
 
 def test_a_fetch_without_fields_takes_the_defaults() -> None:
     fetch = parse_fetch({})
-    assert fetch == (None, requests.FETCH_DEFAULT, requests.FETCH_BYTES_DEFAULT, 0, [])
+    assert fetch == (None, requests.FETCH_DEFAULT, requests.FETCH_BYTES_DEFAULT, 0, [], frozenset())
     assert parse_fetch({"positions": [{"topic": "orders", "queue": 0, "offset": 5}]}).positions == [
         (("orders", 0), 5)
     ]

@@ -1,0 +1,334 @@
+"""Ways to ask a subscription for messages: one iteration at a time, or message by message."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import tidemark
+from tests.support.subscribed import broker as broker
+from tests.support.subscribed import mq as mq
+from tests.unit.client.group_broker import GroupBroker
+from tidemark import Message, errors
+
+QUEUE = ("orders", 0)
+
+
+def bodies(messages: list[Message]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+# Each committed what the other had in hand.
+async def test_a_second_iteration_does_not_commit_what_the_first_has_in_hand(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1", b"2", b"3")
+    async with mq.subscribe("orders", group="billing") as messages:
+        first = aiter(messages)
+        assert (await anext(first)).body == b"1"
+
+        async def other() -> None:
+            async for _message in messages:
+                break
+
+        with pytest.raises(RuntimeError, match="another iteration"):
+            await asyncio.create_task(other())
+        with pytest.raises(RuntimeError, match="another iteration"):
+            await anext(messages.batches())
+        with pytest.raises(RuntimeError, match="another iteration"):
+            await messages.run(messages.nack)
+        await messages.commit()
+        assert broker.committed[QUEUE] == 0
+        assert (await anext(first)).body == b"2"
+        del first
+        await asyncio.create_task(other())  # what is over is in nobody's way
+    assert broker.committed[QUEUE] == 3
+
+
+async def test_one_iteration_is_asked_by_one_task_at_a_time(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    async with mq.subscribe("orders", group="billing") as messages:
+        iteration = aiter(messages)
+        waiting = asyncio.ensure_future(anext(iteration))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="at once"):
+            await anext(iteration)
+        broker.put("orders", 0, b"1")
+        assert (await waiting).body == b"1"
+
+
+# `wait_for(anext(messages), t)` ended the iteration: the next one raised StopAsyncIteration.
+@pytest.mark.parametrize("batches", [False, True])
+async def test_a_cancelled_anext_does_not_end_the_iteration(
+    broker: GroupBroker, mq: tidemark.Client, batches: bool
+) -> None:
+    async with mq.subscribe("orders", group="billing") as messages:
+        iteration = messages.batches() if batches else aiter(messages)
+        for n in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(iteration), 0.01)
+            broker.put("orders", 0, b"%d" % n)
+            found = await asyncio.wait_for(anext(iteration), 30)
+            got = found[0] if isinstance(found, list) else found
+            assert isinstance(got, Message)
+            assert got.body == b"%d" % n
+    assert broker.committed[QUEUE] == 3
+
+
+async def test_getone_waits_for_a_message_or_for_the_time(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    async with mq.subscribe("orders", group="billing") as messages:
+        assert await messages.getone(0) is None
+        assert await messages.getone(0.01) is None
+        assert await messages.getmany(5, 0.01) == []
+        waiting = asyncio.ensure_future(messages.getone())
+        broker.put("orders", 0, b"1")
+        got = await waiting
+        assert got is not None
+        assert got.body == b"1"
+        stopped = asyncio.ensure_future(messages.getone())
+        await asyncio.sleep(0)
+        messages.stop()
+        assert await stopped is None
+        with pytest.raises(RuntimeError, match="stopped"):
+            await messages.getone(0)
+
+
+async def test_what_is_acknowledged_is_committed_and_what_is_not_comes_again(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1", b"2", b"3", b"4")
+    async with mq.subscribe("orders", group="billing") as messages:
+        one, two = [await messages.getone(), await messages.getone()]
+        rest = await messages.getmany(10)
+        assert one is not None
+        assert two is not None
+        assert bodies(rest) == [b"3", b"4"]
+        assert await messages.ack(two, rest[0]) == 2
+        await messages.commit()
+        assert broker.committed[QUEUE] == 0
+        assert await messages.ack(one) == 1
+        await messages.commit(ack="disk")
+        assert broker.committed[QUEUE] == 3
+        with pytest.raises(ValueError, match="not in hand"):
+            await messages.ack(one)
+    assert broker.committed[QUEUE] == 3
+    async with mq.subscribe("orders", group="billing") as messages:
+        again = await messages.getone()
+        assert again is not None
+        assert again.body == b"4"
+        await messages.nack(again)
+        with pytest.raises(ValueError, match="not in hand"):
+            await messages.ack(again)
+    assert broker.committed[QUEUE] == 4
+    assert len(broker.nacks) == 1
+
+
+async def test_several_tasks_share_a_subscription_with_getone(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, *(b"%d" % n for n in range(40)))
+    broker.put("orders", 1, *(b"%d" % n for n in range(40, 80)))
+    seen: list[int] = []
+
+    async def work(messages: tidemark.Subscription) -> None:
+        while (message := await messages.getone()) is not None:
+            await asyncio.sleep(0)
+            seen.append(int(message.body))
+            await messages.ack(message)
+            if len(seen) == 80:
+                messages.stop()
+
+    async with mq.subscribe("orders", group="billing") as messages:
+        workers = [asyncio.create_task(work(messages)) for _ in range(7)]
+        done, _ = await asyncio.wait(workers)
+        for task in done:
+            with_error = task.exception()
+            assert with_error is None or "stopped" in str(with_error)
+    assert sorted(seen) == list(range(80))
+    assert (broker.committed[QUEUE], broker.committed["orders", 1]) == (40, 40)
+
+
+async def test_an_acknowledgement_of_a_queue_that_was_lost_says_so(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1")
+    lost = asyncio.Event()
+
+    async def revoked(_queues: list[tuple[str, int]]) -> None:
+        lost.set()
+
+    async with mq.subscribe("orders", group="billing", member="m", on_revoked=revoked) as messages:
+        message = await messages.getone()
+        assert message is not None
+        broker.forget()
+        broker.members["other"] = [QUEUE]
+        messages._member.hurry()
+        await lost.wait()
+        assert await messages.ack(message) == 0
+    assert broker.committed.get(QUEUE, 0) == 0
+
+
+async def test_start_and_close_do_what_async_with_does(broker: GroupBroker) -> None:
+    broker.put("orders", 0, b"1", b"2")
+    mq = await tidemark.connect(broker.url).start()
+    messages = await mq.subscribe("orders", group="billing").start()
+    async for message in messages:
+        assert message.body == b"1"
+        break
+    await messages.close()
+    await messages.close()
+    assert broker.committed[QUEUE] == 1
+    assert len(broker.left) == 1
+    await mq.close()
+
+
+# Its tasks went on for ever, and its queues went to others only when the session was over.
+async def test_closing_the_client_leaves_the_groups_of_open_subscriptions(
+    broker: GroupBroker,
+) -> None:
+    broker.put("orders", 0, b"1", b"2")
+    before = asyncio.all_tasks()
+    async with tidemark.connect(broker.url) as mq:
+        messages = await mq.subscribe("orders", group="billing", member="m").start()
+        unfinished = aiter(messages)
+        assert (await anext(unfinished)).body == b"1"
+        idle = await mq.subscribe("orders", group="other", member="n").start()
+        waiting = asyncio.ensure_future(idle.getone())
+        await asyncio.sleep(0)
+    assert sorted(broker.left) == ["m", "n"]
+    assert broker.committed.get(QUEUE, 0) == 0
+    assert broker.nacks == []
+    with pytest.raises(RuntimeError, match="client was closed"):
+        await anext(unfinished)
+    assert await waiting is None
+    await messages.close()
+    assert {task for task in asyncio.all_tasks() - before if "tidemark" in task.get_name()} == set()
+
+
+async def test_seek_goes_back_and_forward(broker: GroupBroker, mq: tidemark.Client) -> None:
+    broker.put("orders", 0, *(b"%d" % n for n in range(10)))
+    broker.assign("other", [("orders", 1)])
+    async with mq.subscribe("orders", group="billing") as messages:
+        assert bodies(await messages.getmany(4)) == [b"0", b"1", b"2", b"3"]
+        assert messages.position(*QUEUE) == 4
+        await messages.seek(*QUEUE, 1)
+        again = await messages.getmany(2)
+        assert bodies(again) == [b"1", b"2"]
+        assert messages.position(*QUEUE) == 3
+        await messages.seek(*QUEUE, 8)
+        last = await messages.getmany(9)
+        assert bodies(last) == [b"8", b"9"]
+        assert await messages.ack(*again) == 0
+        await messages.commit()
+        assert broker.committed[QUEUE] == 8
+        assert await messages.ack(*last) == 2
+        await messages.seek(*QUEUE, 10)
+        assert await messages.getone(0.01) is None
+        broker.put("orders", 0, b"10")
+        found = await messages.getone()
+        assert found is not None
+        assert found.body == b"10"
+        for offset in (-1, 12):
+            with pytest.raises(errors.OffsetBeyondEnd):
+                await messages.seek(*QUEUE, offset)
+        with pytest.raises(errors.NotAssigned):
+            await messages.seek("orders", 1, 0)
+
+
+async def test_seek_within_an_iteration(broker: GroupBroker, mq: tidemark.Client) -> None:
+    broker.put("orders", 0, *(b"%d" % n for n in range(6)))
+    got: list[bytes] = []
+    async with mq.subscribe("orders", group="billing") as messages:
+        async for message in messages:
+            got.append(message.body)
+            if got == [b"0", b"1"]:
+                assert messages.position(*QUEUE) == 2
+                await messages.seek(*QUEUE, 0)
+            if len(got) == 5:
+                break
+    assert got == [b"0", b"1", b"0", b"1", b"2"]
+    assert broker.committed[QUEUE] == 3
+
+
+async def test_a_paused_queue_is_not_fetched_and_goes_on_where_it_stopped(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, *(b"a%d" % n for n in range(5)))
+    async with mq.subscribe("orders", group="billing") as messages:
+        got: list[bytes] = []
+        async for message in messages:
+            got.append(message.body)
+            if message.body == b"a1":
+                messages.pause(QUEUE)
+                assert messages.paused == {QUEUE}
+                broker.put("orders", 1, b"b0", b"b1")
+            elif message.body == b"b1":
+                break
+        assert got == [b"a0", b"a1", b"b0", b"b1"]
+        assert messages.position(*QUEUE) == 2
+        await broker.until(lambda: broker.fetches[-1].get("paused") == [list(QUEUE)])
+        assert await messages.getone(0.05) is None
+        messages.resume(QUEUE)
+        assert messages.paused == set()
+        assert bodies(await messages.getmany(9)) == [b"a2", b"a3", b"a4"]
+        with pytest.raises(errors.NotAssigned):
+            messages.pause(("orders", 7))
+    assert broker.committed[QUEUE] == 2
+
+
+async def test_all_queues_may_be_paused(broker: GroupBroker, mq: tidemark.Client) -> None:
+    broker.put("orders", 0, b"1")
+    async with mq.subscribe("orders", group="billing") as messages:
+        first = await messages.getone()
+        messages.pause(*messages.assignment)
+        broker.put("orders", 1, b"2")
+        assert await messages.getone(0.05) is None
+        messages.resume(*messages.paused)
+        second = await messages.getone()
+        assert first is not None
+        assert second is not None
+        assert await messages.ack(first, second) == 2
+
+
+# One handler hung, 199,999 messages behind it were handled, and 5 were committed: a crash would
+# have repeated them all.
+async def test_a_hung_handler_keeps_its_own_queue_back_and_no_other(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"hung", *(b"%d" % n for n in range(500)))
+    broker.put("orders", 1, *(b"other" for _ in range(300)))
+    let_go, handled = asyncio.Event(), dict.fromkeys((0, 1), 0)
+
+    async def handle(message: Message) -> None:
+        if message.body == b"hung":
+            await let_go.wait()
+        handled[message.queue] += 1
+
+    async with mq.subscribe("orders", group="billing", max_span=50, max_in_flight=100) as messages:
+        running = asyncio.create_task(messages.run(handle, concurrency=4, by_key=False))
+        await broker.until(lambda: broker.committed.get(("orders", 1)) == 300)
+        assert handled[0] == 49
+        assert broker.committed[QUEUE] == 0
+        let_go.set()
+        await broker.until(lambda: broker.committed[QUEUE] == 501)
+        messages.stop()
+        await running
+    assert handled == {0: 501, 1: 300}
+
+
+async def test_a_span_of_1_hands_out_one_message_of_a_queue_at_a_time(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1", b"2", b"3")
+    async with mq.subscribe("orders", group="billing", max_span=1) as messages:
+        for body in (b"1", b"2", b"3"):
+            (message,) = await messages.getmany(5)
+            assert message.body == body
+            assert await messages.getone(0.01) is None
+            await messages.ack(message)
+    with pytest.raises(ValueError, match="max_span"):
+        mq.subscribe("orders", group="billing", max_span=0)
