@@ -9,7 +9,10 @@ import enum
 from typing import Final, NamedTuple
 
 RUNBOOK: Final = "docs/runbook.md"
-"""Where every alert has a heading of its name; a path of the project, for it has no site."""
+"""Where every alert has a heading of its name."""
+RUNBOOK_LABEL: Final = "runbook"
+"""External label of a Prometheus: where its operators can read the page, as an address. A path of
+the project, which has no site, is all that can be said without it."""
 TARGET_LABELS: Final = ("cluster", "broker", "replica", "service")
 """Set by scraping, on every series (docs/monitoring.md)."""
 
@@ -44,8 +47,10 @@ class Alert(NamedTuple):
 
     @property
     def runbook_url(self) -> str:
-        """Its entry."""
-        return f"{RUNBOOK}#{self.name.lower()}"
+        """Its entry, as a template of Prometheus."""
+        address = f"$externalLabels.{RUNBOOK_LABEL}"
+        page = "{{ with " + address + " }}{{ . }}{{ else }}" + RUNBOOK + "{{ end }}"
+        return f"{page}#{self.name.lower()}"
 
 
 class Record(NamedTuple):

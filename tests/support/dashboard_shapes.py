@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -152,8 +153,11 @@ def graph(
             f'<text x="4" y="{y + 3:.1f}">{text}</text>'
         )
     legend = []
-    for index, (line, points) in enumerate(drawn):
-        colour = fixed.get(line.name, COLOURS[index % len(COLOURS)])
+    # No colour twice, as far as there are enough.
+    taken = {fixed[line.name] for line, _ in drawn if line.name in fixed}
+    free = itertools.cycle([each for each in COLOURS if each not in taken])
+    for line, points in drawn:
+        colour = fixed.get(line.name) or next(free)
         legend.append(f'<b style="color:{colour}">▬</b><i>{html.escape(line.name)}</i>')
         for run in runs(points, asked.step):
             path = " ".join(f"{across(at):.1f},{up(top):.1f}" for at, _, top in run)

@@ -142,7 +142,7 @@ NOW: Final = (
         title="Copies missing",
         description=told(
             "Configured replicas that are not in sync, over all broker sets. A send with "
-            "`ack=replica` waits for the ones that are.",
+            "`ack=replicated` waits for the ones that are.",
             "tidemark_ha_in_sync_replicas",
         ),
         unit=units.COUNT,

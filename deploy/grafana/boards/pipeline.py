@@ -172,7 +172,7 @@ COPIES: Final = (
     Lines(
         title="Copies",
         description=told(
-            "Below the dashed line of the least, sends with `ack=replica` are refused.",
+            "Below the dashed line of the least, sends with `ack=replicated` are refused.",
             "tidemark_ha_in_sync_replicas",
             "tidemark_ha_configured_replicas",
             "tidemark_ha_min_in_sync_replicas",
@@ -308,7 +308,7 @@ TRANSFER: Final = (
     Heat(
         title="Sent to acknowledged",
         description=told(
-            "Every send with `ack=replica` waits this long. Dark cells are where most fell.",
+            "Every send with `ack=replicated` waits this long. Dark cells are where most fell.",
             "tidemark_ha_ack_duration_seconds",
         ),
         unit=units.SECONDS,

@@ -279,3 +279,34 @@ def test_a_case_changes_series_that_exist_and_names_alerts_that_do() -> None:
 
 def test_target_labels_are_those_of_the_scrape_configuration() -> None:
     assert set(TARGET_LABELS) < SCRAPED
+
+
+@pytest.mark.parametrize(
+    ("labels", "page"),
+    [
+        ({}, RUNBOOK),
+        ({"runbook": "https://wiki.example/tm/runbook"}, "https://wiki.example/tm/runbook"),
+    ],
+)
+def test_the_link_to_the_runbook_is_an_address_where_prometheus_knows_one(
+    labels: dict[str, str], page: str, tmp_path: Path
+) -> None:
+    # It was a path of the project everywhere, which nobody who is called can open.
+    alert = ALERTS[0]
+    annotations = {"runbook_url": alert.runbook_url}
+    rule = {"alert": alert.name, "expr": "vector(1)", "annotations": annotations}
+    (tmp_path / "rules.yml").write_text(
+        yaml.safe_dump({"groups": [{"name": "links", "rules": [rule]}]})
+    )
+    linked = {"runbook_url": f"{page}#{alert.name.lower()}"}
+    expected = {
+        "eval_time": "1m",
+        "alertname": alert.name,
+        "exp_alerts": [{"exp_annotations": linked}],
+    }
+    cases = {
+        "rule_files": ["rules.yml"],
+        "tests": [{"interval": "1m", "external_labels": labels, "alert_rule_test": [expected]}],
+    }
+    (tmp_path / "cases.yml").write_text(yaml.safe_dump(cases))
+    check("promtool", "test", "rules", str(tmp_path / "cases.yml"))
