@@ -103,8 +103,11 @@ class Known:
 class Finder:
     """Asks every node of a group, from its start to its stop."""
 
-    def __init__(self, apis: Mapping[str, str]) -> None:
-        """apis: URL of every node's API, by name; a single node alone is its own master."""
+    def __init__(self, apis: Mapping[str, str], *, patience: float = 1.0) -> None:
+        """apis: URL of every node's API, by name; a single node alone is its own master.
+        patience: how many times longer everything is waited for.
+        """
+        self._patience = patience
         self.apis = dict(apis)
         self.known = Known()
         self._hint: str | None = None
@@ -151,12 +154,12 @@ class Finder:
 
     async def until(self, condition: Callable[[Known], bool], what: str, timeout_s: float) -> float:
         """Wait until what is known fulfils condition; how long it took [s]. Raises TimeoutError."""
-        started = time.monotonic()
+        started, timeout_s = time.monotonic(), timeout_s * self._patience
         while not condition(self.known):
             left = started + timeout_s - time.monotonic()
             if left <= 0:
                 told = "; ".join(self.described())
-                raise TimeoutError(f"waited {timeout_s} s for {what}. Known: {told}")
+                raise TimeoutError(f"waited {timeout_s:.1f} s for {what}. Known: {told}")
             self._news.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), min(left, LOOK_S))

@@ -22,6 +22,7 @@ from tidemark.testing.drills.comparing import compare, compare_queues
 from tidemark.testing.drills.finding import Finder
 from tidemark.testing.drills.ledger import Ledger
 from tidemark.testing.drills.namespaces import Namespaces
+from tidemark.testing.drills.processes import slowness
 from tidemark.testing.drills.report import page
 from tidemark.testing.drills.running import Result, count, judge_drill, said_of
 from tidemark.testing.drills.stage import DrillFailed, GroupStage
@@ -96,10 +97,11 @@ class PodRunner:
                 )
             )
             group = PodGroup(cluster, cluster.stateful_sets[0], None)
-            took = await group.ready(READY_S * self._patience)
+            patience = await self._patience_now()
+            took = await group.ready(READY_S * patience)
             self._tell(f"{len(group.names)} pods are ready after {took:.1f} s")
             finder = await parts.enter_async_context(
-                Finder({name: group.url(name, "api") for name in group.names})
+                Finder({name: group.url(name, "api") for name in group.names}, patience=patience)
             )
             group = PodGroup(cluster, cluster.stateful_sets[0], finder)
             telling = asyncio.create_task(_tell_addresses(group))
@@ -112,6 +114,9 @@ class PodRunner:
                     break
         return self.results
 
+    async def _patience_now(self) -> float:
+        return self._patience * await asyncio.to_thread(slowness)
+
     async def _one(self, drill: PodDrill, shared: PodStage) -> bool:
         stage = GroupStage(
             shared.group, shared.finder, shared.load, shared.ledger, shared.random, None
@@ -121,13 +126,15 @@ class PodRunner:
         acked_before, began = len(stage.ledger.told), time.monotonic()
         self._tell(f"{drill.number:>3} {drill.name} ...")
         verdict = Verdict()
+        patience = await self._patience_now()
         try:
-            async with asyncio.timeout(DRILL_S * self._patience):
+            async with asyncio.timeout(DRILL_S * patience):
                 await stage.load.acked(30)
                 await drill.run(stage)
                 served_until = time.monotonic()
                 verdict = await self._settle(stage)
-            judge_drill(result, stage, verdict, served_until, self._patience)
+            patience = max(patience, await self._patience_now())
+            judge_drill(result, stage, verdict, served_until, patience)
         except (DrillFailed, TimeoutError) as error:
             result.failure = str(error) or "it does not end"
         except Exception:  # noqa: BLE001 (a drill's own mistake is a result, too)
