@@ -15,7 +15,7 @@ SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: lag-kills help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize lock clean alert-drill
+.PHONY: lag-kills help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash damage delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize lock clean alert-drill
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -80,6 +80,9 @@ delay-drill: setup ## A million delayed messages, the node killed five times; pr
 
 retention: setup ## Three minutes of load on a small disk; as root: it mounts a small file system
 	TIDEMARK_RETENTION_SECONDS=$${TIDEMARK_RETENTION_SECONDS:-180} $(BIN)/pytest -s -n0 --timeout 900 tests/processes/test_retention_full_disk.py
+
+damage: setup ## Every kind of damage to every file of a store at every moment; prints the seed and the counts
+	TIDEMARK_DAMAGE=$${TIDEMARK_DAMAGE:-all} $(BIN)/pytest -rs --timeout 7200 tests/processes/test_damage.py
 
 crash: setup ## 200 cycles of SIGKILL under load; prints the seed and the counts
 	TIDEMARK_CRASH_CYCLES=$${TIDEMARK_CRASH_CYCLES:-200} $(BIN)/pytest -s --timeout 7200 tests/processes/test_crash.py tests/processes/test_index_kills.py

@@ -102,6 +102,38 @@ class CorruptRecord(StoreError):
         )
 
 
+class LogFilesMissing(CorruptRecord):
+    """Files of the commit log that were there are not."""
+
+    code, title = "log-files-missing", "Files of the commit log are missing"
+
+    def __init__(
+        self, at: int, reason: str, path: Path, *, found: int | None, is_first: bool
+    ) -> None:
+        """at: where the missing bytes begin. found: where records go on behind them; None: nowhere.
+        is_first: nothing lies before them."""
+        cut = f"`tidemark store repair --cut-at {at} --yes` gives up what is behind it"
+        begin = f"`tidemark store repair --begin-at {found} --yes` gives up what is before"
+        ways = [*([] if is_first else [cut]), *([] if found is None else [begin])]
+        StoreError.__init__(
+            self,
+            f"the commit log lacks the bytes from physical offset {at} on ({path}): {reason}. "
+            "Nothing is served, nothing was changed.",
+            "Stop the node and put the file back (from where it was moved to, a backup, another "
+            f"replica). Without it, {', '.join(ways) or '`tidemark store repair` says more'}.",
+            at=at,
+            reason=reason,
+            path=path,
+            found=found,
+        )
+
+
+class LogFileReplaced(StoreError):
+    """An open log file lost its name, or its name leads to another file now."""
+
+    code, title = "log-file-replaced", "A commit log file was changed under a running node"
+
+
 class DamagedFile(StoreError):
     """A derived or small file (queue, index, checkpoint, JSON) that cannot be trusted."""
 

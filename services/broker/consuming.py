@@ -218,6 +218,7 @@ class Consuming:
             base.appender,
             base.files_ahead,
             Deletion(
+                base.directory,
                 files,
                 base.reader,
                 base.positions,

@@ -118,6 +118,7 @@ class OpenStore:
             boot_id=boot_id(),
             now=self._clock.wall_ms(),
             progress=progress,
+            recovered_by=self.positions.get(Slot.BROKER_PID),
         )
 
     def recover_again(self) -> bool:
@@ -174,6 +175,10 @@ class OpenStore:
 
         Whoever stops last removes ``abort``; the disk may keep it, which costs time only.
         """
+        if self.recovered.read_only is not None:
+            # A cut that the disk refused is due still: after a clean stop it would be damage.
+            self._release()
+            return
         self.positions.publish(Slot.BROKER_PID, 0)  # reput, stopping last, sees that we did not die
         self._release()
         mark_clean_if_last(self.directory, self.positions)

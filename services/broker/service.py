@@ -46,7 +46,7 @@ from shared.runtime.lifecycle import (
 )
 from tidemark import __version__
 from tidemark.clock import Clock
-from tidemark.errors import CorruptRecord, DamagedFile
+from tidemark.errors import CorruptRecord, DamagedFile, StoreError, StrayFile, WrongFileSize
 from tidemark.formats.checkpoint import BrokerState, Slot
 
 log = logging.getLogger(__name__)
@@ -268,7 +268,7 @@ class Broker:
         store.positions.publish(Slot.BROKER_STATE, BrokerState.RECOVERING)
         try:
             await store.recover(self._health.recovery.progress, self._stop)
-        except CorruptRecord as error:
+        except (CorruptRecord, DamagedFile, StrayFile, WrongFileSize) as error:
             await self._stay_unready(store, error)
             return
         if self._stop.is_set():
@@ -291,7 +291,7 @@ class Broker:
         except StateNotRead as error:
             await self._stay_unready(store, error.fault)
 
-    async def _stay_unready(self, store: OpenStore, error: CorruptRecord | DamagedFile) -> None:
+    async def _stay_unready(self, store: OpenStore, error: StoreError) -> None:
         log.error(
             "the store is damaged; nothing was cut, nothing is served",
             extra={"event": "corrupt", "code": error.code, "detail": error.detail, **error.facts},

@@ -1,5 +1,7 @@
 """Twice a second: heartbeat, and what must not be true of a running broker. No rule of messages.
 
+The log's files are looked at more rarely, and only while this process appends: else they are ha's.
+
 Started before recovery, so that others see from the first moment that this process lives.
 """
 
@@ -10,6 +12,7 @@ import logging
 
 from services.broker.open_store import OpenStore
 from shared.files.consume_queue import ConsumeQueues
+from shared.files.log_watch import LogWatch
 from shared.runtime.health import Health
 from tidemark.errors import ReplacedPositions
 from tidemark.formats.checkpoint import Slot
@@ -17,6 +20,8 @@ from tidemark.formats.checkpoint import Slot
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.5
+LOG_WATCH_BEATS = 4
+"""Heartbeats between two looks at the log's files."""
 
 
 class Watch:
@@ -33,9 +38,11 @@ class Watch:
         self.queues: ConsumeQueues | None = None
         """Told to look anew when reput has begun anew."""
         self._reput: tuple[int, int] | None = None
+        self._log_watch = LogWatch(store.directory, store.positions)
+        self._beats = 0
 
     async def run(self) -> None:
-        """Until stop. Raises ReplacedPositions."""
+        """Until stop. Raises ReplacedPositions, LogFileReplaced."""
         positions = self._store.positions
         while not self._stop.is_set():
             positions.publish(Slot.BROKER_HEARTBEAT_MS, self._clock.boot_ms())
@@ -47,6 +54,7 @@ class Watch:
                     path=positions.path,
                 )
             self._judge_dispatch()
+            await self._watch_log()
             reput = (positions.get(Slot.REPUT_PID), positions.get(Slot.REPUT_GENERATION))
             if self._reput != reput:
                 self._reput = reput
@@ -57,6 +65,16 @@ class Watch:
                     await self._stop.wait()
             except TimeoutError:
                 continue
+
+    async def _watch_log(self) -> None:
+        self._beats += 1
+        get = self._store.positions.get
+        epoch = get(Slot.SERVING_EPOCH)
+        if epoch == 0 or self._beats % LOG_WATCH_BEATS:
+            return
+        fault = await asyncio.to_thread(self._log_watch.fault)
+        if fault is not None and get(Slot.SERVING_EPOCH) == epoch:
+            raise fault
 
     def _judge_dispatch(self) -> None:
         """Be unready while sends are refused because dispatch is too far behind."""

@@ -120,6 +120,7 @@ class LockedStore:
             now=self._clock.wall_ms(),
             progress=report,
             confirm=self.files.confirm(),
+            recovered_by=self.positions.get(Slot.HA_PID),
         )
         if recovered.read_only is not None:
             raise recovered.read_only

@@ -27,6 +27,7 @@ from services.ha import hooks
 from services.ha.lock_bytes import wait_for_byte
 from services.ha.replica_files import Identity, ReplicaFiles, ResyncIntent
 from shared.files.disk import Disk, RecordLock
+from shared.files.log_start import write_log_start
 from shared.files.mapped_file_queue import MappedFileQueue
 from shared.files.positions import Positions
 from shared.files.store_dir import Role, StoreDir
@@ -80,6 +81,7 @@ def finish(
             held.append(wait_for_byte(store, role, stopping))
         hooks.before("resync-3")
         _begin_page(positions, intent.first_offset)
+        write_log_start(store.disk, store.log_start_path, intent.first_offset)
         hooks.before("resync-4")
         _remove_content(store)
         hooks.before("resync-5")

@@ -288,7 +288,7 @@ class Dispatcher:
         self._positions.publish(Slot.REPUT_GENERATION, generation)
 
     def _marks(self, generation: int) -> Marks:
-        get = self._positions.get
+        get = self._positions.proven
         log_boot = (get(Slot.BOOT_ID_HIGH), get(Slot.BOOT_ID_LOW))
         index_boot = (get(Slot.REPUT_BOOT_ID_HIGH), get(Slot.REPUT_BOOT_ID_LOW))
         is_resumed = generation == get(Slot.REPUT_GENERATION) != 0

@@ -101,7 +101,7 @@ class Follower:
     # -- beginning ----------------------------------------------------------------------------
 
     async def _begin(self, stop: asyncio.Event) -> bool:
-        """Wait until the log is recovered in this boot, then resume; False if stopped before."""
+        """Wait until the log is recovered, then resume; False if stopped before."""
         while not stop.is_set():
             self._watch()  # also while a disk does not let it resume: ha may empty the store
             if self._store.is_recovered:
@@ -113,7 +113,7 @@ class Follower:
                 continue
             self._health.add_reason(
                 "waiting-for-recovery",
-                "the log has not been recovered since the machine started: does the broker run?",
+                "no process that is up has recovered the log yet: does the broker run?",
             )
             await self._wait(self._config.idle_poll_ms / 1000)
         return False

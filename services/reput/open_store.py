@@ -37,6 +37,7 @@ class OpenStore:
         self.directory = directory
         self.positions = positions
         self.boot_id = boot_id()
+        self._began_ms = clock.boot_ms()
         self._lock: RecordLock | None = lock
         self._watches = 0
         self.log = CommitLogReader(directory, positions)
@@ -79,18 +80,36 @@ class OpenStore:
 
     @property
     def is_recovered(self) -> bool:
-        """The log was recovered in this boot of the machine: its end is known; in a group, what of
-        it is confirmed as well."""
+        """A process that is up now has recovered the log in this start of its: the log's end is
+        known; in a group, what of it is confirmed as well.
+
+        What an earlier start published is no evidence:
+        1. the node stops, and an older copy of the page is put back; 2. reput starts first and
+        believes it, and overwrites the units behind its DISPATCHED with zeros; 3. recovery lacks
+        the units that prove what had been flushed, and cuts acknowledged messages as a torn tail.
+        """
         get = self.positions.get
-        return (
-            get(Slot.MAGIC_AND_FORMAT) == REGION_MAGIC
-            and get(Slot.GENERATION) != 0
-            and (get(Slot.BOOT_ID_HIGH), get(Slot.BOOT_ID_LOW)) == self.boot_id
-            and (
-                not self.is_grouped
-                or (get(Slot.HA_BOOT_ID_HIGH), get(Slot.HA_BOOT_ID_LOW)) == self.boot_id
-            )
+        if (
+            get(Slot.MAGIC_AND_FORMAT) != REGION_MAGIC
+            or get(Slot.GENERATION) == 0
+            or (get(Slot.BOOT_ID_HIGH), get(Slot.BOOT_ID_LOW)) != self.boot_id
+        ):
+            return False
+        if not self.is_grouped:
+            return self._has_recovered(Slot.BROKER_PID, Slot.BROKER_HEARTBEAT_MS)
+        return (get(Slot.HA_BOOT_ID_HIGH), get(Slot.HA_BOOT_ID_LOW)) == self.boot_id and (
+            self._has_recovered(Slot.HA_PID, Slot.HA_HEARTBEAT_MS)
+            or self._has_recovered(Slot.BROKER_PID, Slot.BROKER_HEARTBEAT_MS)
         )
+
+    def _has_recovered(self, start: Slot, heartbeat: Slot) -> bool:
+        """Whether the process in that slot was up since this one began, and recovered the log.
+
+        Every start publishes its own number first, its heartbeat next and RECOVERED_BY last; hence
+        the heartbeat is read first.
+        """
+        get = self.positions.get
+        return get(heartbeat) >= self._began_ms and get(Slot.RECOVERED_BY) == get(start) != 0
 
     def mark_running(self) -> None:
         """Make ``abort``, if the disk takes it. After recovery only: the broker looks for it."""

@@ -74,6 +74,14 @@ class File(Protocol):
         """Length in bytes, as of opening."""
         ...
 
+    def is_named(self) -> bool:
+        """Whether ``path`` still leads to this file: same device, same inode.
+
+        False once its name was removed, or given to another file: what is written goes where
+        nobody will find it.
+        """
+        ...
+
     def pread(self, size: int, offset: int) -> bytes:
         """Read up to size bytes at offset; fewer at the end of the file."""
         ...

@@ -74,10 +74,11 @@ class LogFiles:
         size = 0 if facts is None else facts.size
         if size not in (0, self.file_size):
             raise WrongFileSize(
-                f"{path} has {size} bytes; commit log files of this store have {self.file_size}. "
+                f"{path} has {size} bytes; log files of this store have {self.file_size}. "
                 "Nothing was changed.",
-                "Copy the file from another replica or a backup, or cut the log before it with "
-                "`tidemark store repair`.",
+                "Copy the file from another replica or a backup. Without one, give it its size: "
+                f"`truncate -s {self.file_size} {path}`. What is missing then is damage that "
+                "`tidemark store repair` names and can cut off.",
                 path=path,
                 size=size,
                 expected=self.file_size,

@@ -17,13 +17,21 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from shared.files.disk import File
 from shared.files.mapped_file_queue import WAIT_S, MappedFileQueue, flush_failed
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
-from tidemark.errors import DiskFull, OutOfResources, ReadOnlyDisk, StoreError, WriteFailed
+from tidemark.errors import (
+    DiskFull,
+    LogFileReplaced,
+    OutOfResources,
+    ReadOnlyDisk,
+    StoreError,
+    WriteFailed,
+)
 from tidemark.formats.checkpoint import Slot
 from tidemark.offsets import PhysicalOffset
 
@@ -262,7 +270,8 @@ class LogWriter:
         """Make everything appended so far durable, publish FLUSHED, return it. Blocks; any thread.
 
         Raises FlushFailed, then and ever after: a second fdatasync on the descriptor would succeed
-        without the bytes being on disk.
+        without the bytes being on disk. Raises LogFileReplaced likewise: the bytes are on disk, in
+        a file that no later start will find.
         """
         with self._flushing:
             self.commit()
@@ -277,6 +286,9 @@ class LogWriter:
                 except (OSError, StoreError) as error:
                     self._failure = flush_failed(file.path, error)
                     raise self._failure from error
+                if not file.is_named():  # before anybody is told that these bytes are on disk
+                    self._failure = log_file_replaced(file.path, flushed)
+                    raise self._failure
             self._flushed = mark.end
             self._files.flushed_offset = mark.end
             self._positions.publish(Slot.FLUSHED, mark.end)
@@ -289,3 +301,14 @@ class LogWriter:
             if starts[0] < full:
                 self._files.done_below(full)
             return PhysicalOffset(mark.end)
+
+
+def log_file_replaced(path: Path, flushed: int) -> LogFileReplaced:
+    """The error for a log file that was changed by somebody else while the node was up."""
+    return LogFileReplaced(
+        f"{path} was removed, moved, replaced or given another size while this node was running. "
+        f"The log was on disk up to physical offset {flushed}; nothing further is acknowledged.",
+        "The process ends. Put the file back before the next start, which says what is missing.",
+        path=path,
+        flushed=flushed,
+    )

@@ -201,6 +201,14 @@ class OsFile:
         if offset + size > self.size:
             self.size = offset + size
 
+    def is_named(self) -> bool:
+        """Whether ``path`` still leads to this file. Its link count adds nothing to that."""
+        try:
+            there = os.stat(self.path)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(there, os.fstat(self._descriptor))
+
     def reserve(self, offset: int, size: int) -> None:
         """Reserve blocks for [offset, offset + size); extends the file if that lies behind it."""
         if size == 0:

@@ -9,6 +9,8 @@ page is made anew and costs time, never a message. Invariants (docs/formats.md, 
   reads). The head's big-endian fields are byte-swapped first and stored the same way.
 - The page's block is reserved before it is mapped for writing: a store into it cannot fail.
 - Order of every publication: bytes, checksum over them, then the slot that makes them visible.
+- Every slot has a check, stored before the value. Readers of a running node do not look at it;
+  ``proven`` does, for whoever takes a value of an earlier process as evidence.
 
 Step before: ``commit_log`` put the bytes. Step after: flusher, reput and ha read how far.
 """
@@ -22,7 +24,17 @@ from typing import Final
 
 from shared.files.disk import Disk, File, read_whole
 from tidemark.errors import DiskFull, ReadOnlyDisk, StoreError
-from tidemark.formats.checkpoint import REGION_MAGIC, SIZE, Head, Slot
+from tidemark.formats.checkpoint import (
+    REGION_MAGIC,
+    SIZE,
+    Head,
+    Slot,
+    check_of,
+    check_slot,
+    damaged_slots,
+    fits,
+    proven,
+)
 
 PAGE_SIZE: Final = SIZE
 HEAD_FIELDS: Final = len(Head._fields)
@@ -126,9 +138,32 @@ class Positions:
         """What the slot's owner published last; 0 if nothing yet."""
         return self._slots[slot]
 
+    def proven(self, slot: Slot) -> int:
+        """The slot's value as evidence: 0 if a check says that it was not published so."""
+        return proven(slot, self._slots.__getitem__)
+
+    def is_checked(self, slot: Slot) -> bool:
+        """Whether the slot has a check, and its value fits."""
+        check = self._slots[check_slot(slot)]
+        return check != 0 and fits(slot, self._slots[slot], check)
+
+    def seal(self) -> None:
+        """Give the values of a page of an earlier version their checks, before anybody else goes
+        on. For the process that recovers; a page that has checks stays as it is."""
+        slots = self._slots
+        if not slots[check_slot(Slot.MAGIC_AND_FORMAT)]:
+            for slot in Slot:
+                slots[check_slot(slot)] = check_of(slot, slots[slot], slots[slot])
+
+    def damaged(self) -> list[Slot]:
+        """The slots whose value is not the one that their owner published."""
+        return damaged_slots(self._slots.__getitem__)
+
     def publish(self, slot: Slot, value: int) -> None:
         """Let other processes see value; what it speaks of must be in place already."""
-        self._slots[slot] = value
+        slots = self._slots
+        slots[check_slot(slot)] = check_of(slot, value, slots[slot])
+        slots[slot] = value
 
     def head(self) -> Head:
         """RocketMQ's five fields."""

@@ -3,7 +3,9 @@
 Run by the holder of byte 0 before anybody appends. ``log_walk`` reads, ``valid_end`` decides, this
 carries out. Synchronous and possibly long: call it in a thread. Invariants:
 
-- Corruption below a durable mark ends here with ``CorruptRecord``; not a byte was written then.
+- Corruption below a durable mark ends here with ``CorruptRecord``, and a log that lacks a file with
+  ``LogFilesMissing``; not a byte was written then.
+- A position is believed only if its check fits; an old or a lost page costs time.
 - What is cut is kept in ``cut/`` first, durable, then zeroed and synced, later files are removed
   and the directory synced; a kill in between is found again by the next start.
 - [durable mark, end) is rewritten in place and synced before ``flushed`` is published: after an I/O
@@ -16,11 +18,13 @@ Step before: the services start. Step after: reput cuts queues and index to the 
 from __future__ import annotations
 
 import contextlib
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from shared.files import log_walk
+from shared.files import log_walk, unit_witness
 from shared.files.foreign_ranges import ranges_told
+from shared.files.log_start import read_log_start, write_log_start
 from shared.files.log_walk import LogFiles, Progress, Range, WalkResult
 from shared.files.positions import Positions
 from shared.files.queue_files import COPIED_MAX, QueueFiles
@@ -35,7 +39,14 @@ from shared.files.valid_end import (
     start_of_walk,
 )
 from shared.state.json_cache import JsonCache
-from tidemark.errors import CorruptRecord, DiskFull, ReadOnlyDisk, StoreError
+from tidemark.errors import (
+    CorruptRecord,
+    DamagedFile,
+    DiskFull,
+    LogFilesMissing,
+    ReadOnlyDisk,
+    StoreError,
+)
 from tidemark.formats.checkpoint import REGION_MAGIC, Slot, min_timestamp, resume_check
 from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 
@@ -44,6 +55,8 @@ QUEUES_AT_ONCE: Final = 1000
 """Queues looked at between two looks at whether the process is to end."""
 RECORD_CRC: Final = "record crc"
 """What ``record_check.record_crc_fault`` begins with."""
+NONE: Final = bytes(4)
+"""What stands where no record and no filler begins."""
 ZEROS: Final = "zeros"
 """What ``record.validate`` says of space that was never written."""
 
@@ -89,19 +102,26 @@ def recover(
     now: int,
     progress: Progress = lambda done, total: None,
     confirm: int = 0,
+    recovered_by: int = 0,
+    begin_at: int | None = None,
 ) -> Recovered:
     """Bring the log into a state that can be appended to; say where it ends.
 
     boot_id: (high, low) of this boot. now: wall clock in ms. confirm: what ha knows to be confirmed
-    even if the page is lost. progress: called with (bytes done,
+    even if the page is lost. recovered_by: the ``start_id`` of this process. begin_at: where an
+    operator says that the log begins now, whatever it lacks. progress: called with (bytes done,
     bytes in all) at least every 64 MiB, and with zeros while queues are looked at; what it raises
-    ends the recovery. Raises CorruptRecord with nothing cut or written, StrayFile, WrongFileSize.
+    ends the recovery. Raises CorruptRecord, LogFilesMissing with nothing cut or written, StrayFile,
+    WrongFileSize.
     """
     files = LogFiles(store.disk, store.commit_log_dir, store.config.commit_log_file_size)
     try:
-        return _Recovery(store, positions, files, boot_id, now, confirm).run(progress)
+        recovery = _Recovery(store, positions, files, boot_id, now, confirm, begin_at)
+        recovered = recovery.run(progress, recovered_by)
     finally:
         files.close()
+    store.forget_clean()
+    return recovered
 
 
 class _Recovery:
@@ -115,37 +135,50 @@ class _Recovery:
         boot_id: tuple[int, int],
         now: int,
         confirm: int,
+        begin_at: int | None,
     ) -> None:
         self.confirm = confirm
+        self.begin_at = begin_at
         self.store = store
         self.positions = positions
         self.files = files
         self.boot_id = boot_id
         self.now = now
-        get = positions.get
-        self.region_is_ours = get(Slot.MAGIC_AND_FORMAT) == REGION_MAGIC
+        self.region_is_ours = positions.get(Slot.MAGIC_AND_FORMAT) == REGION_MAGIC
         if self.region_is_ours or not store.is_foreign:
             self.origin = Origin.OURS
         else:
             self.origin = Origin.FOREIGN_CLEAN if store.was_clean else Origin.FOREIGN_UNCLEAN
-        self.flushed = get(Slot.FLUSHED) if self.region_is_ours else 0
-        self.killed_foreign = (
-            self.region_is_ours
-            and not store.was_clean
-            and JsonCache(store.disk, store.config_dir).is_foreign
-        )
-        """RocketMQ had the store since, and was killed."""
+        self.flushed = self._mark(Slot.FLUSHED)
         self.told: list[Range] = []
         """Where state records say that RocketMQ wrote; asked for only where it matters."""
         self.log_min = self._drop_leftovers()
         self._lengths: dict[int, dict[tuple[str, int], QueueOffset]] = {}
 
-    def run(self, progress: Progress) -> Recovered:
+    def _mark(self, slot: Slot) -> int:
+        """What an earlier process published; 0 if it did not, or if that cannot be believed."""
+        return self.positions.proven(slot) if self.region_is_ours else 0
+
+    @cached_property
+    def rocketmq_wrote(self) -> bool:
+        """RocketMQ had our store since we wrote it last, and rewrote its JSON files: it does so
+        every few seconds, and when it stops."""
+        if self.origin is not Origin.OURS:
+            return True
+        try:
+            return JsonCache(self.store.disk, self.store.config_dir).is_foreign
+        except DamagedFile:
+            return False  # no evidence; the start says later what is damaged
+
+    def run(self, progress: Progress, recovered_by: int) -> Recovered:
+        self._refuse_missing_start()
         queues_end = self._look_at_queues(progress)
         dispatched_durable = self._dispatched_durable()
         start = self._start(queues_end, dispatched_durable)
+        self._refuse_gap(start)
         walked = self._walk(start, progress)
         end = PhysicalOffset(walked.end)
+        self._refuse_empty(walked)
         marks = self._marks(queues_end, walked)
         last_byte = self._last_byte_behind(walked)
         if (
@@ -159,7 +192,15 @@ class _Recovery:
             marks = marks._replace(
                 state_flushed=log_walk.state_flushed_behind(self.files, end, enough=end)
             )
-        decision = decide(end, marks, bytes_behind=last_byte is not None)
+        # What stands behind an end that the page proves is no message, whoever put it there.
+        ended_here = end == self.flushed == self._mark(Slot.WRITTEN)
+        was_clean = self.store.was_clean and self.origin is Origin.OURS and not ended_here
+        decision = decide(
+            end,
+            marks,
+            bytes_behind=last_byte is not None,
+            was_clean=was_clean and last_byte is not None and not self.rocketmq_wrote,
+        )
         self._refuse(decision, walked, last_byte)
         next_queue_offsets = self._next_queue_offsets(start, walked)
         cut, read_only = self._write(decision, walked, last_byte, max(marks.durable, start))
@@ -167,7 +208,7 @@ class _Recovery:
             end,
             PhysicalOffset(self.log_min),
             next_queue_offsets,
-            self._publish(end),
+            self._publish(end, recovered_by),
             cut,
             end - start,
             walked.records,
@@ -203,7 +244,9 @@ class _Recovery:
         """Start of the log. Files before a gap that ends at or below the published minimum were
         being deleted, oldest first, when the power went: they are no part of the log."""
         starts = self.files.starts
-        published = self.positions.get(Slot.MIN) if self.region_is_ours else 0
+        if self.begin_at is not None:
+            starts[:] = [start for start in starts if start >= self.begin_at]
+        published = self._recorded_start() or 0
         for index in range(len(starts) - 1, 0, -1):
             has_gap = starts[index] - starts[index - 1] > self.files.file_size
             if has_gap and starts[index] <= published:
@@ -211,13 +254,86 @@ class _Recovery:
                 break
         return starts[0] if starts else 0
 
+    def _recorded_start(self) -> int | None:
+        """Where the log began when its oldest file was removed last; None if nothing says so."""
+        found = []
+        in_file = read_log_start(self.store.disk, self.store.log_start_path)
+        if in_file is not None:
+            found.append(in_file)
+        if self.region_is_ours and self.positions.is_checked(Slot.MIN):
+            found.append(self.positions.get(Slot.MIN))
+        return max(found, default=None)
+
+    def _refuse_missing_start(self) -> None:
+        """Raise LogFilesMissing if the log begins behind the place where it should.
+
+        Retention makes the new start durable before it removes a file; RocketMQ's does not.
+        """
+        recorded, starts = self._recorded_start(), self.files.starts
+        if recorded is None or self.begin_at is not None or (self.log_min <= recorded and starts):
+            return
+        if not starts and recorded == 0:
+            return  # a new store; if not, the marks say so
+        if self.rocketmq_wrote:
+            return
+        found = starts[0] if starts else None
+        begins = "there is no file" if found is None else f"the first file begins at {found}"
+        raise LogFilesMissing(
+            recorded,
+            f"the log was not shortened beyond {recorded}, and {begins}",
+            self.files.path(recorded),
+            found=found,
+            is_first=True,
+        )
+
+    def _refuse_gap(self, walk_start: int) -> None:
+        """Raise LogFilesMissing if a file is missing below the start of the walk: that the walk
+        would not see, and all of it was on disk."""
+        starts, size = self.files.starts, self.files.file_size
+        for expected in range(self.log_min, walk_start, size):
+            if expected not in starts:
+                raise LogFilesMissing(
+                    expected,
+                    f"the file is missing or empty, and the log was on disk up to {walk_start}",
+                    self.files.path(expected),
+                    found=self._goes_on(expected),
+                    is_first=False,
+                )
+
+    def _goes_on(self, missing: int) -> int | None:
+        """Start of the first file behind a missing one that begins with a record."""
+        for start in self.files.starts:
+            if start > missing and self.files.first_record(start) is not None:
+                return start
+        return None
+
+    def _refuse_empty(self, walked: WalkResult) -> None:
+        """Raise LogFilesMissing if the log holds nothing although its beginning was removed:
+        retention keeps the last file that holds records, and those made ahead hold none."""
+        if (
+            self.origin is not Origin.OURS
+            or not 0 < self.log_min == walked.end
+            or self.begin_at is not None
+            # A replica that was emptied begins so. It has other witnesses: ha/confirm, the epochs.
+            or self.store.config.visible_after == "confirmed"
+            or self._mark(Slot.FLUSHED) == self._mark(Slot.MIN) == self.log_min
+        ):
+            return
+        raise LogFilesMissing(
+            self.log_min,
+            f"the log begins at {self.log_min}, so it was used, and it holds no record",
+            self.files.path(self.log_min),
+            found=self.log_min,
+            is_first=True,
+        )
+
     def _look_at_queues(self, progress: Progress) -> int:
         """The farthest record end that any queue unit points to; −1 if there is none.
 
         Counts each queue at DISPATCHED_DURABLE on the way: of thousands of queues, each is opened
         once.
         """
-        durable = self.positions.get(Slot.DISPATCHED_DURABLE) if self.region_is_ours else 0
+        durable = self._mark(Slot.DISPATCHED_DURABLE)
         farthest = -1
         size_max = self.files.file_size  # a record never crosses files
         lengths = self._lengths[durable] = {}
@@ -241,7 +357,7 @@ class _Recovery:
         if not self.region_is_ours:
             return None
         durable, units, entries, check = (
-            self.positions.get(slot)
+            self._mark(slot)
             for slot in (
                 Slot.DISPATCHED_DURABLE,
                 Slot.RESUME_UNITS,
@@ -295,13 +411,15 @@ class _Recovery:
             return [(0, JUDGE_ALL)]
         if not self.region_is_ours:
             return self.told
-        get = self.positions.get
-        known = (get(Slot.FOREIGN_FROM), get(Slot.FOREIGN_UNTIL))
+        known = (self._mark(Slot.FOREIGN_FROM), self._mark(Slot.FOREIGN_UNTIL))
         found = [*self.told, *([known] if known[1] else [])]
-        # We stop with flushed at the log's end: after a clean stop, records behind are not ours.
-        # After a kill they may be; RocketMQ rewrites its JSON files every few seconds.
-        behind = self.store.was_clean or self.killed_foreign
-        return [*found, (self.flushed, JUDGE_ALL)] if behind else found
+        # Records behind flushed alone are no evidence: an old page has a small flushed, too.
+        is_more = self._has_bytes_at(self.flushed)
+        return [*found, (self.flushed, JUDGE_ALL)] if is_more and self.rocketmq_wrote else found
+
+    def _has_bytes_at(self, offset: int) -> bool:
+        start = self.files.start_of(offset)
+        return start in self.files.starts and self.files.view(start)[offset - start :][:4] != NONE
 
     def _unproven_from(self) -> int:
         """From where on a record may have reached the disk in part and look like one."""
@@ -316,27 +434,39 @@ class _Recovery:
         return Marks(
             flushed=self.flushed,
             written_same_boot=self._written_same_boot(),
-            queue_end=max(0, queues_end) if self._units_are_marks(walked) else 0,
-            confirm=max(
-                self.confirm, self.positions.get(Slot.CONFIRM) if self.region_is_ours else 0
-            ),
+            queue_end=self._queue_end(queues_end, walked),
+            # A node alone has no use for it; whatever stands there is not ha's.
+            confirm=max(self.confirm, self._mark(Slot.CONFIRM))
+            if self.store.config.visible_after == "confirmed"
+            else 0,
         )
 
     def _written_same_boot(self) -> int:
         """The published written offset if the page cache it speaks of is still there, else 0."""
-        get = self.positions.get
-        same_boot = self.boot_id == (get(Slot.BOOT_ID_HIGH), get(Slot.BOOT_ID_LOW))
-        return get(Slot.WRITTEN) if self.region_is_ours and same_boot else 0
+        mark = self._mark
+        same_boot = self.boot_id == (mark(Slot.BOOT_ID_HIGH), mark(Slot.BOOT_ID_LOW))
+        return mark(Slot.WRITTEN) if same_boot else 0
+
+    def _queue_end(self, queues_end: int, walked: WalkResult) -> int:
+        """The farthest record end that believable units point to; 0 if units prove nothing."""
+        if queues_end <= walked.end or not self._units_are_marks(walked):
+            return 0
+        if self.origin is not Origin.OURS:
+            return queues_end
+        queues = [
+            ((topic, queue), partial(self._queue_files, topic, queue))
+            for topic, queue in self.store.queues()
+        ]
+        return unit_witness.proven_end(self.files, walked.end, queues, walked.next_queue_offsets)
 
     def _units_are_marks(self, walked: WalkResult) -> bool:
         """Whether a queue unit proves that its record was on disk."""
-        if self.killed_foreign:
+        if self.origin is Origin.OURS and not self.store.was_clean and self.rocketmq_wrote:
             return False  # RocketMQ makes them of records that are not on disk yet
         if self.origin is Origin.OURS:
             # Units of before the last recovery that reput has not cut yet may point to what that
             # recovery cut: those of a RocketMQ broker, or made under visible_after="written".
-            get = self.positions.get
-            resumed = get(Slot.REPUT_GENERATION) == get(Slot.GENERATION)
+            resumed = self._mark(Slot.REPUT_GENERATION) == self._mark(Slot.GENERATION)
             return resumed and self.store.config.visible_after != "written"
         if self.origin is Origin.FOREIGN_UNCLEAN:
             return False
@@ -353,7 +483,7 @@ class _Recovery:
         created ahead is a gigabyte to read.
         """
         was_closed = self.store.was_clean and self.origin is Origin.OURS
-        nothing_new = walked.end == self.flushed == self.positions.get(Slot.WRITTEN)
+        nothing_new = walked.end == self.flushed == self._mark(Slot.WRITTEN)
         # Anything but zeros: a cut that the disk refused at the last attempt is due still.
         if was_closed and nothing_new and walked.reason in ("", ZEROS):
             return None
@@ -464,12 +594,15 @@ class _Recovery:
         """Remember where record CRC properties are not judged: readers cannot tell, and neither
         can the next recovery, if this start is killed before dispatch has passed it."""
         ranges = [(low, min(high, end)) for low, high in self._foreign() if low < end]
-        if ranges:  # and what lies between them
-            self.positions.publish(Slot.FOREIGN_FROM, min(low for low, _ in ranges))
-            self.positions.publish(Slot.FOREIGN_UNTIL, max(high for _, high in ranges))
+        # From the first to the last, with what lies between them.
+        low = min((low for low, _ in ranges), default=0)
+        self.positions.publish(Slot.FOREIGN_FROM, low)
+        self.positions.publish(Slot.FOREIGN_UNTIL, max((high for _, high in ranges), default=0))
 
-    def _publish(self, end: PhysicalOffset) -> int:
+    def _publish(self, end: PhysicalOffset, recovered_by: int) -> int:
+        generation = max(self._mark(Slot.GENERATION), self._mark(Slot.REPUT_GENERATION)) + 1
         publish = self.positions.publish
+        self.positions.seal()
         publish(Slot.WRITTEN, end)
         publish(Slot.FLUSHED, end)
         publish(Slot.BOOT_ID_HIGH, self.boot_id[0])
@@ -477,10 +610,11 @@ class _Recovery:
         publish(Slot.MIN, self.log_min)
         self._publish_foreign(end)
         publish(Slot.MAGIC_AND_FORMAT, REGION_MAGIC)
-        generation = self.positions.get(Slot.GENERATION) + 1
+        publish(Slot.RECOVERED_BY, recovered_by)
         publish(Slot.GENERATION, generation)
         self.positions.sync()
         if not self.positions.is_private and self.store.read_only is None:
+            write_log_start(self.store.disk, self.store.log_start_path, self.log_min)
             with contextlib.suppress(DiskFull, ReadOnlyDisk):
                 self.store.finish_adoption()
         return generation

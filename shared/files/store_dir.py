@@ -128,6 +128,7 @@ class StoreDir:
         self.config_dir = root / "config"
         self.cut_dir = root / "cut"
         self.checkpoint_path = root / "checkpoint"
+        self.log_start_path = root / "log-start"
         self.abort_path = root / "abort"
         self.lock_path = root / "lock"
         self.epochs_path = root / "epochFileCheckpoint"
@@ -335,6 +336,10 @@ class StoreDir:
         if self._was_clean is None:
             self._was_clean = self.disk.stat(self.abort_path) is None
         return self._was_clean
+
+    def forget_clean(self) -> None:
+        """A recovery has passed: what lies in the log from here on was not there at that stop."""
+        self._was_clean = False
 
     def mark_running(self, pid: int | None = None) -> None:
         """Make ``abort`` durable, holding the decimal process id, no newline.

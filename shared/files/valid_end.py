@@ -25,7 +25,8 @@ class Marks(NamedTuple):
     written_same_boot: int = 0
     """The published written offset, if the page cache it speaks of is still there."""
     queue_end: int = 0
-    """The farthest record end that a queue unit points to: units are made of flushed records."""
+    """The farthest record end that a believable queue unit points to (``unit_witness``): units are
+    made of flushed records."""
     state_flushed: int = 0
     """The largest flushed offset that a state record behind the bad byte carries."""
     confirm: int = 0
@@ -70,15 +71,21 @@ class Decision(NamedTuple):
     """For people; names the witness if it is corruption."""
 
 
-def decide(bad_at: int, marks: Marks, *, bytes_behind: bool) -> Decision:
+def decide(bad_at: int, marks: Marks, *, bytes_behind: bool, was_clean: bool = False) -> Decision:
     """Say what it means that the record chain ends at bad_at.
 
     bytes_behind: whether anything but zeros lies at or behind bad_at, in this or later files.
+    was_clean: we closed the store in order, and nobody else has written since: then nothing was
+    left half written, whatever an old or lost checkpoint says.
     """
     name, mark = marks.farthest()
     if bad_at < mark:
         return Decision(
             Verdict.CORRUPTION, f"{MARK_TEXTS[name]} is {mark}, so these bytes were on disk"
+        )
+    if bytes_behind and was_clean:
+        return Decision(
+            Verdict.CORRUPTION, "the store was closed in order, so the bytes behind were on disk"
         )
     if bytes_behind:
         return Decision(Verdict.TORN_TAIL, "no mark says that these bytes were on disk")

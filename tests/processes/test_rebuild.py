@@ -36,6 +36,10 @@ async def _found(url: str, sent: list[Sent]) -> dict[tuple[str, str], list[int]]
         }
 
 
+def _dispatch_lag(node: Node) -> float | None:
+    return node.metric("reput", "tidemark_dispatch_lag_bytes")
+
+
 def _start(node: Node) -> None:
     node.start()
     node.wait_ready()
@@ -53,6 +57,8 @@ async def test_deleted_derived_files_come_back_byte_for_byte(
     with Node(tmp_path) as node:
         _start(node)
         sent = await fill(node.api_url, seed=4, requests=300, topics=("alpha", "beta"))
+        # Keys of the last messages are found once they are dispatched; sends do not wait for that.
+        wait_until(lambda: _dispatch_lag(node) == 0, "reput to have dispatched everything")
         before_keys = await _found(node.api_url, sent)
         _stop(node)
         before = _queue_files(node.store_dir)
@@ -120,9 +126,6 @@ async def test_sends_go_on_while_reput_is_down_and_are_dispatched_later(tmp_path
             node.start("reput")
             node.wait_ready("reput")
 
-            def dispatched() -> bool:
-                return node.metric("reput", "tidemark_dispatch_lag_bytes") == 0
-
-            wait_until(dispatched, "reput to have dispatched everything")
+            wait_until(lambda: _dispatch_lag(node) == 0, "reput to have dispatched everything")
             pulled = await mq.pull("alpha", 0, 0)
         assert [message.body for message in pulled.messages] == [b"%d" % n for n in range(20)]

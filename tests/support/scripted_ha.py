@@ -43,6 +43,7 @@ from tidemark.offsets import PhysicalOffset
 LOCK_TIMEOUT_S: Final = 60.0
 FOLLOW_PAUSE_S: Final = 0.0005
 LEASE_MS: Final = 60_000
+HOUR_MS: Final = 3_600_000
 """How long a granted epoch lasts unless a test says otherwise."""
 
 
@@ -192,7 +193,14 @@ class ScriptedHa:
     def recover(self) -> Recovered:
         """As whoever takes byte 0 does; raises GENERATION."""
         self.directory.mark_running()
-        return recover(self.directory, self.slots, boot_id=boot_id(), now=self._clock.wall_ms())
+        self.publish(Slot.HA_HEARTBEAT_MS, self._clock.boot_ms() + HOUR_MS)  # it beats no more
+        return recover(
+            self.directory,
+            self.slots,
+            boot_id=boot_id(),
+            now=self._clock.wall_ms(),
+            recovered_by=os.getpid(),
+        )
 
     def release_append_lock(self) -> None:
         """Give byte 0 to whoever takes it."""

@@ -527,6 +527,11 @@ class SimFile:
         """Length in bytes, as of opening, or as extended through this file."""
         return self._size
 
+    def is_named(self) -> bool:
+        """Whether the path still leads to this file."""
+        facts = self._disk.stat(self._path)
+        return facts is not None and facts.inode == self._inode.number
+
     def pread(self, size: int, offset: int) -> bytes:
         """Read; fewer bytes at the end of the file."""
         self._disk._operation("pread", self._path)

@@ -8,6 +8,7 @@ ends is judged by the rules of recovery (docs/formats.md, section 8), over the w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -15,11 +16,14 @@ from typing import NamedTuple
 from shared.files.consume_queue import EVERYTHING, ConsumeQueueReader
 from shared.files.disk import Disk, read_whole
 from shared.files.foreign_ranges import ranges_told
+from shared.files.log_start import read_log_start
 from shared.files.log_walk import LogFiles, Range, last_nonzero, state_flushed_behind
 from shared.files.os_disk import OsDisk
+from shared.files.queue_files import COPIED_MAX, QueueFiles
 from shared.files.recovery import RECORD_CRC
 from shared.files.store_config import StoreConfig, config_of
 from shared.files.store_dir import StoreDir
+from shared.files.unit_witness import proven_end
 from shared.files.valid_end import (
     Decision,
     Evidence,
@@ -30,6 +34,7 @@ from shared.files.valid_end import (
     start_of_walk,
 )
 from shared.runtime.clock import SystemClock, boot_id
+from shared.state.json_cache import JsonCache
 from tidemark.errors import StoreMissing
 from tidemark.formats import record, twins
 from tidemark.formats.checkpoint import (
@@ -37,8 +42,11 @@ from tidemark.formats.checkpoint import (
     SIZE,
     SLOT_SIZE,
     Slot,
+    check_slot,
+    damaged_slots,
     decode_head,
     min_timestamp,
+    proven,
 )
 from tidemark.formats.record import Checks
 from tidemark.formats.scan import Entry, Stop
@@ -93,6 +101,8 @@ class OfflineStore:
         self._page = read_whole(self.disk, self.store.checkpoint_path) or b""
         self.is_foreign = self.disk.stat(self.store.description_path) is None
         self._told: list[Range] | None = None
+        self._next_offsets: dict[tuple[str, int], int] = {}
+        """Queue offset behind the last record of each queue that ``windows`` has passed."""
 
     def __enter__(self) -> OfflineStore:
         return self
@@ -112,11 +122,27 @@ class OfflineStore:
 
     def slot(self, slot: Slot) -> int:
         """A published position; 0 if the checkpoint has none of ours."""
-        page = self._page
-        mark = page[Slot.MAGIC_AND_FORMAT * SLOT_SIZE :][:SLOT_SIZE]
-        if len(page) < SIZE or int.from_bytes(mark, "little") != REGION_MAGIC:
-            return 0
-        return int.from_bytes(page[slot * SLOT_SIZE :][:SLOT_SIZE], "little")
+        return proven(slot, self._slot_at) if self._page_is_ours else 0
+
+    @property
+    def _page_is_ours(self) -> bool:
+        return len(self._page) == SIZE and self._slot_at(Slot.MAGIC_AND_FORMAT) == REGION_MAGIC
+
+    def _slot_at(self, number: int) -> int:
+        return int.from_bytes(self._page[number * SLOT_SIZE :][:SLOT_SIZE], "little")
+
+    def damaged_slots(self) -> list[Slot]:
+        """Positions whose value is not the one that was published."""
+        return damaged_slots(self._slot_at) if self._page_is_ours else []
+
+    def missing_start(self) -> int | None:
+        """Where the log should begin, if its first file begins behind that; else None."""
+        recorded = read_log_start(self.disk, self.store.log_start_path)
+        if self._page_is_ours and self._slot_at(check_slot(Slot.MIN)):
+            recorded = max(recorded or 0, self.slot(Slot.MIN))
+        if recorded is None or recorded >= self.min_offset or self.is_foreign:
+            return None
+        return None if JsonCache(self.disk, self.store.config_dir).is_foreign else recorded
 
     @property
     def in_use(self) -> bool:
@@ -164,6 +190,8 @@ class OfflineStore:
                 records_max=1 if crossing else RECORDS_AT_ONCE,
                 delay_levels_ms=self.config.delay_levels_ms,
             )
+            for entry in found.entries:
+                self._next_offsets[entry.topic, entry.queue_id] = entry.queue_offset + 1
             if found.entries:
                 yield Window(view, file_start, found.entries)
             at += found.end
@@ -201,11 +229,16 @@ class OfflineStore:
         marks = Marks(
             flushed=self.slot(Slot.FLUSHED),
             written_same_boot=self.written_same_boot,
-            queue_end=self._queue_end() if self._queues_bind else 0,
+            queue_end=self._proven_queue_end(at) if self._queues_bind else 0,
             state_flushed=self._state_flushed_behind(at) if last_byte is not None else 0,
             confirm=self.slot(Slot.CONFIRM) if self._is_replica else 0,
         )
-        decision = decide(at, marks, bytes_behind=last_byte is not None)
+        decision = decide(
+            at,
+            marks,
+            bytes_behind=last_byte is not None,
+            was_clean=last_byte is not None and self._was_closed_behind(at),
+        )
         if self.is_foreign and at < (proven := self._proven_by_rocketmq()):
             text = f"RocketMQ's checkpoint and queues say that everything before {proven} was kept"
             decision = Decision(Verdict.CORRUPTION, text)
@@ -246,6 +279,33 @@ class OfflineStore:
         if self.is_foreign:
             return self.store.was_clean
         return self.config.visible_after != "written"
+
+    def _was_closed_behind(self, at: int) -> bool:
+        """Whether we closed the store in order, with more in the log than lies before ``at``."""
+        return (
+            self.store.was_clean
+            and not self.is_foreign
+            and not at == self.slot(Slot.FLUSHED) == self.slot(Slot.WRITTEN)
+            and not JsonCache(self.disk, self.store.config_dir).is_foreign
+        )
+
+    def _proven_queue_end(self, at: int) -> int:
+        """The farthest record end that units prove, for a log that ends at ``at``."""
+        farthest = self._queue_end()
+        if self.is_foreign or farthest <= at:
+            return farthest
+        queues = [
+            ((topic, queue), partial(self._files, topic, queue)) for topic, queue in self.queues()
+        ]
+        return proven_end(self.files, at, queues, self._next_offsets)
+
+    def _files(self, topic: str, queue: int) -> QueueFiles:
+        return QueueFiles(
+            self.disk,
+            self.store.consume_queue_dir(topic, queue),
+            self.config.consume_queue_file_size,
+            copied_max=COPIED_MAX,
+        )
 
     def _queue_end(self) -> int:
         """The farthest record end that any queue unit points to."""

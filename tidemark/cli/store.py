@@ -26,6 +26,7 @@ from tidemark.cli.output import (
 from tidemark.cli.store_dump import queue_lines, record_lines
 from tidemark.cli.store_rebuild import (
     Loss,
+    begin,
     config_of_store,
     loss_at,
     losses,
@@ -203,23 +204,39 @@ def rebuild(
     type=click.IntRange(min=0),
     help="Cut the log at this physical offset: everything behind it is lost to consumers.",
 )
+@click.option(
+    "--begin-at",
+    type=click.IntRange(min=0),
+    help="Let the log begin at this file: everything before it is lost to consumers.",
+)
 @click.option("--yes", is_flag=True, help="Yes, cut.")
 @index_slots_option
 @output_option
 @expected_errors
 def repair(
-    root: Path, dry_run: bool, cut_at: int | None, yes: bool, index_slots: int | None
+    root: Path,
+    dry_run: bool,
+    cut_at: int | None,
+    begin_at: int | None,
+    yes: bool,
+    index_slots: int | None,
 ) -> None:
     """Explain the damage in a commit log, or cut it off.
 
     A damaged record cannot be mended here: copy the file from another replica or a backup if there
     is one. The way without: --cut-at keeps what is cut in cut/, zeroes it in the log, and makes
-    queues and index anew. No service may run then.
+    queues and index anew. Where files are missing, --begin-at goes on with those behind them. No
+    service may run then.
     """
+    if cut_at is not None and begin_at is not None:
+        raise click.UsageError("--cut-at takes the log's end away, --begin-at its beginning: one")
+    if begin_at is not None:
+        _begin(root, begin_at, index_slots, dry_run=dry_run, yes=yes)
+        return
     with OfflineStore(root) as offline:
         if cut_at is None:
             found = losses(offline)
-            if not found:
+            if not found and offline.missing_start() is None:
                 say("no damage in the commit log; nothing to repair")
             _explain(offline, found, cut=False)
             return
@@ -234,9 +251,30 @@ def repair(
     say(f"the log ends at {cut_at} now")
 
 
+def _begin(root: Path, begin_at: int, index_slots: int | None, *, dry_run: bool, yes: bool) -> None:
+    with OfflineStore(root) as offline:
+        say(
+            f"the log begins at {offline.min_offset}; with --begin-at {begin_at} whatever it had "
+            f"before {begin_at} is lost, and groups that had not read it go on behind it"
+        )
+    if dry_run:
+        return
+    if not yes:
+        raise click.UsageError("this gives messages up for good: give --yes, too")
+    begin(root, begin_at, config_of_store(root, index_slots), say)
+    say(f"the log begins at {begin_at} now")
+
+
 def _explain(offline: OfflineStore, found: Sequence[Loss], *, cut: bool) -> None:
     """Say what is damaged and what a cut there costs. cut: whether that cut follows."""
+    missing = offline.missing_start()
     if not as_json():
+        if missing is not None:
+            click.echo(
+                f"the log began at physical offset {missing} and begins at {offline.min_offset} "
+                "now: files are missing. Put them back, or give them up with --begin-at "
+                f"{offline.min_offset} --yes"
+            )
         for loss in found:
             _explain_one(offline, loss)
         return
@@ -253,7 +291,8 @@ def _explain(offline: OfflineStore, found: Sequence[Loss], *, cut: bool) -> None
         }
         for loss in found
     ]
-    print_facts({"losses": losses, "cut": cut})
+    begins = {"log_min_offset": offline.min_offset, "missing_from": missing}
+    print_facts({**begins, "losses": losses, "cut": cut})
 
 
 def _explain_one(offline: OfflineStore, loss: Loss) -> None:

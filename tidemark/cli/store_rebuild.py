@@ -215,13 +215,46 @@ def cut(root: Path, loss: Loss, config: StoreConfig, say: Callable[[str], None])
         _dispatch(offline, locks, say)
 
 
-def _recover(store: StoreDir, say: Callable[[str], None]) -> Recovered:
-    """Find the log's end as every start does, and publish it for reput."""
+def begin(root: Path, begin_at: int, config: StoreConfig, say: Callable[[str], None]) -> None:
+    """Let the log begin at begin_at, where one of its files does: what was before is lost.
+
+    Whole files before it are kept in cut/. Queues and index are compared with what is left.
+    """
+    with ExitStack() as parts, OfflineStore(root, config) as offline:
+        store, files = offline.store, offline.files
+        if begin_at not in files.starts:
+            raise BadRequest(
+                f"no commit log file begins at {begin_at}. Nothing was changed.",
+                "Take an offset that `tidemark store repair` names.",
+            )
+        locks = hold_all(store, parts)
+        store.disk.make_directory(store.cut_dir)
+        for start in [start for start in files.starts if start < begin_at]:
+            kept = store.cut_dir / f"{start}-{start + files.file_size}-before-{begin_at}"
+            store.disk.rename(files.path(start), kept)
+            say(f"kept {files.path(start).name} as {kept}")
+        store.disk.sync_directory(store.cut_dir)
+        store.disk.sync_directory(store.commit_log_dir)
+        files.close()
+        _recover(store, say, begin_at=begin_at)
+        _dispatch(offline, locks, say)
+
+
+def _recover(
+    store: StoreDir, say: Callable[[str], None], *, begin_at: int | None = None
+) -> Recovered:
+    """Find the log's end as every start does, and publish it for reput.
+
+    Damaged positions are cleared, those of services that do not run on this node included.
+    """
     store.open_or_create()
     store.mark_running()
     positions = Positions.open(store.disk, store.checkpoint_path)
     try:
-        recovered = recover(store, positions, boot_id=boot_id(), now=time.time_ns() // 1_000_000)
+        for slot in positions.damaged():
+            positions.publish(slot, 0)
+        now = time.time_ns() // 1_000_000
+        recovered = recover(store, positions, boot_id=boot_id(), now=now, begin_at=begin_at)
         positions.sync()
     finally:
         positions.close()

@@ -20,7 +20,7 @@ from tidemark.cli.damage import DamagedRange, walk
 from tidemark.cli.index_check import IndexCheck
 from tidemark.cli.offline import UNQUEUED, LogEnd, OfflineStore, described
 from tidemark.formats import json_dialect, record
-from tidemark.formats.checkpoint import SIZE, Slot
+from tidemark.formats.checkpoint import SIZE, SLOT_SIZE, Slot
 from tidemark.formats.filenames import offset_name
 from tidemark.formats.queue_unit import Unit, is_pre_blank
 from tidemark.formats.scan import Entry
@@ -83,6 +83,7 @@ def verify(
     """Check the whole store. index_slots: slots per index file where nothing says how many."""
     report = Report(log_min=offline.min_offset)
     # Read before the log: what a running reput dispatches while we walk must not look missing.
+    _check_start(offline, report)
     queues = _QueueCheck(offline, report)
     index = IndexCheck(offline, report.damage, report.remarks.append, slots=index_slots)
     for found in walk(offline, progress):
@@ -108,6 +109,16 @@ def verify(
             "does that"
         )
     return report
+
+
+def _check_start(offline: OfflineStore, report: Report) -> None:
+    missing = offline.missing_start()
+    if missing is not None:
+        report.damage(
+            f"commitlog/{offset_name(missing)}",
+            None,
+            f"the log began at {missing} and begins at {offline.min_offset} now: files are missing",
+        )
 
 
 def _note_range(offline: OfflineStore, report: Report, found: DamagedRange) -> None:
@@ -297,6 +308,12 @@ def _check_small_files(offline: OfflineStore, report: Report) -> None:
     facts = offline.disk.stat(offline.store.checkpoint_path)
     if facts is not None and facts.size != SIZE:
         report.damage("checkpoint", None, f"{facts.size} bytes, not {SIZE}; it is made anew")
+    for slot in offline.damaged_slots():
+        report.damage(
+            "checkpoint",
+            slot * SLOT_SIZE,
+            f"{slot.name} is not what was published: its check does not fit; it is not believed",
+        )
     for entry in offline.disk.list_directory(offline.store.config_dir):
         if not entry.name.endswith(".json"):
             continue

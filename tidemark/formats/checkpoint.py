@@ -2,8 +2,10 @@
 
 One page of 4096 bytes that all processes of a node map. Its head is RocketMQ's: five big-endian
 numbers. Behind it, where RocketMQ writes zeros, each process has a region of little-endian 8-byte
-slots; every slot and every head field has exactly one writer. Everything here is a hint about where
-to start looking: a lost or old page costs time and never a message.
+slots; every slot and every head field has exactly one writer. The first half of a region holds
+values, the second half the check of each: a value whose check does not fit proves nothing.
+Everything here is a hint about where to start looking: a lost, old or damaged page costs time,
+never a message.
 This module knows layouts; the mapped page is ``shared.files.positions``.
 """
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -25,6 +28,9 @@ REGION_REPUT: Final = 1536
 REGION_HA: Final = 2048
 """Byte offsets of the regions; a region ends where the next begins, the last at 2560."""
 REGION_SIZE: Final = 512
+VALUES_PER_REGION: Final = REGION_SIZE // SLOT_SIZE // 2
+"""Slots of a region that hold values; as many checks follow. Value and check lie in one sector of
+512 bytes: a power cut that tears the page does not part them."""
 
 REGION_FORMAT: Final = 1
 REGION_MAGIC: Final = 0x54494445 << 32 | REGION_FORMAT
@@ -70,6 +76,8 @@ class Slot(IntEnum):
     MAGIC_AND_FORMAT = _LOG + 4
     """REGION_MAGIC; 0 in a page that only RocketMQ wrote."""
     LOG_EPOCH = _LOG + 5
+    RECOVERED_BY = _LOG + 6
+    """``start_id`` of the process that recovered the log last; 0: an offline tool did."""
 
     # broker
     MIN = _BROKER
@@ -198,6 +206,57 @@ def resume_check(dispatched_durable: int, units: int, index_entries: int) -> int
     The four slots are stored one after another; a kill in between leaves a check that fails.
     """
     return zlib.crc32(_RESUME.pack(dispatched_durable, units, index_entries))
+
+
+_VALUE: Final = struct.Struct("<QQ")
+_CHECK_BITS: Final = 32
+READS_MAX: Final = 3
+
+
+def check_slot(slot: int) -> int:
+    """Number of the slot that holds the check of a value's slot."""
+    return slot + VALUES_PER_REGION
+
+
+def check_of(slot: int, value: int, before: int) -> int:
+    """The check of a slot that is about to change from ``before`` to ``value``.
+
+    It covers both and is stored first: a kill between the two stores leaves a value that fits.
+    """
+    return _sum_of(slot, value) << _CHECK_BITS | _sum_of(slot, before)
+
+
+def fits(slot: int, value: int, check: int) -> bool:
+    """Whether value is one of the two that the check covers; 0 is no check: nothing is known."""
+    found = _sum_of(slot, value)
+    return found in (check >> _CHECK_BITS, check & (1 << _CHECK_BITS) - 1)
+
+
+def _sum_of(slot: int, value: int) -> int:
+    return zlib.crc32(_VALUE.pack(slot, value))
+
+
+def proven(slot: Slot, at: Callable[[int], int]) -> int:
+    """The value of a slot, 0 if its check says that it is damaged. at: reads a slot by number.
+
+    A page of an earlier version has no checks: its values count as they are. Read again where they
+    do not fit: the slot's owner may have published twice between the two reads.
+    """
+    value = at(slot)
+    if not at(check_slot(Slot.MAGIC_AND_FORMAT)):
+        return value
+    for _ in range(READS_MAX):
+        value = at(slot)
+        if fits(slot, value, at(check_slot(slot))):
+            return value
+    return 0
+
+
+def damaged_slots(at: Callable[[int], int]) -> list[Slot]:
+    """The slots whose value is not the one that was published. at: as for ``proven``."""
+    if not at(check_slot(Slot.MAGIC_AND_FORMAT)):
+        return []
+    return [slot for slot in Slot if at(slot) and not proven(slot, at)]
 
 
 def encode_head(head: Head) -> bytes:

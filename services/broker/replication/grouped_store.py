@@ -190,6 +190,7 @@ class GroupedStore(OpenStore):
             boot_id=boot_id(),
             now=self._clock.wall_ms(),
             progress=progress,
+            recovered_by=self.positions.get(Slot.BROKER_PID),
         )
 
     def give_append_lock_back(self) -> None:

@@ -2,10 +2,12 @@
 
 The order is what keeps every reader right: 1. messages of the file that are still to be delivered
 are appended again and durable; 2. in one step of the loop the losses are counted and MIN is
-published: from then on nobody finds anything below it; 3. the name is removed, in a thread. A kill
-between 2 and 3 leaves a file that the next start takes for the log's first, which is as before; a
-removal that fails is tried again with every run. Nothing here needs space but step 1: where that
-finds none and the disk's fullness is what takes the file, it goes all the same.
+published: from then on nobody finds anything below it; 3. in a thread, MIN is made durable, on the
+page and in ``log-start``, and then the name is removed: a start that finds the log to begin above
+both knows that a file is missing. A kill between 2 and 3 leaves a file that the next start takes
+for the log's first, which is as before; a removal that fails is tried again with every run. Nothing
+here needs space but step 1: where that finds none and the disk's fullness is what takes the file,
+it goes all the same.
 
 Before: ``keeper`` decided. After: reput sees MIN and shortens queues and index.
 """
@@ -20,8 +22,10 @@ from typing import Protocol
 from services.broker.retention.expiry import Expiry
 from services.broker.retention.retention import LogFile, Why
 from shared.files.commit_log import CommitLogReader
+from shared.files.log_start import write_log_start
 from shared.files.mapped_file_queue import MappedFileQueue
 from shared.files.positions import Positions
+from shared.files.store_dir import StoreDir
 from tidemark.errors import (
     DiskFull,
     FileNotReady,
@@ -67,6 +71,7 @@ class Deletion:
 
     def __init__(
         self,
+        store: StoreDir,
         files: MappedFileQueue,
         reader: CommitLogReader,
         positions: Positions,
@@ -76,6 +81,7 @@ class Deletion:
         ring: Callable[[], object],
     ) -> None:
         """files: the appender's. reader: the one that serves. ring: wakes reput."""
+        self._store = store
         self._files = files
         self._reader = reader
         self._positions = positions
@@ -116,9 +122,14 @@ class Deletion:
 
     async def remove_name(self, start: int) -> None:
         """Remove the file at start, below the minimum already. Raises OSError, StoreError."""
-        await asyncio.to_thread(self._files.delete_oldest, start)
+        await asyncio.to_thread(self._remove_name, start)
         self._reader.files.refresh()  # lets go of its mapping: until then it keeps its blocks
         self._ring()
+
+    def _remove_name(self, start: int) -> None:
+        self._positions.sync()
+        write_log_start(self._store.disk, self._store.log_start_path, self._positions.get(Slot.MIN))
+        self._files.delete_oldest(start)
 
     async def _carry(self, file: LogFile, why: Why) -> bool:
         """Save what waits in the file; whether the file may go."""

@@ -23,6 +23,7 @@ def test_what_a_masters_disk_had_says_nothing_of_its_slaves(
     # 1. The master syncs a record, and says so in a state record behind it. 2. The slave writes
     # both. 3. The power goes: it keeps the second, and of the first a part.
     small = SmallStore(tmp_path / "store")
+    small.store.mark_running()
     small.put()
     small.flush()
     synced = small.end

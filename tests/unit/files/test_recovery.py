@@ -130,6 +130,7 @@ class TestWholeLog:
             small.put_unit("moved", 1, number, PRE_BLANK)
         small.flush()
         small.dispatch()
+        small.positions.publish(Slot.MIN, FILE)
         small.log_file(0).unlink()
         found = again(small)
         assert found.min_offset == FILE
@@ -234,6 +235,7 @@ def test_a_disk_that_takes_no_writes_still_tells_where_the_log_ends(
 def test_what_is_appended_after_a_recovery_follows_it(tmp_path: Path) -> None:
     for round_number in range(5):
         small = SmallStore(tmp_path / "store")
+        small.store.mark_running()
         assert small.recovered.next_queue_offsets.get(KEY, 0) == 4 * round_number
         fill(small, 4)
         small.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import msgpack
 import pytest
@@ -19,11 +20,13 @@ from tidemark.formats.checkpoint import Slot
 class TestCorruption:
     """A bad record below a durable mark: named, and not a byte changes."""
 
-    def refused(self, small: SmallStore, *, boot: tuple[int, int] = BOOT) -> CorruptRecord:
+    def refused(
+        self, small: SmallStore, *, boot: tuple[int, int] = BOOT, config: StoreConfig = CONFIG
+    ) -> CorruptRecord:
         before = small.log_bytes()
         page = small.store.checkpoint_path.read_bytes()
         with pytest.raises(CorruptRecord) as refused:
-            again(small, boot=boot)
+            again(small, boot=boot, config=config)
         assert small.log_bytes() == before
         assert small.store.checkpoint_path.read_bytes() == page
         assert not small.store.cut_dir.exists()
@@ -143,7 +146,10 @@ class TestCorruption:
         units = fill(small, 5)
         small.positions.publish(Slot.CONFIRM, units[3].end)
         small.overwrite(units[2].physical_offset + 120, b"y")
-        assert "confirm offset" in str(self.refused(small, boot=OTHER_BOOT))
+        config = replace(CONFIG, visible_after="confirmed")
+        assert "confirm offset" in str(self.refused(small, boot=OTHER_BOOT, config=config))
+        # Of a node alone nobody confirms anything: what stands in that slot is no proof.
+        assert again(small, boot=OTHER_BOOT).end == units[2].physical_offset
 
     def test_a_missing_file_is_named(self, small: SmallStore) -> None:
         fill_to(small, 3 * FILE)

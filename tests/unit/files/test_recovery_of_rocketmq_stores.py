@@ -105,12 +105,13 @@ class TestRocketmqStores:
         small.flush()
         ours = small.end
         small.put()
-        small.close()
         for slot in (Slot.WRITTEN, Slot.FLUSHED):
-            page = bytearray(small.store.checkpoint_path.read_bytes())
-            page[slot * 8 : slot * 8 + 8] = ours.to_bytes(8, "little")
-            small.store.checkpoint_path.write_bytes(page)
+            small.positions.publish(slot, ours)
+        small.close()
         small.store.mark_clean()
+        # It rewrites its JSON files when it stops; records behind our end alone are no evidence:
+        # of a page that was restored from an old copy there are some, too.
+        (small.store.config_dir / "topics.json").write_text('{"topicConfigTable": {}}')
         assert again(small, clean=None).end == small.end
         for _ in range(2):
             positions = Positions.open(OsDisk(), small.store.checkpoint_path)

@@ -62,7 +62,7 @@ def test_slots_lie_in_their_owners_region_behind_the_head() -> None:
 
 def test_slot_numbers_never_change() -> None:
     """Two versions of Tidemark may map one page during an upgrade."""
-    log = "WRITTEN FLUSHED BOOT_ID_HIGH BOOT_ID_LOW MAGIC_AND_FORMAT LOG_EPOCH"
+    log = "WRITTEN FLUSHED BOOT_ID_HIGH BOOT_ID_LOW MAGIC_AND_FORMAT LOG_EPOCH RECOVERED_BY"
     broker = (
         "MIN SERVING_EPOCH BROKER_HEARTBEAT_MS BROKER_PID GENERATION BROKER_STATE "
         "FOREIGN_FROM FOREIGN_UNTIL BROKER_NONCE EPOCH_RECORD_END BROKER_TROUBLE"

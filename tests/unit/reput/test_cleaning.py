@@ -51,9 +51,10 @@ class Filled:
         self.small.positions.sync()  # the kernel writes it back within half a minute
 
     def shorten(self, files: int) -> int:
-        """What the broker does: publish the new start, then remove the names. Returns it."""
+        """What the broker does: publish the new start, durably, then remove the names."""
         log_min = files * FILE_SIZE
         self.small.positions.publish(Slot.MIN, log_min)
+        self.small.positions.sync()
         for start in range(0, log_min, FILE_SIZE):
             path = self.small.store.commit_log_dir / offset_name(start)
             if self.disk.stat(path) is not None:
@@ -334,6 +335,7 @@ class Node:
         if new_min <= self.log_min:
             return
         self.small.positions.publish(Slot.MIN, new_min)
+        self.small.positions.sync()
         directory = self.small.store.commit_log_dir
         for start in range(self.log_min, new_min, FILE_SIZE):
             self.disk.unlink(directory / offset_name(start))

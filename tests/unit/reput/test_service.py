@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 import pytest
@@ -24,7 +24,7 @@ from services.reput.dispatcher import Dispatcher
 from services.reput.service import Reput
 from shared.files.os_disk import OsDisk, OsFile
 from shared.files.store_dir import Role, StoreConfig
-from shared.runtime.clock import boot_id
+from shared.runtime.clock import SystemClock, boot_id
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.traced_ranges import TracedRange, encode
 from tests.support.node import free_port
@@ -37,6 +37,10 @@ from tidemark.formats.checkpoint import NodeRole, Slot
 def run_dir() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="tm-") as name:  # pytest's paths are too long
         yield Path(name)
+
+
+BROKER: Final = 4711
+HOUR_MS: Final = 3_600_000
 
 
 @pytest.fixture
@@ -64,7 +68,10 @@ def own_logs() -> Iterator[None]:
 
 
 def recovered(small: SmallStore) -> SmallStore:
-    """The store as a broker's recovery in this boot leaves it."""
+    """The store as the recovery of a broker that is up leaves it."""
+    small.positions.publish(Slot.BROKER_PID, BROKER)
+    small.positions.publish(Slot.BROKER_HEARTBEAT_MS, SystemClock().boot_ms() + HOUR_MS)
+    small.positions.publish(Slot.RECOVERED_BY, BROKER)
     small.positions.publish(Slot.BOOT_ID_HIGH, boot_id().high)
     small.positions.publish(Slot.BOOT_ID_LOW, boot_id().low)
     return small
@@ -157,6 +164,30 @@ async def test_it_waits_for_the_store_then_for_its_recovery_then_dispatches(
         assert "tidemark_dispatch_lag_bytes 0\n" in text
         await reput.end()
         small.close()
+
+
+@pytest.mark.parametrize("stale", ["heartbeat", "recovered by another start", "stopped"])
+async def test_what_an_earlier_start_published_is_no_recovery(
+    config: ReputConfig, small: SmallStore, stale: str
+) -> None:
+    """An old copy of the page says that its log was recovered in this boot of the machine: reput
+    resumed by it, and zeroed the units that prove what was flushed since."""
+    small.put()
+    small.flush()
+    match stale:
+        case "heartbeat":
+            small.positions.publish(Slot.BROKER_HEARTBEAT_MS, SystemClock().boot_ms() - 1)
+        case "stopped":
+            small.positions.publish(Slot.BROKER_PID, 0)
+            small.positions.publish(Slot.RECOVERED_BY, 0)
+        case _:
+            small.positions.publish(Slot.BROKER_PID, BROKER + 1)
+    async with running(config) as reput:
+        await reput.wait_reason("waiting-for-recovery")
+        assert small.positions.get(Slot.DISPATCHED) == 0
+        recovered(small)
+        await reput.wait_ready()
+        assert small.positions.get(Slot.DISPATCHED) == small.end
 
 
 async def test_each_step_is_measured_by_what_it_did_and_how_late_it_was_visible(
@@ -372,6 +403,7 @@ async def test_stopping_dispatches_and_syncs_the_rest_and_the_last_to_stop_says_
         await reput.wait_ready()
         small.put()
         small.flush()
+        small.positions.publish(Slot.BROKER_PID, 0)  # the broker has stopped, in order
         await reput.end()
     assert small.positions.get(Slot.DISPATCHED_DURABLE) == small.end
     assert small.positions.get(Slot.REPUT_PID) == 0

@@ -149,6 +149,7 @@ class RetainedStore:
             on_skipped=self._skip,
         )
         self.deletion = Deletion(
+            self.small.store,
             appender.files,
             self.reader,
             self.small.positions,

@@ -1,0 +1,87 @@
+"""What queue units prove of a log that ends before the records they point to.
+
+A unit is made of a record that is on disk, so one that points behind the log's end says that the
+log lost something. But a unit is derived, and a flipped bit in it says the same. So one counts only
+if the log agrees: the record that it points to is there and is the right one, or it begins exactly
+where the log ends, which is what the unit of the first lost record does. A unit whose queue offset
+the log has at another place is damaged, and counts for nothing.
+
+Used by ``recovery`` and by the offline tools, where a unit points behind the log's end: a rare case
+that may cost a look at every unit behind the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from shared.files.log_walk import LogFiles
+from shared.files.queue_files import QueueFiles
+from tidemark.formats import record
+from tidemark.formats.queue_unit import UNIT, Unit
+from tidemark.formats.record import Checks, Kind
+from tidemark.offsets import UNIT_SIZE
+
+QueueKey = tuple[str, int]
+CHECKS = Checks(record_crc=False)
+"""RocketMQ copies that property along, as any other."""
+
+
+def proven_end(
+    files: LogFiles,
+    end: int,
+    queues: Iterable[tuple[QueueKey, Callable[[], QueueFiles]]],
+    next_offsets: Mapping[QueueKey, int],
+) -> int:
+    """The farthest record end that believable units point to; 0 if none points behind end.
+
+    end: where the record chain ends. queues: each with what opens its files. next_offsets: queue
+    offset behind the last record of a queue that was read in the log.
+    """
+    farthest, is_proven = 0, False
+    for key, opened in queues:
+        units = opened()
+        try:
+            for number, unit in _behind(units, end):
+                if number < next_offsets.get(key, 0) or not _is_in_a_file(files, unit):
+                    continue
+                farthest = max(farthest, unit.end)
+                is_proven = is_proven or _is_believable(files, end, key, number, unit)
+        finally:
+            units.close()
+    return farthest if is_proven else 0
+
+
+def _behind(units: QueueFiles, end: int) -> Iterable[tuple[int, Unit]]:
+    """All units that point to end or behind it, with their queue offsets."""
+    low = units.count(end)
+    for start in list(units.starts):
+        if start + units.file_size <= low * UNIT_SIZE:
+            continue
+        view = units.region(start, need=units.file_size)
+        if view is None:
+            continue
+        at = max(0, low * UNIT_SIZE - start)
+        for index, found in enumerate(UNIT.iter_unpack(view[at:])):
+            unit = Unit._make(found)
+            if unit.physical_offset >= end and unit.size > 0:
+                yield (start + at) // UNIT_SIZE + index, unit
+
+
+def _is_in_a_file(files: LogFiles, unit: Unit) -> bool:
+    """Whether the record lies where the log has, or should have, a file; records cross none."""
+    start = files.start_of(unit.physical_offset)
+    return unit.end <= start + files.file_size and start < files.end + files.file_size
+
+
+def _is_believable(files: LogFiles, end: int, key: QueueKey, number: int, unit: Unit) -> bool:
+    at = unit.physical_offset
+    if at in (end, files.start_of(end) + files.file_size):  # the next file: only a filler is left
+        return True
+    start = files.start_of(at)
+    if start not in files.starts:
+        return False
+    view = files.view(start)
+    if record.validate(view, at - start, at=at, checks=CHECKS).kind is not Kind.VALID:
+        return False
+    found = record.decode(view, at - start)
+    return (found.topic, found.queue_id, found.queue_offset) == (*key, number)

@@ -1,0 +1,199 @@
+"""Each kind of damage × each file of a store × moment, on real processes, with one judge.
+
+The judge (``support.damage_judge``): no acknowledged message is lost silently, nothing derived
+takes sound data down, and the remedy that the message names heals it. A run takes a sample of the
+table, drawn from a seed that is printed; ``TIDEMARK_DAMAGE=all`` takes all of it (``make damage``),
+a number so many cases, and ``TIDEMARK_DAMAGE_SEED`` draws the same again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from tests.support.damage_cases import FILES, Case, Kind, Moment, all_cases, damage
+from tests.support.damage_judge import REMEDIES_MAX, Acked, Judge, apply_remedy, send
+from tests.support.node import Node
+
+STORE: Final = {
+    "commit_log_file_size": 32 << 10,
+    "consume_queue_file_size": 400,
+    "index_slots": 50,
+    "index_entries": 40,
+}
+SAMPLE: Final = 10
+SEED: Final = int(
+    os.environ.get("TIDEMARK_DAMAGE_SEED")
+    # The workers of one run have to draw the same cases.
+    or zlib.crc32(os.environ.get("PYTEST_XDIST_TESTRUNUID", os.urandom(8).hex()).encode())
+)
+CHOSEN: Final = os.environ.get("TIDEMARK_DAMAGE", str(SAMPLE))
+QUEUES: Final = (("orders", 0), ("orders", 1), ("bills", 0))
+SIZE: Final = 700
+COMMITTED: Final = [{"topic": "orders", "queue": 0, "offset": 5}]
+NOT_DERIVED: Final = frozenset(
+    {
+        "first log file",
+        "middle log file",
+        "active log file",
+        "log file made ahead",
+        "tidemark.json",
+    }
+)
+
+
+def cases() -> list[Case]:
+    """The cases of this run."""
+    table = all_cases(SEED)
+    if CHOSEN == "all":
+        return table
+    return random.Random(SEED).sample(table, min(int(CHOSEN), len(table)))
+
+
+class Base(NamedTuple):
+    """Stores to be copied: after a clean stop, after a kill, and some time before either."""
+
+    clean: Path
+    killed: Path
+    older: Path
+    acked: dict[Moment, list[Acked]]
+
+
+def fill(node: Node, mark: str, count: int) -> list[Acked]:
+    """Send to all queues."""
+    return [
+        one
+        for topic, queue in QUEUES
+        for one in send(node, topic, queue, count, f"{mark}-{queue}", SIZE)
+    ]
+
+
+def start(node: Node) -> None:
+    node.start()
+    node.wait_ready()
+
+
+def stop(node: Node) -> None:
+    assert node.stop("broker") == {"broker": 0}
+    assert node.stop("reput") == {"reput": 0}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Base]:
+    root = tmp_path_factory.mktemp("base")
+    older, clean, killed = root / "older", root / "clean", root / "killed"
+    print(f"seed {SEED}: TIDEMARK_DAMAGE_SEED={SEED} draws the same cases again")
+    with Node(root / "node", store=STORE) as node:
+        start(node)
+        for topic, queues in (("orders", 2), ("bills", 1)):
+            path = f"/v1/topics/{topic}"
+            status, answer = node.request_json("PUT", path, {"queues": queues})
+            assert status in (200, 201), answer
+        acked = fill(node, "a", 8)
+        stop(node)
+        shutil.copytree(node.store_dir, older)
+        start(node)
+        acked += fill(node, "b", 18)
+        status, answer = node.request_json(
+            "POST", "/v1/groups/shipping/offsets", {"offsets": COMMITTED, "ack": "disk"}
+        )
+        assert status == 200, answer
+        late = {"body_text": "later", "delay_ms": 3_600_000}
+        status, answer = node.request_json(
+            "POST", "/v1/topics/bills/messages", {"messages": [late], "ack": "disk"}
+        )
+        assert status == 200, answer
+        stop(node)
+        shutil.copytree(node.store_dir, clean)
+        start(node)
+        more = fill(node, "c", 4)
+        node.kill()
+        shutil.copytree(node.store_dir, killed)
+    yield Base(
+        clean, killed, older, {Moment.CLEAN: acked, Moment.UP: acked, Moment.KILLED: acked + more}
+    )
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_damage_is_healed_or_named_and_the_remedy_heals(
+    case: Case, base: Base, tmp_path: Path
+) -> None:
+    node_dir = tmp_path / "n"
+    store = node_dir / "store"
+    shutil.copytree(base.killed if case.moment is Moment.KILLED else base.clean, store)
+    acked = list(base.acked[case.moment])
+    with Node(node_dir, store=STORE) as node:
+        judge = Judge(node)
+        if case.moment is Moment.UP:
+            start(node)
+            acked += fill(node, "d", 2)
+        done = damage(case, store, tmp_path / "aside", base.older)
+        if done is None:
+            pytest.skip("the store has no such file, or the damage would change nothing")
+        print(f"{case}: {done.what}")
+        if case.moment is Moment.UP:
+            acked += fill(node, "e", 3)
+            seen = judge.settle(acked, starts=1)
+            if seen.named:
+                judge.check_named(seen.named)
+            acked += fill(node, "f", 1)
+            node.kill()
+        node.start()
+        seen = judge.settle(acked)
+        print(f"after the start: {seen.named or 'whole'}")
+        if seen.is_complete:
+            _, answer = node.get_json(f"{node.api_url}/v1/groups/shipping/offsets")
+            assert answer["offsets"] == COMMITTED
+            check_goes_on(node, judge, acked)
+            return
+        judge.check_named(seen.named)
+        assert case.file in NOT_DERIVED, f"sound data is down: {seen.named}"
+        node.kill()
+        without_copy = random.Random(case.seed).random() < 0.5
+        if not without_copy:
+            done.undo()
+        heal(node, judge, seen.named, acked, has_copy=not without_copy)
+
+
+def heal(node: Node, judge: Judge, named: str, acked: list[Acked], *, has_copy: bool) -> None:
+    """Put back, or do what the messages say until nothing is named any more."""
+    survivors = list(acked)
+    for remedy in range(REMEDIES_MAX):
+        if remedy or not has_copy:
+            survives = apply_remedy(node.store_dir, named)
+            survivors = [one for one in survivors if survives(one)]
+        node.start()
+        seen = judge.settle(survivors)
+        if seen.is_complete:
+            print(f"healed: {len(survivors)} of {len(acked)} messages")
+            check_goes_on(node, judge, survivors)
+            return
+        named = seen.named
+        judge.check_named(named)
+        node.kill()
+    raise AssertionError(f"no remedy helped: {named}")
+
+
+def check_goes_on(node: Node, judge: Judge, acked: list[Acked]) -> None:
+    """Sends go on, no queue offset is used twice, and it is all there after one more start."""
+    more = fill(node, "z", 2)
+    assert len(more) == 2 * len(QUEUES), "sends do not go on"
+    places = [one.place for one in (*acked, *more)]
+    assert len(set(places)) == len(places), "a queue offset was used twice"
+    node.kill()
+    node.start()
+    assert judge.settle([*acked, *more]).is_complete
+
+
+def test_the_table_has_every_kind_for_every_file_at_every_moment() -> None:
+    table = all_cases(1)
+    assert len(table) == len(set(table)) == len(Kind) * len(FILES) * len(Moment)
+    print(f"{len(table)} cases: {len(Kind)} kinds, {len(FILES)} files, {len(Moment)} moments")
