@@ -137,6 +137,20 @@ class FileUnusable(AnalyticsError):
         )
 
 
+class NotLocal(AnalyticsError):
+    """A URI was given where a directory or file of this machine is wanted."""
+
+    code, title, status = "analytics-not-local", "A URI cannot be used as a path", 400
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} is a URI, and paths of lag analytics lie on a file system. Nothing was read "
+            "or written.",
+            "Give a path on a volume that the driver and all executors mount, like /data/tables.",
+            path=path,
+        )
+
+
 class BadOption(AnalyticsError):
     """An option's value is outside its bounds, or two do not go together."""
 

@@ -27,6 +27,8 @@ SOURCE_MODULES: Final = (
     "ticks.spark",
 )
 """Modules of this package, each with a tuple SOURCES of data source classes."""
+PUSHDOWN: Final = ("spark.sql.python.filterPushdown.enabled", "true")
+"""Without it a source that understands filters fails the query."""
 
 
 def session(
@@ -63,7 +65,11 @@ def session(
 
 
 def register_all(spark: SparkSession) -> None:
-    """Make the sources known by their names."""
+    """Make the sources known by their names, in a session of whoever started it.
+
+    Sets what sources need of a session that runs already; its other settings stay.
+    """
+    spark.conf.set(*PUSHDOWN)
     for source in sources():
         spark.dataSource.register(source)
 
@@ -78,8 +84,7 @@ def _settings(
     master: str | None, buckets: int, driver_memory: str | None, *, submitted: bool
 ) -> Iterator[tuple[str, str]]:
     yield "spark.sql.session.timeZone", "UTC"
-    # Without it a source that understands filters fails the query.
-    yield "spark.sql.python.filterPushdown.enabled", "true"
+    yield PUSHDOWN
     yield "spark.ui.showConsoleProgress", "false"
     yield "spark.sql.shuffle.partitions", str(buckets)
     # Named files are not looked for by a job of their own, however many they are.

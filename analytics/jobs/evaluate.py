@@ -27,6 +27,7 @@ from analytics import runs
 from analytics.errors import BadOption, HourOpen, TablesMissing
 from analytics.jobs.options import (
     PERIOD_S,
+    LocalPath,
     range_options,
     spark_options,
     started,
@@ -206,7 +207,7 @@ def _note(noted: runs.Run, written: Written, until: datetime) -> None:
 @tables_option
 @click.option(
     "--checkpoint",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=LocalPath(file_okay=False, path_type=Path),
     help="As a stream: directory where it keeps its place; `stop` in it ends it after its batch.",
 )
 @click.option("--trigger", "trigger_s", type=float, default=15.0, show_default=True)
@@ -224,7 +225,7 @@ def _note(noted: runs.Run, written: Written, until: datetime) -> None:
 @click.option(
     "--rules",
     "rules_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=LocalPath(exists=True, dir_okay=False, path_type=Path),
     help="JSON object of rules that differ from the defaults, in seconds.",
 )
 @spark_options

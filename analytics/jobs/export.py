@@ -16,7 +16,7 @@ import click
 from analytics.errors import BadOption
 from analytics.export import history
 from analytics.export.service import EVERY_S, PORT, Exporter, ExportOptions
-from analytics.jobs.options import MOMENT, tables_option
+from analytics.jobs.options import MOMENT, LocalPath, tables_option
 from analytics.report.source import RootTables
 from analytics.tables import TableRoot
 from shared.runtime.lifecycle import stop_on_signals
@@ -76,7 +76,7 @@ async def serve(options: ExportOptions) -> None:
 )
 @click.option(
     "--openmetrics",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=LocalPath(dir_okay=False, path_type=Path),
     help="Write the history to this file and end: for promtool tsdb create-blocks-from.",
 )
 @click.option("--since", type=MOMENT, help="Of the history: begin, in it; default: all.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Final
 import click
 
 from analytics.errors import BadOption
+from analytics.local_path import local
 from analytics.tables.layout import hour_of
 
 Command = Callable[..., Any]
@@ -41,12 +43,25 @@ class Moment(click.ParamType[datetime]):
 MOMENT: Final = Moment()
 
 
+class LocalPath(click.Path):
+    """A path on a file system. Raises NotLocal for a URI."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        """Read one, as click does."""
+        return super().convert(local(os.fspath(value)), param, ctx)
+
+
 def tables_option(command: Command) -> Command:
     """--tables: all jobs of a cluster share it."""
     return click.option(
         "--tables",
         required=True,
-        type=click.Path(file_okay=False, path_type=Path),
+        type=LocalPath(file_okay=False, path_type=Path),
         help="Directory of the tables; on a volume that executors share.",
     )(command)
 
@@ -70,7 +85,7 @@ def stream_options(command: Command) -> Command:
         click.option(
             "--checkpoint",
             required=True,
-            type=click.Path(file_okay=False, path_type=Path),
+            type=LocalPath(file_okay=False, path_type=Path),
             help="Directory where the stream keeps its place; one for each stream. "
             "A file named stop in it ends the stream after its batch.",
         ),

@@ -16,7 +16,7 @@ import click
 
 from analytics import runs
 from analytics.errors import BadOption
-from analytics.jobs.options import MOMENT, tables_option
+from analytics.jobs.options import MOMENT, LocalPath, tables_option
 from analytics.report.changes import Previous, previous
 from analytics.report.facts import Facts, to_json
 from analytics.report.gather import gather
@@ -111,7 +111,7 @@ def _write(path: Path, text: str) -> None:
 @click.option(
     "--out",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=LocalPath(file_okay=False, path_type=Path),
     help="Directory for report.html and report.json.",
 )
 @click.option("--since", type=MOMENT, help="Begin of the range, in it; default: a day before.")
@@ -119,7 +119,7 @@ def _write(path: Path, text: str) -> None:
 @click.option("--title", default="", help="What the report is of; default: the clusters' names.")
 @click.option(
     "--compare",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=LocalPath(exists=True, dir_okay=False, path_type=Path),
     help="The report.json to compare with; default: the one that is replaced.",
 )
 def command(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from analytics.errors import ManifestDamaged, TableFileMissing, TablesDiffer, TablesMissing
+from analytics.local_path import local
 from analytics.schema import TABLES
 from analytics.tables.files import DataFile, read_file, write_files, write_whole
 from analytics.tables.layout import TIME_COLUMN, bucket_of, from_us, sort_keys, to_us
@@ -32,9 +33,9 @@ _FORMAT: Final = 1
 class TableRoot:
     """A directory of tables. Holds a path and a number only, so it travels to executors."""
 
-    def __init__(self, path: Path) -> None:
-        """Open what is there. Raises TablesMissing if nothing is."""
-        self.path = path.absolute()
+    def __init__(self, path: str | Path) -> None:
+        """Open what is there. Raises TablesMissing if nothing is, NotLocal for a URI."""
+        self.path = local(path).absolute()
         facts = self.path / "_root.json"
         try:
             found = json.loads(facts.read_bytes())
@@ -47,13 +48,13 @@ class TableRoot:
             raise TablesDiffer(self.path, "the format", found=made_with, wanted=_FORMAT)
 
     @classmethod
-    def create(cls, path: Path, *, buckets: int | None = None) -> TableRoot:
+    def create(cls, path: str | Path, *, buckets: int | None = None) -> TableRoot:
         """Make the directory, or open it if it is there.
 
         buckets: about twice the cores of the largest job; null: as it is, else 8. Too few leave
         cores idle, too many make files of a few rows. Raises TablesDiffer if it has others.
         """
-        path = path.absolute()
+        path = local(path).absolute()
         if not (path / "_root.json").exists():
             text = json.dumps({"format": _FORMAT, "buckets": buckets or BUCKETS}).encode()
             write_whole(path / "_root.json", lambda out: out.write(text))

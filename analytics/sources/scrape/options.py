@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from analytics.local_path import local
 from analytics.sources.option_values import BadOption, required, seconds, whole
 from analytics.sources.scrape.targets import Target
 from analytics.sources.scrape.targets import parse as parse_targets
@@ -44,7 +45,7 @@ class Options(NamedTuple):
         """Who is scraped, as of now. Raises BadOption; OSError if the file cannot be read."""
         text = self.targets.strip()
         if not text.startswith("["):
-            text = Path(text).read_text(encoding="utf-8")
+            text = local(text).read_text(encoding="utf-8")
         return parse_targets(text)
 
 
@@ -54,7 +55,7 @@ def parse(options: Mapping[str, str]) -> Options:
     late_s = interval_s * LATE_SHARE
     found = Options(
         required(options, "targets", "a JSON list of targets, or the path of a file with one"),
-        Path(required(options, "spool", "a directory that executors can read")),
+        local(required(options, "spool", "a directory that executors can read")),
         interval_s,
         min(seconds(options, "timeout", late_s), late_s),
         seconds(options, "keep", KEEP_S),

@@ -10,6 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from analytics.errors import BadOption
+from analytics.local_path import local
 from analytics.schema import MESSAGES, OFFSETS, QUEUE_UNITS
 
 TABLES: Final[Mapping[str, pa.Schema]] = {
@@ -91,7 +92,7 @@ class StoreOptions:
         }
         topics = _names(texts.get("topics"))
         return cls(
-            root=Path(texts["root"]),
+            root=local(texts["root"]),
             table=texts.get("table", "records"),
             topics=None if topics is None else frozenset(topics),
             columns=_names(texts.get("columns")),

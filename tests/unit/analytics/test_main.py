@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from analytics.errors import BadOption, TablesMissing
+from analytics.errors import BadOption, NotLocal, TablesMissing
 from analytics.jobs.compact import keep_days
 from analytics.jobs.evaluate import opened, rules_of
 from analytics.jobs.options import MOMENT, pairs, whole_hours
@@ -45,6 +45,48 @@ def test_an_error_is_one_message_with_code_path_and_remedy(
     assert told.startswith(f"[tables-missing] {missing} holds no tables")
     assert "tidemark-analytics collect --tables DIR" in told
     assert len(told.splitlines()) == 1
+
+
+@pytest.mark.parametrize("uri", ["s3a://bucket/tables", "hdfs://h:9000/t", "file:///data/tables"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["compact", "--tables", "URI"],
+        ["export", "--tables", "URI"],
+        ["report", "--tables", "DIR", "--out", "URI"],
+        ["export", "--tables", "DIR", "--openmetrics", "URI"],
+        ["evaluate", "--tables", "DIR", "--checkpoint", "URI"],
+        ["collect", "--tables", "URI", "--checkpoint", "DIR", "--source", "scrape"],
+    ],
+    ids=" ".join,
+)
+def test_a_uri_is_refused_and_makes_no_folder_of_its_name(
+    uri: str,
+    given: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # A folder called "s3a:" was made, and success reported.
+    monkeypatch.chdir(tmp_path)
+    here = str(tmp_path / "tables")
+    named = [uri if word == "URI" else here if word == "DIR" else word for word in given]
+    monkeypatch.setattr(sys, "argv", ["x", *named])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.startswith(f"[analytics-not-local] {uri} is a URI")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tables_are_opened_by_a_path_or_its_text_and_by_no_uri(tmp_path: Path) -> None:
+    made = TableRoot.create(str(tmp_path / "tables"))
+    assert TableRoot(str(made.path)).path == TableRoot(made.path).path
+    for uri in ("s3a://bucket/tables", Path("s3a://bucket/tables")):
+        with pytest.raises(NotLocal):
+            TableRoot(uri)
+        with pytest.raises(NotLocal):
+            TableRoot.create(uri)
 
 
 def test_a_directory_that_cannot_be_written_is_one_message_too(
