@@ -156,12 +156,14 @@ class ConfigFiles:
         cache = self._cache
 
         def read() -> ForeignTables:
-            return ForeignTables(
+            tables = ForeignTables(
                 _readable(lambda: cache.read_foreign_topics(state_known=state_known)),
                 _readable(lambda: cache.read_foreign_groups(state_known=state_known)),
                 _readable(lambda: cache.read_foreign_offsets(state_known=state_known)),
                 _readable(lambda: cache.read_foreign_levels(state_known=state_known)),
             )
+            wrote = any(table is not None for table in tables)
+            return tables._replace(timer=cache.read_timer()) if wrote else tables
 
         return await asyncio.to_thread(read)
 

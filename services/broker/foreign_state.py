@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from shared.state.records import DelayRecord, GroupConfig, GroupRecord, OffsetsRecord, Queue
 from shared.state.state import BrokerState
+from shared.state.values import TimerMark
 
 
 def adopt_groups(state: BrokerState, foreign: Iterable[GroupConfig]) -> int:
@@ -38,6 +39,19 @@ def adopt_offsets(state: BrokerState, foreign: Mapping[str, Mapping[Queue, int]]
         if name not in state.groups:
             state.apply(GroupRecord(0, GroupConfig(name)))
     return sum(before.get(name) != state.offsets.get(name) for name in {*before, *state.offsets})
+
+
+def adopt_timer(state: BrokerState, mark: TimerMark) -> bool:
+    """Take over what RocketMQ's timer has delivered; whether that is more than was known.
+
+    A mark that is not behind the known one in both its parts says nothing for certain: the known
+    one stays, and what RocketMQ has delivered may be delivered again.
+    """
+    known = state.delay.timer
+    if mark == known or mark.due_ms < known.due_ms or mark.read_to < known.read_to:
+        return False
+    state.apply(DelayRecord(0, {}, mark))
+    return True
 
 
 def adopt_levels(state: BrokerState, foreign: Mapping[int, int]) -> int:

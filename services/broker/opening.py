@@ -158,6 +158,7 @@ class Opening:
             if left.offsets is None
             else foreign_state.adopt_offsets(state, left.offsets),
             "levels": 0 if left.levels is None else foreign_state.adopt_levels(state, left.levels),
+            "timer": left.timer is not None and foreign_state.adopt_timer(state, left.timer),
         }
         # Also if it changes nothing: files that RocketMQ began have no snapshot.
         await self._log.durable(await self._log.append_snapshot(state.copy()))

@@ -26,8 +26,9 @@ from shared.state.json_tables import (
 )
 from shared.state.records import GroupConfig, Queue, TopicConfig
 from shared.state.typed_fields import I32_MAX
+from shared.state.values import TimerMark
 from tidemark.errors import DamagedFile, StrayFile
-from tidemark.formats import metadata_json
+from tidemark.formats import metadata_json, timer_check
 from tidemark.formats.metadata_json import (
     ConsumerOffsetsTable,
     Covered,
@@ -42,6 +43,8 @@ TOPICS: Final = "topics.json"
 GROUPS: Final = "subscriptionGroup.json"
 CONSUMER_OFFSETS: Final = "consumerOffset.json"
 DELAY_OFFSETS: Final = "delayOffset.json"
+TIMER_CHECK: Final = "timercheck"
+QUEUE_OFFSET_MAX: Final = (1 << 63) - 1
 FILE_SIZE_MAX: Final = 256 << 20
 """A larger file is damaged: it would be read into memory whole."""
 
@@ -71,6 +74,8 @@ class ForeignTables(NamedTuple):
     offsets: Mapping[str, Mapping[Queue, int]] | None = None
     levels: Mapping[int, int] | None = None
     """Delay level -> next queue offset to deliver."""
+    timer: TimerMark | None = None
+    """What its timer has delivered; None also if none of the files above is RocketMQ's."""
 
 
 class JsonCache:
@@ -138,6 +143,17 @@ class JsonCache:
         return {
             level: at for level, at in table.offsets.items() if 0 < level <= I32_MAX and at >= 0
         }
+
+    def read_timer(self) -> TimerMark | None:
+        """What RocketMQ's timer has delivered; None if it does not say.
+
+        The file has no room for a key of ours: it counts where another file is RocketMQ's.
+        """
+        raw = read_whole(self._disk, self._config_dir / TIMER_CHECK)
+        check = None if raw is None else timer_check.decode(raw)
+        if check is None:
+            return None
+        return TimerMark(check.read_to_ms, QUEUE_OFFSET_MAX, check.queue_offset)
 
     @property
     def is_foreign(self) -> bool:

@@ -181,7 +181,7 @@ class Delivery:
     async def _recover(self) -> None:
         levels = [level for level in self._levels() if self._next_of(delay.place_of(level)) > 0]
         progress, self._told_end = await self.in_thread(
-            self._waiting.recover, self._state(), levels, self._ends(), self._clock.wall_ms()
+            self._waiting.recover, self._state(), levels, self._ends()
         )
         for level in self._levels():
             if level != TIMER_LEVEL:

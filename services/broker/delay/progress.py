@@ -55,7 +55,6 @@ class Progress:
         dues = [(due_ms, at) for at, due_ms in found.timer.items() if due_ms is not None]
         self._delivered: Time = max([state.timer[:2], *dues])
         self._told_levels = _reached(state.levels)
-        self._mark_is_told = True
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -79,8 +78,7 @@ class Progress:
     @property
     def has_moved(self) -> bool:
         """Whether a record would tell more than the last one."""
-        is_told = self._mark_is_told and _reached(self.levels) == self._told_levels
-        return bool(self._done) or not is_told
+        return bool(self._done) or _reached(self.levels) != self._told_levels
 
     # -- moving ----------------------------------------------------------------------------------
 
@@ -92,13 +90,6 @@ class Progress:
         """That message of the timer's queue is done because it was due."""
         self._done.add(queue_offset)
         self._delivered = max(self._delivered, (due_ms, queue_offset))
-
-    def left_to_rocketmq(self, mark: TimerMark) -> None:
-        """RocketMQ has delivered what the mark says; nothing of ours is delivered yet."""
-        self.timer = mark
-        self._delivered = (mark.due_ms, mark.queue_offset)
-        # Told before anything comes of it: the next start would take a later time for the mark.
-        self._mark_is_told = False
 
     def cancel(self, cancelled: Mapping[Delayed, int]) -> None:
         """Those are not to be delivered; their record is appended."""
@@ -127,7 +118,7 @@ class Progress:
         """The record is appended."""
         assert record.timer is not None
         self.timer = record.timer
-        self._told_levels, self._mark_is_told = dict(record.levels), True
+        self._told_levels = dict(record.levels)
         self._done.clear()
         now = DelayState(self.levels, self.timer)
         for each in [each for each, due in self.cancelled.items() if now.passed(each, due)]:

@@ -39,7 +39,6 @@ SAME_ID_MAX: Final = 64
 """Messages of one unique id that are looked at: a sender that retries makes a few."""
 CARRY_COUNT_MAX: Final = 1024
 """Messages carried between two deliveries."""
-_I64_MAX: Final = (1 << 63) - 1
 
 
 class Ends(NamedTuple):
@@ -103,7 +102,7 @@ class Waiting:
         self._progress = Progress(DelayState())
 
     def recover(
-        self, state: DelayState, levels: Sequence[int], ends: Ends, now_ms: int
+        self, state: DelayState, levels: Sequence[int], ends: Ends
     ) -> tuple[Progress, PhysicalOffset]:
         """Find out what is delivered; the progress, to be moved by the caller from now on, and
         the end of what it was told in.
@@ -135,10 +134,11 @@ class Waiting:
             and not found.timer
             and self._timer.first_is_foreign(ends.kept)
         ):
-            # RocketMQ's timer has delivered what was due until now; how far it is, is in files of
-            # its own. What lies ahead is ours.
-            end = self._timer.end(ends.kept)
-            progress.left_to_rocketmq(TimerMark(now_ms, _I64_MAX, end))
+            log.warning(
+                "RocketMQ left no config/timercheck: what its timer has delivered is not known, "
+                "and is delivered again",
+                extra={"event": "timer-progress-unknown", "messages": self._timer.end(ends.kept)},
+            )
         self._timer.open(progress, ends.kept)
         return progress, start
 

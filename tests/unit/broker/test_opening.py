@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -161,6 +162,42 @@ async def test_what_rocketmq_left_is_taken_over_once_with_one_snapshot(tmp_path:
     await again.open()
     assert len(log.bodies) == written + 2
     assert again.offsets.get("g", "t", 0) == 99
+
+
+def timer_check(read_to_ms: int, queue_offset: int) -> bytes:
+    fields = (read_to_ms, 104, queue_offset, queue_offset, 0, 1_700_000_000_000, 3)
+    return struct.pack(">7q", *fields).ljust(4096, b"\0")
+
+
+async def test_how_far_rocketmqs_timer_has_come_is_taken_over(tmp_path: Path) -> None:
+    log = Log()
+    start = Start(tmp_path, log)
+    for name, text in ROCKETMQS.items():
+        start.json(name, text)
+    (start.store.config_dir / "timercheck").write_bytes(timer_check(5000, 7))
+    await start.open()
+    mark = start.state.delay.timer
+    # RocketMQ has read its wheel up to second 5: what it rounded to second 4 was due at 5000.
+    assert mark.passed(5000, 6)
+    assert not mark.passed(5001, 6)
+    assert not mark.passed(4000, 7)  # not in the wheel yet, so not delivered, however late
+    # The file has no key of ours. Where nothing else is RocketMQ's, it is not read.
+    (start.store.config_dir / "timercheck").write_bytes(timer_check(9000, 9))
+    again = Start(tmp_path, log)
+    await again.open()
+    assert again.state.delay.timer == mark
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\0" * 4096, timer_check(5000, 7)[:55], timer_check(5000, -1)]
+)
+async def test_a_timercheck_that_says_nothing_marks_nothing(tmp_path: Path, raw: bytes) -> None:
+    start = Start(tmp_path, Log())
+    for name, text in ROCKETMQS.items():
+        start.json(name, text)
+    (start.store.config_dir / "timercheck").write_bytes(raw)
+    await start.open()
+    assert not start.state.delay.timer.passed(0, 0)
 
 
 async def test_only_the_file_that_rocketmq_wrote_counts(tmp_path: Path) -> None:

@@ -91,17 +91,6 @@ def test_levels_of_which_nothing_is_delivered_are_not_told() -> None:
     assert not progress.has_moved
 
 
-def test_what_is_left_to_rocketmq_is_told_although_nothing_was_delivered() -> None:
-    progress = Progress(DelayState())
-    progress.left_to_rocketmq(TimerMark(500, 99, 3))
-    assert progress.has_moved
-    assert progress.is_done(500, 2)
-    assert not progress.is_done(501, 2)
-    told = progress.record(0, (501, 2), 3)
-    assert told is not None
-    assert told.timer == TimerMark(500, 99, 3)
-
-
 TIMES = st.lists(st.integers(0, 12), min_size=1, max_size=25)
 
 
