@@ -68,14 +68,17 @@ class Stretches(Payload):
 
 def records_answer(result: PullResult) -> web.Response:
     """The records of a pull as they are stored; what else there is to say is in the head."""
+    headers = {
+        "Content-Type": RECORDS,
+        "Tidemark-Status": result.status.value,
+        "Tidemark-Next-Offset": str(result.next_offset),
+        "Tidemark-Min-Offset": str(result.min_offset),
+        "Tidemark-Max-Offset": str(result.max_offset),
+        "Tidemark-Count": str(result.message_count),
+    }
+    if result.poll_after_ms is not None:
+        headers["Tidemark-Poll-After-Ms"] = str(result.poll_after_ms)
     return web.Response(
         body=Stretches(result.stretches, result.bytes_total) if result.stretches else None,
-        headers={
-            "Content-Type": RECORDS,
-            "Tidemark-Status": result.status.value,
-            "Tidemark-Next-Offset": str(result.next_offset),
-            "Tidemark-Min-Offset": str(result.min_offset),
-            "Tidemark-Max-Offset": str(result.max_offset),
-            "Tidemark-Count": str(result.message_count),
-        },
+        headers=headers,
     )

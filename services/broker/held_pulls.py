@@ -15,10 +15,32 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from services.broker.queue_offsets import Queue
 from tidemark.offsets import PhysicalOffset
+
+POLLS_PER_S: Final = 200
+"""Calls that could not be held come again at this rate, all together."""
+POLL_AFTER_MIN_S: Final = 0.1
+POLL_AFTER_MAX_S: Final = 60.0
+
+
+class Polls:
+    """When a call comes again that could not be held: each has a turn of its own. Pure.
+
+    Otherwise: 1. the bound of held calls is reached; 2. a member that has nothing to read is
+    answered at once, and asks again at once; 3. a few such members take all the broker's time.
+    """
+
+    def __init__(self) -> None:
+        self._next_at = 0.0
+
+    def after_s(self, now: float, wait_s: float) -> float:
+        """How long the caller is to wait: at most as long as it wanted to be held."""
+        next_at = max(self._next_at, now) + 1 / POLLS_PER_S
+        self._next_at = min(next_at, now + POLL_AFTER_MAX_S)
+        return min(max(self._next_at - now, POLL_AFTER_MIN_S), wait_s)
 
 
 class Wake(Enum):

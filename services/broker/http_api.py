@@ -379,16 +379,16 @@ class Api:
             )
             for _, unit, data in result.messages()
         ]
-        return answer(
-            request,
-            {
-                "status": result.status.value,
-                "next_offset": result.next_offset,
-                "min_offset": result.min_offset,
-                "max_offset": result.max_offset,
-                "messages": messages,
-            },
-        )
+        found: dict[str, object] = {
+            "status": result.status.value,
+            "next_offset": result.next_offset,
+            "min_offset": result.min_offset,
+            "max_offset": result.max_offset,
+            "messages": messages,
+        }
+        if result.poll_after_ms is not None:
+            found["poll_after_ms"] = result.poll_after_ms
+        return answer(request, found)
 
     def _count_out(self, topic: str, result: PullResult) -> None:
         if result.message_count:

@@ -184,6 +184,7 @@ def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
             "Tidemark-Min-Offset",
             "Tidemark-Max-Offset",
             "Tidemark-Count",
+            "Tidemark-Poll-After-Ms",
         )
     }
     boundary = {"type": "string", "enum": ["lower", "upper"], "default": "lower"}

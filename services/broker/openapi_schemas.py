@@ -54,6 +54,13 @@ def ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
+POLL_AFTER_MS: Final = integer(
+    1,
+    I64_MAX,
+    "Only if the call was to be held and could not be (`held_pulls_max`): when to call again.",
+)
+
+
 def _message_in(rules: Rules) -> Schema:
     text = {"type": "string", "minLength": 1, "pattern": _TEXT}
     return object_of(
@@ -285,6 +292,7 @@ def schemas(rules: Rules) -> dict[str, Schema]:
                 "min_offset": number,
                 "max_offset": number,
                 "messages": {"type": "array", "items": ref("Message")},
+                "poll_after_ms": POLL_AFTER_MS,
             },
             ["status", "next_offset", "min_offset", "max_offset", "messages"],
         ),

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from services.broker.fields import shown
-from services.broker.held_pulls import HeldPulls, Wake, Watcher
+from services.broker.held_pulls import HeldPulls, Polls, Wake, Watcher
 from services.broker.limits import Budget
 from services.broker.metrics import BrokerMetrics
 from services.broker.pools import held
@@ -107,6 +108,7 @@ class Puller:
         self._dispatched = dispatched
         self._written = written
         self.held = HeldPulls()
+        self._polls = Polls()
         self._dispatched_seen = PhysicalOffset(-1)
         self._looked_at = clock.monotonic()
         self._places = Budget("held pulls", held_max, "Pull with a shorter wait_ms, or again.")
@@ -166,7 +168,7 @@ class Puller:
         if request.wait_ms == 0 or not _wants_more(result, request.offset):
             return result
         if not self.may_hold:
-            return result  # at the bound: answered at once, which a puller copes with
+            return result._replace(poll_after_ms=self.poll_after_ms(request.wait_ms / 1000))
         with self.place():
             return await self._wait(request, result, is_gone)
 
@@ -174,6 +176,10 @@ class Puller:
     def may_hold(self) -> bool:
         """Whether one more call may be held now."""
         return self._places.used < self._places.limit
+
+    def poll_after_ms(self, wait_s: float) -> int:
+        """When a call comes again that wanted to be held for wait_s, and cannot be."""
+        return math.ceil(self._polls.after_s(self._clock.monotonic(), wait_s) * 1000)
 
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:

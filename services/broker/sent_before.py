@@ -22,7 +22,8 @@ from services.broker.repeats import Part
 from shared.files.commit_log import CommitLogReader
 from tidemark.clock import Clock
 from tidemark.errors import DispatchBehind
-from tidemark.formats import batch, ids, properties, twins
+from tidemark.formats import batch, delay, ids, properties, twins
+from tidemark.formats.delay import TIMER_TOPIC
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Checks, Record
 from tidemark.offsets import PhysicalOffset
@@ -60,6 +61,8 @@ class Place(NamedTuple):
     physical_offset: int
     size: int
     store_timestamp_ms: int
+    due_ms: int | None = None
+    """Until when it waits, as its record says; None if the record does not wait for a time."""
 
     @property
     def end(self) -> int:
@@ -67,16 +70,15 @@ class Place(NamedTuple):
         return self.physical_offset + self.size
 
     def result(self, unique_id: str | None, host: Host, wait: Wait | None = None) -> dict[str, Any]:
-        """As a send's answer shows it. wait: what it waits for, unless it was delivered since."""
-        still = wait is not None and wait.topic == self.topic
-        more = (
-            {}
-            if wait is None or not still
-            else {
-                "topic": wait.topic,
-                "deliver_at_ms": wait.due_ms(self.store_timestamp_ms),
-            }
-        )
+        """As a send's answer shows it. wait: what the repeated send would wait for.
+
+        A message that waits for a time waits for the one in its record: the time of a repeat with
+        ``delay_ms`` is later than that of the first try.
+        """
+        due_ms = self.due_ms
+        if due_ms is None and wait is not None and wait.topic == self.topic:
+            due_ms = wait.due_ms(self.store_timestamp_ms)
+        more = {} if due_ms is None else {"topic": self.topic, "deliver_at_ms": due_ms}
         return {
             "message_id": ids.offset_id(host, PhysicalOffset(self.physical_offset)),
             "unique_id": unique_id,
@@ -196,6 +198,10 @@ class SentBefore:
         self._walk(Part(PhysicalOffset(at), end), topics, wanted, found)
         return found
 
+    def _due_ms(self, topic: str, offset: PhysicalOffset, end: PhysicalOffset) -> int | None:
+        stored = self._reader.record(offset, end) if topic == TIMER_TOPIC else None
+        return None if stored is None else delay.timer_due_ms(stored.properties)
+
     def _walk(
         self, part: Part, topics: frozenset[str], wanted: set[str], found: dict[str, Place]
     ) -> None:
@@ -220,6 +226,7 @@ class SentBefore:
                             entry.physical_offset,
                             entry.size,
                             entry.store_timestamp_ms,
+                            self._due_ms(entry.topic, PhysicalOffset(entry.physical_offset), end),
                         ),
                     )
             if not walked.entries:
@@ -249,6 +256,7 @@ def _place(stored: Record) -> Place:
         stored.physical_offset,
         stored.size,
         stored.store_timestamp_ms,
+        delay.timer_due_ms(stored.properties) if stored.topic == TIMER_TOPIC else None,
     )
 
 

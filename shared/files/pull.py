@@ -85,6 +85,9 @@ class PullResult(NamedTuple):
     """Queue offset of the first unit looked at."""
     units: bytes
     """A copy of the units from there on, of some that were not looked at as well."""
+    poll_after_ms: int | None = None
+    """The call asked to be held, and there was no place: when it is to come again; None: it was
+    held, or did not ask."""
 
     def messages(self) -> Iterator[tuple[QueueOffset, Unit, memoryview]]:
         """Every record with its queue offset and its unit. Raises DamagedFile if the log's bytes

@@ -54,7 +54,9 @@ class Admin:
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic: its messages are no longer served. Raises UnknownTopic."""
-        await self._connection.call("DELETE", path("topics", topic), idempotent=True)
+        await self._connection.call(
+            "DELETE", path("topics", topic), done_before=errors.UnknownTopic, idempotent=True
+        )
 
     async def retention(self) -> dict[str, Any]:
         """How full the disk is, what is deleted next, and when it will be full; as answered."""

@@ -13,7 +13,8 @@ import inspect
 import math
 import random
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Final, Literal, get_args
 
@@ -27,6 +28,7 @@ from tidemark.client.nodes import Nodes, View, base_of, read_view
 from tidemark.client.paths import query_of, utf8_only
 from tidemark.client.retries import Failure, delay_s, is_of_failover, may_repeat
 from tidemark.client.transport import Failed, Transport, no_answer
+from tidemark.client.turns import Turns
 
 REQUEST_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -36,6 +38,8 @@ CLUSTER: Final = "/v1/cluster"
 LEARN_AFTER_S: Final = 5.0
 """A group is asked for its nodes at most so often, until it has told them."""
 LEAVE_TIMEOUT_S: Final = 0.1
+JOINS_MAX: Final = 16
+"""Members of one client that join groups at once."""
 
 ReadFrom = Literal["master", "any"]
 """Which nodes plain reads may be asked of."""
@@ -85,6 +89,9 @@ class Connection:
         """A call ends by then, with all its repetitions, but for what a broker holds it."""
         self._on_connected, self._on_disconnected = on_connected, on_disconnected
         self._connected_to: str | None = None
+        self._joins = Turns(JOINS_MAX)
+        self._joined_at = -math.inf
+        """When somebody joined a group last, on the loop's clock."""
         self._reads_anywhere = read_from == "any"
         self._transport = Transport(connections_max, trace, headers=headers, ssl=ssl)
         self._lookout = Lookout(self._nodes, self._ask)
@@ -138,8 +145,10 @@ class Connection:
         path: str,
         *,
         query: Mapping[str, object] | None = None,
+        query_again: Mapping[str, object] | None = None,
         body: Mapping[str, object] | bytes | None = None,
         again: Callable[[], bytes] | None = None,
+        done_before: type[errors.TidemarkError] | None = None,
         idempotent: bool,
         accept: str = MSGPACK,
         wait_s: float = 0.0,
@@ -150,14 +159,16 @@ class Connection:
     ) -> Answer:
         """Make one call; repeat it while that is safe and time is left.
 
-        path: quoted (see ``path``). query: None values are left out. body: bytes are packed
+        path: quoted (see ``path``). query: None values are left out. query_again: added to the
+        query of every repetition, for what may have been carried out before. body: bytes are packed
         already. again: makes the body from then on that the broker may have carried out the call
-        once; with it a call is idempotent. wait_s: how long the broker may hold the call on
-        purpose, added to the time-out. retry_for_s, ends_in_s: for how long the call is repeated,
-        and until when it ends in any case, if not as the client's other calls. is_held: takes no
-        place in the pool from other calls. is_plain_read: any node answers it, if the client was
-        told to take that. Raises the typed error of the code that the broker named, Unreachable if
-        it named none.
+        once; with it a call is idempotent. done_before: the refusal of a repetition which means
+        that an earlier attempt did it, whose answer was lost: then the answer is empty. wait_s: how
+        long the broker may hold the call on purpose, added to the time-out. retry_for_s, ends_in_s:
+        for how long the call is repeated, and until when it ends in any case, if not as the
+        client's other calls. is_held: takes no place in the pool from other calls. is_plain_read:
+        any node answers it, if the client was told to take that. Raises the typed error of the code
+        that the broker named, Unreachable if it named none.
         """
         with utf8_only(errors.BadRequest, "a value of the request"):
             rest = path + query_of(query)
@@ -172,6 +183,8 @@ class Connection:
         attempt = 0
         while True:
             attempt += 1
+            if attempt == 2 and query_again is not None:
+                rest = path + query_of({**(query or {}), **query_again})
             node = self._nodes.reader if is_read else self._nodes.current
             try:
                 answer = await self._attempt(
@@ -187,9 +200,11 @@ class Connection:
             except Failed as failed:
                 failure = failed.failure
                 pause_s = self._turn(node, failed, attempt, is_read=is_read)
-                if again is not None and failure in (Failure.LOST, Failure.UNKNOWN_OUTCOME):
-                    doubtful = failed
-                    if loop.time() + pause_s <= give_up_at:
+                if doubtful and done_before and isinstance(failed.error, done_before):
+                    return Answer({}, b"")
+                if failure in (Failure.LOST, Failure.UNKNOWN_OUTCOME):
+                    doubtful = failed if again or query_again or done_before else None
+                    if again is not None and loop.time() + pause_s <= give_up_at:
                         data = again()
                 if (
                     not may_repeat(failure, idempotent=idempotent or again is not None)
@@ -215,6 +230,31 @@ class Connection:
         self._connected_to = None
         if self._on_disconnected is not None:
             asyncio.get_running_loop().call_soon(self._on_disconnected, node, error)
+
+    @asynccontextmanager
+    async def joining(self) -> AsyncIterator[None]:
+        """A turn to join a group, first come, first served.
+
+        Few at once: 1. a program subscribes to a thousand groups; 2. a thousand joins are ahead of
+        the heartbeats of the first that have joined; 3. the broker takes those for dead. Waits for
+        as long as others are answered; then raises Unreachable.
+        """
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        if not await self._joins.take(
+            1, lambda: max(started, self._joined_at) + self.request_timeout_s
+        ):
+            raise errors.Unreachable(
+                f"{self.url} does not answer those that join groups before. Nothing was sent.",
+                "Check the node's /ready.",
+                url=self.url,
+                sent=False,
+            )
+        try:
+            yield
+            self._joined_at = loop.time()
+        finally:
+            self._joins.give(1)
 
     async def pause(
         self, failed: int, error: errors.TidemarkError, *, at_most_s: float = math.inf

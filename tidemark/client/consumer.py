@@ -24,6 +24,7 @@ from tidemark.formats.record import UndecodableRecord
 PULL_COUNT_MAX: Final = 1024
 PULL_SIZE_MAX: Final = 4 << 20
 FOLLOW_WAIT_MS: Final = 15_000
+POLL_AFTER: Final = "Tidemark-Poll-After-Ms"
 
 
 class Consumer:
@@ -94,7 +95,14 @@ class Consumer:
             # The broker compares hashes of tags (docs/formats.md, section 11.4): collisions pass.
             wanted = {tag.strip() for tag in tags.split("||")}
             messages = [message for message in messages if message.tags in wanted]
-        return PullResult(raw.status, raw.next_offset, raw.min_offset, raw.max_offset, messages)
+        return PullResult(
+            raw.status,
+            raw.next_offset,
+            raw.min_offset,
+            raw.max_offset,
+            messages,
+            raw.poll_after_ms,
+        )
 
     async def read(
         self,
@@ -133,9 +141,14 @@ class Consumer:
         it is raised when its turn comes; it is cancelled when the caller stops.
         """
 
-        def pull(at: int) -> asyncio.Task[PullResult]:
+        async def pull_after(at: int, after_ms: int | None) -> PullResult:
+            if after_ms:
+                await asyncio.sleep(after_ms / 1000)
             wait_ms = FOLLOW_WAIT_MS if follow else 0
-            return asyncio.create_task(self.pull(topic, queue, at, tags=tags, wait_ms=wait_ms))
+            return await self.pull(topic, queue, at, tags=tags, wait_ms=wait_ms)
+
+        def pull(at: int, after_ms: int | None = None) -> asyncio.Task[PullResult]:
+            return asyncio.create_task(pull_after(at, after_ms))
 
         if end is not None and offset >= end and not follow:
             return
@@ -152,7 +165,7 @@ class Consumer:
                     messages = [each for each in messages if each.queue_offset < end]
                 offset = pulled.next_offset
                 if not is_last:
-                    ahead = pull(offset)
+                    ahead = pull(offset, pulled.poll_after_ms)
                     await asyncio.sleep(0)  # so that its request leaves before the caller works
                 if messages:
                     yield messages
@@ -230,6 +243,7 @@ def _raw_pull(answer: Answer) -> RawPull:
         min_offset=answer.number("Tidemark-Min-Offset"),
         max_offset=answer.number("Tidemark-Max-Offset"),
         records=memoryview(answer.body),
+        poll_after_ms=answer.number(POLL_AFTER) if POLL_AFTER in answer.headers else None,
     )
 
 

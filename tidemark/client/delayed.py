@@ -74,9 +74,17 @@ class Delayed:
             after = page.next
 
     async def cancel(self, topic: str, unique_id: str) -> int:
-        """Never deliver these; return how many. Raises UnknownDelayed if none waits."""
+        """Never deliver these; return how many. Raises UnknownDelayed if none waits.
+
+        Repeated by itself when the answer is lost: then what the first try cancelled counts. Raises
+        Unreachable if that cannot be told any more, because its time has come meanwhile.
+        """
         answer = await self._connection.call(
-            "DELETE", path("delayed", unique_id), query={"topic": topic}, idempotent=True
+            "DELETE",
+            path("delayed", unique_id),
+            query={"topic": topic},
+            query_again={"retry": "true"},
+            idempotent=True,
         )
         cancelled = answer.map().get("cancelled")
         if not isinstance(cancelled, int):

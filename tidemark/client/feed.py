@@ -86,9 +86,10 @@ class Feed:
 
     async def start(self) -> None:
         """Configure the group if asked to, join it, start the parts; raises what they meet."""
-        if self._settings:
-            await self._configure()
-        await self.member.join()
+        async with self.member.calls.connection.joining():
+            if self._settings:
+                await self._configure()
+            await self.member.join()
         if self.member.joined.broadcast:
             try:
                 await self._begin()

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Final
 
 from tidemark import errors
 from tidemark.client.committing import Committing
-from tidemark.client.group_calls import FetchedQueue
+from tidemark.client.group_calls import Fetched, FetchedQueue
 from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.client.member import Member
 from tidemark.client.progress import QueueProgress
 from tidemark.client.received import received
-from tidemark.client.retries import is_transient
+from tidemark.client.retries import delay_s, is_transient
 from tidemark.client.tags import Wanted
 from tidemark.formats.message import Message
 from tidemark.formats.record import UndecodableRecord
@@ -84,6 +85,8 @@ class Fetching:
         """Queues that it leaves out."""
         self._in_flight = self._size_in_flight = 0
         self._waits_for_room = False
+        self._early = 0
+        """Fetches in a row that the broker did not hold, and gave no reason for."""
 
     async def run(self) -> None:
         """Fetch for ever."""
@@ -93,7 +96,7 @@ class Fetching:
             await self._until_wanted()
             generation = member.generation
             try:
-                await self._interruptible(self._fetch(generation))
+                await self._interruptible(self._fetch_in_turn(generation))
                 failed = 0
             except (errors.StaleGeneration, errors.UnknownMember):
                 self._displace()
@@ -242,7 +245,30 @@ class Fetching:
             if held.is_paused or held in self._full
         ]
 
-    async def _fetch(self, generation: int) -> None:
+    async def _fetch_in_turn(self, generation: int) -> None:
+        """Fetch; if the broker could not hold the call, return when it is to come again."""
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        fetched = await self._fetch(generation)
+        now = loop.time()
+        is_held = now - asked_at >= self._wait_ms / 2000
+        if fetched.queues or fetched.generation != generation or is_held:
+            self._early = 0
+        elif fetched.poll_after_ms is not None:
+            await self._until(now + fetched.poll_after_ms / 1000, generation)
+        else:
+            # Held no longer for a reason that it does not name: it may be stopping.
+            self._early += 1
+            await self._until(now + delay_s(self._early, jitter=random.random()), generation)
+
+    async def _until(self, fetch_at: float, generation: int) -> None:
+        """Wait until a time of the loop's clock, or until the generation is another: then there may
+        be other queues."""
+        member, loop = self._member, asyncio.get_running_loop()
+        while member.generation == generation and (left_s := fetch_at - loop.time()) > 0:
+            await member.pulse.wait(left_s * 1000)
+
+    async def _fetch(self, generation: int) -> Fetched:
         await self._place()
         owned = self._member.holdings.of(Hold.OWNED)
         placed = [held for held in owned if not held.is_placed and held.fetched_to is not None]
@@ -265,6 +291,7 @@ class Fetching:
             self._accept(each)
         self._member.heard_of(fetched.generation)
         self._member.pulse.ring()
+        return fetched
 
     async def _place(self) -> None:
         """Learn where queues begin whose first answer may have been lost."""

@@ -57,6 +57,8 @@ class Fetched(NamedTuple):
 
     generation: int
     queues: list[FetchedQueue]
+    poll_after_ms: int | None = None
+    """The broker could not hold the call: when it is to come again."""
 
 
 class GroupCalls:
@@ -234,7 +236,7 @@ def read_fetched(body: bytes) -> Fetched:
             at = end
         if at != len(view):
             raise ValueError(f"records of {at} bytes in an answer of {len(view)}")
-        return Fetched(wire["generation"], queues)
+        return Fetched(wire["generation"], queues, wire.get("poll_after_ms"))
     except (KeyError, TypeError, ValueError, struct.error, msgpack.UnpackException) as error:
         raise _lacking("a fetch", error) from error
 

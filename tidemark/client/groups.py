@@ -146,7 +146,9 @@ class Groups:
 
     async def delete(self, group: str) -> None:
         """Delete a group and its offsets. Raises GroupInUse while it has members."""
-        await self._connection.call("DELETE", path("groups", group), idempotent=True)
+        await self._connection.call(
+            "DELETE", path("groups", group), done_before=errors.UnknownGroup, idempotent=True
+        )
 
     async def offsets(self, group: str) -> dict[Queue, int]:
         """What the group has committed: the next queue offset per (topic, queue)."""

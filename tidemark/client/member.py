@@ -86,7 +86,11 @@ class Member:
                 await self._until_due()
             self._is_urgent = False
             try:
-                await (self._heartbeat() if self._is_known else self._rejoin())
+                if self._is_known:
+                    await self._heartbeat()
+                else:
+                    async with self.calls.connection.joining():
+                        await self._rejoin()
             except errors.UnknownMember:
                 self._is_known = False
                 self._ours_until_ms = self.lease.ends_at_ms

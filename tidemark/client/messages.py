@@ -169,6 +169,8 @@ class PullResult(NamedTuple):
     min_offset: int
     max_offset: int
     messages: list[Message]
+    poll_after_ms: int | None = None
+    """The broker was asked to hold the call, and could not: when it is to come again."""
 
 
 class RawPull(NamedTuple):
@@ -179,6 +181,8 @@ class RawPull(NamedTuple):
     min_offset: int
     max_offset: int
     records: memoryview
+    poll_after_ms: int | None = None
+    """As of ``PullResult``."""
 
 
 class QueueRange(NamedTuple):

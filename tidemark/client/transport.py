@@ -116,6 +116,7 @@ class Transport:
                 headers=headers,
                 timeout=timeout,
                 allow_redirects=False,
+                middlewares=(_Once(),) if method == "DELETE" else (),
             ) as response:
                 if (response.content_length or 0) > ANSWER_SIZE_MAX:
                     raise errors.BrokenAnswer(
@@ -131,6 +132,25 @@ class Transport:
             reason = str(failure) or f"none came within {timeout_s:.3g} s"
             raise Failed(Failure.LOST, no_answer(url, reason)) from failure
         raise Failed(failure_of(status=error.status, retriable=error.retriable), error)
+
+
+class _Once:
+    """Keeps aiohttp from repeating a request by itself, which it does on a connection that breaks.
+
+    1. A broker deletes what it was asked to, and the connection breaks; 2. the hidden repeat is
+    answered that there is no such thing; 3. a caller is told that, of what its own call deleted.
+    """
+
+    def __init__(self) -> None:
+        self._is_sent = False
+
+    async def __call__(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        if self._is_sent:
+            raise aiohttp.ServerDisconnectedError("the connection broke before the answer")
+        self._is_sent = True
+        return await handler(request)
 
 
 def not_sent(url: URL, reason: str) -> errors.Unreachable:

@@ -12,7 +12,7 @@ from aiohttp import web
 from services.broker.calls import CallTools, Route, answer
 from services.broker.delay.listing import ListTime
 from services.broker.delay.openapi_delayed import LIST_DEFAULT, LIST_MAX
-from services.broker.fields import check_name, parameter_int, shown
+from services.broker.fields import check_name, one_of, parameter_int, shown
 from services.broker.http_requests import number, parameters
 from tidemark.errors import BadRequest
 from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
@@ -50,8 +50,9 @@ class DelayCalls:
         )
 
     async def _cancel(self, request: web.Request) -> web.StreamResponse:
-        given = parameters(request, frozenset({"topic"}))
+        given = parameters(request, frozenset({"topic", "retry"}))
         topic = check_name(given["topic"]) if "topic" in given else None
+        is_retry = one_of(given.get("retry", "false"), "retry", ["false", "true"]) == "true"
         unique_id = request.match_info["unique_id"]
         if len(unique_id) > UNIQUE_ID_SIZE_MAX:
             raise BadRequest(
@@ -60,13 +61,13 @@ class DelayCalls:
                 limit=UNIQUE_ID_SIZE_MAX,
             )
         self._tools.gate.check_sends()
-        cancelled = await self._tools.parts().delayed.cancel(unique_id, topic)
+        cancelled = await self._tools.parts().delayed.cancel(unique_id, topic, is_retry=is_retry)
         return answer(
             request,
             {
                 "cancelled": len(cancelled),
                 "unique_id": unique_id,
-                "deliver_at_ms": [entry.due_ms for entry in cancelled],
+                "deliver_at_ms": list(cancelled),
             },
         )
 

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 from services.broker.delay.delivery import Delivery
 from services.broker.delay.listing import BEGIN, ListTime, Page
-from services.broker.delay.slices import Entry
 from services.broker.delay.waiting import Ends, Waiting
 from services.broker.groups.dead_letters import IndexDisabled
 from shared.state.records import DelayRecord
@@ -137,11 +136,14 @@ class DelayedMessages:
                 self._clock.wall_ms(),
             )
 
-    async def cancel(self, unique_id: str, topic: str | None) -> list[Entry]:
-        """Cancel every message of that id that waits; durable on return.
+    async def cancel(
+        self, unique_id: str, topic: str | None, *, is_retry: bool = False
+    ) -> Sequence[int]:
+        """Cancel every message of that id that waits; durable on return. The times of these.
 
-        topic: of these only those for it. Raises UnknownDelayed if none waits, IndexDisabled,
-        DispatchBehind, Overloaded, NotServing, and what an append raises.
+        topic: of these only those for it. is_retry: the call was made before, and its outcome is
+        not known: if none waits, those that were cancelled count. Raises UnknownDelayed if none
+        waits, IndexDisabled, DispatchBehind, Overloaded, NotServing, and what an append raises.
         """
         self._check_can_find()
         await self._dispatched_to(self._ends().flushed)
@@ -150,6 +152,12 @@ class DelayedMessages:
             waiting = await self.delivery.in_thread(
                 self._waiting.find, unique_id, topic, self._ends(), self._clock.wall_ms()
             )
+            if not waiting and is_retry:
+                cancelled_before = await self.delivery.in_thread(
+                    self._waiting.find_cancelled, unique_id, topic, self._ends()
+                )
+                if cancelled_before:
+                    return cancelled_before
             if not waiting:
                 where = "" if topic is None else f" for topic {topic!r}"
                 raise UnknownDelayed(
@@ -172,7 +180,7 @@ class DelayedMessages:
             await self.delivery.in_thread(self._waiting.cancelled, waiting)
             self.delivery.wait_no_more(sum(entry.row is not None for entry in waiting))
             await self.delivery.keep()
-            return waiting
+            return [entry.due_ms for entry in waiting]
 
     async def carry_below(self, physical_offset: PhysicalOffset) -> CarryResult:
         """Let what waits below physical_offset wait on at the end of the log; durable on return.

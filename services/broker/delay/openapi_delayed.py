@@ -118,6 +118,13 @@ PATHS: Final[dict[str, dict[str, Any]]] = {
                     },
                 },
                 _TOPIC,
+                {
+                    "name": "retry",
+                    "in": "query",
+                    "description": "true: the call was made before, and its answer was lost. If "
+                    "none waits, those that were cancelled and are not due yet are counted.",
+                    "schema": {"type": "string", "enum": ["false", "true"], "default": "false"},
+                },
             ],
             "responses": _answers(
                 "CancelledMessages",

@@ -9,7 +9,7 @@ method blocks, and raises CorruptRecord or DamagedFile where the log or a queue 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from services.broker.delay import listing, origins
@@ -240,7 +240,22 @@ class Waiting:
         topic: only those for it; None: for any but the retry topics, whose messages nobody sent.
         """
         self._timer.take_in(self._progress, ends.kept)
-        found: list[Entry] = []
+        entries = (
+            self._waits(stored, ends, now_ms) for stored in self._sent_as(unique_id, topic, ends)
+        )
+        return [entry for entry in entries if entry is not None]
+
+    def find_cancelled(self, unique_id: str, topic: str | None, ends: Ends) -> list[int]:
+        """Due times of the messages of that id that are cancelled; known until these are over."""
+        cancelled = self._progress.cancelled
+        places = (
+            (delay.level_of(stored), stored.queue_offset)
+            for stored in self._sent_as(unique_id, topic, ends)
+        )
+        return [cancelled[place] for place in places if place in cancelled]
+
+    def _sent_as(self, unique_id: str, topic: str | None, ends: Ends) -> Iterator[Record]:
+        """The records of that id that wait, or waited; topic: as of ``find``."""
         for name in (SCHEDULE_TOPIC, TIMER_TOPIC):
             for stored in self._index.records(
                 name,
@@ -251,9 +266,7 @@ class Waiting:
             ):
                 place = delay.real_place(stored.properties)
                 if place is not None and _is_meant(place.topic, topic):
-                    entry = self._waits(stored, ends, now_ms)
-                    found += [] if entry is None else [entry]
-        return found
+                    yield stored
 
     def _waits(self, stored: Record, ends: Ends, now_ms: int) -> Entry | None:
         """The record as something that waits; None if it does not, or not any more."""

@@ -32,7 +32,7 @@ def raw_answer(fetched: Fetched) -> web.Response:
     described = [
         {**_described(piece), "size": piece.result.bytes_total} for piece in fetched.pieces
     ]
-    head = cast(bytes, msgpack.packb({"generation": fetched.generation, "queues": described}))
+    head = cast(bytes, msgpack.packb({**_said(fetched), "queues": described}))
     stretches = [memoryview(MAP_SIZE.pack(len(head)) + head)]
     size = len(stretches[0])
     for piece in fetched.pieces:
@@ -46,7 +46,7 @@ def answer_map(
 ) -> dict[str, object]:
     """The whole answer as maps, CRCs compared. Raises CorruptRecord, DamagedFile."""
     return {
-        "generation": fetched.generation,
+        **_said(fetched),
         "queues": [
             {
                 **_described(piece),
@@ -62,6 +62,13 @@ def answer_map(
             for piece in fetched.pieces
         ],
     }
+
+
+def _said(fetched: Fetched) -> dict[str, object]:
+    said: dict[str, object] = {"generation": fetched.generation}
+    if fetched.poll_after_ms is not None:
+        said["poll_after_ms"] = fetched.poll_after_ms
+    return said
 
 
 def _described(piece: Piece) -> dict[str, object]:

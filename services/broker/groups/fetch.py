@@ -53,6 +53,8 @@ class Fetched(NamedTuple):
     generation: int
     pieces: list[Piece]
     session: Session
+    poll_after_ms: int | None = None
+    """There was nothing, and no place to hold the call: when it is to come again."""
 
     def take_back(self) -> None:
         """The answer cannot be given: the member has got nothing of it."""
@@ -113,6 +115,7 @@ class Fetches:
         deadline = self._clock.monotonic() + request.wait_ms / 1000
         moved: dict[Place, Piece] = {}
         pieces: list[Piece] = []
+        poll_after_ms: int | None = None
         while True:
             # A queue that came with another generation is not the member's to its knowledge: it
             # would throw its messages away, and its place here would stand behind them.
@@ -131,7 +134,10 @@ class Fetches:
                 break
             if session.line:
                 await asyncio.sleep(0)  # a long run of filtered messages must not hold the loop
-            elif not self._puller.may_hold or not await self._held(session, left_s, is_gone):
+            elif not self._puller.may_hold:
+                poll_after_ms = self._puller.poll_after_ms(left_s)
+                break
+            elif not await self._held(session, left_s, is_gone):
                 break
             if turn != session.fetches or not reader.is_member():
                 break
@@ -141,7 +147,7 @@ class Fetches:
             for place, piece in moved.items()
             if piece.queue not in told and session.places.get(piece.queue) is place
         ]
-        return Fetched(reader.generation(), pieces, session)
+        return Fetched(reader.generation(), pieces, session, poll_after_ms)
 
     async def _held(self, session: Session, timeout_s: float, is_gone: Callable[[], bool]) -> bool:
         """Wait until one of the places is ready; whether to look again."""

@@ -25,7 +25,7 @@ from services.broker.groups.requests import (
     CommitLevel,
 )
 from services.broker.limits import QUEUES_MAX
-from services.broker.openapi_schemas import Schema, integer, object_of, or_null, ref
+from services.broker.openapi_schemas import POLL_AFTER_MS, Schema, integer, object_of, or_null, ref
 
 _NUMBER: Final = integer(0, I64_MAX)
 _TEXT: Final[Schema] = {"type": "string"}
@@ -224,6 +224,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
                     [*_FETCHED, "messages"],
                 ),
             },
+            "poll_after_ms": POLL_AFTER_MS,
         },
         ["generation", "queues"],
     ),

@@ -118,3 +118,17 @@ async def test_a_held_pull_ends_after_its_time_or_when_its_client_is_gone() -> N
     name = "tidemark_broker_long_poll_wakeups_total"
     assert sample(registry, name, {"reason": "timeout"}) == 2
     assert sample(registry, "tidemark_broker_long_polls") == 0
+
+
+async def test_a_pull_that_cannot_be_held_says_when_to_come_again() -> None:
+    puller = puller_of(Store(0, 5))
+    request = PullRequest("t", 0, 5, 32, None, None, 20_000, bulk=False)
+    with puller.place():
+        result = await puller.pull(request, lambda: False)
+        assert result.status.value == "OFFSET_OVERFLOW_ONE"
+        assert result.poll_after_ms is not None
+        assert 100 <= result.poll_after_ms <= 20_000
+        at_once = await puller.pull(request._replace(wait_ms=0), lambda: False)
+        assert at_once.poll_after_ms is None
+    held = await puller.pull(request._replace(wait_ms=1), lambda: False)
+    assert held.poll_after_ms is None

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from services.broker.delay.placing import Wait
 from services.broker.repeats import NOTED_MAX, Part, Repeats
 from services.broker.sent_before import LOOK_BACK_MS, SentBefore, unique_ids_of, without
 from services.reput.dispatcher import Dispatcher
 from shared.runtime.clock import SystemClock
 from tests.support.small_broker import FIRST_MS, HOST, SmallBroker
 from tidemark.errors import DispatchBehind, Overloaded
-from tidemark.formats import batch, properties
+from tidemark.formats import batch, delay, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.runs import Run
@@ -223,3 +224,24 @@ def test_messages_that_are_there_are_left_out_of_what_is_appended() -> None:
         (b"\x01", 1),
         (b"\x03", 3),
     ]
+
+
+@pytest.mark.parametrize("dispatched", [False, True])
+def test_what_waits_for_a_time_is_due_as_its_record_says(
+    broker: SmallBroker, dispatched: bool
+) -> None:
+    """A repeat with ``delay_ms`` comes later than the first try: it was answered a later time."""
+    due_ms = FIRST_MS + 90_123
+    raw = properties.encode({"UNIQ_KEY": "A"})
+    waits = delay.by_time("orders", 0, raw, due_ms, FIRST_MS)
+    entry = WireMessage(b"x", waits.properties)
+    broker.append_now(
+        [Run(waits.topic, waits.queue_id, batch.encode([entry]), 1, HOST, HOST, FIRST_MS)]
+    )
+    if dispatched:
+        broker.dispatch()
+    place = before_of(broker).find(["orders", delay.TIMER_TOPIC], ["A"])["A"]
+    later = Wait(delay.TIMER_TOPIC, at_ms=due_ms + 5000)
+    for wait in (later, None):
+        result = place.result("A", HOST, wait)
+        assert (result["topic"], result["deliver_at_ms"]) == (delay.TIMER_TOPIC, due_ms)

@@ -125,8 +125,8 @@ async def test_what_is_cancelled_never_comes_whatever_happens(
         store.wait_level(name.encode(), 1) if name == "level" else store.wait_until(
             name.encode(), FIRST_MS + 700
         )
-        (entry,) = await store.delayed.cancel(name, "orders")
-        assert entry.due_ms == FIRST_MS + (1000 if name == "level" else 700)
+        (due_ms,) = await store.delayed.cancel(name, "orders")
+        assert due_ms == FIRST_MS + (1000 if name == "level" else 700)
     store.wait_level(b"other", 1)
     await store.kill(reboot=reboot)
     await store.turn()
@@ -176,6 +176,28 @@ async def test_what_was_delivered_or_cancelled_cannot_be_cancelled_again(
     for unique_id in "ab":
         with pytest.raises(UnknownDelayed):
             await store.delayed.cancel(unique_id, None)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_cancellation_that_is_repeated_tells_what_the_first_try_did(
+    store: DelayedStore, restarts: bool
+) -> None:
+    """1. A cancellation is done, its answer is lost; 2. the repeat was told that none waits, and a
+    program believed that the reminder it had cancelled had been delivered."""
+    store.wait_level(b"level", 2)
+    store.wait_until(b"time", FIRST_MS + 90_000)
+    store.wait_level(b"other", 2)
+    for name in ("level", "time"):
+        cancelled = list(await store.delayed.cancel(name, "orders"))
+        if restarts:
+            await store.kill(reboot=True)
+            await store.turn()
+        for topic in ("orders", None):
+            assert list(await store.delayed.cancel(name, topic, is_retry=True)) == cancelled
+        for unique_id, topic in ((name, "elsewhere"), ("never", None)):
+            with pytest.raises(UnknownDelayed):
+                await store.delayed.cancel(unique_id, topic, is_retry=True)
+    assert len(await store.delayed.cancel("other", None, is_retry=True)) == 1  # the first try
 
 
 async def test_all_messages_of_one_id_are_cancelled_together(store: DelayedStore) -> None:

@@ -503,3 +503,27 @@ async def test_an_answer_that_cannot_be_given_is_taken_back(rig: Rig, order: boo
     assert got(fetched) == {0: [0, 1, 2], 1: [0, 1]}
     fetched.take_back()
     assert got(await rig.fetch()) == got(fetched)
+
+
+async def test_a_fetch_that_cannot_be_held_says_when_to_come_again(rig: Rig) -> None:
+    await rig.join()
+    others = [rig.puller.place() for _ in range(10)]
+    for other in others:
+        other.__enter__()
+    first, second = await rig.fetch(wait_ms=20_000), await rig.fetch(wait_ms=20_000)
+    assert (first.pieces, second.pieces) == ([], [])
+    assert first.poll_after_ms is not None
+    assert second.poll_after_ms is not None
+    assert 100 <= first.poll_after_ms <= second.poll_after_ms <= 20_000
+    assert (await rig.fetch(wait_ms=7)).poll_after_ms == 7
+    assert (await rig.fetch()).poll_after_ms is None  # it did not ask to be held
+    rig.put(1)
+    found = await rig.fetch(wait_ms=20_000)
+    assert (got(found), found.poll_after_ms) == ({0: [0]}, None)
+    others.pop().__exit__(None, None, None)
+    waiting = await held(rig)
+    rig.append(1, 2)
+    rig.dispatch()
+    assert (await waiting).poll_after_ms is None
+    for other in others:
+        other.__exit__(None, None, None)
