@@ -15,7 +15,7 @@ SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: lag-kills help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash damage delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize lock clean alert-drill
+.PHONY: java lag-kills help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash damage delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize lock clean alert-drill
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -105,7 +105,10 @@ drill-%: setup ## One fault drill, for example `make drill-28`; `tidemark drill 
 alert-drill: setup ## Planted faults told by a real Prometheus and Alertmanager, at true speed: about half an hour, as root
 	TIDEMARK_ALERT_FACTOR=$${TIDEMARK_ALERT_FACTOR:-1} $(BIN)/pytest -s -n0 --timeout 7200 tests/prometheus/test_live.py
 
-lag: analytics ## Five groups that lag for five reasons, on a small cluster, and the report that says so; MINUTES=4
+java:
+	@[ -x "$$JAVA_HOME/bin/java" ] || command -v java > /dev/null || { echo "Lag analytics needs Java 17: apt-get install openjdk-17-jre-headless, or set JAVA_HOME."; exit 1; }
+
+lag: java analytics ## Five groups that lag for five reasons, on a small cluster, and the report that says so; needs Java 17; MINUTES=4
 	$(BIN)/python -m tidemark.testing.lag --minutes $(or $(MINUTES),4)
 
 lag-drill: analytics ## The same through a real Prometheus, every number held against the brokers; MINUTES=10

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 import webbrowser
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -32,7 +33,7 @@ PERIOD_S: Final = 5.0
 MINUTES_MIN: Final = 2.5
 LOOK_S: Final = 0.5
 LATE_S: Final = 180.0
-"""What the streams may be behind; on two idle cores it is a few seconds."""
+"""So long evaluation may stand still at the end; how much it has left depends on the machine."""
 
 
 @click.command()
@@ -117,21 +118,31 @@ def _run(directory: Path, times: Times, console: Console) -> Path:
                 else:
                     show(doing)
                 time.sleep(LOOK_S)
-            until, late_at = datetime.now(UTC), time.monotonic() + LATE_S
-            while not jobs.is_through(until):
-                show("evaluating what was seen")
-                jobs.check()
-                if time.monotonic() > late_at:
-                    raise StageFailed(f"evaluate is {LATE_S:.0f} s behind: is this machine busy?")
-                time.sleep(LOOK_S)
+            _evaluate_all(jobs, show)
             show("ending the streams after their batch")
             jobs.stop_streams()
-            jobs.finish(lambda name: show(f"{name} …"))
+            jobs.finish(show)
             report = jobs.report
     if not report.exists():
         raise StageFailed(f"there is no report at {report}")
     shutil.rmtree(cluster_dir, ignore_errors=True)
     return report
+
+
+def _evaluate_all(jobs: Pipeline, show: Callable[[str], None]) -> None:
+    """Wait until evaluation is through with what was seen up to now. Raises StageFailed if it
+    stands still."""
+    until = datetime.now(UTC)
+    left_s, moved_at = jobs.left_s(until), time.monotonic()
+    while left_s is None or left_s > 0:
+        show("evaluating what was seen" if left_s is None else f"{left_s:.0f} s left to evaluate")
+        jobs.check()
+        time.sleep(LOOK_S)
+        before, left_s = left_s, jobs.left_s(until)
+        if left_s != before:
+            moved_at = time.monotonic()
+        elif time.monotonic() - moved_at > LATE_S:
+            raise StageFailed(f"evaluate stands still for {LATE_S:.0f} s: is this machine busy?")
 
 
 def _check(*parts: StageCluster | Load | Pipeline) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -94,10 +94,15 @@ class Pipeline:
 
     def is_through(self, until: datetime) -> bool:
         """Whether all is evaluated that was seen up to then, but for ticks that are still open."""
+        left_s = self.left_s(until)
+        return left_s is not None and left_s <= 0
+
+    def left_s(self, until: datetime) -> float | None:
+        """How much of what was seen up to then is not evaluated; None: nothing is."""
         mark = TableRoot(self.tables).watermark("pair_lag")
-        return mark is not None and mark >= until - OPEN_TICKS * timedelta(
-            seconds=self._times.period_s
-        )
+        if mark is None:
+            return None
+        return (until - mark).total_seconds() - OPEN_TICKS * self._times.period_s
 
     def check(self) -> None:
         """Raises StageFailed if a stream has ended."""
@@ -111,15 +116,17 @@ class Pipeline:
             self._streams.pop(0)
 
     def finish(self, meanwhile: Callable[[str], None]) -> None:
-        """What is done once. meanwhile: called again and again with the name of the job."""
-        for name, arguments in (
+        """What is done once. meanwhile: called again and again with which job it is."""
+        jobs: tuple[tuple[str, Sequence[str]], ...] = (
             ("rollup", self._batch()),
             ("forecast", self._batch()),
             ("report", ("--tables", str(self.tables), "--out", str(self.report_dir))),
-        ):
+        )
+        for number, (name, arguments) in enumerate(jobs, 1):
+            doing = f"{name}, job {number} of {len(jobs)}"
             job = self._job(name, *arguments)
             try:
-                job.wait(lambda name=name: meanwhile(name))  # type: ignore[misc]
+                job.wait(lambda doing=doing: meanwhile(doing))  # type: ignore[misc]
             finally:
                 job.close()
 

@@ -16,10 +16,11 @@ from analytics.main import jobs
 from analytics.schema import PAIR_LAG, STAGES, Status, fit, pair_id
 from analytics.sources.scrape.targets import parse
 from analytics.tables import Batch, TableRoot
+from tidemark.testing.lag import __main__ as stage
 from tidemark.testing.lag import pipeline, plan, showing
 from tidemark.testing.lag.judging import judge, newest, others
 from tidemark.testing.lag.plan import PLANTED, Planted, Times
-from tidemark.testing.lag.processes import Target
+from tidemark.testing.lag.processes import StageFailed, Target
 
 AT = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -146,3 +147,50 @@ def test_the_table_of_findings_shows_what_is_wrong(tmp_path: Path) -> None:
     assert text.count("found") == len(PLANTED) - 1
     assert "nothing is known of it" in text
     assert "about 700 messages" in text, "what no lag shows is told"
+    assert "about 1 messages" not in text, "a few are on their way at any instant"
+
+
+def test_the_clock_goes_on_after_the_watch() -> None:
+    # It stood at "240 s" for minutes while the last jobs ran.
+    board = showing.Board(240.0)
+    board.now("all is well so far", 240.0, None)
+    assert board.now("34 s left to evaluate", 251.0, None)
+    assert not board.now("34 s left to evaluate", 252.0, None)
+    assert board.now("34 s left to evaluate", 266.0, None), "told again after a while"
+    board.now("rollup, job 1 of 3", 423.0, None)
+    console = Console(record=True, width=100, quiet=False, file=None)
+    with console.capture() as shown:
+        console.print(board.table())
+        console.print(board.line())
+    assert shown.get().count("423 s") == 2
+    assert "job 1 of 3" in shown.get()
+
+
+class _Marks:
+    """An evaluation whose rest is as listed, look by look; the last one stays."""
+
+    def __init__(self, *left_s: float | None) -> None:
+        self._left_s = list(left_s)
+
+    def left_s(self, until: datetime) -> float | None:
+        return self._left_s.pop(0) if len(self._left_s) > 1 else self._left_s[0]
+
+    def check(self) -> None:
+        """All streams run."""
+
+
+def test_a_slow_evaluation_is_waited_for_and_one_that_stands_still_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # On a loaded machine it needed longer than three minutes, and was given up.
+    clock = [0.0]
+    monkeypatch.setattr("tidemark.testing.lag.__main__.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(
+        "tidemark.testing.lag.__main__.time.sleep", lambda _: clock.__setitem__(0, clock[0] + 100.0)
+    )
+    told: list[str] = []
+    marks = _Marks(None, 500.0, 400.0, 400.0, 300.0, 200.0, 100.0, -5.0)
+    stage._evaluate_all(marks, told.append)  # type: ignore[arg-type]
+    assert "300 s left to evaluate" in told
+    with pytest.raises(StageFailed, match="stands still"):
+        stage._evaluate_all(_Marks(400.0), told.append)  # type: ignore[arg-type]
