@@ -351,6 +351,12 @@ class UnknownMember(RequestError):
     code, title, status = "unknown-member", "No such member", 404
 
 
+class MemberFenced(RequestError):
+    """Another program has joined the group under the member's name since."""
+
+    code, title, status = "member-fenced", "Another has joined under this member's name", 409
+
+
 class StaleGeneration(RequestError):
     """The group's queues have been assigned anew since the generation that the caller names."""
 

@@ -21,6 +21,15 @@ OTHER_GENERATION: Final = (errors.StaleGeneration, errors.UnknownMember, errors.
 """What a call of a generation meets that is over."""
 
 
+NOT_OURS: Final = (
+    errors.NotAssigned,
+    errors.UnknownTopic,
+    errors.UnknownQueue,
+    errors.OffsetBeyondEnd,
+)
+"""What the commit of a queue meets that another member has, or that was deleted with its topic."""
+
+
 class Committing:
     """Commits the positions of a member's queues."""
 
@@ -130,7 +139,7 @@ class Committing:
         except OTHER_GENERATION:
             member.ledger.failed()
             await member.until_other_than(generation)
-        except errors.NotAssigned:
+        except NOT_OURS:
             member.ledger.failed()
             await self._commit_each(offsets, generation)
         except BaseException:
@@ -146,7 +155,7 @@ class Committing:
         for queue, offset in offsets.items():
             try:
                 await member.calls.commit({queue: offset}, generation=generation)
-            except errors.NotAssigned:
+            except NOT_OURS:
                 member.lose([held for held in member.holdings if held.queue == queue])
             except OTHER_GENERATION:
                 return  # the next round has the new one

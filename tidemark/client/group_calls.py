@@ -7,6 +7,7 @@ generation is not repeated by itself: its callers know what to say instead (``me
 
 from __future__ import annotations
 
+import secrets
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -68,6 +69,8 @@ class GroupCalls:
         self.connection = connection
         self._group, self._member = path("groups", group), path("groups", group, "members", member)
         self.group, self.member = group, member
+        self._incarnation = secrets.token_hex(8)
+        """Tells this member from another program's that has taken its name."""
 
     async def configure(self, settings: Mapping[str, object]) -> None:
         """Make the group, or change these settings of it."""
@@ -84,7 +87,8 @@ class GroupCalls:
     ) -> Joined:
         """Say that the member lives, what it wants and what it still works on.
 
-        generation: None joins anew. Raises UnknownMember if the broker does not have the member.
+        generation: None joins anew. Raises UnknownMember if the broker does not have the member,
+        MemberFenced if another program has joined under its name.
         timeout_s: an answer that comes later is worth nothing; None: as the client waits for any.
         """
         body: dict[str, object] = {
@@ -93,6 +97,7 @@ class GroupCalls:
             ],
             "session_ms": session_ms,
             "holding": [list(queue) for queue in holding],
+            "incarnation": self._incarnation,
         }
         if generation is not None:
             body["generation"] = generation
@@ -121,7 +126,8 @@ class GroupCalls:
     async def leave(self) -> None:
         """Give all queues back at once. Fine if the broker does not have the member any more."""
         try:
-            await self.connection.call("DELETE", self._member, idempotent=True)
+            query = {"incarnation": self._incarnation}
+            await self.connection.call("DELETE", self._member, query=query, idempotent=True)
         except (errors.UnknownMember, errors.UnknownGroup):
             return
 

@@ -169,7 +169,7 @@ class Member:
         sent_at_ms = self.clock()
         is_ours = sent_at_ms < self._ours_until_ms
         claims = [held.queue for held in self.holdings.of(Hold.OWNED)] if is_ours else []
-        joined = await self._call(generation=None, holding=claims)
+        joined = await self._join_again(claims)
         held = list(self.holdings)
         untouched: set[Queue] = {each.queue for each in held}
         committed: Mapping[Queue, int] = {}
@@ -198,6 +198,25 @@ class Member:
             extra={"event": "member-again", "queues_lost": len(change.lost), **self._facts()},
         )
 
+    async def _join_again(self, claims: list[Queue]) -> Joined:
+        """Join without the topics that were deleted meanwhile, unless none is left.
+
+        Heartbeats name all topics: one that is made again is read again.
+        """
+        wanted = dict(self._subscriptions)
+        while True:
+            try:
+                return await self._call(generation=None, holding=claims, subscriptions=wanted)
+            except errors.UnknownTopic as error:
+                topic = error.facts.get("topic")
+                if not isinstance(topic, str) or wanted.keys() <= {topic} or topic not in wanted:
+                    raise
+                del wanted[topic]
+                log.warning(
+                    "a topic was deleted; the member goes on with the others",
+                    extra={"event": "topic-gone", "topic": topic, **self._facts()},
+                )
+
     def _is_untouched(self, held: HeldQueue, committed: int | None, *, is_kept: bool) -> bool:
         """Whether what is committed can only be our own commit.
 
@@ -210,9 +229,15 @@ class Member:
             return False
         return committed <= position and (is_kept or ours <= committed)
 
-    async def _call(self, *, generation: int | None, holding: list[Queue]) -> Joined:
+    async def _call(
+        self,
+        *,
+        generation: int | None,
+        holding: list[Queue],
+        subscriptions: Mapping[str, str] | None = None,
+    ) -> Joined:
         return await self.calls.heartbeat(
-            self._subscriptions,
+            self._subscriptions if subscriptions is None else subscriptions,
             session_ms=self._session_ms,
             holding=holding,
             generation=generation,

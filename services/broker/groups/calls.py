@@ -108,9 +108,11 @@ class GroupCalls:
         )
 
     async def _leave(self, request: web.Request) -> web.StreamResponse:
-        group, member = _plain(request), _member(request)
+        given = parameters(request, frozenset({"incarnation"}))
+        incarnation = requests.parse_incarnation(given.get("incarnation"))
+        group, member = check_name(request.match_info["group"], "group"), _member(request)
         self._tools.gate.check_reads()
-        self._tools.parts().groups.coordinator.leave(group, member)
+        self._tools.parts().groups.coordinator.leave(group, member, incarnation)
         return web.Response(status=204)
 
     async def _fetch(self, request: web.Request) -> web.StreamResponse:

@@ -220,9 +220,9 @@ class Coordinator:
         """A member joins, is still there, or wants other topics; see ``Joining.join``."""
         return await self._joining.join(group, member, request)
 
-    def leave(self, group: str, member: str) -> None:
+    def leave(self, group: str, member: str, incarnation: str | None = None) -> None:
         """A member goes; its queues are free at once. Raises UnknownGroup, UnknownMember."""
-        self._joining.leave(group, member)
+        self._joining.leave(group, member, incarnation)
 
     async def fetch(
         self, group: str, member: str, request: FetchRequest, is_gone: Callable[[], bool]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from services.broker.groups.configs import GroupConfigs, check_group_name
 from services.broker.groups.live_groups import Live, LiveGroups
-from services.broker.groups.refusals import check_enabled, unknown_member
+from services.broker.groups.refusals import check_enabled, member_fenced, unknown_member
 from services.broker.groups.requests import QUEUES_PER_GROUP_MAX, JoinRequest
 from services.broker.groups.sessions import Session, Watching
 from services.broker.groups.starts import Starts
@@ -24,6 +25,8 @@ from services.broker.topics import Topics, check_consumed
 from shared.state.records import GroupConfig
 from tidemark.errors import GroupInUse, NotPermitted, Overloaded
 from tidemark.formats.send_back import RETRY_PREFIX
+
+log = logging.getLogger(__name__)
 
 
 class Bounds(NamedTuple):
@@ -115,8 +118,17 @@ class Joining:
         known = live is not None and member in live.roster.members
         if request.generation is not None and not known:
             raise unknown_member(group, member)
+        said = request.incarnation
+        before = live.sessions[member].incarnation if live is not None and known else None
+        is_other = said is not None and before is not None and said != before
+        if is_other and request.generation is not None:
+            raise member_fenced(group, member)
         filters = {topic: parse_tags(tags) for topic, tags in wanted.items()}
-        topics: Mapping[str, Sequence[int]] = {topic: self._queues_of(topic) for topic in wanted}
+        topics: Mapping[str, Sequence[int]] = (
+            self._queues_left(group, wanted)
+            if known and request.generation is not None
+            else {topic: self._queues_of(topic) for topic in wanted}
+        )
         if not known:
             self._check_room(group, live)
         if live is None:
@@ -133,6 +145,15 @@ class Joining:
             self._live.member_count += 1
             live.sessions[member] = Session(member, self._watching)
         session = live.sessions[member]
+        if is_other:
+            # Two that run under one name would hand out the same messages, each with the right
+            # name and generation: the later one has them alone.
+            live.roster.fence()
+            log.warning(
+                "another program has joined under a member's name; the earlier one is fenced",
+                extra={"event": "member-fenced", "group": group, "member": member},
+            )
+        session.incarnation = said or session.incarnation
         if request.generation is None:
             session.begin_anew()  # whoever it is now, it has nothing in its hands
         other_tags = live.subscriptions.get(member) != wanted
@@ -161,11 +182,16 @@ class Joining:
         session_ms = request.session_ms
         return Joined(roster.generation, assignment, session_ms, config, change.kept), begun
 
-    def leave(self, group: str, member: str) -> None:
-        """A member goes; its queues are free at once. Raises UnknownGroup, UnknownMember."""
+    def leave(self, group: str, member: str, incarnation: str | None = None) -> None:
+        """A member goes; its queues are free at once. Raises UnknownGroup, UnknownMember.
+
+        incarnation: that of a program whose name another has taken is no member any more.
+        """
         self._configs.get(group)
         live = self._live.find(group)
         if live is None or member not in live.roster.members:
+            raise unknown_member(group, member)
+        if incarnation is not None and live.sessions[member].incarnation != incarnation:
             raise unknown_member(group, member)
         self._live.apply(live, live.roster.leave(self._live.now_ms(), member))
 
@@ -227,6 +253,20 @@ class Joining:
             for number in numbers
         }
         return lambda queue: found.get(queue, 0)
+
+    def _queues_left(self, group: str, wanted: Mapping[str, str]) -> dict[str, Sequence[int]]:
+        """The queues of the topics of a member that is there: none of one that was deleted.
+
+        It goes on with the others, and with the topic once that is made again. Raises UnknownTopic
+        if none is left.
+        """
+        own = [topic for topic in wanted if topic != RETRY_PREFIX + group]
+        if own and not any(self._topics.find(topic) for topic in own):
+            self._topics.get(own[0])
+        return {
+            topic: () if self._topics.find(topic) is None else self._queues_of(topic)
+            for topic in wanted
+        }
 
     def _queues_of(self, topic: str) -> Sequence[int]:
         """The queues of a topic that can be read. Raises UnknownTopic, NotPermitted."""

@@ -17,6 +17,7 @@ from services.broker.groups.requests import (
     FETCH_MAX,
     FETCH_WAIT_MS_MAX,
     I32_MAX,
+    INCARNATION_SIZE_MAX,
     QUEUES_PER_GROUP_MAX,
     SESSION_MS_DEFAULT,
     SESSION_MS_MAX,
@@ -25,7 +26,15 @@ from services.broker.groups.requests import (
     CommitLevel,
 )
 from services.broker.limits import QUEUES_MAX
-from services.broker.openapi_schemas import POLL_AFTER_MS, Schema, integer, object_of, or_null, ref
+from services.broker.openapi_schemas import (
+    POLL_AFTER_MS,
+    Schema,
+    integer,
+    object_of,
+    or_null,
+    parameter,
+    ref,
+)
 
 _NUMBER: Final = integer(0, I64_MAX)
 _TEXT: Final[Schema] = {"type": "string"}
@@ -57,6 +66,11 @@ _POSITION: Final[Schema] = object_of(
     ["topic", "queue", "offset"],
     additionalProperties=False,
 )
+_INCARNATION: Final[Schema] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": INCARNATION_SIZE_MAX,
+}
 _GENERATION: Final = integer(0, I64_MAX, "Of the assignment that the member knows.")
 _START: Final[Schema] = {
     "description": "Where the group begins in a topic that it meets: at the first or the last "
@@ -159,6 +173,13 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
                     **_GENERATION,
                     "description": "With it this is a heartbeat, and 404 if the member is gone. "
                     "Without it the member joins: what it got and did not commit comes again.",
+                }
+            ),
+            "incarnation": or_null(
+                {
+                    **_INCARNATION,
+                    "description": "Which program speaks. A join with another one fences the "
+                    "program that had the name: its heartbeats are answered `member-fenced`.",
                 }
             ),
         },
@@ -417,7 +438,7 @@ PATHS: Final[dict[str, dict[str, Any]]] = {
             "joinGroup",
             "Join a group, stay in it, or take other topics",
             ("Joined", "What the member has."),
-            (403, 404, *_STATE),
+            (403, 404, 409, *_STATE),
             parameters=(_GROUP, _MEMBER),
             body="Join",
             description="To be repeated well within `session_ms`. The retry topic's queues are "
@@ -428,7 +449,11 @@ PATHS: Final[dict[str, dict[str, Any]]] = {
             "Leave a group; the member's queues are free at once",
             None,
             (404, 503),
-            parameters=(_GROUP, _MEMBER),
+            parameters=(
+                _GROUP,
+                _MEMBER,
+                parameter("incarnation", "query", _INCARNATION, "Leave only if it is this one's."),
+            ),
         ),
     },
     "/v1/groups/{group}/members/{member}/fetch": {

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from services.broker.queue_offsets import Queue
 from shared.state.records import GroupConfig
-from tidemark.errors import ConsumeDisabled, NotAssigned, StaleGeneration, UnknownMember
+from tidemark.errors import (
+    ConsumeDisabled,
+    MemberFenced,
+    NotAssigned,
+    StaleGeneration,
+    UnknownMember,
+)
 
 
 def check_enabled(config: GroupConfig) -> None:
@@ -23,6 +29,17 @@ def unknown_member(group: str, member: str) -> UnknownMember:
         f"group {group!r} has no member {member!r}: it never joined, has left, or was silent for "
         "its whole session.",
         "Join again: POST the same without a generation.",
+        group=group,
+        member=member,
+    )
+
+
+def member_fenced(group: str, member: str) -> MemberFenced:
+    """The error for a program whose member's name another has taken."""
+    return MemberFenced(
+        f"another program has joined group {group!r} as member {member!r} since. It has the "
+        "member's queues; nothing of this one is taken any more.",
+        "Give each program a member name of its own, or none.",
         group=group,
         member=member,
     )

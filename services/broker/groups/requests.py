@@ -43,7 +43,10 @@ FETCH_BYTES_DEFAULT: Final = 4 << 20
 FETCH_WAIT_MS_MAX: Final = 30_000
 """Below the idle time-outs of common proxies."""
 
-JOIN_FIELDS: Final = frozenset({"subscriptions", "session_ms", "holding", "generation"})
+JOIN_FIELDS: Final = frozenset(
+    {"subscriptions", "session_ms", "holding", "generation", "incarnation"}
+)
+INCARNATION_SIZE_MAX: Final = 64
 FETCH_FIELDS: Final = frozenset(
     {"generation", "max", "max_bytes", "wait_ms", "positions", "paused"}
 )
@@ -67,6 +70,8 @@ class JoinRequest(NamedTuple):
     session_ms: int
     holding: Collection[Queue] | None
     generation: int | None
+    incarnation: str | None = None
+    """Which program speaks under the member's name; None: it does not say."""
 
 
 class FetchRequest(NamedTuple):
@@ -134,7 +139,22 @@ def parse_join(value: object) -> JoinRequest:
         _number(fields, "session_ms", SESSION_MS_DEFAULT, SESSION_MS_MIN, SESSION_MS_MAX),
         None if holding is None else _queues(holding, "holding"),
         _generation(fields),
+        parse_incarnation(fields.get("incarnation")),
     )
+
+
+def parse_incarnation(value: object) -> str | None:
+    """Which program speaks. Raises BadRequest."""
+    if value is None:
+        return None
+    given = string(value, "incarnation")
+    if not 1 <= len(given) <= INCARNATION_SIZE_MAX:
+        raise BadRequest(
+            f"incarnation has {len(given)} characters, 1 to {INCARNATION_SIZE_MAX} are allowed.",
+            field="incarnation",
+            limit=INCARNATION_SIZE_MAX,
+        )
+    return given
 
 
 def parse_fetch(value: object) -> FetchRequest:

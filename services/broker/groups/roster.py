@@ -135,6 +135,10 @@ class Roster(ABC):
         first = self._release(now_ms, name, holding, knows)
         return together(first, self._plan(now_ms, holding or (), name))
 
+    def fence(self) -> None:
+        """Another program goes on under a member's name: what its earlier one says is void."""
+        self.generation = self._next_generation()
+
     def leave(self, now_ms: int, name: str) -> Change:
         """A member goes; what it had is free at once. KeyError if there is none of that name."""
         del self.members[name]

@@ -134,6 +134,8 @@ class Session:
 
     def __init__(self, member: str, watching: Watching) -> None:
         self.member = member
+        self.incarnation: str | None = None
+        """Which program speaks under the member's name; None: it has not said."""
         self.places: dict[Queue, Place] = {}
         self.line: dict[Place, None] = {}
         """Ready places, the one to look at first in front."""

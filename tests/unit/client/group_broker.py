@@ -39,6 +39,7 @@ class GroupBroker(FakeBroker):
         self.generation = 1 << 32
         self.members: dict[str, list[Queue]] = {}
         self.holding: dict[str, set[Queue]] = {}
+        self.incarnations: dict[str, str] = {}
         self.cursors: dict[tuple[str, Queue], int] = {}
         self.committed: dict[Queue, int] = {}
         self.commits: list[dict[str, Any]] = []
@@ -118,6 +119,8 @@ class GroupBroker(FakeBroker):
     async def member(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["member"]
         if request.method == "DELETE":
+            if request.query["incarnation"] != self.incarnations.get(name):
+                return error(404, "unknown-member")
             self.left.append(name)
             self.members.pop(name, None)
             self.came.set()
@@ -131,6 +134,13 @@ class GroupBroker(FakeBroker):
         for subscription in body["subscriptions"]:
             if subscription["topic"] not in self.queues:
                 return error(404, "unknown-topic")
+        if "generation" not in body:
+            if self.incarnations.get(name, body["incarnation"]) != body["incarnation"]:
+                self.generation += 1
+                self._notify()
+            self.incarnations[name] = body["incarnation"]
+        elif self.incarnations[name] != body["incarnation"]:
+            return error(409, "member-fenced")
         if name not in self.members:
             if "generation" in body:
                 return error(404, "unknown-member")

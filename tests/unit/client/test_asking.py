@@ -332,3 +332,25 @@ async def test_a_span_of_1_hands_out_one_message_of_a_queue_at_a_time(
             await messages.ack(message)
     with pytest.raises(ValueError, match="max_span"):
         mq.subscribe("orders", group="billing", max_span=0)
+
+
+# Both handled the same messages, and committed over each other.
+async def test_a_later_member_of_the_same_name_fences_the_earlier(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1", b"2")
+    async with (
+        mq.subscribe("orders", group="billing", member="m") as earlier,
+        mq.subscribe("orders", group="billing", member="m") as later,
+    ):
+        with pytest.raises(errors.MemberFenced):
+            await all_of(earlier)
+        await earlier.close()
+        assert broker.left == []
+        assert bodies(await later.getmany(5)) == [b"1", b"2"]
+    assert broker.left == ["m"]
+
+
+async def all_of(messages: tidemark.Subscription) -> None:
+    while await messages.getone() is not None:
+        pass

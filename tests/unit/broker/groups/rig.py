@@ -204,8 +204,11 @@ class Rig:
         generation: int | None = None,
         holding: set[Queue] | None = None,
         session_ms: int = SESSION_MS,
+        incarnation: str | None = None,
     ) -> Joined:
-        request = JoinRequest([Subscribed(topic, tags)], session_ms, holding, generation)
+        request = JoinRequest(
+            [Subscribed(topic, tags)], session_ms, holding, generation, incarnation
+        )
         if self.writer is None:
             self.writer = asyncio.create_task(self.offsets.run(asyncio.Event()))
         return await self.coordinator.join(GROUP, member, request)

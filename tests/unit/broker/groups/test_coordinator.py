@@ -15,6 +15,7 @@ from tidemark.errors import (
     BadTags,
     ConsumeDisabled,
     GroupInUse,
+    MemberFenced,
     NotPermitted,
     Overloaded,
     StaleGeneration,
@@ -271,6 +272,58 @@ async def test_a_queue_that_a_known_topic_gets_is_read_from_its_first_message(ri
     heard = await rig.join(generation=joined.generation)
     assert ("orders", 5) in heard.assignment
     assert got(await rig.fetch()) == {5: [0, 1]}
+
+
+async def test_a_later_program_under_a_members_name_fences_the_earlier(rig: Rig) -> None:
+    rig.put(2)
+    first = await rig.join(incarnation="a")
+    await rig.join("m2", incarnation="x")
+    earlier = rig.coordinator.generation(GROUP)
+    assert earlier is not None
+    assert earlier > first.generation
+    waiting = asyncio.create_task(rig.fetch(wait_ms=20_000, generation=earlier))
+    while not (found := await waiting).pieces:
+        waiting = asyncio.create_task(rig.fetch(wait_ms=20_000, generation=earlier))
+    assert got(found) == {0: [0, 1]}
+    later = await rig.join(incarnation="b")
+    assert later.generation > earlier
+    for call in (
+        rig.fetch(generation=earlier),
+        rig.commit({ALL[0]: 2}, generation=earlier),
+    ):
+        with pytest.raises(StaleGeneration):
+            await call
+    with pytest.raises(MemberFenced, match="'m1'"):
+        await rig.join(incarnation="a", generation=later.generation)
+    with pytest.raises(UnknownMember):
+        rig.coordinator.leave(GROUP, "m1", "a")
+    assert got(await rig.fetch(generation=later.generation)) == {0: [0, 1]}
+    await rig.join(incarnation="b", generation=later.generation)
+    assert (await rig.join(generation=later.generation)).generation == later.generation
+    again = await rig.join(incarnation="b")
+    assert again.generation == later.generation, "the same program joins again"
+    rig.coordinator.leave(GROUP, "m1", "b")
+
+
+async def test_a_member_reads_on_without_a_topic_that_was_deleted(rig: Rig) -> None:
+    both = [Subscribed("orders", "*"), Subscribed("other", "*")]
+    await rig.topics.create("other", 1)
+    await rig.join("m0")
+    rig.coordinator.leave(GROUP, "m0")
+    joined = await rig.coordinator.join(GROUP, "m1", JoinRequest(both, SESSION_MS, None, None))
+    assert ("other", 0) in joined.assignment
+    await rig.topics.delete("other")
+    rig.look()
+    beat = JoinRequest(both, SESSION_MS, None, joined.generation)
+    assert ("other", 0) not in (await rig.coordinator.join(GROUP, "m1", beat)).assignment
+    await rig.topics.create("other", 2)
+    rig.look()
+    assert ("other", 1) in (await rig.coordinator.join(GROUP, "m1", beat)).assignment
+    await rig.topics.delete("other")
+    await rig.topics.delete("orders")
+    rig.look()
+    with pytest.raises(UnknownTopic, match="orders"):
+        await rig.coordinator.join(GROUP, "m1", beat)
 
 
 async def test_a_topic_that_is_deleted_or_closed_leaves_its_members_without_queues(
