@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import statistics
@@ -20,7 +21,7 @@ from services.reput.config import ReputConfig
 from services.reput.dispatcher import Dispatcher
 from shared.files.commit_log import CommitLogAppender, CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
-from shared.files.index import HITS_MAX, TIME_MAX, IndexReader
+from shared.files.index import HITS_MAX, IndexReader
 from shared.files.os_disk import OsDisk
 from shared.files.positions import Positions
 from shared.files.recovery import recover
@@ -78,6 +79,7 @@ class Log:
             self._index,
             lambda: PhysicalOffset(self._positions.get(Slot.DISPATCHED)),
             lambda _: True,
+            SystemClock(),
         )
         self._random = Random(messages)
         files = sorted(self._store.commit_log_dir.iterdir())
@@ -123,23 +125,23 @@ class Log:
     def by_key(self) -> list[int]:
         """Nanoseconds of each of ASKED queries by key."""
         keys = [key_of(number) for number in self._numbers()]
-        queries, clock, times = self._queries, time.perf_counter_ns, []
-        for key in keys:
-            began = clock()
-            found = queries.by_key(TOPIC, key, begin_ms=0, end_ms=TIME_MAX, hits_max=HITS_MAX)
-            times.append(clock() - began)
-            assert [message.keys for message in found] == [[key]]
-        return times
+        return asyncio.run(self._timed(keys, unique_id_only=False))
 
     def by_unique_id(self) -> list[int]:
         """Nanoseconds of each of ASKED queries by unique id."""
         ids = [unique_id_of(number) for number in self._numbers()]
+        return asyncio.run(self._timed(ids, unique_id_only=True))
+
+    async def _timed(self, names: list[str], *, unique_id_only: bool) -> list[int]:
         queries, clock, times = self._queries, time.perf_counter_ns, []
-        for unique_id in ids:
+        for name in names:
             began = clock()
-            found = queries.by_unique_id(TOPIC, unique_id, hits_max=HITS_MAX)
+            found = await queries.find(
+                TOPIC, name, hits_max=HITS_MAX, unique_id_only=unique_id_only
+            )
             times.append(clock() - began)
-            assert [message.unique_id for message in found] == [unique_id]
+            (message,) = found.messages
+            assert name == message.unique_id if unique_id_only else [name] == message.keys
         return times
 
     def by_dict(self) -> list[int]:

@@ -132,7 +132,7 @@ def build_with(
         append.close()
     state_log.connect(append, ground.lasting)
     index = IndexReader(store.directory, ground.reader)
-    queries = Queries(ground.reader, ground.queues, index, ground.dispatched, views.is_shown)
+    queries = Queries(ground.reader, ground.queues, index, ground.dispatched, views.is_shown, clock)
     sends = Sends(
         append,
         ground.flusher,

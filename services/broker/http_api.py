@@ -38,7 +38,13 @@ from services.broker.http_requests import (
     required,
     topic_of,
 )
-from services.broker.limits import PULL_BYTES_MAX, PULL_MAX, QUERY_MAX, WAIT_MS_MAX
+from services.broker.limits import (
+    DECODED_BYTES_MAX,
+    PULL_BYTES_MAX,
+    PULL_MAX,
+    QUERY_MAX,
+    WAIT_MS_MAX,
+)
 from services.broker.messages import Rules, message_map, tags_code
 from services.broker.metrics import BrokerMetrics
 from services.broker.parts import Parts
@@ -50,6 +56,7 @@ from services.broker.retention.calls import RetentionCalls
 from services.broker.send_call import SendCall
 from services.broker.traces import Traces
 from services.broker.unique_ids import UniqueIds
+from shared.files.index import IndexPlace
 from shared.files.pull import PullResult
 from shared.files.queue_math import Boundary
 from shared.metrics.instruments import Count
@@ -254,7 +261,10 @@ class Api:
             queue,
             offset=parameter_int(required(given, "offset"), "offset"),
             count_max=number(given, "max", MESSAGES_DEFAULT, 0, PULL_MAX),
-            bytes_max=number(given, "max_bytes", PULL_BYTES_MAX, 1, PULL_BYTES_MAX),
+            bytes_max=min(
+                number(given, "max_bytes", PULL_BYTES_MAX, 1, PULL_BYTES_MAX),
+                PULL_BYTES_MAX if raw else DECODED_BYTES_MAX,
+            ),
             tags=parse_tags(given.get("tags")),
             wait_ms=number(given, "wait_ms", 0, 0, WAIT_MS_MAX),
             bulk=raw,
@@ -318,17 +328,24 @@ class Api:
         if "unique_id" in given:
             if "begin_ms" in given or "end_ms" in given:
                 raise BadRequest("begin_ms and end_ms go with key only.", field="begin_ms")
-            found = parts.queries.by_unique_id(topic, given["unique_id"], hits_max=hits_max)
+            key, begin_ms, end_ms = given["unique_id"], 0, I64_MAX
         else:
-            found = parts.queries.by_key(
-                topic,
-                given["key"],
-                begin_ms=number(given, "begin_ms", 0, 0, I64_MAX),
-                end_ms=number(given, "end_ms", I64_MAX, 0, I64_MAX),
-                hits_max=hits_max,
-            )
+            key = given["key"]
+            begin_ms = number(given, "begin_ms", 0, 0, I64_MAX)
+            end_ms = number(given, "end_ms", I64_MAX, 0, I64_MAX)
+        page = await parts.queries.find(
+            topic,
+            key,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            hits_max=hits_max,
+            unique_id_only="unique_id" in given,
+            before=_place(given.get("before")),
+        )
         encoding = encoding_of(request)
-        return answer(request, {"messages": [self._as_map(each, encoding) for each in found]})
+        messages = [self._as_map(each, encoding) for each in page.messages]
+        next_place = None if page.next is None else str(page.next)
+        return answer(request, {"messages": messages, "next": next_place})
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -371,24 +388,29 @@ class Api:
         encoding = encoding_of(request)
         json_body = encoding is Encoding.JSON
         checks_at = self._parts().puller.checks_at
-        messages = [
-            message_map(
-                _checked(data, unit, checks_at(unit.physical_offset)),
-                code=unit.tags_code,
-                json_body=json_body,
-            )
-            for _, unit, data in result.messages()
-        ]
-        found: dict[str, object] = {
+        messages: list[dict[str, object]] = []
+        next_offset = result.next_offset
+        for queue_offset, unit, data in result.messages():
+            try:
+                found = _checked(data, unit, checks_at(unit.physical_offset))
+            except CorruptRecord as error:
+                if not messages:
+                    raise
+                # What is before it is sound: who goes on from here is told of the damage.
+                self._gate.note_damage(error)
+                next_offset = queue_offset
+                break
+            messages.append(message_map(found, code=unit.tags_code, json_body=json_body))
+        said: dict[str, object] = {
             "status": result.status.value,
-            "next_offset": result.next_offset,
+            "next_offset": next_offset,
             "min_offset": result.min_offset,
             "max_offset": result.max_offset,
             "messages": messages,
         }
         if result.poll_after_ms is not None:
-            found["poll_after_ms"] = result.poll_after_ms
-        return answer(request, found)
+            said["poll_after_ms"] = result.poll_after_ms
+        return answer(request, said)
 
     def _count_out(self, topic: str, result: PullResult) -> None:
         if result.message_count:
@@ -484,6 +506,18 @@ def _pool_of(request: web.Request) -> Pool:
     """The kind of work of a request that the router has seen."""
     name = request.match_info.route.name
     return (UNKNOWN if name is None else KINDS[name]).pool
+
+
+def _place(text: str | None) -> IndexPlace | None:
+    """Where a look-up goes on. Raises BadRequest."""
+    try:
+        return None if text is None else IndexPlace.parse(text)
+    except ValueError:
+        assert text is not None
+        raise BadRequest(
+            f"before is {shown(text)}, and not what `next` of an earlier answer said.",
+            field="before",
+        ) from None
 
 
 def _checked(data: memoryview, unit: Unit, checks: record.Checks) -> record.Record:

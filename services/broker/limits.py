@@ -35,6 +35,10 @@ PULL_MAX: Final = 1024
 PULL_BYTES_MAX: Final = 32 << 20
 """``max_bytes`` of one pull."""
 
+DECODED_BYTES_MAX: Final = 4 << 20
+"""Bytes of records in one answer that is not raw, or one larger record: as JSON they take up to
+twenty times as much memory, and the loop while they are written."""
+
 WAIT_MS_MAX: Final = 60_000
 """``wait_ms`` of one pull: below the idle time-outs of common proxies."""
 

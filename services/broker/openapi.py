@@ -12,6 +12,7 @@ from typing import Final
 from services.broker.encodings import JSON, RECORDS
 from services.broker.fields import I64_MAX
 from services.broker.limits import (
+    DECODED_BYTES_MAX,
     PULL_BYTES_MAX,
     PULL_MAX,
     QUERY_MAX,
@@ -22,7 +23,7 @@ from services.broker.openapi_schemas import Schema, bodies, integer, parameter, 
 
 PULL_PARAMETERS: Final = frozenset({"offset", "max", "max_bytes", "tags", "wait_ms"})
 OFFSET_PARAMETERS: Final = frozenset({"timestamp_ms", "boundary"})
-QUERY_PARAMETERS: Final = frozenset({"unique_id", "key", "begin_ms", "end_ms", "max"})
+QUERY_PARAMETERS: Final = frozenset({"unique_id", "key", "begin_ms", "end_ms", "max", "before"})
 
 
 _NAME: Final[Schema] = {
@@ -107,7 +108,13 @@ def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
             integer(0, PULL_MAX, default=32),
             "At most so many messages, but one at least.",
         ),
-        parameter("max_bytes", "query", integer(1, PULL_BYTES_MAX), "Record bytes at most."),
+        parameter(
+            "max_bytes",
+            "query",
+            integer(1, PULL_BYTES_MAX),
+            "Record bytes at most; of "
+            f"decoded messages never more than {DECODED_BYTES_MAX}, or one larger one.",
+        ),
         parameter(
             "tags",
             "query",
@@ -160,7 +167,11 @@ def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
         "get": _call(
             "find",
             "Messages by unique id or by key",
-            _ok(ref("Messages"), "What was found, oldest first; may be empty."),
+            _ok(
+                ref("Messages"),
+                "What was found, oldest first; may be empty. There may be more while next is "
+                "not null.",
+            ),
             (404, 503),
             parameters=(
                 topic,
@@ -169,6 +180,12 @@ def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
                 parameter("begin_ms", "query", time, "Stored at or after; with key only."),
                 parameter("end_ms", "query", time, "Stored at or before; with key only."),
                 parameter("max", "query", integer(1, QUERY_MAX, default=32), "The newest ones."),
+                parameter(
+                    "before",
+                    "query",
+                    {"type": "string"},
+                    "`next` of an earlier answer to the same question: go on with older ones.",
+                ),
             ),
         ),
     }

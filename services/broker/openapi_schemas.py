@@ -254,9 +254,9 @@ def schemas(rules: Rules) -> dict[str, Schema]:
                     {
                         "type": "boolean",
                         "description": "true: it was sent before, and its outcome is unknown. "
-                        "Messages whose unique_id is in the log's last ten minutes are not stored "
-                        "again; the answer tells their old places. Every message needs its "
-                        "unique_id then.",
+                        "Messages whose unique_id is in what the log got in the last ten minutes "
+                        "are not stored again; the answer tells their old places. Every message "
+                        "needs its unique_id then.",
                     }
                 ),
                 "make_unique_ids": or_null(
@@ -297,7 +297,15 @@ def schemas(rules: Rules) -> dict[str, Schema]:
             ["status", "next_offset", "min_offset", "max_offset", "messages"],
         ),
         "Messages": object_of(
-            {"messages": {"type": "array", "items": ref("Message")}}, ["messages"]
+            {
+                "messages": {"type": "array", "items": ref("Message")},
+                "next": {
+                    "type": ["string", "null"],
+                    "description": "To be given as `before`, for older messages; null: there are "
+                    "none. An answer may hold fewer messages than `max`, even none, and a next.",
+                },
+            },
+            ["messages", "next"],
         ),
         "Offset": object_of(
             {"offset": number, "min_offset": number, "max_offset": number},

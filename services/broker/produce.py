@@ -26,6 +26,7 @@ from services.broker.replication.promises import Promise
 from services.broker.send_counts import SendCounts
 from services.broker.sent import COPIES, Sent
 from services.broker.sent_before import (
+    Indexed,
     Place,
     SentAgain,
     SentBefore,
@@ -67,6 +68,11 @@ def _rest(request: ProduceRequest, present: frozenset[int]) -> ProduceRequest:
         delays=delays if delays is not None and any(delays) else None,
         retry=False,
     )
+
+
+def _stored_in(topic: str, request: ProduceRequest) -> list[str]:
+    """The topics in which messages of a request may be."""
+    return [topic] if request.delays is None else [topic, SCHEDULE_TOPIC, TIMER_TOPIC]
 
 
 class _Old(NamedTuple):
@@ -227,16 +233,22 @@ class Sends:
 
         since: of a first try that has to wait: the count of repeats when it came; only what they
         have appended since is looked through. None: it is a repeat. A wait never lies between the
-        look and the append. Otherwise: 1. a send waits for the next log file; 2. its client gives
-        up and sends it again; 3. the repeat finds nothing, and waits as well; 4. the file is there,
-        and both append.
+        look and the append; the index, which says nothing of what is appended meanwhile, is asked
+        before. Otherwise: 1. a send waits for the next log file; 2. its client gives up and sends
+        it again; 3. the repeat finds nothing, and waits as well; 4. the file is there, and both
+        append.
         """
         if since is None:
             told = self._noting(request, told)
+        unique_ids, topics = unique_ids_of(request.entries), _stored_in(topic, request)
+        indexed = None
+        if self._before is not None and since is None:
+            self._admit(request.ack)
+            indexed = await self._before.find_indexed(topics, filter(None, unique_ids))
         for tries_left in range(FILE_TRIES, 0, -1):
             level, promised = self._admit(request.ack)
             queue_count = (await self._topics.for_sending(topic)).queues
-            old = self._look(topic, request, queue_count, since)
+            old = self._look(topic, request, queue_count, since, indexed)
             present, sent = old.present, None
             if len(present) < len(old.places):
                 rest = _rest(request, present) if present else request
@@ -268,18 +280,25 @@ class Sends:
         return note
 
     def _look(
-        self, topic: str, request: ProduceRequest, queue_count: int, since: int | None
+        self,
+        topic: str,
+        request: ProduceRequest,
+        queue_count: int,
+        since: int | None,
+        indexed: Indexed | None,
     ) -> _Old:
-        """What of the request is stored. since: see ``_send_missing``."""
+        """What of the request is stored. since: see ``_send_missing``. indexed: what the index says
+        of a repeat."""
         before, unique_ids = self._before, unique_ids_of(request.entries)
         wanted = [unique_id for unique_id in unique_ids if unique_id is not None]
-        topics = [topic] if request.delays is None else [topic, SCHEDULE_TOPIC, TIMER_TOPIC]
+        topics = _stored_in(topic, request)
         found: dict[str, Place] = {}
         if before is not None:
-            if since is None:
-                found = before.find(topics, wanted)
-            elif wanted and (parts := self._repeats.since(since, topic, wanted)):
-                found = before.find_in(parts, topics, wanted)
+            if indexed is not None:
+                found = before.find(indexed, topics, wanted)
+            elif since is not None and wanted:
+                parts = self._repeats.since(since, topic, wanted)
+                found = before.find_in(parts, topics, wanted) if parts else {}
         waits: Sequence[Wait | None] = ()
         if found and request.delays is not None:
             waits = self._place(topic, queue_count, request, self._clock.wall_ms()).waits

@@ -1,18 +1,23 @@
 """A send that is repeated because its outcome was unknown: what of it is in the log already.
 
 The sender chose the unique ids and says that it sends again. What reput has dispatched is looked up
-in the index, what lies behind that is walked; only what is in neither is appended, and the answer
-tells the old places. It looks back ten minutes: a sender that repeats later than that gets a
-duplicate, as does one on a node without an index. While an index is made again, only what lies
-behind what is dispatched can be told; a repeat of anything else has to wait. A first try that waits
-itself may be overtaken by its repeat: what repeats have appended lately is noted for it. Before:
-``produce`` has a repeated request, or one that waited. After: it appends the rest.
+in the index, in slices and within a bound; the ids of what lies behind that are read once and kept
+while it is not dispatched. Only what is in neither is appended, and the answer tells the old
+places. How far the index is looked through is a position in the log, noted ten minutes before by
+the clock that nobody sets: the wall clock may be set between a send and its repeat. Without such a
+note, after a start, it is 4 GiB of log. A store without an index gives duplicates
+of what is dispatched. While an index is made again, only what lies behind what is dispatched can be
+told; a repeat of anything else has to wait. A first try that waits itself may be overtaken by its
+repeat: what repeats have appended lately is noted for it. Before: ``produce`` has a repeated
+request, or one that waited. After: it appends the rest.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgpack
 
@@ -20,36 +25,37 @@ from services.broker.delay.placing import Wait
 from services.broker.messages import AckLevel
 from services.broker.repeats import Part
 from shared.files.commit_log import CommitLogReader
+from shared.files.index import Asked, Budget, IndexReader
+from shared.runtime.give_way import GiveWay
+from shared.runtime.turns import Turns
 from tidemark.clock import Clock
-from tidemark.errors import DispatchBehind
+from tidemark.errors import DispatchBehind, Overloaded
 from tidemark.formats import batch, delay, ids, properties, twins
 from tidemark.formats.delay import TIMER_TOPIC
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Checks, Record
+from tidemark.formats.scan import Entry
 from tidemark.offsets import PhysicalOffset
 
-LOOK_BACK_MS: Final = 600_000
+LOOK_BACK_S: Final = 600.0
+NOTE_INTERVAL_S: Final = 10.0
+LOOK_BACK_SIZE: Final = 4 << 30
+"""Bytes of log that are looked through while it is not known where its end was LOOK_BACK_S ago."""
 TAIL_MAX: Final = 64 << 20
-"""Bytes that are not dispatched yet and are walked; more is a matter of waiting for reput."""
-WALKED_AT_ONCE: Final = 16_384
+"""Bytes that are not dispatched yet and are looked through; more is a matter of waiting for
+reput."""
+TAIL_IDS_MAX: Final = 1 << 18
+"""Unique ids of them that are kept: some 70 MiB."""
+PART_SIZE: Final = 4 << 20
+"""Bytes of the log whose ids are kept, and dropped, together."""
+WALKED_AT_ONCE: Final = 1024
+TAIL_READ_AT_ONCE: Final = 1 << 17
+"""Bytes that are left to be read in the step that appends."""
+ENTRIES_MAX: Final = 1 << 18
+RECORDS_MAX: Final = 8192
+BYTES_MAX: Final = 64 << 20
+"""What one repeated request may look at in the index; far more than a full one needs."""
 _UNIQUE_ID: Final = properties.UNIQ_KEY.encode("ascii")
-
-
-class Index(Protocol):
-    """Where records are looked up by their unique ids (``shared.files.index``)."""
-
-    def records(
-        self,
-        topic: str,
-        key: str,
-        *,
-        begin_ms: int,
-        hits_max: int,
-        dispatched: int,
-        unique_id_only: bool,
-    ) -> list[Record]:
-        """Records of topic that are called key, in the order of the log."""
-        ...
 
 
 class Place(NamedTuple):
@@ -115,12 +121,79 @@ class SentAgain:
         return self._results
 
 
+class Indexed(NamedTuple):
+    """What the index says of some unique ids."""
+
+    places: dict[str, Place]
+    """Of those that it has."""
+    up_to: int
+    """Physical offset: what begins there or behind was not looked for."""
+    is_whole: bool
+    """False while some of the index is made again: what it does not have may be stored."""
+
+
+class _Tail:
+    """Unique ids of the log's end, each record read once. Belongs to one loop."""
+
+    def __init__(self, reader: CommitLogReader) -> None:
+        self._reader = reader
+        self._parts: deque[tuple[int, dict[tuple[str, str], int]]] = deque()
+        """(end, (topic, unique id) → physical offset of the first such record), oldest first."""
+        self.start = self.end = 0
+        """Physical offsets: what was read."""
+        self._part_start = 0
+        """Physical offset at which the newest part begins."""
+        self._id_count = 0
+
+    def drop_below(self, offset: int) -> None:
+        """Forget what lies below, as far as whole parts do; go on there if nothing was read yet."""
+        while self._parts and self._parts[0][0] <= offset:
+            self.start, known = self._parts.popleft()
+            self._id_count -= len(known)
+        if offset >= self.end:
+            self.start = self.end = offset
+
+    def read_some(self, end: PhysicalOffset) -> None:
+        """Read WALKED_AT_ONCE records at most. Raises CorruptRecord, Overloaded."""
+        if self._id_count > TAIL_IDS_MAX:
+            raise Overloaded(
+                f"more than {TAIL_IDS_MAX} messages are not dispatched yet, and a repeated send "
+                "cannot be compared with more. Nothing was stored.",
+                "Try again when reput has caught up.",
+                limit=TAIL_IDS_MAX,
+            )
+        entries, read_to = walk(self._reader, PhysicalOffset(self.end), end)
+        if self._parts and self.end - self._part_start < PART_SIZE:
+            _, known = self._parts.pop()
+        else:
+            known, self._part_start = {}, self.end
+        before = len(known)
+        for entry in entries:
+            if entry.unique_id is not None:
+                known.setdefault((entry.topic, entry.unique_id), entry.physical_offset)
+        self._id_count += len(known) - before
+        self.end = int(read_to)
+        self._parts.append((self.end, known))
+
+    def find(self, topics: Collection[str], unique_id: str) -> int | None:
+        """Physical offset of the first record with this id in any of the topics."""
+        found: int | None = None
+        for _, known in self._parts:
+            for topic in topics:
+                offset = known.get((topic, unique_id))
+                if offset is not None and (found is None or offset < found):
+                    found = offset
+            if found is not None:
+                return found
+        return None
+
+
 class SentBefore:
     """Finds messages by their unique ids up to the log's last byte. Belongs to one loop."""
 
     def __init__(
         self,
-        index: Index | None,
+        index: IndexReader | None,
         reader: CommitLogReader,
         clock: Clock,
         *,
@@ -138,102 +211,163 @@ class SentBefore:
         self._dispatched = dispatched
         self._written = written
         self._index_is_whole = index_is_whole
+        self._looking = asyncio.Lock()
+        self._tail = _Tail(reader)
+        self._notes: deque[tuple[float, int]] = deque()
+        """(monotonic time, end of the log then), oldest first, NOTE_INTERVAL_S apart or more."""
 
-    def find(self, topics: Sequence[str], unique_ids: Iterable[str]) -> dict[str, Place]:
+    async def find_indexed(self, topics: Sequence[str], unique_ids: Iterable[str]) -> Indexed:
+        """Where dispatched messages of these topics with these ids are, and up to where that says
+        all; most of the rest of the log is read, for ``find``. In slices, one call at a time.
+
+        Raises DispatchBehind, Overloaded, CorruptRecord, DamagedFile.
+        """
+        async with self._looking:
+            turns = Turns(self._clock, GiveWay())
+            is_whole, up_to = self._index_is_whole(), self._dispatched()
+            places: dict[str, Place] = {}
+            if self._index is not None and is_whole:
+                floor = self._floor()
+                budget = Budget(ENTRIES_MAX, RECORDS_MAX, BYTES_MAX)
+                for unique_id in dict.fromkeys(unique_ids):
+                    for topic in topics:
+                        asked = Asked(topic, unique_id, up_to, unique_id_only=True, floor=floor)
+                        search = self._index.search(asked, hits_max=1, budget=budget)
+                        await turns.through(search.steps())
+                        if search.found:
+                            places[unique_id] = _place(search.found[0])
+                            break
+                        if budget.is_spent and not search.has_ended:
+                            raise _too_much()
+                is_whole = self._index_is_whole()  # it was not taken away between two look-ups
+            self._tail.drop_below(self._tail_start())
+            while (end := self._checked_end()) - self._tail.end > TAIL_READ_AT_ONCE:
+                self._tail.read_some(end)
+                if turns.over:
+                    await turns.pass_on()
+                self._tail.drop_below(self._tail_start())
+            return Indexed(places, int(up_to), is_whole or self._index is None)
+
+    def find(
+        self, indexed: Indexed, topics: Sequence[str], unique_ids: Iterable[str]
+    ) -> dict[str, Place]:
         """Where messages of these topics with these ids are; those that are nowhere left out.
 
-        Of several with one id the first. Raises DispatchBehind, CorruptRecord, DamagedFile.
+        indexed: what ``find_indexed`` said of the same. Of several with one id the first. Nothing
+        is awaited here: what is not found is not in the log. Raises as ``find_indexed``.
         """
-        wanted = set(unique_ids)
-        found = self._in_tail(frozenset(topics), wanted)
-        if self._index is None:
-            return found
-        if not self._index_is_whole():
+        wanted, found = set(unique_ids), dict(indexed.places)
+        tail = self._tail
+        tail.drop_below(self._tail_start())
+        end = self._checked_end()
+        while tail.end < end:
+            tail.read_some(end)
+        start = max(indexed.up_to, int(self._reader.min_offset))
+        if start < tail.start:  # dispatched since the index was asked, and forgotten here
+            self._walk(
+                Part(PhysicalOffset(start), PhysicalOffset(tail.start)),
+                frozenset(topics),
+                wanted,
+                found,
+            )
+        for unique_id in wanted - found.keys():
+            offset = tail.find(topics, unique_id)
+            if offset is not None:
+                found[unique_id] = _place(self._read(offset, end))
+        if not indexed.is_whole:
             # 1. A message is stored, dispatched and synced, its answer lost; 2. the node's power
             # fails; 3. reput makes the index again, while all of the log is dispatched already;
             # 4. the message is sent again: it is neither in the tail nor in the index, and stored.
-            _check_all(wanted, found)
-            return found
-        since_ms = self._clock.wall_ms() - LOOK_BACK_MS
-        dispatched = self._dispatched()
-        for unique_id in wanted:
-            for topic in topics:
-                stored = self._index.records(
-                    topic,
-                    unique_id,
-                    begin_ms=since_ms,
-                    hits_max=1,
-                    dispatched=dispatched,
-                    unique_id_only=True,
-                )
-                if stored:
-                    found[unique_id] = _place(stored[0])
-                    break
-        if not self._index_is_whole():  # it was taken away between two look-ups
             _check_all(wanted, found)
         return found
 
     def find_in(
         self, parts: Sequence[Part], topics: Sequence[str], unique_ids: Iterable[str]
     ) -> dict[str, Place]:
-        """As ``find``, in some parts of the log only. Raises CorruptRecord."""
+        """Where messages of these topics with these ids are, in some parts of the log only.
+
+        Raises CorruptRecord.
+        """
         wanted, found = set(unique_ids), dict[str, Place]()
         self._written()
         for part in parts:
             self._walk(part, frozenset(topics), wanted, found)
         return found
 
-    def _in_tail(self, topics: frozenset[str], wanted: set[str]) -> dict[str, Place]:
-        reader, end = self._reader, self._written()
-        at = max(self._dispatched(), reader.min_offset)
-        if end - at > TAIL_MAX:
+    def _tail_start(self) -> int:
+        return max(self._dispatched(), self._reader.min_offset)
+
+    def _checked_end(self) -> PhysicalOffset:
+        """The end of the log. Raises DispatchBehind."""
+        end = self._written()
+        behind = int(end) - self._tail_start()
+        if behind > TAIL_MAX:
             raise DispatchBehind(
-                f"{end - at} bytes are not dispatched yet, and a repeated send looks through "
+                f"{behind} bytes are not dispatched yet, and a repeated send looks through "
                 f"{TAIL_MAX} at most. Nothing was stored.",
                 "Try again when reput has caught up.",
-                behind=int(end - at),
+                behind=behind,
                 limit=TAIL_MAX,
             )
-        found: dict[str, Place] = {}
-        self._walk(Part(PhysicalOffset(at), end), topics, wanted, found)
-        return found
+        return end
 
-    def _due_ms(self, topic: str, offset: PhysicalOffset, end: PhysicalOffset) -> int | None:
-        stored = self._reader.record(offset, end) if topic == TIMER_TOPIC else None
-        return None if stored is None else delay.timer_due_ms(stored.properties)
+    def _floor(self) -> int:
+        """Physical offset: what begins below is not looked for."""
+        now, notes = self._clock.monotonic(), self._notes
+        while len(notes) > 1 and now - notes[1][0] >= LOOK_BACK_S:
+            notes.popleft()
+        end = int(self._written())
+        if not notes or now - notes[-1][0] >= NOTE_INTERVAL_S:
+            notes.append((now, end))
+        then, floor = notes[0]
+        return floor if now - then >= LOOK_BACK_S else max(0, end - LOOK_BACK_SIZE)
+
+    def _read(self, offset: int, end: PhysicalOffset) -> Record:
+        found = self._reader.record(PhysicalOffset(offset), end)
+        assert found is not None, "a record was read there before"
+        return found
 
     def _walk(
         self, part: Part, topics: frozenset[str], wanted: set[str], found: dict[str, Place]
     ) -> None:
         """Add to found where the first message of each wanted id is in a part of the log."""
-        reader, (at, end) = self._reader, part
+        at, end = part
         while at < end:
-            walked = twins.walk(
-                reader.window(at, end),
-                at=at,
-                checks=Checks(body_crc=False, record_crc=False),
-                records_max=WALKED_AT_ONCE,
-                delay_levels_ms=(),
-            )
-            for entry in walked.entries:
-                if entry.unique_id in wanted and entry.topic in topics:
-                    found.setdefault(
-                        entry.unique_id,
-                        Place(
-                            entry.topic,
-                            entry.queue_id,
-                            entry.queue_offset,
-                            entry.physical_offset,
-                            entry.size,
-                            entry.store_timestamp_ms,
-                            self._due_ms(entry.topic, PhysicalOffset(entry.physical_offset), end),
-                        ),
-                    )
-            if not walked.entries:
-                reader.record(PhysicalOffset(at + walked.end), end)  # raises what is wrong
-                at = reader.next_file(at)
-            else:
-                at = PhysicalOffset(at + walked.end)
+            entries, at = walk(self._reader, at, end)
+            for entry in entries:
+                unique_id = entry.unique_id
+                if unique_id in wanted and unique_id not in found and entry.topic in topics:
+                    found[unique_id] = _place(self._read(entry.physical_offset, end))
+
+
+def walk(
+    reader: CommitLogReader, at: PhysicalOffset, end: PhysicalOffset
+) -> tuple[Sequence[Entry], PhysicalOffset]:
+    """Up to WALKED_AT_ONCE records from a record's start on, and where to go on.
+
+    Raises CorruptRecord.
+    """
+    walked = twins.walk(
+        reader.window(at, end),
+        at=at,
+        checks=Checks(body_crc=False, record_crc=False),
+        records_max=WALKED_AT_ONCE,
+        delay_levels_ms=(),
+    )
+    if walked.entries:
+        return walked.entries, PhysicalOffset(at + walked.end)
+    reader.record(PhysicalOffset(at + walked.end), end)  # raises what is wrong
+    return (), reader.next_file(at)
+
+
+def _too_much() -> Overloaded:
+    return Overloaded(
+        f"the index has more than {ENTRIES_MAX} entries, or {RECORDS_MAX} messages, whose keys "
+        "have the same hashes as the unique ids of this repeated send; whether it is stored "
+        "cannot be told. Nothing more was stored.",
+        "Send fewer messages per request, and unique ids that are random.",
+        limit=ENTRIES_MAX,
+    )
 
 
 def _check_all(wanted: Collection[str], found: Collection[str]) -> None:

@@ -6,6 +6,8 @@ Writes nothing (the writer is reput's). Invariants:
 - A hit counts only if its record ends at or below ``dispatched``.
 - Hashes collide: unless asked for the raw hits, a record counts only if it has that key.
 - Files are mapped lazily, at most ``MAPPED_MAX`` at a time: each has hundreds of megabytes.
+- A look-up is made of short steps and looks at no more than its ``Budget`` allows: keys of equal
+  hash, and long chains, are made on purpose as easily as they are not.
 - The directory is looked at again as soon as it may have changed, and not before: a file is made
   when the last one is full, and is replaced only after those behind it were removed.
 
@@ -15,8 +17,9 @@ answers the records (walk step 9).
 
 from __future__ import annotations
 
+import bisect
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from shared.files.disk import MappedRegion
@@ -31,6 +34,15 @@ from tidemark.offsets import PhysicalOffset
 HITS_MAX: Final = 64
 """More are never returned by one query (5.6)."""
 MAPPED_MAX: Final = 16
+HITS_AT_ONCE: Final = 64
+ENTRIES_AT_ONCE: Final = 1024
+"""Entries that one step looks at: some 50 µs if none of them is in a cache."""
+USUAL_CHAIN: Final = 32
+"""Entries of a chain in one file that no budget counts: slots have four on average."""
+ENTRIES_LOOKED_AT_MAX: Final = 1 << 16
+RECORDS_JUDGED_MAX: Final = 1024
+BYTES_JUDGED_MAX: Final = 16 << 20
+"""What one call looks at before it says where to go on."""
 TIME_MAX: Final = 2**63 - 1
 
 
@@ -57,16 +69,197 @@ class Hits(NamedTuple):
     last_update_offset: int
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """One question."""
 
     topic: str
     key: str
-    key_hash: int
-    begin_ms: int
-    end_ms: int
     dispatched: int
-    unique_id_only: bool
+    begin_ms: int = 0
+    end_ms: int = TIME_MAX
+    unique_id_only: bool = False
+    """The key is a unique id; keys of other messages that are the same do not count."""
+    floor: int = 0
+    """Physical offset: records that begin below it are not looked for."""
+
+
+class IndexPlace(NamedTuple):
+    """Where a look-up goes on: everything newer has been looked at."""
+
+    file: str
+    number: int
+    """Of the next entry of the chain."""
+    below: int
+    """Physical offset of the last record that was judged; older ones follow."""
+
+    def __str__(self) -> str:
+        return f"{self.file}-{self.number}-{self.below}"
+
+    @classmethod
+    def parse(cls, text: str) -> IndexPlace:
+        """The place of this text. Raises ValueError."""
+        file, *numbers = text.split("-")
+        if not text.isascii() or parse_index_name(file) is None or len(numbers) != 2:
+            raise ValueError(f"{text[:80]!r} is no place of a look-up")
+        number, below = (int(each) if each.isdigit() else -1 for each in numbers)
+        if not (0 <= number < 1 << 31 and 0 <= below <= TIME_MAX):
+            raise ValueError(f"{text[:80]!r} is no place of a look-up")
+        return cls(file, number, below)
+
+
+class Budget:
+    """What one call may look at, for one or more look-ups."""
+
+    __slots__ = ("bytes", "entries", "records")
+
+    def __init__(
+        self,
+        entries: int = ENTRIES_LOOKED_AT_MAX,
+        records: int = RECORDS_JUDGED_MAX,
+        size: int = BYTES_JUDGED_MAX,
+    ) -> None:
+        """size: bytes of the records."""
+        self.entries, self.records, self.bytes = entries, records, size
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing more may be looked at."""
+        return self.entries <= 0 or self.records <= 0 or self.bytes <= 0
+
+
+class Search:
+    """One look-up, newest file and newest entry first, in steps: at most one record is judged, or
+    ENTRIES_AT_ONCE entries are looked at, in each. Others may use the reader between two steps."""
+
+    def __init__(
+        self,
+        reader: IndexReader,
+        asked: Asked,
+        wanted: int,
+        budget: Budget | None,
+        at: IndexPlace | None = None,
+    ) -> None:
+        """budget: None: without a bound. at: where an earlier look-up stopped."""
+        self._reader, self._asked, self._wanted, self._budget = reader, asked, wanted, budget
+        self._key_hash = hashing.index_hash(asked.topic, asked.key)
+        self._names: Sequence[str] | None = None
+        """The files when it began, oldest first."""
+        self._name: str | None = None
+        """The file that is looked at; None before the first and after the last one."""
+        self._number, self._next, self._below = 0, 0, asked.dispatched
+        if at is not None:
+            self._name, self._number, self._below = at.file, at.number, min(at.below, self._below)
+        self._hits: list[int] = []
+        """Of the entries from _number to _next, those that are not judged yet, oldest first."""
+        self.has_ended = False
+        """Whether everything was looked at."""
+        self._found: dict[int, Record] = {}
+        self.found_size = 0
+        """Bytes of the records found."""
+
+    @property
+    def found(self) -> list[Record]:
+        """The records found, in the order of the log."""
+        return [self._found[offset] for offset in sorted(self._found)]
+
+    @property
+    def place(self) -> IndexPlace | None:
+        """Where to go on; None if everything was looked at."""
+        if self.has_ended:
+            return None
+        assert self._name is not None, "nothing was looked at yet"
+        return IndexPlace(self._name, self._number, self._below)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, or may not go on."""
+        return (
+            self.has_ended
+            or len(self._found) >= self._wanted
+            or (self._budget is not None and self._budget.is_spent)
+        )
+
+    def steps(self) -> Iterator[None]:
+        """Take all steps. Raises DamagedFile."""
+        while not self.is_over:
+            self._step()
+            yield
+
+    def _step(self) -> None:
+        if self._hits:
+            self._judge(PhysicalOffset(self._hits.pop()))
+            if not self._hits:
+                self._go_on()
+            return
+        file = self._file()
+        if file is None:
+            self.has_ended = True
+            return
+        hits, self._next, seen = file.look_up_some(
+            self._key_hash,
+            begin_ms=self._asked.begin_ms,
+            end_ms=self._asked.end_ms,
+            hits_max=HITS_AT_ONCE,
+            first=self._number,
+            entries_max=ENTRIES_AT_ONCE,
+        )
+        if self._budget is not None:
+            self._budget.entries -= max(0, seen - USUAL_CHAIN)
+        # A record with several keys of this hash has an entry for each, one behind the other: it is
+        # judged once, whether it has the key or not.
+        self._hits = sorted({offset for offset in hits if offset < self._below})
+        if self._hits and self._hits[0] < self._asked.floor:
+            self._hits = [offset for offset in self._hits if offset >= self._asked.floor]
+            self._next = 0
+        if not self._hits:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """To the entries behind those that were looked at, or to the next older file."""
+        self._number = self._next
+        if not self._number:
+            self._leave_file()
+
+    def _judge(self, offset: PhysicalOffset) -> None:
+        self._below = int(offset)
+        record = self._reader.judge(offset, self._asked)
+        if self._budget is not None:
+            self._budget.records -= 1
+            self._budget.bytes -= 0 if record is None else record[1]
+        if record is not None and record[0] is not None:
+            self._found[int(offset)] = record[0]
+            self.found_size += record[1]
+
+    def _file(self) -> IndexFile | None:
+        """The file to look at now; None if there is no other."""
+        if self._names is None:
+            self._names = self._reader.names_now()
+            if self._name is None and self._names:
+                self._name = self._names[-1]
+        while self._name is not None:
+            file = self._reader.file(self._name)
+            if file is not None:
+                first_ms, last_ms = file.times_ms
+                if self._number or (
+                    first_ms <= self._asked.end_ms and self._asked.begin_ms <= last_ms
+                ):
+                    return file
+            self._leave_file()
+        return None
+
+    def _leave_file(self) -> None:
+        """Go to the next older file, unless nothing of what is asked for can be in it."""
+        assert self._name is not None
+        assert self._names is not None
+        file = self._reader.file(self._name)
+        older_count = bisect.bisect_left(self._names, self._name)
+        if file is not None and (
+            file.times_ms[0] < self._asked.begin_ms or file.begin_offset < self._asked.floor
+        ):
+            older_count = 0
+        self._number = 0
+        self._name = self._names[older_count - 1] if older_count else None
+        self.has_ended = self._name is None
 
 
 class IndexReader:
@@ -140,43 +333,30 @@ class IndexReader:
         unique_id_only: key is a unique id; answers that carry the id of what they answer among
         their keys must not crowd it out. Raises DamagedFile.
         """
-        asked = _Asked(
-            topic, key, hashing.index_hash(topic, key), begin_ms, end_ms, dispatched, unique_id_only
+        search = self.search(
+            Asked(topic, key, dispatched, begin_ms, end_ms, unique_id_only), hits_max=hits_max
         )
-        found: dict[int, Record] = {}
-        wanted = min(hits_max, HITS_MAX)
-        for file in self._matching(begin_ms, end_ms):
-            if wanted <= len(found):
-                break
-            self._find_real(file, asked, wanted, found)
-        return [found[offset] for offset in sorted(found)]
+        for _ in search.steps():
+            pass
+        return search.found
 
-    def _find_real(
-        self, file: IndexFile, asked: _Asked, wanted: int, found: dict[int, Record]
-    ) -> None:
-        """Add the hits of one file whose record really has the key, newest first, until wanted are
-        found; one record may have a key twice, also in two files."""
-        looked_at = 0
-        limit = wanted
-        # The chain may be full of another key's entries: look further until enough are real.
-        while True:
-            raw = file.lookup(
-                asked.key_hash, begin_ms=asked.begin_ms, end_ms=asked.end_ms, hits_max=limit
-            )
-            for offset in raw[looked_at:]:
-                if offset in found:
-                    continue
-                record = self._real(PhysicalOffset(offset), asked)
-                if record is not None:
-                    found[offset] = record
-                    if len(found) == wanted:
-                        return
-            if len(raw) < limit:
-                return
-            looked_at, limit = len(raw), limit * 4
+    def search(
+        self,
+        asked: Asked,
+        *,
+        hits_max: int = HITS_MAX,
+        budget: Budget | None = None,
+        at: IndexPlace | None = None,
+    ) -> Search:
+        """A look-up of the newest hits_max records (at most 64), to be made in steps.
 
-    def _real(self, offset: PhysicalOffset, asked: _Asked) -> Record | None:
-        """The record that an entry points to; None if it does not have the key."""
+        budget: what it may look at; None: everything. at: the place where an earlier one stopped.
+        """
+        return Search(self, asked, min(hits_max, HITS_MAX), budget, at)
+
+    def judge(self, offset: PhysicalOffset, asked: Asked) -> tuple[Record | None, int] | None:
+        """The record that an entry points to (None: it does not have the key) and its size [bytes];
+        None: it has expired, or is not dispatched yet. Raises DamagedFile."""
         if offset < self._log.min_offset or offset >= asked.dispatched:
             return None
         record = self._log.find(offset, PhysicalOffset(asked.dispatched))
@@ -190,11 +370,10 @@ class IndexReader:
                 "the index anew.",
                 physical_offset=int(offset),
             )
-        if record.topic != asked.topic:
-            return None
-        if record.unique_id == asked.key or (not asked.unique_id_only and asked.key in record.keys):
-            return record
-        return None
+        has_key = record.topic == asked.topic and (
+            record.unique_id == asked.key or (not asked.unique_id_only and asked.key in record.keys)
+        )
+        return (record if has_key else None), record.size
 
     def hits(
         self,
@@ -229,13 +408,13 @@ class IndexReader:
 
     def headers(self) -> list[Header]:
         """Headers of all files, oldest first."""
-        files = map(self._file, self._names_now())
+        files = map(self.file, self.names_now())
         return [file.header for file in files if file is not None]
 
     def last_update(self) -> Header:
         """Header of the newest file; its end says how far the index is. Zeros without files."""
-        for name in reversed(self._names_now()):
-            if (file := self._file(name)) is not None:
+        for name in reversed(self.names_now()):
+            if (file := self.file(name)) is not None:
                 return file.header
         return Header()
 
@@ -256,8 +435,8 @@ class IndexReader:
 
     def _matching(self, begin_ms: int, end_ms: int) -> Iterator[IndexFile]:
         """Files whose time range overlaps [begin_ms, end_ms], newest first."""
-        for name in reversed(self._names_now()):
-            file = self._file(name)
+        for name in reversed(self.names_now()):
+            file = self.file(name)
             if file is None:
                 continue
             first_ms, last_ms = file.times_ms
@@ -266,7 +445,7 @@ class IndexReader:
             if first_ms < begin_ms:
                 return
 
-    def _names_now(self) -> list[str]:
+    def names_now(self) -> list[str]:
         """``names``, without listing the directory where it cannot have changed."""
         if not self._is_as_listed():
             self._listed_min = self._log.min_offset
@@ -287,7 +466,7 @@ class IndexReader:
         # No other file can have this number while this one is mapped.
         return facts is not None and facts.inode == opened[0]
 
-    def _file(self, name: str) -> IndexFile | None:
+    def file(self, name: str) -> IndexFile | None:
         """The mapped file; None if it has just expired. Raises DamagedFile if it is short."""
         if name in self._checked and (known := self._open.get(name)) is not None:
             self._open.move_to_end(name)

@@ -159,7 +159,8 @@ def get_message(
     limits are caps on top of the store's own. wanted: None takes every message. in_memory: False
     halves and more what one answer reads. bulk: the caller's limits alone bound the answer (our
     raw pulls; the reference has none such).
-    Raises DamagedFile if a unit points to another message's record.
+    Raises DamagedFile if the first unit points to another message's record; damage further on ends
+    the answer before it.
     """
     # The minimum first: read the other way round, retention between the two could put it above
     # a maximum that a concurrent dispatch has long passed.
@@ -274,11 +275,15 @@ class _Scan:
             if found.halt is Halt.OUTSIDE:
                 if not self._is_there(unit):
                     if not self._is_gone(unit):
+                        if self.looked:
+                            return
                         raise self._stranger(offset + self.looked, unit)
                     self._pass_lost(unit)
                     window, window_at = _NO_WINDOW, 0
                     continue
             elif judged_again == self.looked:
+                if self.looked:
+                    return  # what is before it is sound; who asks for what follows meets it again
                 raise self._stranger(offset + self.looked, unit)
             else:
                 # Twice: where stores of another process arrive out of order, a unit below the

@@ -126,10 +126,17 @@ def search_by_time(
         if time < 0:
             return 0  # unreadable in the middle of readable ones: no guess
         if time == timestamp_ms:
-            step, last = (-1, floor) if boundary is Boundary.LOWER else (1, ceiling)
-            while middle != last and store_time(*unit_at(middle + step)) == timestamp_ms:
-                middle += step
-            return file_offset + middle
+            # The edge of the run of this time is searched, too: thousands of messages may have it.
+            inside = middle
+            outside = low - 1 if boundary is Boundary.LOWER else high + 1
+            while abs(outside - inside) > 1:
+                middle = (outside + inside) // 2
+                offset, size = unit_at(middle)
+                if offset >= min_physical and store_time(offset, size) == timestamp_ms:
+                    inside = middle
+                else:
+                    outside = middle
+            return file_offset + inside
         if time > timestamp_ms:
             high, later = middle - 1, middle
         else:

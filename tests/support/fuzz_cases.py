@@ -515,6 +515,8 @@ def fuzz_look_up(rng: Random, same: Same, rounds: int) -> None:
             rng.choice((0, 1_790_000_000_000, -(1 << 63))),
             rng.choice((1_790_000_005_000, (1 << 63) - 1, 0)),
             rng.choice((0, 1, 2, 64)),
+            rng.choice((0, 0, 1, 7, 1 << 40, -1)),
+            rng.choice((0, 1, 5, 64, 1 << 40)),
         )
 
 

@@ -145,7 +145,7 @@ def jobs(rng: Random) -> Iterator[tuple[str, bytes, Callable[[memoryview], objec
     yield (
         "look_up",
         index,
-        lambda view: twin["look_up"](view, slots, entries, rng.randrange(8), 0, 1 << 62, 64),
+        lambda view: twin["look_up"](view, slots, entries, rng.randrange(8), 0, 1 << 62, 64, 0, 64),
     )
     yield "held_rows", index, lambda view: twin["held_rows"](view, slots, entries, rows, 0, 29)
     yield (

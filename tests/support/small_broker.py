@@ -121,7 +121,12 @@ class SmallBroker:
             held_max=1,
         )
         self.queries = Queries(
-            self.reader, self.queues, self.index, self.dispatched, views.is_shown
+            self.reader,
+            self.queues,
+            self.index,
+            self.dispatched,
+            views.is_shown,
+            SystemClock(),
         )
         self.messages = StoredMessages(self.queries, puller, views)
         self._dispatcher = Dispatcher(self.store, self.positions, self.reader, boot_id=BOOT)

@@ -200,7 +200,7 @@ class Consumer:
 
     async def message_by_unique_id(self, topic: str, unique_id: str) -> Message:
         """The newest message with this unique id; raises UnknownMessage."""
-        found = await self._query(topic, {"unique_id": unique_id})
+        found = await self._query(topic, {"unique_id": unique_id}, 1)
         if not found:
             raise errors.UnknownMessage(
                 f"no message of topic {topic} has the unique id {unique_id}.",
@@ -218,22 +218,29 @@ class Consumer:
         max: int = 32,
     ) -> list[Message]:
         """Messages with this key stored in [begin_ms, end_ms], oldest first, at most ``max``."""
-        return await self._query(
-            topic, {"key": key, "begin_ms": begin_ms, "end_ms": end_ms, "max": max}
-        )
+        return await self._query(topic, {"key": key, "begin_ms": begin_ms, "end_ms": end_ms}, max)
 
-    async def _query(self, topic: str, query: dict[str, object]) -> list[Message]:
-        answer = await self._connection.call(
-            "GET",
-            path("topics", topic, "messages"),
-            query=query,
-            idempotent=True,
-            is_plain_read=True,
-        )
-        found = answer.map().get("messages")
-        if not isinstance(found, list):
-            raise errors.BrokenAnswer("the answer to a query has no list `messages`")
-        return [_message(wire) for wire in found]
+    async def _query(self, topic: str, query: dict[str, object], count_max: int) -> list[Message]:
+        """The newest count_max messages. An answer is bounded by bytes and by what the broker
+        looks at, and says then where to go on."""
+        messages: list[Message] = []
+        before: object = None
+        while True:
+            left = count_max - len(messages)
+            answer = await self._connection.call(
+                "GET",
+                path("topics", topic, "messages"),
+                query={**query, "max": left, "before": before},
+                idempotent=True,
+                is_plain_read=True,
+            )
+            page = answer.map()
+            found, before = page.get("messages"), page.get("next")
+            if not isinstance(found, list):
+                raise errors.BrokenAnswer("the answer to a query has no list `messages`")
+            messages[:0] = [_message(wire) for wire in found]
+            if len(messages) >= count_max or before is None:
+                return messages
 
 
 def _raw_pull(answer: Answer) -> RawPull:

@@ -130,8 +130,15 @@ def look_up(
     begin_ms: int,
     end_ms: int,
     hits_max: int,
-) -> list[int]:
+    first: int,
+    entries_max: int,
+) -> tuple[list[int], int, int]:
     """Physical offsets of the key hash's entries with begin_ms ≤ time ≤ end_ms, newest first.
+
+    first: the number of the chain's entry to begin with; 0: its newest. Looks at entries_max
+    entries at most. Returns the offsets, the number to go on with (0 if the chain has ended), and
+    how many entries it looked at. An entry of another chain is gone on with as if it were of this
+    one: the caller knows where it stopped.
 
     By section 5.6 to the letter: an entry's time is the header's begin plus whole seconds, so an
     exact begin_ms may miss a record stored in that second; and other keys with the same hash are
@@ -150,26 +157,32 @@ def look_up(
     (number,) = _BIG_32.unpack_from(view, HEADER_SIZE + SLOT_SIZE * (key_hash % slots))
     head = view[:HEADER_SIZE].cast("Q")
     _, next_entry = counts_of(head[COUNTS])
-    if next_entry <= 1:
-        return []
-    file_begin_ms = as_signed_64(swap_64(head[BEGIN_TIMESTAMP]))
-    number = _newest_visible(view, entries_at, entries, number, min(next_entry, entries - 1))
     hits: list[int] = []
-    while number and len(hits) < hits_max:
+    if next_entry <= 1:
+        return hits, 0, 0
+    file_begin_ms = as_signed_64(swap_64(head[BEGIN_TIMESTAMP]))
+    newest = min(next_entry, entries - 1)
+    if first:
+        number = first if 0 < first <= newest else 0
+    else:
+        number = _newest_visible(view, entries_at, entries, number, newest)
+    seen = 0
+    while number and len(hits) < hits_max and seen < entries_max:
+        seen += 1
         stored_hash, offset, seconds, previous = ENTRY.unpack_from(
             view, entries_at + ENTRY_SIZE * number
         )
         if seconds < 0:
-            break
+            return hits, 0, seen
         time_ms = file_begin_ms + seconds * 1000
         if stored_hash == key_hash and begin_ms <= time_ms <= end_ms:
             hits.append(offset)
         # Not only "invalid or itself": entries point to older ones, whatever else is damage,
         # and following it could go round for ever.
         if not 0 < previous < number or time_ms < begin_ms:
-            break
+            return hits, 0, seen
         number = previous
-    return hits
+    return hits, number, seen
 
 
 def held_rows(

@@ -181,7 +181,48 @@ class IndexFile:
         """Physical offsets of the key hash's entries with begin_ms ≤ time ≤ end_ms, newest first:
         see ``index_chains.look_up``."""
         slots, entries = self._geometry
-        return look_up(self._view, slots, entries, key_hash, begin_ms, end_ms, hits_max)
+        hits, _, _ = look_up(
+            self._view, slots, entries, key_hash, begin_ms, end_ms, hits_max, 0, entries
+        )
+        return hits
+
+    def look_up_some(
+        self,
+        key_hash: int,
+        *,
+        begin_ms: int,
+        end_ms: int,
+        hits_max: int,
+        first: int,
+        entries_max: int,
+    ) -> tuple[list[int], int, int]:
+        """Some of what ``lookup`` finds: see ``index_chains.look_up``.
+
+        first: as an earlier call returned it, or 0; if the file was made again since and this is no
+        entry of the key's slot any more, it begins with the newest.
+        """
+        slots, entries = self._geometry
+        if first and (
+            not first <= self.entry_count
+            or (self.entry(first).key_hash - key_hash) % self._geometry.slots
+        ):
+            first = 0
+        return look_up(
+            self._view,
+            slots,
+            entries,
+            key_hash,
+            begin_ms,
+            end_ms,
+            hits_max,
+            first,
+            entries_max,
+        )
+
+    @property
+    def begin_offset(self) -> int:
+        """Physical offset of the first record that has an entry, by the header."""
+        return as_signed_64(swap_64(self._head[BEGIN_OFFSET]))
 
     def held_rows(self, rows: bytes | memoryview, first: int, end: int) -> int:
         """Number of the first row of [first, end) that the file has no entry of; end if it has

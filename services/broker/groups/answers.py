@@ -44,24 +44,28 @@ def raw_answer(fetched: Fetched) -> web.Response:
 def answer_map(
     fetched: Fetched, checks_at: Callable[[int], record.Checks], *, json_body: bool
 ) -> dict[str, object]:
-    """The whole answer as maps, CRCs compared. Raises CorruptRecord, DamagedFile."""
-    return {
-        **_said(fetched),
-        "queues": [
-            {
-                **_described(piece),
-                "messages": [
-                    message_map(
-                        _checked(data, unit, checks_at(unit.physical_offset)),
-                        code=unit.tags_code,
-                        json_body=json_body,
-                    )
-                    for _, unit, data in piece.result.messages()
-                ],
-            }
-            for piece in fetched.pieces
-        ],
-    }
+    """The answer as maps, CRCs compared: of each queue what lies before the first damaged record,
+    where the member's next fetch goes on. Raises DamagedFile, and CorruptRecord if nothing is
+    left."""
+    queues: list[dict[str, object]] = []
+    damage: CorruptRecord | None = None
+    message_count = 0
+    for piece in fetched.pieces:
+        described, messages = _described(piece), list[dict[str, object]]()
+        for number, unit, data in piece.result.messages():
+            try:
+                found = _checked(data, unit, checks_at(unit.physical_offset))
+            except CorruptRecord as error:
+                damage = error
+                fetched.stop_at(piece, int(number))
+                described["next_offset"] = int(number)
+                break
+            messages.append(message_map(found, code=unit.tags_code, json_body=json_body))
+        message_count += len(messages)
+        queues.append({**described, "messages": messages})
+    if damage is not None and not message_count:
+        raise damage
+    return {**_said(fetched), "queues": queues}
 
 
 def _said(fetched: Fetched) -> dict[str, object]:

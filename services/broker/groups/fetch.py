@@ -62,6 +62,11 @@ class Fetched(NamedTuple):
             if piece.queue in self.session.places:
                 self.session.move(piece.queue, piece.from_offset)
 
+    def stop_at(self, piece: Piece, queue_offset: int) -> None:
+        """The answer gives of a piece only what lies before this queue offset."""
+        if piece.queue in self.session.places:
+            self.session.move(piece.queue, queue_offset)
+
 
 class Reader(NamedTuple):
     """On whose behalf a fetch looks: the facts of its group that may change while it is held."""

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from services.broker.fields import shown
-from services.broker.limits import QUERY_MAX
 from services.broker.pull import Puller, PullRequest
 from services.broker.query import Queries
 from services.broker.topic_views import TopicViews
@@ -101,18 +100,6 @@ class StoredMessages:
         return Page(
             list(self._checked(result)), result.next_offset, result.min_offset, result.max_offset
         )
-
-    def by_unique_id(self, topic: str, unique_id: str) -> list[Record]:
-        """Messages of topic with this unique id, oldest first. Raises UnknownMessage for none."""
-        found = self._queries.by_unique_id(topic, unique_id, hits_max=QUERY_MAX)
-        if not found:
-            raise UnknownMessage(
-                f"topic {topic!r} has no message with the unique id {shown(unique_id)}.",
-                "It has expired, was never stored, or is not dispatched yet.",
-                topic=topic,
-                unique_id=unique_id,
-            )
-        return found
 
     def _checked(self, result: PullResult) -> Iterator[Record]:
         for _, unit, data in result.messages():

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from services.broker import sent_before
 from services.broker.delay.placing import Wait
 from services.broker.repeats import NOTED_MAX, Part, Repeats
-from services.broker.sent_before import LOOK_BACK_MS, SentBefore, unique_ids_of, without
+from services.broker.sent_before import (
+    LOOK_BACK_S,
+    Place,
+    SentBefore,
+    unique_ids_of,
+    walk,
+    without,
+)
 from services.reput.dispatcher import Dispatcher
 from shared.runtime.clock import SystemClock
 from tests.support.small_broker import FIRST_MS, HOST, SmallBroker
@@ -17,6 +28,7 @@ from tidemark.errors import DispatchBehind, Overloaded
 from tidemark.formats import batch, delay, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.checkpoint import Slot
+from tidemark.formats.hashing import index_hash
 from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
 
@@ -26,9 +38,13 @@ class Clock(SystemClock):
 
     def __init__(self, broker: SmallBroker) -> None:
         self.broker = broker
+        self.now_s = 0.0
 
     def wall_ms(self) -> int:
         return self.broker.now_ms
+
+    def monotonic(self) -> float:
+        return self.now_s
 
 
 class Rebooted(SmallBroker):
@@ -51,15 +67,22 @@ def broker(tmp_path: Path) -> Iterator[Rebooted]:
     made.close()
 
 
-def before_of(broker: SmallBroker, *, has_index: bool = True) -> SentBefore:
+def before_of(
+    broker: SmallBroker, *, has_index: bool = True, clock: Clock | None = None
+) -> SentBefore:
     return SentBefore(
         broker.index if has_index else None,
         broker.reader,
-        Clock(broker),
+        clock or Clock(broker),
         dispatched=broker.dispatched,
         written=lambda: broker.appender.appended,
         index_is_whole=lambda: not broker.positions.get(Slot.INDEX_BEHIND),
     )
+
+
+def find(before: SentBefore, topics: Sequence[str], unique_ids: Sequence[str]) -> dict[str, Place]:
+    indexed = asyncio.run(before.find_indexed(topics, unique_ids))
+    return before.find(indexed, topics, unique_ids)
 
 
 def append(broker: SmallBroker, topic: str, *unique_ids: str) -> list[int]:
@@ -79,7 +102,7 @@ def test_what_is_dispatched_and_what_is_not_is_found_and_nothing_else(
     broker.dispatch()
     (second, _) = append(broker, "t", "B", "OTHER")
     append(broker, "u", "C")
-    found = before_of(broker).find(["t"], ["A", "B", "C", "D"])
+    found = find(before_of(broker), ["t"], ["A", "B", "C", "D"])
     assert {name: place.physical_offset for name, place in found.items()} == {
         "A": first,
         "B": second,
@@ -93,31 +116,108 @@ def test_of_two_with_one_id_the_first_counts(broker: SmallBroker) -> None:
     (first,) = append(broker, "t", "A")
     broker.dispatch()
     append(broker, "t", "A")
-    assert before_of(broker).find(["t"], ["A"])["A"].physical_offset == first
+    assert find(before_of(broker), ["t"], ["A"])["A"].physical_offset == first
 
 
 def test_the_walk_goes_on_in_the_next_file(broker: SmallBroker) -> None:
     names = [f"ID{number}" for number in range(2000)]
     offsets = append(broker, "t", *names)
     assert broker.appender.appended > 1 << 18, "more than a file"
-    found = before_of(broker).find(["t"], names)
+    found = find(before_of(broker), ["t"], names)
     assert [found[name].physical_offset for name in names] == offsets
 
 
-def test_it_looks_back_ten_minutes(broker: SmallBroker) -> None:
+def test_a_clock_that_was_set_ahead_hides_nothing(broker: SmallBroker) -> None:
+    """It looked back ten minutes of the wall clock: that was set 700 s ahead between a send and its
+    repeat, and the message was stored twice."""
     append(broker, "t", "A")
     broker.dispatch()
-    broker.now_ms += LOOK_BACK_MS - 1000
-    assert before_of(broker).find(["t"], ["A"])
-    broker.now_ms += 5000
-    assert not before_of(broker).find(["t"], ["A"])
+    before = before_of(broker)
+    broker.now_ms += 700_000
+    assert find(before, ["t"], ["A"])
+    broker.now_ms -= 10 * 86_400_000
+    assert find(before, ["t"], ["A"])
+
+
+def test_it_looks_back_to_where_the_log_ended_ten_minutes_ago(broker: SmallBroker) -> None:
+    clock = Clock(broker)
+    before = before_of(broker, clock=clock)
+    append(broker, "t", "A")
+    broker.dispatch()
+    assert find(before, ["t"], ["A"])
+    append(broker, "t", "B")
+    broker.dispatch()
+    clock.now_s += LOOK_BACK_S - 1
+    assert find(before, ["t"], ["A", "B"]).keys() == {"A", "B"}
+    clock.now_s += 1
+    assert find(before, ["t"], ["A", "B"]).keys() == {"B"}
+
+
+def test_what_is_not_dispatched_is_read_once_however_many_repeats_there_are(
+    broker: SmallBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each repeat walked all of it, on the loop: with reput stopped a send took 260 ms."""
+    names = [f"ID{number}" for number in range(3000)]
+    places = append(broker, "t", *names)
+    before, walked = before_of(broker), list[int]()
+
+    def counted(*args: Any) -> Any:
+        found = walk(*args)
+        walked.extend(entry.physical_offset for entry in found[0])
+        return found
+
+    monkeypatch.setattr(sent_before, "walk", counted)
+    for number in (0, 1500, 2999):
+        (found,) = find(before, ["t", "u"], [names[number]]).values()
+        assert found.physical_offset == places[number]
+    assert not find(before, ["u"], names)
+    assert len(walked) == len(set(walked)) == 3000
+    (new,) = append(broker, "t", "NEW")
+    assert find(before, ["t"], ["NEW"])["NEW"].physical_offset == new
+    assert len(walked) == 3001
+    broker.dispatch()
+    assert find(before, ["t"], names[:50]).keys() == set(names[:50])
+    assert len(walked) == 3001
+    assert not before._tail._parts
+
+
+def test_the_unique_ids_that_are_kept_are_bounded(
+    broker: SmallBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sent_before, "TAIL_IDS_MAX", 1500)
+    append(broker, "t", *(f"ID{number}" for number in range(4000)))
+    with pytest.raises(Overloaded, match="Nothing was stored"):
+        find(before_of(broker), ["t"], ["ID1"])
+
+
+def test_dispatch_between_the_two_halves_of_a_look_hides_nothing(broker: SmallBroker) -> None:
+    before = before_of(broker)
+    places = append(broker, "t", "A", "B")
+    indexed = asyncio.run(before.find_indexed(["t"], ["A", "B", "C"]))
+    (last,) = append(broker, "t", "C")
+    broker.dispatch()
+    asyncio.run(before.find_indexed(["t"], ["OTHER"]))  # forgets what is dispatched
+    found = before.find(indexed, ["t"], ["A", "B", "C", "D"])
+    assert [found[name].physical_offset for name in "ABC"] == [*places, last]
+
+
+def test_ids_made_to_have_one_hash_are_refused_after_a_bounded_look(
+    broker: SmallBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sent_before, "RECORDS_MAX", 10)
+    alike = ["".join(each) for each in itertools.product(("Aa", "BB"), repeat=5)]
+    assert len({index_hash("t", each) for each in alike}) == 1
+    append(broker, "t", *alike[1:])
+    broker.dispatch()
+    with pytest.raises(Overloaded, match="same hashes"):
+        find(before_of(broker), ["t"], [alike[0]])
 
 
 def test_without_an_index_the_tail_is_what_is_known(broker: SmallBroker) -> None:
     append(broker, "t", "A")
     broker.dispatch()
     append(broker, "t", "B")
-    assert before_of(broker, has_index=False).find(["t"], ["A", "B"]).keys() == {"B"}
+    assert find(before_of(broker, has_index=False), ["t"], ["A", "B"]).keys() == {"B"}
 
 
 def test_while_the_index_is_made_again_what_it_may_lack_is_not_stored_once_more(
@@ -133,15 +233,15 @@ def test_while_the_index_is_made_again_what_it_may_lack_is_not_stored_once_more(
     assert broker.positions.get(Slot.INDEX_BEHIND)
     assert broker.dispatched() == broker.appender.appended
     with pytest.raises(DispatchBehind, match=r"index is being made again.*Nothing was st") as found:
-        before_of(broker).find(["t"], ["A"])
+        find(before_of(broker), ["t"], ["A"])
     assert found.value.retriable
     (second,) = append(broker, "t", "B")
-    assert before_of(broker).find(["t"], ["B"])["B"].physical_offset == second, "it is in the tail"
+    assert find(before_of(broker), ["t"], ["B"])["B"].physical_offset == second, "it is in the tail"
     with pytest.raises(DispatchBehind):
-        before_of(broker).find(["t"], ["B", "A"])
-    assert not before_of(broker, has_index=False).find(["t"], ["A"]), "there is none to wait for"
+        find(before_of(broker), ["t"], ["B", "A"])
+    assert not find(before_of(broker, has_index=False), ["t"], ["A"]), "there is none to wait for"
     broker.dispatch()
-    places = before_of(broker).find(["t"], ["A", "B", "C"])
+    places = find(before_of(broker), ["t"], ["A", "B", "C"])
     assert {name: place.physical_offset for name, place in places.items()} == {
         "A": first,
         "B": second,
@@ -164,10 +264,10 @@ def test_an_index_that_is_taken_away_during_the_look_may_lack_what_was_not_found
             index_is_whole=lambda answers=answers: next(answers),  # type: ignore[misc]
         )
         if missing == "A":
-            assert before.find(["t"], ["A"])
+            assert find(before, ["t"], ["A"])
         else:
             with pytest.raises(DispatchBehind):
-                before.find(["t"], ["A", "B"])
+                find(before, ["t"], ["A", "B"])
 
 
 def test_what_repeats_have_appended_since_is_told_by_topic_and_id() -> None:
@@ -207,7 +307,7 @@ def test_a_tail_that_is_too_long_is_a_matter_of_waiting(
     monkeypatch.setattr("services.broker.sent_before.TAIL_MAX", 100)
     append(broker, "t", "A", "B")
     with pytest.raises(DispatchBehind, match="Nothing was stored") as caught:
-        before_of(broker).find(["t"], ["A"])
+        find(before_of(broker), ["t"], ["A"])
     assert caught.value.retriable
     assert caught.value.facts["limit"] == 100
 
@@ -240,7 +340,7 @@ def test_what_waits_for_a_time_is_due_as_its_record_says(
     )
     if dispatched:
         broker.dispatch()
-    place = before_of(broker).find(["orders", delay.TIMER_TOPIC], ["A"])["A"]
+    place = find(before_of(broker), ["orders", delay.TIMER_TOPIC], ["A"])["A"]
     later = Wait(delay.TIMER_TOPIC, at_ms=due_ms + 5000)
     for wait in (later, None):
         result = place.result("A", HOST, wait)

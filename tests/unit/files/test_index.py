@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -7,12 +8,14 @@ import pytest
 
 from shared.files.commit_log import CommitLogReader
 from shared.files.disk import DirectoryEntry
-from shared.files.index import MAPPED_MAX, IndexReader
+from shared.files.index import MAPPED_MAX, Asked, Budget, IndexPlace, IndexReader
 from shared.files.os_disk import OsDisk
 from tests.support.small_store import CONFIG, FIRST_MS, SmallStore
 from tidemark.errors import DamagedFile
 from tidemark.formats.hashing import index_hash
 from tidemark.formats.queue_unit import Unit
+from tidemark.formats.record import Record
+from tidemark.offsets import PhysicalOffset
 
 NAMES = ("20240101000000000", "20240101000000500", "20240101000001000")
 
@@ -252,3 +255,87 @@ def test_a_bounded_number_of_files_is_mapped_and_a_replaced_one_is_seen(
     path.write_bytes(bytes(small.store.config.index_geometry.size))
     assert index.query("orders", "k", dispatched=small.end) == offsets(found[:-1])
     index.close()
+
+
+ALIKE = ["".join(each) for each in itertools.product(("Aa", "BB"), repeat=6)]
+"""64 keys of one hash."""
+
+
+class CountingLog:
+    """Counts the records that are looked at."""
+
+    def __init__(self, log: CommitLogReader) -> None:
+        self.log, self.count = log, 0
+
+    @property
+    def min_offset(self) -> PhysicalOffset:
+        return self.log.min_offset
+
+    def find(self, offset: PhysicalOffset, end: PhysicalOffset) -> Record | None:
+        self.count += 1
+        return self.log.find(offset, end)
+
+
+def counting(small: SmallStore) -> tuple[IndexReader, CountingLog]:
+    log = CountingLog(CommitLogReader(small.store, small.positions))
+    return IndexReader(small.store, log), log
+
+
+def test_a_record_with_many_keys_of_one_hash_is_judged_once(small: SmallStore) -> None:
+    """A look-up of an absent key judged each of 100 messages once for each of its 1,023 keys, on
+    the loop: five seconds."""
+    assert len({index_hash("orders", each) for each in ALIKE}) == 1
+    keys = " ".join(ALIKE[1:6])
+    indexed(small, NAMES[0], *(("orders", keys, number) for number in range(5)))
+    index, log = counting(small)
+    assert index.query("orders", ALIKE[0], dispatched=1 << 60) == []
+    assert log.count == 5
+    assert len(index.query("orders", ALIKE[5], hits_max=3, dispatched=1 << 60)) == 3
+    assert log.count == 8
+
+
+@pytest.mark.parametrize("budget", [(3, 1 << 30), (1, 1 << 30), (9, 400)])
+def test_a_bounded_look_up_goes_on_where_it_stopped(
+    small: SmallStore, budget: tuple[int, int]
+) -> None:
+    units = []
+    for number, name in enumerate(NAMES):
+        keyed = [
+            ("orders", ALIKE[0] if each % 5 == 0 else " ".join(ALIKE[1:4]), number * 60 + each)
+            for each in range(10)
+        ]
+        units += indexed(small, name, *keyed)[::5]
+    index, log = counting(small)
+    asked = Asked("orders", ALIKE[0], 1 << 60)
+    found, place, pages = list[int](), None, 0
+    while True:
+        before = log.count
+        search = index.search(asked, budget=Budget(1 << 30, *budget), at=place)
+        for _ in search.steps():
+            pass
+        assert log.count - before <= budget[0]
+        pages += 1
+        found[:0] = [each.physical_offset for each in search.found]
+        if search.place is None:
+            break
+        place = IndexPlace.parse(str(search.place))
+    assert found == offsets(units)
+    assert pages > 3
+    # The files may have been made again meanwhile: the number is of no use then, the offset is.
+    middle = units[3].physical_offset
+    for number in (0, 1, 3, 20, 10_000):
+        search = index.search(asked, at=IndexPlace(NAMES[1], number, middle))
+        for _ in search.steps():
+            pass
+        assert [each.physical_offset for each in search.found] == offsets(units)[:3]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "20240101000000000", "20240101000000000-1", "20240101000000000--1-5",
+     "20240101000000000-1-9223372036854775808", "../../etc/passwd-1-2", "20240101000000000-²-1",
+     "20240101000000000-2147483648-1", "20240101000000000-1-1-1"],
+)  # fmt: skip
+def test_what_is_no_place_of_a_look_up_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no place of a look-up"):
+        IndexPlace.parse(text)

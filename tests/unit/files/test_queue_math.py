@@ -131,6 +131,31 @@ def test_the_example_of_the_format_pages(timestamp: int, lower: int, upper: int)
     assert answer(times, timestamp, Boundary.UPPER) == upper
 
 
+@pytest.mark.parametrize("boundary", list(Boundary))
+def test_a_time_that_very_many_messages_have_is_found_in_few_looks(boundary: Boundary) -> None:
+    """It went from message to message over all of one time: linear, on the loop."""
+    count, looks = 100_000, 0
+    times = [1, *[5] * count, 9]
+
+    def time_of(offset: int, _: int) -> int:
+        nonlocal looks
+        looks += 1
+        return times[offset]
+
+    found = search_by_time(
+        file_offset=0,
+        floor=0,
+        ceiling=count + 1,
+        timestamp_ms=5,
+        boundary=boundary,
+        min_physical=0,
+        unit_at=lambda index: (index, 91),
+        store_time=time_of,
+    )
+    assert found == (1 if boundary is Boundary.LOWER else count)
+    assert looks < 50
+
+
 def test_in_a_later_file_before_all_is_its_first_number_or_0() -> None:
     assert answer([10, 20], 5, Boundary.LOWER, file_offset=50) == 50
     assert answer([10, 20], 5, Boundary.UPPER, file_offset=50) == 0

@@ -133,18 +133,50 @@ def test_a_row_s_hash_must_fit_and_later_ones_count_too(put_rows: Callable[..., 
     begin=st.one_of(st.integers(NOW_MS - 9000, NOW_MS + 9000), offsets, st.just(-(1 << 70))),
     end=st.one_of(st.integers(NOW_MS - 9000, NOW_MS + 9000), offsets, st.just(1 << 70)),
     hits_max=st.one_of(st.integers(-1, 30), st.just(1 << 70)),
+    first=st.one_of(st.just(0), st.integers(-2, 26), st.just(1 << 70), st.just(-(1 << 70))),
+    entries_max=st.one_of(st.integers(-1, 30), st.just(1 << 70)),
 )
 def test_the_same_is_found(
-    twin: Callable[..., list[int]],
+    twin: Callable[..., tuple[list[int], int, int]],
     file: tuple[Geometry, bytearray],
     key_hash: int,
     begin: int,
     end: int,
     hits_max: int,
+    first: int,
+    entries_max: int,
 ) -> None:
     geometry, data = file
-    asked = (memoryview(bytes(data)), *geometry, key_hash, begin, end, hits_max)
+    view = memoryview(bytes(data))
+    asked = (view, *geometry, key_hash, begin, end, hits_max, first, entries_max)
     assert outcome(twin, *asked) == outcome(pure.look_up, *asked)
+
+
+@given(
+    file=files(),
+    key_hash=hashes,
+    hits_max=st.integers(1, 5),
+    entries_max=st.integers(1, 5),
+)
+def test_what_is_found_in_parts_is_what_is_found_at_once(
+    file: tuple[Geometry, bytearray], key_hash: int, hits_max: int, entries_max: int
+) -> None:
+    geometry, data = file
+    view = memoryview(bytes(data))
+    asked = (view, *geometry, key_hash & I32_MAX, 0, 1 << 62)
+    whole, end, seen = pure.look_up(*asked, 1 << 30, 0, 1 << 30)
+    assert end == 0
+    found: list[int] = []
+    number = seen_in_parts = 0
+    while True:
+        hits, number, count = pure.look_up(*asked, hits_max, number, entries_max)
+        assert len(hits) <= hits_max
+        assert count <= entries_max
+        found += hits
+        seen_in_parts += count
+        if not number:
+            break
+    assert (found, seen_in_parts) == (whole, seen)
 
 
 @held_twin
@@ -188,7 +220,7 @@ def test_a_geometry_that_does_not_fit_the_bytes_is_refused(
 ) -> None:
     rest: dict[str, tuple[object, ...]] = {
         "put_rows": (b"", 0),
-        "look_up": (1, 0, 9, 9),
+        "look_up": (1, 0, 9, 9, 0, 9),
         "held_rows": (b"", 0, 0),
         "chains_are_sound": (1,),
     }

@@ -9,7 +9,9 @@ def look_up(
     begin_ms: int,
     end_ms: int,
     hits_max: int,
-) -> list[int]: ...
+    first: int,
+    entries_max: int,
+) -> tuple[list[int], int, int]: ...
 def held_rows(
     view: memoryview, slots: int, entries: int, rows: bytes | memoryview, first: int, end: int
 ) -> int: ...

@@ -317,13 +317,17 @@ cdef int64_t clamped(value):
     return value
 
 
-def look_up(view, slots, entries, key_hash, begin_ms, end_ms, hits_max):
+def look_up(
+    view, slots, entries, key_hash, begin_ms, end_ms, hits_max, first, entries_max
+):
     cdef View found = view_of(view, slots, entries, False)
     cdef const File *file = &found.file
     cdef int64_t begin = clamped(begin_ms)
     cdef int64_t end = clamped(end_ms)
     cdef int64_t wanted_max = clamped(hits_max)
-    cdef int64_t number, newest, time_ms, hit_count = 0
+    cdef int64_t seen_max = clamped(entries_max)
+    cdef int64_t begin_with = clamped(first)
+    cdef int64_t number, newest, time_ms, hit_count = 0, seen = 0
     cdef uint64_t file_begin_ms
     cdef uint32_t slot_value
     cdef int32_t wanted
@@ -339,15 +343,19 @@ def look_up(view, slots, entries, key_hash, begin_ms, end_ms, hits_max):
     )
     newest = next_entry_of(tidemark_load_64(file.base + COUNTS_AT))
     if newest <= 1:
-        return hits
+        return hits, 0, 0
     if newest > file.entries - 1:
         newest = file.entries - 1
     file_begin_ms = tidemark_load_64(file.base + BEGIN_TIMESTAMP_AT)
-    number = newest_visible(file, slot_value, newest)
-    while number > 0 and hit_count < wanted_max:
+    if begin_with:
+        number = begin_with if 0 < begin_with <= newest else 0
+    else:
+        number = newest_visible(file, slot_value, newest)
+    while number > 0 and hit_count < wanted_max and seen < seen_max:
+        seen += 1
         get_entry(file, number, &entry)
         if entry.seconds < 0:
-            break
+            return hits, 0, seen
         # Only upwards can the sum leave the range, and is then after every end.
         time_ms = <int64_t>(file_begin_ms + <uint64_t>entry.seconds * 1000)
         is_beyond = <int64_t>file_begin_ms > 0 and time_ms < 0
@@ -355,9 +363,9 @@ def look_up(view, slots, entries, key_hash, begin_ms, end_ms, hits_max):
             hits.append(entry.offset)
             hit_count += 1
         if not 0 < entry.previous < number or (time_ms < begin and not is_beyond):
-            break
+            return hits, 0, seen
         number = entry.previous
-    return hits
+    return hits, number, seen
 
 
 cdef int64_t first_entry_at(const File *file, int64_t count, int64_t offset) noexcept nogil:

@@ -1,0 +1,69 @@
+"""One damaged record among sound ones: what is before it is served, and it is named as damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.support.node import Node
+
+BAD = 31
+
+
+def flip_body(node: Node, message: dict[str, Any]) -> None:
+    """Flip a bit of the message's body in the log."""
+    size = 1 << 20
+    physical_offset = message["physical_offset"]
+    path = node.store_dir / "commitlog" / f"{physical_offset - physical_offset % size:020}"
+    body = message["body_text"].encode()
+    data = bytearray(path.read_bytes())
+    data[data.index(body, physical_offset % size)] ^= 1
+    with path.open("r+b") as file:
+        file.write(data)
+
+
+def test_a_bad_record_blocks_no_sound_one(tmp_path: Path) -> None:
+    """A pull of 32 from 0 was 503, one of 31 fine; the record's id was said to be unknown."""
+    with Node(tmp_path) as node:
+        node.start()
+        node.wait_ready()
+        assert node.request_json("PUT", "/v1/topics/t", {"queues": 1})[0] == 200
+        sent = {"messages": [{"body_text": f"body {n:06}"} for n in range(64)]}
+        assert node.request_json("POST", "/v1/topics/t/messages", sent)[0] == 200
+        pull = "/v1/topics/t/queues/0/messages?offset={}&max=64&wait_ms=10000"
+        messages: list[dict[str, Any]] = []
+        while len(messages) < 64:
+            answer = node.request_json("GET", pull.format(len(messages)))[1]
+            messages += answer["messages"]
+        flip_body(node, messages[BAD])
+
+        for offset in (0, 10, BAD - 1):
+            status, answer = node.request_json("GET", pull.format(offset))
+            assert status == 200
+            assert answer["next_offset"] == BAD
+            assert answer["messages"] == messages[offset:BAD]
+        status, answer = node.request_json("GET", pull.format(BAD))
+        assert (status, answer["code"]) == (503, "corrupt-record")
+        status, answer = node.request_json("GET", pull.format(BAD + 1))
+        assert (status, answer["messages"]) == (200, messages[BAD + 1 :])
+
+        damaged, sound = messages[BAD]["message_id"], messages[BAD + 1]["message_id"]
+        status, answer = node.request_json("GET", f"/v1/messages/{damaged}")
+        assert (status, answer["code"]) == (503, "corrupt-record")
+        assert answer["at"] == messages[BAD]["physical_offset"]
+        assert node.request_json("GET", f"/v1/messages/{sound}")[0] == 200
+
+        member = "/v1/groups/g/members/m"
+        joined = {"subscriptions": [{"topic": "t"}], "start": "first"}
+        assert node.request_json("PUT", "/v1/groups/g", {"start": "first"})[0] == 200
+        joined.pop("start")
+        status, answer = node.request_json("POST", member, joined)
+        assert status == 200, answer
+        fetch = {"max": 64, "generation": answer["generation"]}
+        status, answer = node.request_json("POST", f"{member}/fetch", fetch)
+        assert status == 200, answer
+        (queue,) = answer["queues"]
+        assert queue["next_offset"] == BAD
+        assert queue["messages"] == messages[:BAD]
+        status, answer = node.request_json("POST", f"{member}/fetch", fetch)
+        assert (status, answer["code"]) == (503, "corrupt-record")
