@@ -47,7 +47,7 @@ def plan(options: Options, start_us: int, end_us: int, only: Narrowed) -> Iterat
     if count > PARTS_MAX:
         raise BadOption("slice", f"{options.slice_s:g}s", f"no more than {PARTS_MAX} parts")
     for low in range(start, end, step):
-        scrapes = None if options.interval_s is None else ",".join((SCRAPES, *only.matchers))
+        scrapes = None if options.interval_s is None else SCRAPES  # of any topic, any group
         for selector in options.selectors:
             for shard in range(options.shards):
                 part = _part(options, selector, only, shard, low, min(low + step, end))

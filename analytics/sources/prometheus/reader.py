@@ -54,7 +54,7 @@ class Reader:
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         """The samples of a part, gaps among them as rows. Raises BadOption for a bad selector."""
         todo = [(part.start_us, part.end_us, 0)]
-        slow_splits = 0
+        slow_splits = count = 0
         missing: list[Missing] = []
         while todo:
             low, high, depth = todo.pop()
@@ -73,12 +73,13 @@ class Reader:
                 continue
             if context is not None:
                 yield from _kept(context, low, high, CONTEXT)
+            count += len(found.at)
             yield from _kept(found, low, high, SOURCE)
-        missing += self._holes(part, missing)
+        missing += self._holes(part, missing, has_samples=count > 0)
         if missing:
             yield gaps.batch(missing, SOURCE)
 
-    def _holes(self, part: Part, unread: Sequence[Missing]) -> list[Missing]:
+    def _holes(self, part: Part, unread: Sequence[Missing], *, has_samples: bool) -> list[Missing]:
         """Times of the part at which the server scraped nothing; unread: what is a gap already."""
         interval_s = self._options.interval_s
         left_us = part.end_us - part.start_us - sum(each.to_us - each.from_us for each in unread)
@@ -90,6 +91,8 @@ class Reader:
             seen_us = self._ask(part.scrapes, since_us, part.end_us).ts_us
         except Unanswered as trouble:
             return [Missing(part.scrapes, part.start_us, part.end_us, *_said(trouble))]
+        if has_samples and not seen_us.size:
+            return []  # it keeps no `up`, or with other labels: nothing is known of its scrapes
         return [
             Missing(SUBJECT, *hole, Gap.UNSCRAPED, "the server has no scrape of this time")
             for hole in holes(seen_us, part.start_us, part.end_us, interval_us)

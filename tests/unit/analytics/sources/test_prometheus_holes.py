@@ -69,6 +69,17 @@ def test_holes_are_the_same_however_time_is_cut(times: set[int], cuts: set[int])
     assert merged(found(at, border)) == merged([row for row in expected if row[1] > row[0]])
 
 
+def test_a_server_that_keeps_no_up_has_no_holes() -> None:
+    labels = (("__name__", "tidemark_group_members"), ("instance", "127.0.0.1:1"))
+    samples: Samples = {labels: [(ms, 1.0) for ms in range(0, 600_000, 15_000)]}
+    with RangeServer(samples, left_open=True) as server:
+        reader = Reader(parse({"url": server.url, "interval": "15s"}))
+        (part,) = reader.plan(0, 600 * S)
+        rows = [row for batch in reader.read(part) for row in batch.to_pylist()]
+    assert rows
+    assert not [row for row in rows if row["metric"] == "_gap"]
+
+
 def test_a_server_that_was_down_has_a_gap_and_not_only_no_samples() -> None:
     """Backfill once said "2 hours filled from 0 samples", and left no row in the table gaps."""
     labels = (("__name__", "up"), ("instance", "127.0.0.1:1"), ("service", "broker"))
