@@ -43,6 +43,7 @@ from analytics.kernel.progress import batches_of, not_due, progress_of
 from analytics.kernel.results import Judged
 from analytics.kernel.rules import Rules
 from analytics.kernel.segments import motion_of
+from analytics.kernel.shape_positions import NEVER_COMMITTED
 from analytics.kernel.stages import split
 from analytics.kernel.stall import Learned, StallTimes, bin_ends
 from analytics.kernel.state import Carried, ids_of, nothing, read, write
@@ -168,6 +169,7 @@ def _judge(
     logs = logs_of(window.logs, ticks, known, rules.period_us)
     worked = _worked(grid.commit[begin:], carried.series["commit"], known)
     facts = facts_of(window.pairs, ticks, begin, known, carried.pairs, worked, rules)
+    grid = _from_the_first(grid, carried.series["commit"], known)
     grid = _without_broadcasting(grid, facts, known, begin)
     segment_before = carried.series["segment"].copy()
     stall_times = StallTimes(carried.pairs, carried.gap_bins, rules)
@@ -196,6 +198,7 @@ def _judge(
     looks = Looks(
         lag=lag.lag[begin:],
         lost=lag.lost[begin:],
+        lost_ago=motion.lost_ago,
         ahead=lag.ahead[begin:],
         age=age.age[begin:],
         age_low=age.low[begin:],
@@ -277,6 +280,26 @@ def _worked(commit: Floats, before: Floats, known: Known) -> Bools:
         found[row] = np.logical_or.reduceat(now > last, known.starts)
         np.copyto(last, now, where=~np.isnan(now))
     return found
+
+
+def _from_the_first(grid: Positions, before: Floats, known: Known) -> Positions:
+    """With a commit in queues that a group never read, though it reads others of the topic.
+
+    A queue that a known topic gets later is read from its first message: all that is in it is
+    unread, whoever holds it. before: the last commit known of each series.
+    """
+    if NEVER_COMMITTED not in grid.reasons:
+        return grid
+    never = (grid.reason == grid.reasons.index(NEVER_COMMITTED)) & np.isnan(grid.commit)
+    never &= ~np.isnan(grid.low)
+    commit, begin = grid.commit.copy(), before.copy()
+    met = np.logical_or.reduceat(~np.isnan(before), known.starts)
+    for row, unread in enumerate(never):
+        met |= np.logical_or.reduceat(~np.isnan(grid.commit[row]), known.starts)
+        unread = unread & met[known.pair]
+        np.copyto(begin, grid.low[row], where=unread & np.isnan(begin))
+        np.copyto(commit[row], begin, where=unread)
+    return grid._replace(commit=commit)
 
 
 def _without_broadcasting(grid: Positions, facts: Facts, known: Known, begin: int) -> Positions:

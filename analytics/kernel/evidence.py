@@ -20,7 +20,7 @@ from analytics.schema import Status
 _AGE: Final = ("age_seconds", "objective_seconds", "lag")
 USES: Final[Mapping[Status, tuple[str, ...]]] = {
     Status.AHEAD: ("commit_offset", "max_offset", "ahead"),
-    Status.LOST: ("commit_offset", "min_offset", "lost"),
+    Status.LOST: ("commit_offset", "min_offset", "lost", "lost_lately", "lost_seconds_ago"),
     Status.ABANDONED: ("lag", "members"),
     Status.PAUSED: ("lag", "age_seconds"),
     Status.STOPPED: (*_AGE, "members", "alone_seconds"),

@@ -240,6 +240,8 @@ def _numbers(judged: Judged, at: Places) -> dict[str, Floats]:
         "objective_seconds": looks.objective[at],
         "lag": judged.lag.lag[full],
         "lost": judged.lag.lost[full],
+        "lost_lately": judged.motion.lost_sum[at],
+        "lost_seconds_ago": judged.motion.lost_ago[at],
         "ahead": judged.lag.ahead[full],
         "commit_offset": grid.commit[full],
         "max_offset": grid.high[full],

@@ -28,6 +28,7 @@ _DURATIONS: Final = (
     "stall_most_s",
     "stall_unlearned_s",
     "recovery_s",
+    "lost_for_s",
     "recommit_s",
     "minute_s",
 )
@@ -88,6 +89,8 @@ class Rules:
     """After this a gap between commits counts half."""
     recovery_s: float = 60.0
     """An age that falls look by look for so long is catching up, however it was before."""
+    lost_for_s: float = 600.0
+    """A group that lost messages is LOST for so long, though it reads on from where they end."""
     recommit_s: float = 120.0
     """A commit that goes back by no more than what was committed within this is a rebalance."""
     keeps_pace_above: float = 0.98

@@ -23,7 +23,7 @@ from analytics.kernel.stall import Learned, StallTimes
 from analytics.kernel.state import SERIES_FIELDS, STATUS_FIELDS, ZERO_FIELDS
 
 STEPS: Final = ("dt", "produced", "consumed", "produce_rate", "consume_rate")
-STANDINGS: Final = ("segment", "cut_at", "still", "still_most", "waiting")
+STANDINGS: Final = ("segment", "cut_at", "still", "still_most", "waiting", "lost_ago", "lost_sum")
 
 
 class Motion(NamedTuple):
@@ -45,6 +45,10 @@ class Motion(NamedTuple):
     """The tick of the last cut [microseconds]; NaN: none since the series was first seen."""
     waiting: Floats
     """When the head was first seen to wait [microseconds]; NaN with nothing to read."""
+    lost_ago: Floats
+    """For how long retention has not taken messages of the group unread [s]; NaN: it never has."""
+    lost_sum: Floats
+    """Messages that it took, since the group is LOST."""
     forgotten: Bools
     """Nobody reports the series any more: as if it had never been seen."""
     alarming: Bools
@@ -96,6 +100,8 @@ def motion_of(
         out["still_most"][row] = (now - carried["still_first"]) / SECOND
         out["cut_at"][row] = carried["cut_at"]
         out["waiting"][row] = carried["waiting"]
+        out["lost_ago"][row] = (now - carried["lost_tick"]) / SECOND
+        out["lost_sum"][row] = carried["lost_sum"]
         for part, values in zip(learned, stall.times(facts.stall_given[row]), strict=True):
             part[row] = values
     motion = Motion(**out, forgotten=forgotten, alarming=alarming, stall=learned)
@@ -188,6 +194,7 @@ class _Walk:
         tellable = here & ~told & ~new_epoch & ~back & ~ahead
         from_, skipped = self._expired(low, commit, head_before, expired, tellable)
         gone = skipped > 0
+        self._lose(now, np.where(tellable, low - commit, np.nan), expired, skipped)
         consumed = np.where(gone, consumed - skipped, consumed)
 
         # A forward reset that only the pair's counter tells of: exact where one queue moved.
@@ -231,20 +238,64 @@ class _Walk:
     ) -> tuple[Floats, Floats]:
         """From which offset on and how many messages retention took unread, since the last row.
 
-        Seen at once where the commit is below the min offset. Where the group had already gone on
-        from there, the broker's counter of expired messages is needed to tell it from reading.
+        Seen at once where the commit is below the min offset. What the group had read of a part
+        that retention took as well, and then went on behind, only the broker's counter of expired
+        messages tells; without it nothing of such a part counts as read.
         """
         last = self._last
         lost_now, lost_before = commit < low, last["commit"] < last["low"]
         read = np.maximum(commit - head_before, 0)
         still_lost = where & lost_now
-        from_ = np.where(lost_now, head_before + read, head_before)
-        skipped = np.where(still_lost, low - from_, 0.0)
         resumed = where & lost_before & ~lost_now
-        skipped = np.where(resumed, np.minimum(low, commit) - head_before, skipped)
-        passed = where & ~lost_before & ~lost_now & (counted > 0) & (last["commit"] < low)
-        skipped = np.where(passed, np.minimum(counted, low - last["commit"]), skipped)
-        return from_, np.nan_to_num(np.maximum(skipped, 0.0))
+        passed = where & ~lost_before & ~lost_now & (last["commit"] < low)
+        jumped = np.minimum(low, commit) - head_before
+        seen = np.where(still_lost, low - head_before - read, 0.0)
+        seen = np.where(resumed & np.isnan(counted), jumped, seen)
+        seen = np.nan_to_num(np.maximum(seen, 0.0))
+        room = np.select([still_lost, resumed | passed], [read, jumped], 0.0)
+        room = np.where(counted > 0, np.nan_to_num(np.maximum(room, 0.0)), 0.0)
+        skipped = seen + self._shared(counted, seen, room) if room.any() else seen
+        return np.where(lost_now, low - skipped, head_before), skipped
+
+    def _shared(self, counted: Floats, known: Floats, room: Floats) -> Floats:
+        """What the pair counts beyond what is known of its queues, over those that have room.
+
+        counted: of the pair, for each of its queues. How many of which queue is not told: each
+        gets the same share of its room, in whole messages.
+        """
+        pair, size = self._pair, int(self._pair[-1]) + 1
+        left = np.nan_to_num(counted) - np.bincount(pair, weights=known, minlength=size)[pair]
+        whole = np.bincount(pair, weights=room, minlength=size)[pair]
+        share = np.zeros(pair.size)
+        np.divide(np.clip(left, 0.0, whole), whole, out=share, where=whole > 0)
+        so_far = np.cumsum(room)
+        first = np.searchsorted(pair, pair)
+        before = np.where(first > 0, so_far[first - 1], 0.0)
+        end, begin = so_far - before, so_far - before - room
+        shared: Floats = np.rint(end * share) - np.rint(begin * share)
+        return shared
+
+    def _lose(self, now: int, passed: Floats, counted: Floats, skipped: Floats) -> None:
+        """Note which queues have lost messages now.
+
+        passed: by how much each queue's front is beyond the commit, below 0 if it is behind. A
+        broker counts what members had in hand later, when the commit may be beyond the front: of
+        what is counted and no queue shows, the one nearest to its front is taken for it.
+        """
+        last, pair = self._last, self._pair
+        size = int(pair[-1]) + 1
+        shown = np.bincount(pair, weights=skipped, minlength=size)[pair] > 0
+        hidden = np.where((counted > 0) & ~shown, np.nan_to_num(passed, nan=-np.inf), -np.inf)
+        nearest = np.full(size, -np.inf)
+        np.maximum.at(nearest, pair, hidden)
+        of_pair = np.isfinite(hidden) & (hidden == nearest[pair])
+        lost = (skipped > 0) | of_pair
+        if not lost.any():
+            return
+        goes_on = now - last["lost_tick"] < self._rules.lost_for_s * SECOND
+        more = np.where(skipped > 0, skipped, np.nan_to_num(counted))
+        np.copyto(last["lost_sum"], np.where(goes_on, last["lost_sum"], 0.0) + more, where=lost)
+        np.copyto(last["lost_tick"], now, where=lost)
 
     def _stand_still(
         self,

@@ -42,6 +42,8 @@ SERIES_FIELDS: Final = (
     "recent_tick",
     "older_commit",
     "older_tick",
+    "lost_tick",  # when messages were lost the last time
+    "lost_sum",  # and how many since it is LOST
     "pending",  # what events said that no row has shown yet: bits of `events`
     "pending_delta",  # and by how many messages they moved the commit
 )
@@ -84,7 +86,7 @@ PAIR_FIELDS: Final = (
 """Followed by the minutes of `drain` and the bins of `stall`."""
 
 
-ZERO_FIELDS: Final = ("pending", "pending_delta", "held", "gaps")
+ZERO_FIELDS: Final = ("pending", "pending_delta", "held", "gaps", "lost_sum")
 """Begin at 0 and not as unknown."""
 STATUS_FIELDS: Final = ("status", "since", "candidate", "held", "judged")
 """Of a series: brought forward by `steady`, after all others by `segments`."""

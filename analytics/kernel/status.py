@@ -34,6 +34,8 @@ class Looks(NamedTuple):
 
     lag: Floats
     lost: Floats
+    lost_ago: Floats
+    """For how long it has lost none [s]; NaN: it never has."""
     ahead: Floats
     age: Floats
     age_low: Floats
@@ -83,7 +85,8 @@ def _ahead(looks: Looks, rules: Rules) -> Bools:
 
 
 def _lost(looks: Looks, rules: Rules) -> Bools:
-    held: Bools = looks.lost > 0
+    # A group that is alive goes on where what it lost ends: a look seldom finds it below.
+    held: Bools = (looks.lost > 0) | (looks.lost_ago < rules.lost_for_s)
     return held
 
 
@@ -204,9 +207,9 @@ class Rule(NamedTuple):
 
 RULES: Final = (
     Rule("1", Status.UNKNOWN, "none", _unknown, _nowhere, "no offsets or no age"),
-    Rule("2", Status.AHEAD, "page", _ahead, _nowhere, "the commit is beyond the max offset"),
-    Rule("3", Status.LOST, "page", _lost, _nowhere, "the commit is before the min offset"),
-    Rule("4", Status.ABANDONED, "info", _abandoned, _nowhere, "no member subscribes to the topic"),
+    Rule("2", Status.ABANDONED, "info", _abandoned, _nowhere, "no member subscribes to the topic"),
+    Rule("3", Status.AHEAD, "page", _ahead, _nowhere, "the commit is beyond the max offset"),
+    Rule("4", Status.LOST, "page", _lost, _nowhere, "messages expired unread"),
     Rule("5", Status.PAUSED, "info", _paused, _nowhere, "an operator paused it"),
     Rule("6", Status.OK, "none", _ok, _may_be_ok, "no lag, or younger than the objective"),
     Rule("7", Status.STOPPED, "page", _stopped, _nowhere, "no member for the grace time"),

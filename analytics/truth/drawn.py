@@ -18,7 +18,8 @@ from analytics.truth import behaviour as do
 from analytics.truth.behaviour import Random, Spans
 from analytics.truth.cases import at
 from analytics.truth.closed import Capacity, broker_of, drained, queue
-from analytics.truth.steps import DAWN, SECOND, Ints, Steps, always, steps, us
+from analytics.truth.reading import totals
+from analytics.truth.steps import DAWN, NEVER, SECOND, Ints, Steps, always, steps, times, us
 from analytics.truth.workload import Pair, Reading, Truth
 
 SECONDS: Final = 2 * 3600.0
@@ -68,6 +69,8 @@ class Drawn(NamedTuple):
     """The time counts from the beginning of `faulty`, not from the objective's being broken."""
     said: frozenset[str] = frozenset()
     """Statuses of which one must be said while it is wrong; empty: any alarm will do."""
+    must: tuple[str, float] | None = None
+    """A status that must be said soon after a time [s], and not before it."""
     never: frozenset[str] = frozenset()
     """Statuses that must not be said at any time."""
     skew_kind: str | None = None
@@ -401,4 +404,85 @@ def catches_up_by_another_clock(random: Random) -> Drawn:
         never=frozenset({"FALLING_BEHIND", "LAGGING"}),
         clock=clock,
         known_outside_holes=True,
+    )
+
+
+# -- retention, and queues that nobody reads ------------------------------------------------------
+
+
+def retained(truth: Truth, retention: float, every: float) -> Truth:
+    """The same, with messages removed that are older than this, looked for every so often.
+
+    Truth of a commit that retention passes stays with who made the workload.
+    """
+    removals = times(np.arange(retention, SECONDS, every))
+
+    def kept(stored: Ints) -> Steps:
+        gone = np.searchsorted(stored, removals - us(retention), "left").astype(np.int64)
+        return Steps(np.append(at(LONG_AGO), removals), np.append(0, gone))
+
+    (pair,), (broker,) = truth.pairs, truth.brokers
+    readings = tuple(
+        replace(each, queue=replace(each.queue, kept=kept(each.queue.eras[0].stored)))
+        for each in pair.readings
+    )
+    log = replace(broker.log, kept=kept(broker.log.stored))
+    return replace(
+        truth,
+        pairs=(replace(pair, readings=readings),),
+        brokers=(replace(broker, log=log),),
+    )
+
+
+def loses_messages(random: Random) -> Drawn:
+    """It is alive and too slow; retention takes messages before it, and it goes on behind them."""
+    setting = Setting.drawn(random)._replace(commit_every=float(random.uniform(1.0, 5.0)))
+    when = float(random.uniform(1200.0, 2400.0))
+    retention, every = float(random.uniform(200.0, 600.0)), float(random.choice([10.0, 30.0, 60.0]))
+    able = setting.rate * float(random.uniform(0.05, 0.4))
+    whole = working(random, setting, [(0.0, SECONDS)], commits_until=when)
+    truth = retained(whole, retention, every)
+    readings = []
+    for each in truth.pairs[0].readings:
+        late = each.queue.kept.at > at(when)
+        front = Steps(each.queue.kept.at[late], each.queue.kept.value[late])
+        instants = do.jittered(random, setting.commit_every, 0.2, SECONDS, when)
+        done = int(each.commit.value[-1])
+        can = Capacity([(0.0, 0.0), (when, able)])
+        offset = do.floored(front, can, instants, at(when), done)
+        commit = Steps(np.append(each.commit.at, instants), np.append(each.commit.value, offset))
+        readings.append(replace(each, commit=commit))
+    truth = replace(truth, pairs=(replace(truth.pairs[0], readings=tuple(readings)),))
+    seconds = times(np.arange(SECONDS))
+    lost = np.sum([totals(each, seconds).expired for each in readings], axis=0)
+    first = int(np.flatnonzero(lost > 0)[0])
+    return Drawn(truth, (when, SECONDS), 420.0 + 6 * setting.period, must=("LOST", float(first)))
+
+
+def abandoned(random: Random) -> Drawn:
+    """Nobody has read the topic for long; retention passes where its group stood."""
+    setting = Setting.drawn(random)
+    truth = working(random, setting, [], commits_until=0.0)
+    return Drawn(
+        retained(truth, float(random.uniform(300.0, 3000.0)), 30.0), never=frozenset({"UNKNOWN"})
+    )
+
+
+def new_queues(random: Random) -> Drawn:
+    """The topic gets as many queues again, and nobody reads these; its group reads the others."""
+    setting = Setting.drawn(random)
+    since = float(random.uniform(900.0, 2400.0))
+    truth = working(random, setting, [(0.0, SECONDS)])
+    readings = list(truth.pairs[0].readings)
+    for number in range(setting.queues, 2 * setting.queues):
+        stored = do.poisson(random, setting.rate, SECONDS)
+        of = queue(stored[stored >= at(since)], number=number)
+        readings.append(Reading(of, NEVER, member=always(0)))
+    truth = group_of(setting, readings, [(0.0, SECONDS)])
+    return Drawn(
+        truth,
+        (since, SECONDS),
+        300.0 + 4 * setting.period,
+        at_once=True,
+        said=frozenset({"STALLED"}),
     )

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from analytics.kernel.evaluate import evaluate
 from analytics.kernel.rules import Rules
@@ -23,6 +24,7 @@ from analytics.kernel.window import Evaluated, Window
 from analytics.truth import answers, drawn
 from analytics.truth.behaviour import Random
 from analytics.truth.drawn import Drawn
+from analytics.truth.reading import totals
 from analytics.truth.steps import DAWN, SECOND, moment
 from analytics.truth.tables import collected
 from analytics.truth.workload import Truth
@@ -51,6 +53,9 @@ KINDS: Final[Mapping[str, Callable[[Random], Drawn]]] = {
     "steady, clock off by 15 s to 10 min": drawn.steady_by_another_clock,
     "dies, clock off by 15 s to 10 min": drawn.dies_by_another_clock,
     "catches up at 3 ×, clock off": drawn.catches_up_by_another_clock,
+    "alive and loses messages": drawn.loses_messages,
+    "abandoned, retention passes it": drawn.abandoned,
+    "new queues that nobody reads": drawn.new_queues,
 }
 
 
@@ -131,6 +136,13 @@ def compared(kind: str, seed: int, found: Drawn, result: Evaluated) -> Verdict:
     if minutes:
         said = sorted(set(status[alarming & ~may_alarm].tolist()))
         problems.append(f"{minutes:.2f} alarm minutes while all was well: {', '.join(said)}")
+    if found.must is not None:
+        wanted, since = found.must
+        said = looks[status == wanted]
+        soon = since + 60.0 + 3 * truth.period / SECOND
+        if not len(said) or said[0] > soon or said[0] < since - 1.0:
+            problems.append(f"{wanted} at {said[:1].tolist()} s instead of {since:.0f} s")
+    problems += _expiry_problems(truth, result)
     for each in sorted(found.never & set(status.tolist())):
         problems.append(f"called {each}")
     found_s = None
@@ -186,6 +198,8 @@ def _late(found: Drawn) -> np.ndarray:
     pair = truth.pairs[0]
     ages = [answers.series(truth, reading).age_seconds for reading in pair.readings]
     late: np.ndarray = np.nan_to_num(np.max(ages, axis=0)) > pair.objective_seconds
+    if found.at_once and found.faulty is not None:
+        late[int(found.faulty[0] + found.within_s) :] = True
     return late
 
 
@@ -211,6 +225,16 @@ def _skew_problems(found: Drawn, rows: Columns, wrong: np.ndarray) -> list[str]:
         return []
     others = sorted(set(named.tolist()) - {found.skew_kind})
     return [f"{found.skew_kind} at {right} of {len(named)} looks, else {', '.join(others)}"]
+
+
+def _expiry_problems(truth: Truth, result: Evaluated) -> list[str]:
+    """Events tell of as many expired messages as expired unread between the first look and the
+    last."""
+    looks = truth.looks()[[0, -1]]
+    true = sum(int(np.diff(totals(each, looks).expired)[0]) for each in truth.pairs[0].readings)
+    events = result.offset_events.filter(pc.equal(result.offset_events["kind"], "expire"))
+    told = sum(row["to_offset"] - row["from_offset"] for row in events.to_pylist())
+    return [] if told == true else [f"{told} messages expired by events, {true} in truth"]
 
 
 def _unknown_problems(found: Drawn, looks: np.ndarray, status: np.ndarray) -> list[str]:
