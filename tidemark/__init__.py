@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from tidemark.errors import TidemarkError
 
 if TYPE_CHECKING:
+    from tidemark.client.batching import Limits
     from tidemark.client.client import Client, connect
     from tidemark.client.messages import (
         Message,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Client",
+    "Limits",
     "Message",
     "NewMessage",
     "PullResult",
@@ -56,11 +58,16 @@ def __getattr__(name: str) -> object:
     """Load a client name when it is first asked for."""
     if name not in __all__:
         raise AttributeError(f"module 'tidemark' has no attribute {name!r}")
-    from tidemark.client import client, messages, subscription, sync, sync_subscription
+    from tidemark.client import batching, client, messages, subscription, sync, sync_subscription
 
-    for module in (client, messages, subscription, sync, sync_subscription):
+    for module in (batching, client, messages, subscription, sync, sync_subscription):
         if hasattr(module, name):
             value: object = getattr(module, name)
             globals()[name] = value
             return value
     raise AttributeError(f"module 'tidemark' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What a program may use, also before it was loaded."""
+    return sorted({*__all__, "__all__", "__doc__", "__name__", "__version__", "errors"})

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import tidemark
 from tests.support.node import Node
-from tidemark.client.messages import Message, NewMessage
+from tidemark.client.messages import Ack, Message, NewMessage
 from tidemark.errors import TidemarkError
 
 PRODUCERS: Final = 4
@@ -125,7 +125,8 @@ class Load:
         bodies = [message.body for message in messages]
         try:
             # No kill takes page cache away, so `memory` is as good a promise here as `disk`.
-            ack = self._random.choice(("disk", "disk", "memory"))
+            acks: tuple[Ack, ...] = ("disk", "disk", "memory")
+            ack = self._random.choice(acks)
             results = await mq.send_many(topic, messages, ack=ack)
         except TidemarkError as error:
             if error.code in ("unreachable", "ack-timeout"):

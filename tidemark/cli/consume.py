@@ -127,7 +127,7 @@ def consume(
                 raise click.UsageError("a group reads all queues, each from where it stands")
             if read_from == "any":
                 raise click.UsageError("a group is served by the master alone")
-            begin = "first" if from_beginning else from_time
+            begin: Literal["first"] | int | None = "first" if from_beginning else from_time
             run(consume_group(url, topic, group, begin, follow=follow, writer=writer))
     except KeyboardInterrupt:
         if not follow:  # for a follower it is the way to end

@@ -17,6 +17,7 @@ from tidemark.cli.awaited_topic import awaited_topic
 from tidemark.cli.message_writer import Writer
 from tidemark.cli.output import READER_RETRY_FOR_S, client_for
 from tidemark.client.client import Client
+from tidemark.client.groups import Start
 from tidemark.client.messages import Topic
 from tidemark.errors import BroadcastGroup, UnknownGroup, UnknownTopic
 from tidemark.formats.send_back import RETRY_PREFIX
@@ -32,7 +33,7 @@ async def consume_group(
     url: str,
     topic: str,
     group: str,
-    start: str | int | None,
+    start: Start | None,
     *,
     follow: bool,
     writer: Writer,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import click
 
@@ -21,6 +21,7 @@ from tidemark.cli.output import (
 )
 from tidemark.cli.times import DURATION, TIMESTAMP, shown_time
 from tidemark.client.client import Client
+from tidemark.client.groups import Start
 
 LIST_COLUMNS: Final = ["group", "state", "members", "order", "broadcast", "start", "retry_max"]
 MEMBER_COLUMNS: Final = ["member", "subscriptions", "assignment", "session_ms", "last_seen_ms"]
@@ -31,16 +32,16 @@ def group() -> None:
     """Consumer groups: who shares a topic's messages, and from where on."""
 
 
-class _Start(click.ParamType[str | int]):
+class _Start(click.ParamType[Start]):
     """``first``, ``last``, or a time."""
 
     name = "start"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str | int:
-        if isinstance(value, int) or value in ("first", "last"):
-            return value if isinstance(value, int) else str(value)
+    ) -> Start:
+        if isinstance(value, int) or value == "first" or value == "last":
+            return value
         return TIMESTAMP.convert(value, param, ctx)
 
 
@@ -58,7 +59,7 @@ def create(
     name: str,
     order: bool | None,
     broadcast: bool | None,
-    start: str | int | None,
+    start: Start | None,
     retry_max: int | None,
     lag_objective: int | None,
     url: str,
@@ -122,7 +123,7 @@ def describe(name: str, url: str) -> None:
 def reset(
     name: str,
     topic: str,
-    place: str | None,
+    place: Literal["first", "last"] | None,
     to_time: int | None,
     to_offset: int | None,
     queue: int | None,

@@ -26,6 +26,7 @@ from tidemark.client.feed import Feed
 from tidemark.client.group_calls import GroupCalls
 from tidemark.client.groups import Groups, Start, group_settings
 from tidemark.client.messages import (
+    Ack,
     Message,
     NewMessage,
     PullResult,
@@ -152,7 +153,7 @@ class Client:
         delay_level: int | None = None,
         delay_ms: int | None = None,
         deliver_at: datetime | int | None = None,
-        ack: str | None = None,
+        ack: Ack | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Store one message and say where, and at which level it is safe.
@@ -187,7 +188,7 @@ class Client:
         topic: str,
         messages: Iterable[NewMessage | bytes],
         *,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue: int | None = None,
         timeout_ms: int | None = None,
     ) -> list[SendResult]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from tidemark import errors
 from tidemark.client.connection import Connection
@@ -13,6 +13,8 @@ from tidemark.client.times import as_ms
 
 PAGE_COUNT: Final = 100
 REDRIVE_COUNT: Final = 1000
+To = Literal["topic", "group"]
+"""Where redriven letters go: to their topic, for all groups, or back to their group alone."""
 
 
 class DeadLetter(NamedTuple):
@@ -101,7 +103,7 @@ class DeadLetters:
         self,
         group: str,
         *,
-        to: str = "topic",
+        to: To = "topic",
         topic: str | None = None,
         key: str | None = None,
         begin: datetime | int | None = None,

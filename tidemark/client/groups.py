@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tidemark import errors
 from tidemark.client.commits import Queue
@@ -12,7 +12,7 @@ from tidemark.client.connection import Connection
 from tidemark.client.paths import path
 from tidemark.client.times import as_ms
 
-Start = str | int | datetime
+Start = Literal["first", "last"] | int | datetime
 """``first``, ``last``, or a time: milliseconds or a datetime with time zone."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tidemark import errors
 from tidemark.client import checks
@@ -17,6 +17,7 @@ from tidemark.formats import ids
 from tidemark.formats.message import Message
 
 __all__ = [
+    "Ack",
     "Message",
     "NewMessage",
     "Outgoing",
@@ -68,6 +69,10 @@ class NewMessage:
             delay_ms=self.delay_ms,
             deliver_at_ms=self.deliver_at_ms,
         )
+
+
+Ack = Literal["memory", "disk", "replicated"]
+"""Level at which a send is answered."""
 
 
 class Outgoing(NamedTuple):

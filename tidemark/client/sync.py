@@ -9,6 +9,7 @@ Safe to use from several threads: every call runs in the one loop. It holds no l
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from tidemark.client.commits import COMMIT_INTERVAL_MS
 from tidemark.client.connection import OnConnected, OnDisconnected, ReadFrom
 from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX
 from tidemark.client.groups import Start
-from tidemark.client.messages import Message, NewMessage, PullResult, SendResult, Topic
+from tidemark.client.messages import Ack, Message, NewMessage, PullResult, SendResult, Topic
 from tidemark.client.subscription import Subscription
 from tidemark.client.sync_groups import SyncDeadLetters, SyncDelayed, SyncGroups
 from tidemark.client.sync_subscription import SyncSubscription
@@ -81,11 +82,14 @@ class SyncClient:
         self._client = client
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._pid: int | None = None
+        """Process in which the loop's thread runs."""
         self.groups = SyncGroups(self._run, client.groups)
         self.delayed = SyncDelayed(self._run, client.delayed)
         self.dead_letters = SyncDeadLetters(self._run, client.dead_letters)
 
     def __enter__(self) -> SyncClient:
+        self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="tidemark-client", daemon=True
@@ -100,6 +104,10 @@ class SyncClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._is_elsewhere:
+            # Loop and sockets belong to the parent, which goes on using them.
+            self._loop = self._thread = None
+            return
         try:
             self._run(self._client.__aexit__(kind, error, trace))
         finally:
@@ -133,7 +141,7 @@ class SyncClient:
         delay_level: int | None = None,
         delay_ms: int | None = None,
         deliver_at: datetime | int | None = None,
-        ack: str | None = None,
+        ack: Ack | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Store one message."""
@@ -160,7 +168,7 @@ class SyncClient:
         topic: str,
         messages: Iterable[NewMessage | bytes],
         *,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue: int | None = None,
         timeout_ms: int | None = None,
     ) -> list[SendResult]:
@@ -254,7 +262,7 @@ class SyncClient:
             while (messages := self._run(following())) is not None:
                 yield from messages
         finally:
-            if self._loop is not None:
+            if self._loop is not None and not self._is_elsewhere:
                 self._run(batches.aclose())
 
     def offset_by_time(
@@ -307,11 +315,24 @@ class SyncClient:
         """Delete a topic."""
         self._run(self._client.delete_topic(topic))
 
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether this is a process forked from the one in which the client was connected."""
+        return self._pid is not None and self._pid != os.getpid()
+
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         loop = self._loop
         if loop is None:
             work.close()
             raise RuntimeError("the client is closed; use it inside `with`")
+        if self._is_elsewhere:
+            # A fork copies no threads: nothing would ever answer.
+            work.close()
+            raise RuntimeError(
+                f"this client was connected in process {self._pid}, and this is process "
+                f"{os.getpid()}: a forked process needs a client of its own; call connect_sync "
+                "in it"
+            )
         future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return future.result()

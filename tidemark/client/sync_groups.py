@@ -13,6 +13,7 @@ from tidemark.client.dead_letters import (
     DeadLetterPage,
     DeadLetters,
     Redriven,
+    To,
 )
 from tidemark.client.delayed import PAGE_COUNT as DELAYED_PAGE_COUNT
 from tidemark.client.delayed import Delayed, DelayedMessage, DelayedPage
@@ -127,7 +128,7 @@ class SyncDeadLetters:
         self,
         group: str,
         *,
-        to: str = "topic",
+        to: To = "topic",
         topic: str | None = None,
         key: str | None = None,
         begin: datetime | int | None = None,

@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import os
+import re
+import select
+import signal
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import pytest
 
@@ -47,3 +53,56 @@ def test_leaving_ends_the_thread_and_later_calls_say_so(broker: FakeBroker) -> N
     assert threading.active_count() == before
     with pytest.raises(RuntimeError, match="closed"):
         mq.topics()
+
+
+def _in_a_fork(work: Callable[[], str]) -> str:
+    """What work returns in a forked process; killed if it takes longer than any call may."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads and fork: that is the test
+        pid = os.fork()
+    if pid == 0:
+        said = "nothing"
+        try:
+            said = work()
+        except BaseException as error:  # noqa: BLE001 (the process ends here)
+            said = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(writing, said.encode())
+            os._exit(0)
+    os.close(writing)
+    try:
+        ready, _, _ = select.select([reading], [], [], 60.0)
+        assert ready, "the forked process hangs"
+        return os.read(reading, 1 << 16).decode()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(reading)
+
+
+def test_a_forked_process_is_told_to_connect_by_itself_and_does_not_hang(
+    broker: FakeBroker,
+) -> None:
+    """A web server forks its workers behind the import that connects: each first call hung."""
+    with tidemark.connect_sync(broker.url) as mq:
+        mq.send("orders", b"parent")
+        reading = mq.read("orders", 0)
+        next(reading)
+
+        def send() -> str:
+            return mq.send("orders", b"child").level
+
+        def leave() -> str:
+            cast(Generator[object, None, None], reading).close()
+            mq.__exit__(None, None, None)
+            return "left"
+
+        def connect_anew() -> str:
+            with tidemark.connect_sync(broker.url) as own:
+                return own.send("orders", b"child").level
+
+        assert re.match(r"RuntimeError: .*forked process needs a client", _in_a_fork(send))
+        assert _in_a_fork(leave) == "left"
+        assert _in_a_fork(connect_anew) == "disk"
+        assert mq.send("orders", b"parent").queue_offset == 2  # untouched by all that
