@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
+from shared.files.positions import Positions
 from shared.runtime.health import Health
 from tidemark.errors import CorruptRecord, DamagedFile, NotServing, TidemarkError
+from tidemark.formats.checkpoint import Slot
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,8 @@ class Gate:
         """What keeps the node from serving until somebody repairs it, a damaged log say."""
         self.standing: Standing | None = None
         """Of a node of a group; None: the node is alone."""
+        self.damaged_at: int | None = None
+        """Physical offset at which a read met a damaged record last; None: none did."""
 
     def check_reads(self, *, anywhere: bool = False) -> None:
         """Raise what a reader is told, unless reads are open.
@@ -69,12 +73,20 @@ class Gate:
 
         What is whole is served on. The first damage of a kind is named on /ready and in the log.
         """
+        if isinstance(error, CorruptRecord):
+            self.damaged_at = error.at
         detail = f"{error.detail} {error.advice}"
         if self._health.add_reason(error.code, detail, lasting=True):
             log.error(
                 "a read met damage; the node is not ready until it is repaired",
                 extra={"event": "damage-met", "code": error.code, "detail": error.detail},
             )
+
+    def publish_damage(self, positions: Positions) -> None:
+        """Let ha look whether the log is damaged where a read said so, if one did."""
+        at = self.damaged_at
+        if at is not None and positions.get(Slot.DAMAGED_AT) != at + 1:
+            positions.publish(Slot.DAMAGED_AT, at + 1)
 
     def shut(self) -> None:
         """The node stops."""

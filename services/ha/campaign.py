@@ -100,8 +100,9 @@ class Patience:
         """Why to begin now; None: wait."""
         own = self._own
         found = claim(stored.lease, own, unchanged_ms)
-        if found is Claim.OWN and own.liveness.stalling and len(stored.lease.in_sync) > 1:
-            # It would stall again in the next term: the others get the time of an expired lease.
+        unfit = own.damage or own.liveness.stalling
+        if found is Claim.OWN and unfit and len(stored.lease.in_sync) > 1:
+            # Nothing is gained by a next term here: the others get the time of an expired lease.
             found = Claim.EXPIRED if unchanged_ms >= own.times.lease_ms else None
         if found is not Claim.EXPIRED:
             return found

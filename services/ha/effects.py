@@ -154,6 +154,12 @@ class Resync(NamedTuple):
     reason: str
 
 
+class CheckLog(NamedTuple):
+    """Read the log file around an offset, record by record; CopyFault if one is damaged."""
+
+    at: int
+
+
 class Reply(NamedTuple):
     """The answer to an operator's command."""
 
@@ -193,7 +199,7 @@ FileEffect = PersistPromise | PersistConfirm
 """Files that the replica alone writes: in an order of their own."""
 LogEffect = Copy | Settle | PersistTable | TakeAppendLock | ReleaseAppendLock | Cut | Resync
 """What belongs to the log: one after the other."""
-DiskEffect = FileEffect | LogEffect
+DiskEffect = FileEffect | LogEffect | CheckLog
 
 Effect = (
     LeaseGet

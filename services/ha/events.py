@@ -51,6 +51,8 @@ class Sensed(NamedTuple):
     """Its lock byte is held."""
     reput_silent_ms: int = 0
     """Since its heartbeat."""
+    damaged_at: int | None = None
+    """Where a read of the broker met a record that it could not trust; None: none did."""
 
 
 class LeaseOutcome(Enum):

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from services.ha.effects import Cut, Publish, Resync, Settle
 from services.ha.events import Copied, CopyFault, Done
 from services.ha.failover import Happening, State, copies
-from services.ha.own import RETRIED_FAULTS, Own
+from services.ha.own import DAMAGE, RETRIED_FAULTS, Own
 from services.ha.payloads import Append, HelloOk, ResyncRequired
 from services.ha.peers import Peers
 from services.ha.promises import Promises
@@ -23,6 +23,8 @@ from tidemark.formats.checkpoint import NodeRole, Slot
 
 FAULT_PAUSE_MS: Final = 2000
 """After bytes that could not be copied, before they are asked for again."""
+LOGS_DIFFER: Final = "logs-differ"
+"""Code of a log that is not the master's; which of the two is damaged is not known."""
 RESYNC: Final = "resync"
 """Alarm from the order until bytes of the master come in order again."""
 
@@ -224,6 +226,11 @@ class Following:
             case InOrder():
                 own.calm(RESYNC)
                 own.happen(Happening.IN_ORDER)
+                if own.damage:
+                    # Met when nobody else led. Another one does now, and has what is damaged here.
+                    self.leave("this log is damaged")
+                    own.halt(DAMAGE, own.damage)
+                    return
                 self.published()
             case CutPlan(point, table):
                 self.link = None
@@ -247,10 +254,13 @@ class Following:
 
     def _must_resync(self, first_offset: int, reason: str) -> None:
         own = self._own
+        if own.damage and own.confirm > own.first_offset:
+            own.halt(DAMAGE, own.damage)
+            return
         if reason == NO_COMMON_BYTES and own.confirm > own.first_offset:
             # Which of the two logs is damaged is not known: this may be the last good copy.
             own.halt(
-                "logs-differ",
+                LOGS_DIFFER,
                 "the master's log and this one differ below what was confirmed here. Run "
                 "`tidemark store verify` on both; `tidemark cluster resync` gives this one up.",
             )
@@ -281,7 +291,7 @@ class Following:
         own.renew_identity(done.incarnation, self._random)
         own.table = ()
         own.first_offset = own.end = own.durable = own.confirm = done.end
-        own.halted = None
+        own.halted, own.damage = None, ""
         for code in own.alarms.keys() - {RESYNC}:
             own.calm(code)
         own.say("resynced", "The store is empty, under a new incarnation", start_offset=done.end)

@@ -1,4 +1,5 @@
-"""Looks for damage in what is confirmed, a little at a time, as long as this node is a slave.
+"""Looks for damage in what is confirmed, a little at a time, as long as this node is a slave; also
+of a master, where a reader or a slave met damage.
 
 Nobody reads old records of a slave, and recovery begins at the last durable mark: a bit that the
 disk lost would be found when the node is master and a consumer asks. Once a pass every record's
@@ -32,15 +33,21 @@ class LogCheck:
         self._records = WholeRecords(store.config.commit_log_file_size)
         self._end = 0
         self._suspect: int | None = None
+        self._until: int | None = None
+        """The pass is over behind the record that holds this offset; None: at its end."""
         self.passes = 0
         """Since the start."""
 
-    def begin(self) -> bool:
-        """Begin a pass, from the log's start to what is confirmed now; whether that is anything."""
+    def begin(self, at: int | None = None) -> bool:
+        """Begin a pass, from the log's start to what is confirmed now; whether that is anything.
+
+        at: only the file that holds this offset, up to the record there: a file begins with one.
+        """
         get = self._positions.get
         self._end = min(get(Slot.CONFIRM), get(Slot.FLUSHED))
-        self._records.begin(get(Slot.MIN))
-        self._suspect = None
+        start = 0 if at is None else at - at % self._store.config.commit_log_file_size
+        self._records.begin(max(get(Slot.MIN), start))
+        self._suspect, self._until = None, at
         return self._end > self._records.received
 
     def step(self) -> bool:
@@ -51,6 +58,9 @@ class LogCheck:
                 self._end = 0
             if records.received < get(Slot.MIN):  # expired meanwhile
                 records.begin(get(Slot.MIN))
+            if self._until is not None and records.received - records.pending_size > self._until:
+                self.passes += 1
+                return False
             if records.received >= self._end:
                 return self._over()
             data = self._read(records.received)

@@ -363,10 +363,10 @@ class Mastership:
     def _may_renew_late(self) -> bool:
         """Whether the deadline passed while this process stood still, and may be moved still.
 
-        1. A master is stopped for less than a lease, and goes on behind its deadline. 2. Until then its broker answered
-        nobody, by the deadline on the page. 3. If the lease can still be renewed, nobody else has
-        taken it: the term goes on, and no client sees more than the pause. If it cannot, or not
-        within one request, the term is over.
+        1. A master is stopped for less than a lease, and goes on behind its deadline. 2. Until then
+        its broker answered nobody, by the deadline on the page. 3. If the lease can still be
+        renewed, nobody else has taken it: the term goes on, and no client sees more than the pause.
+        If it cannot, or not within one request, the term is over.
         """
         own, liveness = self._own, self._own.liveness
         return (

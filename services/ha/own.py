@@ -23,6 +23,8 @@ from tidemark.formats.epochs import EpochStart
 _NOTHING_SENSED = Sensed(0, 1 << 40, 0, 0, 0, 0)
 
 
+DAMAGE: Final = "corrupt-record"
+"""Code of a record that is damaged in the own log, below what is confirmed."""
 ENDING: Final = frozenset({"disk-full", "flush-failed", "read-only-disk", "write-failed"})
 """Codes of writes after which nothing that this process has open can be trusted to be written."""
 
@@ -136,6 +138,8 @@ class Own:
         self.state_reason = ""
         """Why it is not further, in a sentence; empty: nothing to say."""
         self.halted: Halt | None = None
+        self.damage = ""
+        """What is damaged in the own log, found while this node did not follow; empty: nothing."""
         self.ending: Halt | None = None
         """Why this process ends: what it could not write, a new start may."""
         self.table = found.table
@@ -222,6 +226,8 @@ class Own:
         for trouble in (self.sensed.broker_trouble, self.sensed.reput_trouble):
             if trouble is not Trouble.NONE:
                 return trouble.name.lower()
+        if self.damage:
+            return Trouble.DAMAGED.name.lower()
         stalling = self.liveness.stalling
         return f"{stalling}_stalls" if stalling else ""
 

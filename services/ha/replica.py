@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from services.ha.damage import Damage
 from services.ha.effects import Effect, Ended, PersistConfirm, Publish
 from services.ha.events import (
     Command,
@@ -26,12 +27,12 @@ from services.ha.events import (
     Sensed,
     Tick,
 )
-from services.ha.failover import Happening, State
+from services.ha.failover import Happening, State, copies
 from services.ha.following import Following
 from services.ha.leadership import Leadership
 from services.ha.lease.session import LeaseSession
 from services.ha.operator import Operator
-from services.ha.own import Counters, Own
+from services.ha.own import DAMAGE, Counters, Own
 from services.ha.peers import Peers
 from services.ha.promises import Promises
 from services.ha.reception import Reception
@@ -62,6 +63,7 @@ class Replica:
         self.leadership = Leadership(self.own, self.peers, self.promises, self.following, random)
         self._reception = Reception(self.leadership)
         self._operator = Operator(self.leadership)
+        self._damage = Damage(self.own, self.peers)
         self._confirm_written = (found.confirm, 0)
         self._begun = self._ended = False
         self._fitness = ("", "", False)
@@ -85,6 +87,8 @@ class Replica:
                 self.leadership.answered(event)
             case Copied():
                 self.following.copied(event)
+            case CopyFault(code, detail) if code == DAMAGE and not copies(own.state):
+                self._damage.found(detail)
             case CopyFault():
                 self.following.fault(event)
             case Done() | Failed():
@@ -157,6 +161,7 @@ class Replica:
     def _tick(self) -> None:
         self.promises.tick()
         self.leadership.tick()
+        self._damage.tick(self.leadership.term)
         self._operator.tick()
         self.peers.tick(self.promises.promised, self._urgent())
         self._write_confirm()

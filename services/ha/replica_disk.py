@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from services.ha.copied_log import CopiedLog
 from services.ha.effects import (
+    CheckLog,
     Copy,
     Cut,
     DiskEffect,
@@ -46,6 +48,9 @@ CHECK_INTERVAL_S: Final = 1 / 16
 CHECK_PASS_INTERVAL_S: Final = 86_400.0
 CHECK_EMPTY_INTERVAL_S: Final = 60.0
 """While nothing is confirmed."""
+SUSPECT_INTERVAL_S: Final = 0.01
+"""Between two MiB of a file in which somebody met damage: 1 GiB takes ten seconds and more."""
+SUSPECTED_MAX: Final = 64
 
 
 class ReplicaDisk:
@@ -70,6 +75,10 @@ class ReplicaDisk:
         self._checking = threading.Thread(target=self._check_all, name="check", daemon=True)
         self._crashed = crashed
         self._stop = threading.Event()
+        self._suspected: deque[int] = deque(maxlen=SUSPECTED_MAX)
+        """Offsets around which the log is to be looked at."""
+        self._wake = threading.Event()
+        """The check has something to do, or is to end."""
         self._confirm_fault = ""
         self._emptied = 0
         """How often the store was: another log begins."""
@@ -85,6 +94,9 @@ class ReplicaDisk:
         match effect:
             case Copy():
                 self._log.put(lambda: self._copied.copy(effect))
+            case CheckLog(at):
+                self._suspected.append(at)
+                self._wake.set()
             case PersistConfirm(confirm):
                 self._files.put(lambda: self._persist_confirm(confirm))
             case PersistPromise(token):
@@ -109,6 +121,7 @@ class ReplicaDisk:
     def close(self) -> None:
         """End all threads; what is being written is written to its end. Blocks."""
         self._stop.set()
+        self._wake.set()
         self._files.close()
         self._log.close()
         self._copied.close()
@@ -227,21 +240,29 @@ class ReplicaDisk:
     # -- the check ------------------------------------------------------------------------------
 
     def _check_all(self) -> None:
-        """Pass after pass, as long as the log is open here; after damage, once it is another."""
+        """Pass after pass, as long as the log is open here; after damage, once it is another.
+
+        Before the next MiB of a pass, whole files in which somebody met damage.
+        """
         pause_s, in_pass = CHECK_INTERVAL_S, False
         damaged: int | None = None
         try:
-            while not self._stop.wait(pause_s):
+            while not self._wait(pause_s):
                 if damaged == self._emptied:
-                    pause_s = CHECK_EMPTY_INTERVAL_S
-                    continue
-                if not self._copied.is_open:
-                    continue
-                if not in_pass and not self._check.begin():
+                    self._suspected.clear()
                     pause_s = CHECK_EMPTY_INTERVAL_S
                     continue
                 of_log = self._emptied
                 try:
+                    if self._suspected:
+                        self._check_around(self._suspected.popleft())
+                        in_pass, pause_s = False, CHECK_INTERVAL_S
+                        continue
+                    if not self._copied.is_open:
+                        continue
+                    if not in_pass and not self._check.begin():
+                        pause_s = CHECK_EMPTY_INTERVAL_S
+                        continue
                     in_pass = self._check.step()
                 except BadBytes as error:
                     detail = f"{error}; found while confirmed records were checked"
@@ -250,3 +271,20 @@ class ReplicaDisk:
                 pause_s = CHECK_INTERVAL_S if in_pass else CHECK_PASS_INTERVAL_S
         except Exception as error:  # noqa: BLE001 - whatever it is ends the process
             self._crashed(error)
+
+    def _check_around(self, at: int) -> None:
+        """Whether the log is sound where somebody met damage. Raises BadBytes."""
+        more = self._check.begin(at)
+        while more and not self._stop.wait(SUSPECT_INTERVAL_S):
+            more = self._check.step()
+        log.info(
+            "the log is sound where a reader or a slave met damage",
+            extra={"event": "log-sound", "offset": at},
+        )
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait so long, or until there is something to look at; True if all is over."""
+        if not self._suspected:
+            self._wake.wait(seconds)
+        self._wake.clear()
+        return self._stop.is_set()

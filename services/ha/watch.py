@@ -75,6 +75,7 @@ class Senses:
             get(Slot.DISPATCHED),
             self._locks.is_held(Role.REPUT),
             self._silent_ms(Slot.REPUT_HEARTBEAT_MS),
+            get(Slot.DAMAGED_AT) - 1 if alive and get(Slot.DAMAGED_AT) else None,
         )
 
     def _silent_ms(self, heartbeat: Slot) -> int:

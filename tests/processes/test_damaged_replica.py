@@ -11,6 +11,7 @@ import pytest
 
 from tests.processes.test_replication import (
     REPLICATED,
+    bodies_at,
     make_topic,
     send,
     send_acked,
@@ -188,3 +189,60 @@ def test_the_volume_of_another_node_is_refused(pair: tuple[Cluster, list[str]]) 
     cluster.nodes["n1"].start("ha")
     assert cluster.nodes["n1"].wait_exit("ha") != 0
     assert "group-store" in cluster.nodes["n1"].log_text("ha")
+
+
+def wait_joined(cluster: Cluster, name: str, master: str) -> None:
+    """Wait until a node is in the set, its services started again as often as they end."""
+
+    def is_in() -> bool:
+        keep_alive(cluster, name)
+        return bool(told_of(cluster, name, master).get("in_sync"))
+
+    wait_until(is_in, f"{name} to be in sync")
+
+
+def flip(cluster: Cluster, name: str, body: bytes) -> None:
+    """Change one bit of a message in a running node's log, as a failing disk does."""
+    path = min((cluster.nodes[name].store_dir / "commitlog").iterdir())
+    with path.open("r+b") as file:
+        at = file.read().index(body)
+        file.seek(at)
+        file.write(bytes([body[0] ^ 1]))
+
+
+@pytest.mark.parametrize("met_by", ["a reader", "a slave that copies"])
+def test_a_master_whose_log_is_damaged_hands_over_and_is_copied_anew(
+    tmp_path: Path, met_by: str
+) -> None:
+    # Reads there were refused for as long as it was master, a slave whose volume was replaced could
+    # not join, and ha had no trouble, no alarm, and two sound members to hand over to.
+    with Cluster(tmp_path, nodes=3) as cluster:
+        cluster.start()
+        old = cluster.wait_master()
+        cluster.wait_in_sync()
+        make_topic(cluster, old)
+        sent = [f"kept {number} " + "x" * 500 for number in range(40)]
+        for at in range(0, len(sent), 10):
+            send_acked(cluster, old, *sent[at : at + 10])
+        flip(cluster, old, b"kept 17 ")
+        replaced = next(name for name in cluster.names if name != old)
+        if met_by == "a reader":
+            # A reader stops at the damaged message; who reads is told, and ha is.
+            assert len(bodies_at(cluster, old)) < len(sent)
+        cluster.kill(replaced)
+        shutil.rmtree(cluster.nodes[replaced].store_dir)
+        cluster.start(replaced)
+        new = cluster.wait_master(other_than=old)
+        wait_joined(cluster, replaced, new)
+        assert "at physical offset" in wait_halted(cluster, old, "corrupt-record")
+        wait_readable(cluster, new, set(sent))
+        resync(cluster, old)
+
+        wait_joined(cluster, old, new)
+        send_acked(cluster, new, "after all")
+        wait_readable(cluster, new, {*sent, "after all"})
+        wait_until(
+            lambda: cluster.command(new, "switchover", {"to": old})[0] == 200,
+            f"a switch back to {old}",
+        )
+        wait_readable(cluster, old, {*sent, "after all"})

@@ -101,6 +101,8 @@ class Slot(IntEnum):
     """End of the record that opens SERVING_EPOCH; 0 until it is appended."""
     BROKER_TROUBLE = _BROKER + 10
     """A ``Trouble``: why another node would serve better."""
+    DAMAGED_AT = _BROKER + 11
+    """1 + the physical offset at which a read met a record that cannot be trusted; 0 = none did."""
 
     # reput
     DISPATCHED = _REPUT

@@ -98,6 +98,7 @@ class GroupedStore(OpenStore):
         publish(Slot.SERVING_EPOCH, 0)
         publish(Slot.EPOCH_RECORD_END, 0)
         publish(Slot.BROKER_TROUBLE, Trouble.NONE)
+        publish(Slot.DAMAGED_AT, 0)
         publish(Slot.BROKER_STATE, BrokerState.STARTING)
         publish(Slot.BROKER_PID, new_start_id())
         publish(Slot.BROKER_HEARTBEAT_MS, self._clock.boot_ms())

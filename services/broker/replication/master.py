@@ -334,6 +334,7 @@ class Master:
             self._trouble = trouble
             self._positions.publish(Slot.BROKER_TROUBLE, trouble)
             self._doorbell.ring("ha")
+        self._gate.publish_damage(self._positions)
 
     def _epoch_record_is_seen(self, ground: Ground) -> bool:
         """Whether the record that opens the epoch is confirmed, and dispatched."""

@@ -141,6 +141,7 @@ class Slave:
         if trouble is not self._trouble:
             self._trouble = trouble
             self._store.positions.publish(Slot.BROKER_TROUBLE, trouble)
+        self._gate.publish_damage(self._store.positions)
 
     def _show(self, queue_ends: Mapping[Queue, QueueOffset]) -> None:
         """Serve with the state as it was just read."""

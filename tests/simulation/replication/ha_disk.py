@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from services.ha.effects import (
+    CheckLog,
     Copy,
     Cut,
     DiskEffect,
@@ -67,6 +68,8 @@ class HaDisk:
         if isinstance(effect, PersistPromise | PersistConfirm):
             self._files.append(effect)
             thread = self._files_thread
+        elif isinstance(effect, CheckLog):
+            raise Violation(f"{self._machine.name} takes its log for damaged; no disk lies here")
         else:
             self._log.append(effect)
             thread = self._log_thread

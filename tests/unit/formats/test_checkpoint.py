@@ -49,7 +49,7 @@ def test_slots_lie_in_their_owners_region_behind_the_head() -> None:
     bases = {"log": 512, "broker": 1024, "reput": 1536, "ha": 2048}
     owners = {
         "log": [Slot.WRITTEN, Slot.LOG_EPOCH],
-        "broker": [Slot.MIN, Slot.BROKER_TROUBLE],
+        "broker": [Slot.MIN, Slot.DAMAGED_AT],
         "reput": [Slot.DISPATCHED, Slot.REPUT_TROUBLE],
         "ha": [Slot.CONFIRM, Slot.SENDS_HELD],
     }
@@ -65,7 +65,7 @@ def test_slot_numbers_never_change() -> None:
     log = "WRITTEN FLUSHED BOOT_ID_HIGH BOOT_ID_LOW MAGIC_AND_FORMAT LOG_EPOCH RECOVERED_BY"
     broker = (
         "MIN SERVING_EPOCH BROKER_HEARTBEAT_MS BROKER_PID GENERATION BROKER_STATE "
-        "FOREIGN_FROM FOREIGN_UNTIL BROKER_NONCE EPOCH_RECORD_END BROKER_TROUBLE"
+        "FOREIGN_FROM FOREIGN_UNTIL BROKER_NONCE EPOCH_RECORD_END BROKER_TROUBLE DAMAGED_AT"
     )
     reput = (
         "DISPATCHED DISPATCHED_DURABLE REPUT_HEARTBEAT_MS REPUT_PID REPUT_GENERATION "

@@ -143,6 +143,10 @@ class Node:
         self.replies: dict[int, do.Reply] = {}
         self.starts = 0
         self.disk_full = False
+        self.damaged = False
+        """A record of its log is; ``met`` says where a reader found out."""
+        self.met: int | None = None
+        self.checked: list[int] = []
         self.versions = SPOKEN
         self.wall_ahead_ms: int | None = None
         self.trouble = (Trouble.NONE, Trouble.NONE)
@@ -249,6 +253,7 @@ class Node:
             dispatched=page.get(Slot.DISPATCHED),
             reput_alive=self.reput.alive,
             reput_silent_ms=self.group.now - page.get(Slot.REPUT_HEARTBEAT_MS),
+            damaged_at=self.met,
         )
 
     def pause(self, *services: str) -> None:
@@ -357,6 +362,12 @@ class Node:
                 volume.first, volume.table, volume.confirm = first, (), 0
                 page.publish(Slot.CONFIRM, 0)
                 self.done(token, incarnation=volume.incarnation)
+            case do.CheckLog(at):
+                self.checked.append(at)
+                if self.damaged:
+                    replica = self.replica
+                    fault = ev.CopyFault("corrupt-record", f"bad CRC at {at}", len(volume.log))
+                    group.later(2, lambda: self.tell(replica, fault))
             case do.Reply(token):
                 self.replies[token] = effect
             case do.Note():

@@ -1,0 +1,115 @@
+"""Damage in the log of a master: it hands over to a sound member, and is copied anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.ha.events import CopyFault
+from shared.cluster.time_rules import LOCAL
+from tests.unit.ha.group import Group, grown, lease_of, order, same_logs
+
+
+def damage(group: Group, name: str, *, met: bool = True) -> None:
+    node = group[name]
+    node.damaged = True
+    if met:
+        node.met = 500
+
+
+def test_a_master_whose_log_is_damaged_hands_over_and_halts() -> None:
+    group = grown(1)
+    damage(group, "a")
+    new = group.wait_master(other_than="a")
+    group.until(lambda: group["a"].state == "halted")
+    assert group["a"].checked == [500]
+    assert "bad CRC at 500" in group["a"].own.alarms["corrupt-record"]
+    assert "corrupt-record" in group["a"].status()["nodes"][0]["reason"]
+    new.kill()
+    group.until(lambda: len(group.masters) == 1)
+    group.run(10 * LOCAL.lease_ms)
+    assert "a" not in {master.name for master in group.masters}
+
+
+def test_it_is_copied_anew_by_order_and_is_whole_then() -> None:
+    group = grown(1)
+    damage(group, "a")
+    group.wait_master(other_than="a")
+    group.until(lambda: group["a"].state == "halted")
+    group["a"].damaged, group["a"].met = False, None
+    group.until(lambda: group.serves("b") or group.serves("c"))
+    group.run(50)
+    assert order(group["a"], "resync", group="g0").ok
+    group.wait_in_sync("a", "b", "c")
+    assert group["a"].own.alarms == {}
+    assert same_logs(group, group.send_confirmed())
+    group.master.kill()
+    group.until(lambda: len(group.masters) == 1)
+
+
+def test_damage_that_is_not_the_log_s_changes_nothing() -> None:
+    # A bit of a consume queue sends a reader to where no record begins.
+    group = grown()
+    group["a"].met = 500
+    group.run(5000)
+    assert group["a"].checked == [500]
+    assert (lease_of(group).epoch, group["a"].own.alarms) == (1, {})
+    group["a"].met = 700
+    group.run(5000)
+    assert group["a"].checked == [500, 700]
+
+
+def test_a_master_with_damage_goes_on_where_nobody_else_could_lead() -> None:
+    group = grown(1, ("a", "b"))
+    group["b"].kill()
+    damage(group, "a")
+    group.until(lambda: "corrupt-record" in group["a"].own.alarms)
+    group.run(20_000)
+    assert group.serves("a")
+    assert lease_of(group).epoch == 1
+    group["b"].start()
+    group.wait_in_sync("a", "b")
+    assert group.wait_master(other_than="a").name == "b"
+    group.until(lambda: group["a"].state == "halted")
+
+
+def test_a_sound_member_takes_the_lease_before_a_damaged_one() -> None:
+    # The switch fails, so the damaged node follows nobody yet: it is last to stand.
+    group = grown()
+    broker = group["a"].broker
+    assert broker is not None
+    broker.keeps_log = True
+    damage(group, "a")
+    group.until(lambda: group["a"].own.trouble == "damaged")
+    group.until(lambda: group["a"].state == "fenced")
+    group.run(2500)
+    broker.keeps_log = False
+    assert group.wait_master(at_most_ms=5 * LOCAL.lease_ms).name != "a"
+
+
+def test_a_halted_node_says_so_once_it_is_known_that_its_own_log_is_the_damaged_one() -> None:
+    group = grown()
+    own = group["c"].own
+    own.halt("logs-differ", "below what was confirmed")
+    group["c"].happen(CopyFault("corrupt-record", "bad CRC at 500", 1000))
+    assert own.halted == ("corrupt-record", "bad CRC at 500")
+    own.halt("cut-below-confirm", "so")
+    group["c"].happen(CopyFault("corrupt-record", "bad CRC at 700", 1000))
+    assert own.halted == ("corrupt-record", "bad CRC at 500")
+
+
+@pytest.mark.parametrize("bad", [True, False])
+def test_a_slave_that_refuses_what_its_master_sends_has_that_log_looked_at(bad: bool) -> None:
+    group = grown()
+    damage(group, "a", met=False)
+    if not bad:
+        group["a"].damaged = False
+    own = group["c"].own
+    own.alarm("bad-stream", "a CRC")
+    own.end = 300
+    group.until(lambda: 300 in group["a"].checked, 5000)
+    own.calm("bad-stream")
+    group.run(3000)
+    if bad:
+        group.wait_master(other_than="a")
+    else:
+        assert group.serves("a")
