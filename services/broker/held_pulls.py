@@ -20,9 +20,9 @@ from typing import Final, Protocol
 from services.broker.queue_offsets import Queue
 from tidemark.offsets import PhysicalOffset
 
-POLLS_PER_S: Final = 200
+POLLS_PER_S: Final = 50
 """Calls that could not be held come again at this rate, all together."""
-POLL_AFTER_MIN_S: Final = 0.1
+POLL_AFTER_MIN_S: Final = 0.5
 POLL_AFTER_MAX_S: Final = 60.0
 
 

@@ -23,12 +23,12 @@ def calls_within(seconds: float, callers: int, wait_s: float) -> int:
     return calls
 
 
-def test_few_callers_beyond_the_bound_call_ten_times_a_second_at_most() -> None:
+def test_few_callers_beyond_the_bound_call_twice_a_second_at_most() -> None:
     assert calls_within(10.0, 3, 15.0) <= 3 * (10 / POLL_AFTER_MIN_S + 1)
 
 
 def test_thousands_together_call_as_often_as_one_rate_allows() -> None:
-    for callers in (100, 1000, 2500):
+    for callers in (100, 400, 700):
         assert calls_within(60.0, callers, 15.0) <= callers + 60 * POLLS_PER_S + 1
 
 
@@ -38,9 +38,9 @@ def test_more_than_that_call_no_sooner_than_they_wanted_to_be_held() -> None:
 
 def test_no_two_callers_of_one_moment_get_the_same_turn() -> None:
     polls = Polls()
-    turns = [polls.after_s(START_S, 15.0) for _ in range(1000)]
+    turns = [polls.after_s(START_S, 15.0) for _ in range(700)]
     late = [turn for turn in turns if turn > POLL_AFTER_MIN_S]
-    assert len(set(late)) == len(late) > 900
+    assert len(set(late)) == len(late) > 600
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0.001, 60)), min_size=1, max_size=200))
