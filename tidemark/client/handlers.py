@@ -198,7 +198,7 @@ class Handlers:
 
     def _judge(self, message: Message, error: BaseException, failures: int) -> AfterFailure:
         """What becomes of a message whose handling failed; the log says it."""
-        joined = self._feed.member.joined
+        calls, joined = self._feed.member.calls, self._feed.member.joined
         verdict = after_failure(
             order=joined.order,
             broadcast=joined.broadcast,
@@ -210,6 +210,9 @@ class Handlers:
             exc_info=error,
             extra={
                 "event": "handler-failed",
+                "group": calls.group,
+                "member": calls.member,
+                "reason": str(error),
                 "then": verdict.name,
                 "message_id": message.message_id,
                 "topic": message.topic,

@@ -333,6 +333,13 @@ class SyncClient:
                 f"{os.getpid()}: a forked process needs a client of its own; call connect_sync "
                 "in it"
             )
+        if threading.current_thread() is self._thread:
+            # The thread would wait for itself, for ever.
+            work.close()
+            raise RuntimeError(
+                "a blocking call in the client's own thread, where on_assigned and on_revoked run: "
+                "hand it to another thread (asyncio.to_thread), or use the asyncio client"
+            )
         future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return future.result()

@@ -115,3 +115,18 @@ def test_closing_the_client_leaves_the_group(broker: GroupBroker) -> None:
         assert messages.getone(30) is not None
         mq.close()
     assert broker.left == [messages.member]
+
+
+# It waited for itself, for ever.
+def test_a_blocking_call_from_a_callback_is_refused(broker: GroupBroker) -> None:
+    refused: list[str] = []
+    with tidemark.connect_sync(broker.url) as mq:
+
+        async def assigned(_queues: list[tuple[str, int]]) -> None:
+            with pytest.raises(RuntimeError, match="own thread") as error:
+                mq.topics()
+            refused.append(str(error.value))
+
+        with mq.subscribe("orders", group="billing", on_assigned=assigned) as messages:
+            assert messages.getone(30) is not None
+    assert len(refused) == 1
