@@ -14,7 +14,7 @@ from services.broker.open_store import OpenStore
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.log_watch import LogWatch
 from shared.runtime.health import Health
-from tidemark.errors import ReplacedPositions
+from tidemark.errors import DamagedFile, ReplacedPositions
 from tidemark.formats.checkpoint import Slot
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,8 @@ class Watch:
                 self._reput = reput
                 if self.queues is not None:
                     self.queues.forget()  # its files may have been made anew
+                # Queues that were damaged were: one that still is says so at the next read.
+                self._health.clear_reason(DamagedFile.code)
             try:
                 async with asyncio.timeout(HEARTBEAT_S):
                     await self._stop.wait()

@@ -45,7 +45,14 @@ from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from shared.runtime.clock import SystemClock
 from tidemark.clock import Clock
-from tidemark.errors import CorruptRecord, FlushFailed, QueueGap, ReadOnlyDisk, StoreError
+from tidemark.errors import (
+    CorruptRecord,
+    DamagedFile,
+    FlushFailed,
+    QueueGap,
+    ReadOnlyDisk,
+    StoreError,
+)
 from tidemark.formats.checkpoint import Slot, resume_check
 from tidemark.formats.index_file import ROW
 from tidemark.formats.plan import Plan
@@ -57,6 +64,8 @@ UNITS_PER_RUN: Final = 64
 """With fewer, writing a run costs more than all else about its records."""
 WIDER_MAX: Final = 16
 """A step over many queues may be so many times larger than asked for."""
+WATCHED_AT_ONCE: Final = 500
+"""Queue files looked at in one go, to see that they are there."""
 WIDE_SIZE_MAX: Final = 64 << 20
 """Nor larger than this [bytes of log]: what is planned is in memory until it is written."""
 
@@ -499,6 +508,21 @@ class Dispatcher:
             entries - change.entries,
             Removed(removed.firsts + change.firsts, removed.entries + change.entries),
         )
+
+    # -- watching -----------------------------------------------------------------------------
+
+    def watch_queues(self) -> None:
+        """Look at some of the queues' files. Raises DamagedFile if one was taken away."""
+        if self._in_pass or self._queues.compare or self._batch is not None or self.stopped:
+            return
+        lost = self._queues.lost_file(WATCHED_AT_ONCE)
+        if lost is not None:
+            raise DamagedFile(
+                f"{lost} was removed, replaced or given another size while this node was running. "
+                "No message depends on it.",
+                "The process ends; its next start makes the queue again from the log.",
+                path=lost,
+            )
 
     # -- sync ---------------------------------------------------------------------------------
 

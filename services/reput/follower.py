@@ -70,6 +70,7 @@ class Follower:
         self._sync: asyncio.Future[float] | None = None
         self._sync_job: SyncJob | None = None
         self._synced_at = self._watched_at = self._clock.monotonic()
+        self._queues_watched_at = self._watched_at
         self._synced_position = 0
         self._generation = 0
         self._begin_at = self._begin_end = 0
@@ -83,7 +84,8 @@ class Follower:
     async def run(self, stop: asyncio.Event) -> None:
         """Wait for the log, resume, follow; after stop dispatch the rest, sync, return.
 
-        Raises FlushFailed, ReplacedPositions. A damaged log does not raise: the process stays up,
+        Raises FlushFailed, ReplacedPositions; DamagedFile if a queue's file was taken away: the
+        next start makes it again. A damaged log does not raise: the process stays up,
         unready, and says where.
         """
         stopping = asyncio.ensure_future(stop.wait())
@@ -166,6 +168,7 @@ class Follower:
                 await self._wait(self._config.retry_interval_ms / 1000)
                 continue
             done = await self._step()
+            await self._watch_queues()
             await self._clean()
             self._note_progress()
             if self._traced:
@@ -280,6 +283,13 @@ class Follower:
         self._health.clear_reason("corrupt-record")
         self._health.clear_reason("queue-gap")
         return await self._resume()
+
+    async def _watch_queues(self) -> None:
+        """Twice a second: are the queues' files still there? Raises DamagedFile."""
+        now = self._clock.monotonic()
+        if now >= self._queues_watched_at:
+            self._queues_watched_at = now + WATCH_INTERVAL_S
+            await self._in_worker(self._dispatcher.watch_queues)
 
     def _watch(self) -> None:
         """Twice a second: heartbeat, and is the page that we map still the store's?"""

@@ -137,6 +137,7 @@ class QueueWriter:
         self._touched: set[Path] = set()
         self._new_names: set[Path] = set()
         self._rebuilding = False
+        self._to_watch: list[QueueKey] = []
         self._units = 0
         self._firsts = 0
         self.compare = False
@@ -454,6 +455,31 @@ class QueueWriter:
         queue.first += self.units_per_file
         self._firsts += self.units_per_file
         return self.units_per_file
+
+    # -- watching -----------------------------------------------------------------------------
+
+    def lost_file(self, files_max: int) -> Path | None:
+        """A file that should be there and is not, or has another size; None if none was met.
+
+        Looks at about files_max files, and goes on with the others at the next call.
+        """
+        if not self._to_watch:
+            self._to_watch = list(self._queues)
+        looked_at = 0
+        while self._to_watch and looked_at < files_max:
+            queue = self._queues.get(self._to_watch.pop())
+            if queue is None or not queue.has_units or queue.next == queue.first:
+                continue
+            if queue.file is not None and not queue.file.is_named():
+                return queue.path
+            last = place(queue.next - 1, self._file_size)[0]
+            for start in range(queue.first * UNIT_SIZE, last + 1, self._file_size):
+                path = queue.directory / offset_name(start)
+                facts = self._disk.stat(path)
+                if facts is None or facts.size != self._file_size:
+                    return path
+                looked_at += 1
+        return None
 
     # -- files --------------------------------------------------------------------------------
 

@@ -64,12 +64,13 @@ class CommitLogReader:
         first = self._files.min_offset
         if first is None or published != self._published_min or first < published:
             # Files have come or gone since the last look, and a removed one that is still mapped
-            # keeps its blocks: one below the published start is about to be. MIN alone is not
-            # enough: in a page that was lost or restored from an old copy it is too small.
+            # keeps its blocks: one below the published start is about to be.
             self._published_min = published
             self._files.refresh()
             first = self._files.min_offset
-        return PhysicalOffset(max(published, first or 0))
+        # Every recovery publishes where the log begins: a first file behind that is no expired
+        # beginning but a missing file, and a reader who was sent on would never come back.
+        return PhysicalOffset(published if self._generation else max(published, first or 0))
 
     def next_file(self, offset: PhysicalOffset) -> PhysicalOffset:
         """First byte behind the file that holds offset."""

@@ -73,6 +73,8 @@ class ConsumeQueueReader:
         self._min_for = -1
         self._max = QueueOffset(0)
         self._max_for = -1
+        self.has_shrunk = False
+        """Units that were there before are not, though dispatch has not gone back."""
 
     @property
     def directory_is_empty(self) -> bool:
@@ -97,6 +99,7 @@ class ConsumeQueueReader:
         known = self._max if dispatched >= self._max_for >= 0 else QueueOffset(0)
         self._max = self._files.count(dispatched, known)
         self._max_for = dispatched
+        self.has_shrunk = self.has_shrunk or self._max < known
         return self._max
 
     def min_offset(self, min_physical: int) -> QueueOffset:

@@ -166,6 +166,8 @@ def get_message(
     # a maximum that a concurrent dispatch has long passed.
     first = queue.min_offset(log.min_offset)
     end = queue.max_offset(dispatched)
+    if queue.has_shrunk:
+        raise _lost_units(queue)
     scan = _Scan(queue, log, dispatched, wanted)
     if (early := _outside(offset, first, end)) is not None:
         status, next_offset = early
@@ -188,6 +190,16 @@ def get_message(
         )
     scan.run(view, offset, limits)
     return scan.result(scan.status, offset + scan.looked, first, end)
+
+
+def _lost_units(queue: ConsumeQueueReader) -> DamagedFile:
+    return DamagedFile(
+        f"queue {queue.queue} of topic {queue.topic!r} lacks units that were there: one of its "
+        "files was removed or cut while this node was running. No message depends on it.",
+        "Start reput again, unless it has ended and started by itself: it makes the queue again.",
+        topic=queue.topic,
+        queue=queue.queue,
+    )
 
 
 def _outside(offset: int, first: int, end: int) -> tuple[PullStatus, int] | None:
@@ -306,7 +318,10 @@ class _Scan:
         if is_filler(offset, size) or 0 <= offset < self.log.min_offset:
             return True
         room = min(self.dispatched, self.log.next_file(offset)) - offset
-        return offset >= 0 and 0 < size <= room
+        if offset < 0 or not 0 < size <= room:
+            return False
+        self.log.window(offset, self.dispatched)  # raises if the file is missing: never skipped
+        return True
 
     def _pass_lost(self, unit: Unit) -> None:
         """Look at a unit whose record is gone, and at no other of the same file."""

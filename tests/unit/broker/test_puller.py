@@ -25,6 +25,7 @@ class Store(NamedTuple):
     end: int
     topic: str = "t"
     queue: int = 0
+    has_shrunk: bool = False
 
     def get(self, topic: str, queue: int) -> Store:
         return self

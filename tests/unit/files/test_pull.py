@@ -13,6 +13,7 @@ from shared.files.store_dir import StoreConfig
 from tests.support.small_store import SmallStore
 from tidemark.errors import CorruptRecord, DamagedFile
 from tidemark.formats import record
+from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hashing import string_hash
 from tidemark.formats.queue_unit import Unit
 from tidemark.formats.select import Wanted, names
@@ -71,6 +72,30 @@ def records_of(result: PullResult) -> list[memoryview]:
     return [data for _, _, data in result.messages()]
 
 
+class TestTakenAwayWhileUp:
+    """Nothing that is gone is passed over in silence."""
+
+    def test_a_queue_that_lost_units_is_no_shorter_queue(self, small: SmallStore) -> None:
+        put(small, 3)
+        log = CommitLogReader(small.store, small.positions)
+        queue = ConsumeQueueReader(small.store, "orders", 0, log)
+        assert get_message(queue, log, offset=0, dispatched=small.end).message_count == 3
+        small.queue_file("orders", 0, 0).unlink()
+        put(small, 1)
+        small.queue_file("orders", 0, 0).unlink()
+        queue._files.refresh()
+        for _ in range(2):
+            with pytest.raises(DamagedFile, match="lacks units"):
+                get_message(queue, log, offset=3, dispatched=small.end)
+
+    def test_records_of_a_missing_log_file_are_named(self, small: SmallStore) -> None:
+        put(small, 3)
+        small.log_file(0).rename(small.store.root / "moved")
+        small.log_file(1 << 20).write_bytes(bytes(1 << 20))
+        with pytest.raises(CorruptRecord, match="file is missing"):
+            pull(small)
+
+
 class TestStatus:
     def test_an_empty_queue_has_no_message(self, small: SmallStore) -> None:
         for offset in (0, 5):
@@ -105,6 +130,7 @@ class TestStatus:
         small.appender.close(clean=False)
         # The log goes on in a later file; the first one is gone.
         small.log_file(1 << 20).write_bytes(bytes(1 << 20))
+        small.positions.publish(Slot.MIN, 1 << 20)
         small.log_file(0).unlink()
         for offset, status in (
             (2, PullStatus.OFFSET_TOO_SMALL),
@@ -295,6 +321,7 @@ class TestGoneRecords:
         log = CommitLogReader(expired.store, expired.positions)
         queue = ConsumeQueueReader(expired.store, "orders", 0, log)
         queue.min_offset(0)
+        expired.positions.publish(Slot.MIN, 4096)
         expired.log_file(0).unlink()
 
         class Stale:

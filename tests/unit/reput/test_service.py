@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import sys
 import tempfile
@@ -29,8 +30,16 @@ from shared.runtime.doorbell import Doorbell
 from shared.runtime.traced_ranges import TracedRange, encode
 from tests.support.node import free_port
 from tests.support.small_store import CONFIG, SmallStore
-from tidemark.errors import DiskFull, FlushFailed, ReplacedPositions, RestartNeeded, StoreLocked
+from tidemark.errors import (
+    DamagedFile,
+    DiskFull,
+    FlushFailed,
+    ReplacedPositions,
+    RestartNeeded,
+    StoreLocked,
+)
 from tidemark.formats.checkpoint import NodeRole, Slot
+from tidemark.formats.queue_unit import encode as encode_unit
 
 
 @pytest.fixture
@@ -369,6 +378,32 @@ async def test_a_replaced_checkpoint_ends_the_process(
         await asyncio.wait({reput.task}, timeout=20)
         with pytest.raises(ReplacedPositions):
             reput.task.result()
+
+
+@pytest.mark.parametrize("how", ["removed", "cut", "replaced"])
+async def test_a_queue_file_that_is_taken_away_ends_it_and_the_next_start_makes_it_again(
+    config: ReputConfig, small: SmallStore, how: str
+) -> None:
+    """Pulls said that there was no message in the queue, and the node was ready throughout."""
+    units = [small.put("orders", 0) for _ in range(5)]
+    small.flush()
+    path = small.queue_file("orders", 0, 0)
+    async with running(config) as reput:
+        await reput.wait_ready()
+        await until(lambda: path.exists() and path.read_bytes()[:20] == encode_unit(units[0]))
+        content = path.read_bytes()
+        if how == "cut":
+            os.truncate(path, 40)
+        else:
+            path.unlink()
+        if how == "replaced":
+            path.write_bytes(content)
+        await asyncio.wait({reput.task}, timeout=20)
+        with pytest.raises(DamagedFile, match="makes the queue again"):
+            reput.task.result()
+    async with running(config) as reput:
+        await reput.wait_ready()
+        assert path.read_bytes()[:100] == b"".join(encode_unit(unit) for unit in units)
 
 
 async def test_another_recovery_is_noticed_while_it_runs(
