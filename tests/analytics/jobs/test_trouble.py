@@ -143,7 +143,8 @@ def judge(spark: SparkSession, root: TableRoot, truth: Truth, wanted: pa.Table, 
     assert_same(root.read("positions"), wanted, "positions")
     of_positions = next(d for d in filled.differences if d.table == "positions")
     assert (of_positions.came, of_positions.gone) == (wanted.num_rows - told.num_rows, 0)
-    assert root.read("gaps").num_rows == 0
+    # The server has samples of a part of the hours only, and the rest is said.
+    assert set(root.read("gaps").column("reason").to_pylist()) <= {"unscraped"}
 
 
 def test_trouble_of_the_server_is_gaps_and_the_job_lives(
