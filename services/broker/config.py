@@ -101,7 +101,8 @@ class BrokerConfig(Ruled):
         256 << 20,
         unit="bytes",
         minimum=1 << 20,
-        says="request bodies in memory at a time; beyond, callers get 503 overloaded",
+        says="request bodies in memory at a time, and as much of large answers that clients have "
+        "not taken; beyond, callers get 503 overloaded; one address may have half",
     )
     held_pulls_max: int = setting(
         1024,

@@ -38,6 +38,7 @@ from services.broker.http_requests import (
     required,
     topic_of,
 )
+from services.broker.large_answers import LargeAnswers
 from services.broker.limits import (
     DECODED_BYTES_MAX,
     PULL_BYTES_MAX,
@@ -116,6 +117,7 @@ class Api:
         self._bodies = Bodies(
             size_max=request_size_max, waiting_max=waiting_bytes_max, timeout_s=read_timeout_s
         )
+        self._answers = LargeAnswers(waiting_bytes_max)
         self._send_call = SendCall(
             gate, rules, self._bodies, unique_ids, metrics, lambda: self._parts().sends, self.traces
         )
@@ -167,6 +169,7 @@ class Api:
         send_time = self._metrics.request_duration.labels("send")
         pull_time = self._metrics.request_duration.labels("pull")
         send, pull, monotonic = self._send_call.answer, self._answer_pull, self._clock.monotonic
+        large = self._answers
         puts, pulling, refused = self.pools.of[Pool.PUT], self.pools.pulling, self._answer_to
 
         async def timed_send(request: web.Request, topic: str) -> web.StreamResponse:
@@ -190,7 +193,8 @@ class Api:
             started = monotonic()
             try:
                 with pulling():
-                    return await pull(request, topic, queue, given)
+                    answered = await pull(request, topic, queue, given)
+                    return large.bounded(request, answered)
             except ConnectionError:
                 raise
             except Exception as error:  # noqa: BLE001 - as _error_boundary
@@ -387,6 +391,7 @@ class Api:
     def _pull_answer(self, request: web.Request, result: PullResult) -> web.Response:
         encoding = encoding_of(request)
         json_body = encoding is Encoding.JSON
+        self._answers.check(request, result.bytes_total)
         checks_at = self._parts().puller.checks_at
         messages: list[dict[str, object]] = []
         next_offset = result.next_offset
@@ -455,7 +460,7 @@ class Api:
         @web.middleware
         async def boundary(request: web.Request, handler: Handler) -> web.StreamResponse:
             try:
-                return await handler(request)
+                return self._answers.bounded(request, await handler(request))
             except ConnectionError:
                 raise  # the client is gone: aiohttp closes
             except Exception as error:  # noqa: BLE001 - the one boundary: answer, serve on

@@ -32,6 +32,8 @@ from tidemark.errors import (
 )
 from tidemark.formats.hosts import Host
 
+SMALL: Final = 1 << 16
+"""Bytes: a body that announces no more does not count against its peer's part."""
 _ADVICE: Final = "Send less at a time, or try again."
 
 
@@ -44,7 +46,7 @@ class Body:
         self.size = 0
         """Bytes that have arrived."""
         self.peer: str | None = None
-        """Address that the bytes count for; None: the body came with its head."""
+        """Address that the bytes count for; None: the body is small, or came with its head."""
 
 
 class Bodies:
@@ -79,7 +81,10 @@ class Bodies:
 
     def _take(self, body: Body, size: int) -> None:
         """Count so many more bytes of a body that arrives in parts. Raises Overloaded."""
-        assert body.peer is not None
+        if body.peer is None:
+            self._waiting.take(size, body.size)
+            body.size += size
+            return
         of_peer = self._peers.get(body.peer)
         if of_peer is None:
             of_peer = self._peers[body.peer] = Budget(
@@ -144,7 +149,9 @@ class Bodies:
         if (here := self.arrived(request, body)) is not None:
             return here
         content = request.content
-        body.peer = _peer(request)
+        length = request.content_length
+        if length is None or length > SMALL:
+            body.peer = peer_of(request)
         parts: list[bytes] = []
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -239,7 +246,7 @@ def too_large(size: int, limit: int) -> MessageTooLarge:
     )
 
 
-def _peer(request: web.Request) -> str:
+def peer_of(request: web.Request) -> str:
     """The address that the request came from."""
     peer = request.transport.get_extra_info("peername") if request.transport else None
     return str(peer[0]) if peer else "an unknown address"

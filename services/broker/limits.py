@@ -35,7 +35,7 @@ PULL_MAX: Final = 1024
 PULL_BYTES_MAX: Final = 32 << 20
 """``max_bytes`` of one pull."""
 
-DECODED_BYTES_MAX: Final = 4 << 20
+DECODED_BYTES_MAX: Final = 1 << 20
 """Bytes of records in one answer that is not raw, or one larger record: as JSON they take up to
 twenty times as much memory, and the loop while they are written."""
 

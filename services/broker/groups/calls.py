@@ -21,6 +21,7 @@ from services.broker.groups.answers import answer_map, raw_answer
 from services.broker.groups.fetch import Fetched
 from services.broker.groups.views import as_map
 from services.broker.http_requests import parameters
+from services.broker.limits import DECODED_BYTES_MAX
 from services.broker.traces import HEADER
 from shared.metrics.instruments import Count
 
@@ -123,13 +124,15 @@ class GroupCalls:
             async with self._tools.bodies.read(request) as body:
                 fields = body
         fetch = requests.parse_fetch(fields)
+        if not (raw := encodings.wants_records(request.headers.get(hdrs.ACCEPT))):
+            fetch = fetch._replace(bytes_max=min(fetch.bytes_max, DECODED_BYTES_MAX))
         self._tools.gate.check_reads()
         transport = request.transport
         parts = self._tools.parts()
         fetched = await parts.groups.coordinator.fetch(
             group, member, fetch, lambda: transport is None or transport.is_closing()
         )
-        if encodings.wants_records(request.headers.get(hdrs.ACCEPT)):
+        if raw:
             self._count_out(group, fetched)
             self._trace_out(request, group, fetched)
             return raw_answer(fetched)

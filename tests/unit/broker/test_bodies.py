@@ -93,7 +93,7 @@ async def test_bodies_that_are_announced_and_do_not_arrive_cost_nothing(head: st
 
 
 async def test_what_one_peer_has_in_parts_is_half_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_requests, "_peer", lambda request: "10.0.0.1")
+    monkeypatch.setattr(http_requests, "peer_of", lambda request: "10.0.0.1")
     part = 200_000
     async with serving(waiting_max=4 * part + 100) as served:
         head = f"Content-Length: {part + 1}"
@@ -112,7 +112,7 @@ async def test_what_one_peer_has_in_parts_is_half_of_all(monkeypatch: pytest.Mon
         held[0][1].write(b"x")
         assert await answer(held[0][0]) == (200, str(part + 1))
         await until(lambda: served.used == part)
-        monkeypatch.setattr(http_requests, "_peer", lambda request: "10.0.0.2")
+        monkeypatch.setattr(http_requests, "peer_of", lambda request: "10.0.0.2")
         other, writer = await begin(served, f"Content-Length: {2 * part}", bytes(2 * part))
         assert await answer(other) == (200, str(2 * part))
         writer.close()
