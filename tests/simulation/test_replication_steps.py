@@ -1,63 +1,132 @@
-"""The simulated page: a plain function of the product is stopped between two of its accesses."""
+"""The simulated processes: interrupted at every border, killed for good, never more durable than
+what a disk promises."""
 
 from __future__ import annotations
 
-from random import Random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
 
 from shared.cluster import grant
-from tests.simulation.replication.page import Page, step_by_step
+from shared.files.positions import Positions
+from tests.simulation.replication.machine import PAGE, ROOT, Judge, Machine
+from tests.simulation.replication.node_disk import ProcessDisk
 from tests.simulation.replication.process import Process
+from tests.simulation.replication.seams import simulated
+from tests.simulation.replication.threads import Lock
 from tests.simulation.replication.timeline import Timeline
 from tidemark.formats.checkpoint import NodeRole, Slot
 
 BOOT = (1, 2)
+FILE = ROOT / "file"
 
 
-def always_interrupted() -> Process:
-    return Process(Timeline(0), "ha", preemption=1.0)
+class Nobody:
+    """Judges nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
 
 
-def granted_page() -> Page:
-    page = Page(Random(0))
-    grant.grant(page, epoch=3, nonce=7, deadline_boot_ms=100, boot=BOOT)
-    return page
+def machine_of(timeline: Timeline) -> Machine:
+    return Machine(timeline, "n0", cast(Judge, Nobody()), drift=0.0, disk_us=1_000)
+
+
+def page_of(machine: Machine, *, preemption: float = 1.0) -> tuple[Process, Positions]:
+    process = Process(machine, "ha", preemption=preemption)
+    disk: Any = ProcessDisk(machine, process)
+    return process, Positions.open(disk, PAGE)
 
 
 def test_others_see_every_state_between_the_stores_of_a_fence() -> None:
-    page, seen = granted_page(), []
-    for _ in step_by_step(always_interrupted(), page, grant.fence):
-        seen.append(tuple(map(page.get, (Slot.FENCED, Slot.GRANTED_TO, Slot.ROLE))))
+    timeline = Timeline(0)
+    seen: list[tuple[int, ...]] = []
+    with simulated(timeline):
+        machine = machine_of(timeline)
+        process, page = page_of(machine)
+        grant.grant(page, epoch=3, nonce=7, deadline_boot_ms=100, boot=BOOT)
+        process.start("fencing", lambda: grant.fence(page))
+
+        def look() -> bool:
+            shown = tuple(map(machine.slot, (Slot.FENCED, Slot.GRANTED_TO, Slot.ROLE)))
+            if not seen or seen[-1] != shown:
+                seen.append(shown)
+            return False
+
+        timeline.run_until(10_000, done=look)
     promoting, void = NodeRole.PROMOTING, NodeRole.VOID
-    assert seen == [(1, 7, promoting), (1, 0, promoting), (1, 0, void), (1, 0, void)]
-    assert page.get(Slot.LEASE_DEADLINE) == 0
+    assert seen == [(1, 7, promoting), (1, 0, promoting), (1, 0, void)]
 
 
 def test_a_grant_that_ends_while_it_is_read_is_none() -> None:
-    # Whatever the access behind which ha fences: the broker is granted the epoch only if all that
-    # it loaded was loaded before.
-    for interrupted_after in range(12):
-        page, result = granted_page(), None
-        reading = step_by_step(
-            always_interrupted(),
-            page,
-            lambda slots: grant.granted(slots, nonce=7, boot=BOOT, served=0),
-        )
-        accesses = 0
-        while True:
+    # Whatever the load behind which ha fences: the broker is granted the epoch only if all that it
+    # loaded was loaded before.
+    results = []
+    for fenced_at in range(14):
+        timeline = Timeline(0)
+        with simulated(timeline):
+            machine = machine_of(timeline)
+            _, page = page_of(machine)
+            grant.grant(page, epoch=3, nonce=7, deadline_boot_ms=100, boot=BOOT)
+            loads = 0
+
+            class Interrupted:
+                def get(self, slot: Slot, page: Positions = page, at: int = fenced_at) -> int:
+                    nonlocal loads
+                    loads += 1
+                    value = page.get(slot)
+                    if loads == at:
+                        grant.fence(page)
+                    return value
+
+                publish = page.publish
+
+            found = grant.granted(Interrupted(), nonce=7, boot=BOOT, served=0)
+        results.append(found if fenced_at <= loads else "too late")
+    last = results.index("too late") - 1
+    assert last >= 6
+    assert results[0] == 3, "nobody fences"
+    assert results[1:last] == [None] * (last - 1)
+
+
+def test_a_killed_process_changes_nothing_any_more() -> None:
+    timeline, unwound = Timeline(0), []
+    with simulated(timeline):
+        machine = machine_of(timeline)
+        process, page = page_of(machine, preemption=0.0)
+        lock = Lock()
+
+        def work() -> None:
             try:
-                next(reading)
-            except StopIteration as end:
-                result = end.value
-                break
-            accesses += 1
-            if accesses == interrupted_after + 1:
-                grant.fence(page)
-        assert result == (3 if interrupted_after + 1 >= accesses else None)
+                with lock:
+                    page.publish(Slot.WRITTEN, 5)
+                    page.publish(Slot.FLUSHED, 5)
+            finally:
+                unwound.append(True)
+                page.publish(Slot.WRITTEN, 9)
+
+        process.start("writer", work)
+        process.strike_after(1, process.end)
+        timeline.run_until(10_000)
+    assert unwound == [True]
+    assert (machine.slot(Slot.WRITTEN), machine.slot(Slot.FLUSHED)) == (5, 0)
 
 
-def test_a_call_that_is_not_interrupted_is_one_step() -> None:
-    page = granted_page()
-    calm = Process(Timeline(0), "ha", preemption=0.0)
-    steps = list(step_by_step(calm, page, grant.fence))
-    assert steps == [0]
-    assert page.get(Slot.FENCED) == 1
+def test_a_sync_makes_durable_what_was_stored_when_it_began() -> None:
+    timeline = Timeline(0)
+    with simulated(timeline):
+        machine = machine_of(timeline)
+        process = Process(machine, "ha", preemption=0.0)
+        disk = ProcessDisk(machine, process)
+        file = disk.create(FILE, 8, reserve=True)
+        file.pwrite(b"old", 0)
+        process.start("sync", file.sync)
+        timeline.run_until(500)
+        assert durable(machine, FILE) == b""
+        file.pwrite(b"new", 4)
+        timeline.run_until(10_000)
+    assert durable(machine, FILE) == b"old\0\0\0\0\0"
+
+
+def durable(machine: Machine, path: Path) -> bytes:
+    return machine.disk.durable_bytes(path)

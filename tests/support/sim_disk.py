@@ -573,6 +573,15 @@ class SimFile:
         if meanwhile is not None:
             meanwhile()
 
+    def begin_sync(self) -> Callable[[], None]:
+        """A sync that takes a while: call what this returns at its end.
+
+        What is stored between the two is not made durable by it.
+        """
+        self._disk._operation("sync", self._path)
+        self._check_open()
+        return self._inode.begin_sync()
+
     def map(self, *, writable: bool, scattered: bool = False) -> SimRegion:
         """Map the whole file."""
         self._disk._operation("map", self._path)

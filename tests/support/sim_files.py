@@ -7,6 +7,7 @@ rules of loss are here, the operations that lead to them in ``sim_disk``.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from random import Random
 from typing import Final, NamedTuple
 
@@ -43,6 +44,7 @@ class Inode:
 
     __slots__ = (
         "allocated", "cache", "durable", "failed", "lengths", "mappings", "modified_ms", "number",
+        "sync_ended", "syncs_begun",
     )  # fmt: skip
 
     def __init__(self, number: int, size: int, modified_ms: int) -> None:
@@ -55,6 +57,7 @@ class Inode:
         self.failed: dict[int, bytes] = {}
         self.modified_ms = modified_ms
         self.mappings = 0
+        self.syncs_begun = self.sync_ended = 0
 
     def extend(self, size: int) -> None:
         more = size - len(self.cache)
@@ -98,6 +101,20 @@ class Inode:
         else:
             self.durable[:] = self.cache
         self.lengths = [len(self.cache)]
+
+    def begin_sync(self) -> Callable[[], None]:
+        """Returns what ends the sync: the bytes of this moment are durable then."""
+        self.syncs_begun += 1
+        number, image = self.syncs_begun, bytes(self.cache)
+
+        def end() -> None:
+            if number > self.sync_ended:  # else a later one has ended, with newer bytes
+                self.sync_ended = number
+                self.durable[: len(image)] = image
+                behind = [length for length in self.lengths if length > len(image)]
+                self.lengths = [len(image), *behind]
+
+        return end
 
     def fail_sync(self) -> None:
         for page in self.dirtypage_count():

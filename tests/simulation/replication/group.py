@@ -9,11 +9,12 @@ from services.ha.events import Command
 from services.ha.lease.value import Lease, Member, Stored
 from services.ha.setup import Setup
 from shared.cluster.nodes import Node
+from shared.files.store_dir import Role
 from tests.simulation.replication.broker import Broker
 from tests.simulation.replication.ha import Ha
 from tests.simulation.replication.history import History
 from tests.simulation.replication.lease_object import LeaseObject
-from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.machine import FILE_SIZE, Machine
 from tests.simulation.replication.network import Network
 from tests.simulation.replication.plan import TIMES, Plan
 from tests.simulation.replication.process import Process
@@ -21,7 +22,6 @@ from tests.simulation.replication.reput import Reput
 from tests.simulation.replication.timeline import Timeline
 
 SERVICES: Final = ("ha", "broker", "reput")
-FILE_SIZE: Final = 64 << 20
 
 
 class Group:
@@ -39,12 +39,13 @@ class Group:
         """Called with what the lease said and says, when it is changed."""
         self._print = say
         self.history = History(lambda: list(self.machines.values()))
+        self.history.epoch_of = self._epoch_of
         self.lease = LeaseObject(timeline, self._lease_changed)
         self.lease.weather = plan.weather
         self.network = Network(timeline, delay_max_us=plan.delay_max_us, spike=plan.spike)
         names = [f"n{number}" for number in range(plan.nodes)]
         self.machines = {
-            name: Machine(timeline, name, drift=plan.drift, disk_us=disk_us)
+            name: Machine(timeline, name, self.history, drift=plan.drift, disk_us=disk_us)
             for name, disk_us in zip(names, plan.disk_us, strict=True)
         }
         self.services: dict[tuple[str, str], Ha | Broker | Reput] = {}
@@ -57,12 +58,20 @@ class Group:
     @property
     def members(self) -> list[Member]:
         """All nodes, with the disks that they have now."""
-        return [Member(name, node.volume.incarnation) for name, node in self.machines.items()]
+        return [Member(name, node.incarnation) for name, node in self.machines.items()]
 
     def ha_of(self, node: str) -> Ha | None:
         """The present start of ha of a node; None if none runs."""
         service = self.services.get((node, "ha"))
         return service if isinstance(service, Ha) and service.process.alive else None
+
+    def end(self) -> None:
+        """The world ends: every process is unwound."""
+        for machine in self.machines.values():
+            for process in list(machine.processes.values()):
+                process.on_end.clear()
+                process.end()
+                process.unwind()
 
     def tell(self, who: str, line: str) -> None:
         """Put a line into the trace."""
@@ -88,55 +97,52 @@ class Group:
         self.timeline.after(delay_ms * 1000, start)
 
     def _start(self, machine: Machine, service: str) -> None:
-        process = Process(self.timeline, service, preemption=self.plan.preemption)
+        process = Process(machine, service, preemption=self.plan.preemption)
         machine.processes[service] = process
         process.on_end.append(lambda: self._ended(machine, service))
         say = None if self._print is None else self.tell
         started: Ha | Broker | Reput
+        common = (machine, process, self.history, lambda name: self._ring(machine, name), say)
         match service:
             case "ha":
-                setup = Setup(
-                    cluster="simulated",
-                    group="g0",
-                    own=next(node for node in self._nodes if node.name == machine.name),
-                    nodes=self._nodes,
-                    min_in_sync=self.plan.min_in_sync,
-                    times=TIMES,
-                    file_size=FILE_SIZE,
-                    process=f"{self.random.getrandbits(64):016x}",
-                    boot=machine.boot,
-                )
                 started = Ha(
-                    machine,
-                    process,
-                    setup,
-                    history=self.history,
+                    *common,
+                    setup=self._setup(machine),
                     network=self.network,
                     lease=self.lease,
-                    say=say,
-                    ring=lambda name: self._ring(machine, name),
                     random=self.random,
                 )
             case "broker":
                 started = Broker(
-                    machine,
-                    process,
-                    history=self.history,
+                    *common,
                     ack_limit_ms=TIMES.ack_limit_ms,
                     sends_per_s=self.plan.sends_per_s,
-                    ring=lambda name: self._ring(machine, name),
-                    say=say,
                 )
             case _:
-                started = Reput(
-                    machine,
-                    process,
-                    history=self.history,
-                    ring=lambda name: self._ring(machine, name),
-                )
+                started = Reput(*common)
         self.tell(f"{machine.name} {service}", "starts")
         self.services[machine.name, service] = started
         started.start()
+
+    def _setup(self, machine: Machine) -> Setup:
+        return Setup(
+            cluster="simulated",
+            group="g0",
+            own=next(node for node in self._nodes if node.name == machine.name),
+            nodes=self._nodes,
+            min_in_sync=self.plan.min_in_sync,
+            times=TIMES,
+            file_size=FILE_SIZE,
+            process=f"{self.random.getrandbits(64):016x}",
+            boot=machine.boot,
+        )
+
+    def _epoch_of(self, machine: Machine) -> int | None:
+        """The epoch for which the broker of a node holds the log."""
+        broker = self.services.get((machine.name, "broker"))
+        if isinstance(broker, Broker) and machine.holds(Role.APPEND, broker.process):
+            return broker.epoch
+        return None
 
     def _ended(self, machine: Machine, service: str) -> None:
         self.tell(f"{machine.name} {service}", "ended")

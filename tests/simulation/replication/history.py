@@ -1,44 +1,49 @@
 """What the simulation knows of the world outside: what was confirmed, and must never change.
 
 Every move of a node's confirm offset counts as if all below it had been acknowledged and read, in
-former masters, too, which is stricter than what the broker does. Letters are those of
-``docs/replication.md``, what must hold. No node sees this.
+former masters, too, which is stricter than what the broker does. Every store to a node's page is
+judged before it is visible. Letters are those of ``docs/replication.md``, what must hold. No node
+sees this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from services.ha.lease.value import Holder, Member, Stored
-from tests.simulation.replication.records import Record
-from tests.simulation.replication.volume import Volume
-from tidemark.formats.checkpoint import NodeRole
+from services.ha.frames import Frame, FrameType
+from services.ha.lease.value import Holder, Lease, Member, Stored
+from shared.files.store_dir import Role
+from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.process import Process
+from tidemark.formats.checkpoint import NodeRole, Slot
+
+PROMISING: Final = (FrameType.HELLO, FrameType.ACK, FrameType.PROMISE_OK)
+ACK_LOOK_SIZE: Final = 8192
+"""Bytes before an acknowledged end that are compared with the disk."""
+SILENT_MS_MAX: Final = 1_500
+"""A node whose broker is silent for twice the limit renews no more."""
 
 
-class Violation(AssertionError):
-    """Something that must hold does not. The message says what; the runner adds the seed."""
+class Violation(SystemExit):
+    """Something that must hold does not. The message says what; the runner adds the seed.
 
-
-class Node(Protocol):
-    """A node as the history looks at it."""
-
-    name: str
-    volume: Volume
+    Of a kind that neither the product's code nor asyncio takes for an error of its own.
+    """
 
 
 class Acked(NamedTuple):
     """A send that was answered with success."""
 
-    record: Record
+    start: int
+    end: int
     copies: int
-    at_us: int
 
 
 class History:
     """The confirmed log, the lease's past, and who acted in which epoch."""
 
-    def __init__(self, nodes: Callable[[], list[Node]]) -> None:
+    def __init__(self, nodes: Callable[[], list[Machine]]) -> None:
         self._nodes = nodes
         self.confirmed = bytearray()
         """The one history of the group."""
@@ -59,51 +64,152 @@ class History:
         """Nodes whose volume was replaced: they may be copied anew."""
         self.clocks_lie = False
         """Clocks were set wrong on purpose: reads may be stale then, and nothing else."""
+        self.of_terms: dict[Process, set[int]] = {}
+        """Epochs of the term before and after the decision that a start of ha carries out."""
+        self.epoch_of: Callable[[Machine], int | None] = lambda machine: None
+        """Says under which epoch the broker of a node holds the log; None: it does not."""
+        self._promised: set[tuple[Member, int]] = set()
         self._serial = 0
         self._won: dict[int, Holder] = {}
         self._acted: dict[int, Holder] = {}
         self._boots: dict[int, tuple[int, int]] = {}
 
+    # -- the page --------------------------------------------------------------------------
+
+    def publishes(self, machine: Machine, process: Process, slot: Slot, value: int) -> None:
+        """A process is about to store to the page of its node."""
+        match slot:
+            case Slot.WRITTEN | Slot.FLUSHED:
+                self._must_hold_the_log(machine, process, f"publishes {slot.name} {value}")
+                if slot is Slot.FLUSHED:
+                    _must_be_durable(machine, machine.slot(slot), value)
+            case Slot.CONFIRM:
+                self._must_be_of_the_epoch_that_is_appended(machine, process)
+                self.confirm_moved(machine, value)
+            case Slot.ROLE if value in (NodeRole.HALTED, NodeRole.RESYNC):
+                confirm = max(machine.slot(Slot.CONFIRM), machine.noted_confirm)
+                self.needs_help(machine, NodeRole(value), confirm)
+            case Slot.SERVING_EPOCH if value:
+                self._must_hold_the_log(machine, process, f"serves epoch {value}")
+                self.serves(machine, value, machine.boot)
+                self.check_equal_histories()
+            case Slot.DISPATCHED | Slot.DISPATCHED_DURABLE:
+                self._must_be_one_history(machine, value, "dispatches")
+
+    def writes(self, machine: Machine, process: Process) -> None:
+        """A process is about to write to the log."""
+        self._must_hold_the_log(machine, process, "writes to the log")
+
+    def promises(self, machine: Machine, epoch: int) -> None:
+        """A replica promises an epoch: its volume does, not its node."""
+        self._promised.add((Member(machine.name, machine.incarnation), epoch))
+        self.promised(machine, epoch)
+
+    def says(self, machine: Machine, frame: Frame) -> None:
+        """A replica speaks under an epoch to its master: it has promised that one, durably."""
+        if frame.type in PROMISING and frame.epoch > machine.durably_promised:
+            raise Violation(
+                f"{machine.name} says {frame.type.name} in epoch {frame.epoch}, and its disk is "
+                f"sure of the promise of {machine.durably_promised} only"
+            )
+
+    def acknowledges(self, machine: Machine, appended: int, durable: int) -> None:
+        """A slave says what it has."""
+        _must_be_durable(machine, max(0, durable - ACK_LOOK_SIZE), durable)
+        if appended > machine.end:
+            raise Violation(f"{machine.name} says that it has {appended}; it has {machine.end}")
+
+    def asks(self, machine: Machine, before: Lease | None, wanted: Lease, *, renews: bool) -> None:
+        """A node is about to write the lease, or to make it."""
+        if before is None:
+            self._must_be_promised_by_all(machine, wanted)
+        elif before.holder is not None and wanted.holder is None and wanted.handover_to:
+            target = next(each for each in self._nodes() if each.name == wanted.handover_to)
+            if target.durable_log(0, machine.end) != machine.log(0, machine.end):
+                raise Violation(
+                    f"{machine.name} gives the lease to {target.name}, whose disk lacks some of "
+                    f"the log's {machine.end} bytes"
+                )
+        if renews and wanted.holder is not None and before is not None:
+            silent_ms = machine.boot_ms() - machine.slot(Slot.BROKER_HEARTBEAT_MS)
+            if silent_ms > SILENT_MS_MAX and not self.clocks_lie:
+                raise Violation(
+                    f"{machine.name} renews the lease, and its broker is silent for {silent_ms} ms"
+                )
+
+    def _must_be_promised_by_all(self, machine: Machine, wanted: Lease) -> None:
+        """A master that makes the object again: nobody else can have won its epoch meanwhile."""
+        if wanted.holder is None or not self.epoch:
+            return
+        for member in wanted.in_sync:
+            if member != wanted.holder.member and not any(
+                who == member and epoch >= wanted.epoch for who, epoch in self._promised
+            ):
+                raise Violation(
+                    f"{machine.name} makes the lease again with epoch {wanted.epoch}, which "
+                    f"{member.node} of its set has not promised"
+                )
+
+    def gives_log_back(self, machine: Machine, process: Process) -> None:
+        """A process releases byte 0: nothing that it says of the log may come behind that."""
+        serving = machine.slot(Slot.SERVING_EPOCH)
+        if process.name == "broker" and serving:
+            raise Violation(
+                f"the broker of {machine.name} gives byte 0 back and still serves epoch {serving}"
+            )
+
+    def _must_hold_the_log(self, machine: Machine, process: Process, what: str) -> None:
+        if not machine.holds(Role.APPEND, process):
+            raise Violation(f"{process.name} of {machine.name} {what} without byte 0")
+
+    def _must_be_of_the_epoch_that_is_appended(self, machine: Machine, process: Process) -> None:
+        """Senders of another epoch would take the confirm offset for theirs."""
+        appending, terms = self.epoch_of(machine), self.of_terms.get(process, set())
+        if process.name == "ha" and appending is not None and appending not in terms:
+            raise Violation(
+                f"{machine.name} publishes a confirm offset as the master of {terms or 'none'}, "
+                f"and its broker still appends under epoch {appending}"
+            )
+
     # -- the log ---------------------------------------------------------------------------
 
-    def confirm_moved(self, node: Node, confirm: int) -> None:
+    def confirm_moved(self, node: Machine, confirm: int) -> None:
         """B, D: a node says that its log up to confirm may be seen."""
-        volume = node.volume
-        if confirm > volume.durable:
-            raise Violation(
-                f"{node.name} confirms {confirm}; its disk is sure of {volume.durable} only"
-            )
-        common = min(confirm, len(self.confirmed))
-        if volume.log[:common] != self.confirmed[:common]:
-            raise Violation(
-                f"B: {node.name} confirms another history up to {confirm}: "
-                f"{_parting(volume.log, self.confirmed, common)}"
-            )
-        if confirm > common:
-            self.confirmed += volume.log[common:confirm]
+        known = len(self.confirmed)
+        self._must_be_one_history(node, min(confirm, known), "confirms")
+        if confirm > known:
+            _must_be_durable(node, known, confirm)
+            self.confirmed += node.log(known, confirm)
             self.check_members(f"when {node.name} confirmed {confirm}")
 
-    def acknowledged(self, node: Node, record: Record, copies: int, at_us: int) -> None:
+    def acknowledged(
+        self, node: Machine, start: int, end: int, body: bytes, copies: int, *, by_the_group: bool
+    ) -> None:
         """A send was answered: A, and as many copies as the answer says."""
-        self._must_be_confirmed(record, f"A: {node.name} acknowledged")
-        found = sum(
-            other.volume.durable >= record.end
-            and other.volume.log[record.start : record.end] == record.raw
-            for other in self._nodes()
-        ) + len(self.replaced)
+        raw = node.log(start, end)
+        if body not in raw:
+            raise Violation(f"{node.name} acknowledged [{start}, {end}), where another record is")
+        if by_the_group and self.confirmed[start:end] != raw:
+            raise Violation(
+                f"A: {node.name} acknowledged the record at {start}, which the confirmed history "
+                f"of {len(self.confirmed)} bytes does not have there"
+            )
+        found = sum(other.durable_log(start, end) == raw for other in self._nodes()) + len(
+            self.replaced
+        )
         if found < copies:
             raise Violation(
-                f"{node.name} answered that {copies} nodes have the record at {record.start}; "
+                f"{node.name} answered that {copies} nodes have the record at {start}; "
                 f"{found} have it"
             )
-        self.acked.append(Acked(record, copies, at_us))
+        self.acked.append(Acked(start, end, copies))
 
-    def read(self, node: Node, record: Record) -> None:
-        """A consumer was given a record: C."""
-        self._must_be_confirmed(record, f"C: a consumer of {node.name} saw")
+    def read(self, node: Machine, end: int) -> None:
+        """A consumer was shown the log up to end: C."""
+        self._must_be_one_history(node, end, "shows consumers")
         self.reads_count += 1
 
-    def read_at_master(self, node: Node, epoch: int, newest_before: int) -> None:
+    def read_at_master(self, node: Machine, epoch: int, newest_before: int) -> None:
         """A master says that it may answer; newest_before: the lease's epoch when it was asked."""
         if epoch < newest_before and not self.clocks_lie:
             raise Violation(
@@ -112,7 +218,7 @@ class History:
             )
 
     def next_serial(self) -> int:
-        """A number that no other record has."""
+        """A number that no other message has."""
         self._serial += 1
         return self._serial
 
@@ -123,33 +229,35 @@ class History:
         """
         end = len(self.confirmed)
         for node in self._nodes():
-            volume = node.volume
-            if Member(node.name, volume.incarnation) not in self.published:
+            if not end or Member(node.name, node.incarnation) not in self.published:
                 continue
-            if volume.durable < end:
+            found = node.durable_log(0, end)
+            if found != self.confirmed:
                 raise Violation(
-                    f"A: {node.name} is in the in-sync set and has {volume.durable} of "
-                    f"{end} confirmed bytes on disk {when}"
-                )
-            if volume.log[:end] != self.confirmed:
-                raise Violation(
-                    f"A: {node.name} is in the in-sync set with another history {when}: "
-                    f"{_parting(volume.log, self.confirmed, end)}"
+                    f"A: {node.name} is in the in-sync set and lacks on disk what was confirmed, "
+                    f"{end} bytes, {when}: {_parting(found, self.confirmed, end)}"
                 )
 
-    def check_own_confirm(self, node: Node) -> None:
+    def check_own_confirm(self, node: Machine) -> None:
         """D: what a node has noted as confirmed is in its log, and is the one history."""
-        volume = node.volume
-        confirm = volume.files.confirm
-        if volume.end < confirm or volume.log[:confirm] != self.confirmed[:confirm]:
+        confirm = node.noted_confirm
+        if node.log(0, confirm) != self.confirmed[:confirm]:
             raise Violation(f"D: {node.name} has noted {confirm} as confirmed and lacks some of it")
 
     def check_equal_histories(self) -> None:
         """F: where two logs have the same (epoch, start), they are the same as far as both go."""
-        nodes = [node for node in self._nodes() if node.volume.files.intent is None]
+        nodes = [node for node in self._nodes() if node.end and not node.has_intent]
         for index, one in enumerate(nodes):
             for other in nodes[index + 1 :]:
                 _check_pair(one, other)
+
+    def _must_be_one_history(self, node: Machine, end: int, what: str) -> None:
+        if end > len(self.confirmed) or node.log(0, end) != self.confirmed[:end]:
+            raise Violation(
+                f"C: {node.name} {what} {end} bytes, and the one history of "
+                f"{len(self.confirmed)} is another: "
+                f"{_parting(node.log(0, end), self.confirmed, end)}"
+            )
 
     # -- the lease -------------------------------------------------------------------------
 
@@ -188,7 +296,7 @@ class History:
         self.acts(epoch, holder, "grants")
         self._boots[epoch] = boot
 
-    def serves(self, node: Node, epoch: int, boot: tuple[int, int]) -> None:
+    def serves(self, node: Machine, epoch: int, boot: tuple[int, int]) -> None:
         """E: a broker begins to append under an epoch, which was granted to it in this boot."""
         holder = self._won.get(epoch)
         if holder is None or holder.node != node.name:
@@ -199,12 +307,12 @@ class History:
                 "started again"
             )
 
-    def promised(self, node: Node, epoch: int) -> None:
+    def promised(self, node: Machine, epoch: int) -> None:
         """Nobody promises an epoch that nobody acquired, or it is locked out of the living one."""
         if epoch > self.epoch and not self.deleted:
             raise Violation(f"{node.name} promises epoch {epoch}, and nobody has acquired it")
 
-    def needs_help(self, node: Node, role: NodeRole, confirm: int) -> None:
+    def needs_help(self, node: Machine, role: NodeRole, confirm: int) -> None:
         """Nothing was damaged: nobody halts, and nobody gives up what it knows to be confirmed.
 
         A node of which nothing was confirmed yet may be copied anew: what it has, its master lost
@@ -226,35 +334,31 @@ class History:
             self.epoch = epoch
             self.epochs_count += 1
 
-    def _must_be_confirmed(self, record: Record, who: str) -> None:
-        if self.confirmed[record.start : record.end] != record.raw:
-            raise Violation(
-                f"{who} record {record.serial} of epoch {record.epoch} at {record.start}, which "
-                f"the confirmed history of {len(self.confirmed)} bytes does not have there"
-            )
+
+def _must_be_durable(node: Machine, start: int, end: int) -> None:
+    if node.durable_log(start, end) != node.log(start, end):
+        raise Violation(f"{node.name} says that [{start}, {end}) is on its disk, and it is not")
 
 
-def _parting(one: bytearray, other: bytearray, end: int) -> str:
+def _parting(one: bytes | bytearray, other: bytes | bytearray, end: int) -> str:
     at = next((at for at in range(end) if one[at : at + 1] != other[at : at + 1]), end)
     return f"they part at {at}"
 
 
-def _check_pair(one: Node, other: Node) -> None:
-    mine, theirs = one.volume, other.volume
-    for table, size in ((mine.files.table, mine.end), (theirs.files.table, theirs.end)):
+def _check_pair(one: Machine, other: Machine) -> None:
+    mine, theirs = one.table, other.table
+    for table, size in ((mine, one.end), (theirs, other.end)):
         if any(entry.start > size for entry in table[:-1]):
             return  # a start drops such entries; until then they say nothing
-    ends = dict(zip(mine.files.table, [e.start for e in mine.files.table[1:]], strict=False))
-    ends_there = dict(
-        zip(theirs.files.table, [e.start for e in theirs.files.table[1:]], strict=False)
-    )
-    common = set(mine.files.table) & set(theirs.files.table)
+    common = set(mine) & set(theirs)
     if not common:
         return
     newest = max(common)
-    upto = min(ends.get(newest, mine.end), ends_there.get(newest, theirs.end), mine.end, theirs.end)
-    if mine.log[:upto] != theirs.log[:upto]:
+    ends = dict(zip(mine, [entry.start for entry in mine[1:]], strict=False))
+    ends_there = dict(zip(theirs, [entry.start for entry in theirs[1:]], strict=False))
+    upto = min(ends.get(newest, one.end), ends_there.get(newest, other.end), one.end, other.end)
+    if one.log(0, upto) != other.log(0, upto):
         raise Violation(
             f"F: {one.name} and {other.name} both have epoch {newest.epoch} from {newest.start}, "
-            f"and differ below {upto}: {_parting(mine.log, theirs.log, upto)}"
+            f"and differ below {upto}: {_parting(one.log(0, upto), other.log(0, upto), upto)}"
         )

@@ -2,56 +2,130 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Final, Protocol
+
+from shared.files.store_config import StoreConfig
+from shared.files.store_dir import Role
 from tests.simulation.replication.clock import Clock
-from tests.simulation.replication.page import Page
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.timeline import Timeline
-from tests.simulation.replication.volume import Volume
+from tests.support.sim_disk import SimDisk
+from tests.support.sim_files import Directory, Inode
+from tidemark.formats import epochs
+from tidemark.formats.checkpoint import Slot
+from tidemark.formats.epochs import EpochStart
+from tidemark.formats.filenames import offset_name
+
+ROOT: Final = Path("/store")
+FILE_SIZE: Final = 1 << 15
+STORE: Final = StoreConfig(
+    commit_log_file_size=FILE_SIZE,
+    consume_queue_file_size=20_000,
+    index_enabled=False,
+    visible_after="confirmed",
+)
+LOG: Final = ROOT / "commitlog"
+TABLE: Final = ROOT / "epochFileCheckpoint"
+PAGE: Final = ROOT / "checkpoint"
+PROMISE: Final = ROOT / "ha" / "promise"
+WALL_AHEAD_MS: Final = 1_700_000_000_000
+
+
+class Judge(Protocol):
+    """What is told of everything that other processes, or the world, can see."""
+
+    def publishes(self, machine: Machine, process: Process, slot: Slot, value: int) -> None:
+        """A process is about to store to the page."""
+        ...
+
+    def writes(self, machine: Machine, process: Process) -> None:
+        """A process is about to write to the log."""
+        ...
+
+    def promises(self, machine: Machine, epoch: int) -> None:
+        """A promise stands in its file, not durable yet."""
+        ...
+
+    def gives_log_back(self, machine: Machine, process: Process) -> None:
+        """A process is about to release byte 0."""
+        ...
 
 
 class Machine:
-    """What survives a start of a service; what survives a boot is ``volume`` and part of page."""
+    """What survives a start of a service; what survives a boot is ``disk``."""
 
-    def __init__(self, timeline: Timeline, name: str, *, drift: float, disk_us: int) -> None:
-        """disk_us: what a write with its sync takes, about."""
-        self.timeline = timeline
-        self.name = name
-        self.volume = Volume(timeline.random)
-        self.page = Page(timeline.random)
+    def __init__(
+        self, timeline: Timeline, name: str, judge: Judge, *, drift: float, disk_us: int
+    ) -> None:
+        """disk_us: what a sync takes, about."""
+        self.timeline, self.name, self._judge = timeline, name, judge
+        self.disk = self._new_disk()
         self.clock = Clock(timeline, timeline.random, drift=drift)
         self.disk_us = disk_us
         self.is_on = True
-        self.is_full = False
-        """The disk takes nothing more; what was reserved for the broker's own records is there."""
         self.processes: dict[str, Process] = {}
         """The present start of each service."""
         self.boot = self._new_boot()
+        self.on_table: Callable[[], None] | None = None
+        """Called once, right after the epoch table is replaced."""
+        self._armed: dict[Slot, Callable[[], None]] = {}
         self._locks: dict[int, Process] = {}
-        self._appending: tuple[Process, int] | None = None
 
     def _new_boot(self) -> tuple[int, int]:
         bits = self.timeline.random.getrandbits
         return bits(63) | 1, bits(63)
 
-    def begin_appending(self, process: Process, epoch: int) -> None:
-        """A start of the broker has byte 0, and uses it."""
-        self._appending = process, epoch
+    def _new_disk(self) -> SimDisk:
+        disk = SimDisk(Random(self.timeline.random.getrandbits(64)))
+        disk.make_directory(ROOT)
+        return disk
 
-    def end_appending(self) -> None:
-        """It has put everything of its term into the log."""
-        self._appending = None
+    # -- clocks (``tidemark.clock.Clock``) ------------------------------------------------------
 
-    @property
-    def appending_epoch(self) -> int | None:
-        """The epoch under which a living broker appends; None: none does."""
-        if self._appending is None or not self._appending[0].alive:
-            return None
-        return self._appending[1]
+    def wall_ms(self) -> int:
+        """The same on all nodes: nothing may depend on it."""
+        return WALL_AHEAD_MS + self.timeline.now_us // 1000
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return self.timeline.now_us / 1e6
+
+    def boot_ms(self) -> int:
+        """CLOCK_BOOTTIME."""
+        return self.clock.now_ms()
+
+    # -- what processes do ----------------------------------------------------------------------
+
+    def publishes(self, process: Process, slot: Slot, value: int) -> None:
+        """Before a store to the page."""
+        self._judge.publishes(self, process, slot, value)
+
+    def published(self, slot: Slot) -> None:
+        """Behind it."""
+        if self._armed and slot in self._armed:
+            self._armed.pop(slot)()
+
+    def check_write(self, process: Process, path: Path) -> None:
+        """Before a write to a file."""
+        if path.parent == LOG:
+            self._judge.writes(self, process)
+
+    def renamed(self, new: Path) -> None:
+        """A file was replaced."""
+        if new == PROMISE:
+            self._judge.promises(self, self.promised)
+        if new == TABLE and self.on_table is not None:
+            call, self.on_table = self.on_table, None
+            call()
 
     def take_lock(self, byte: int, process: Process) -> bool:
         """Lock one byte of the lock file; False if a living process has it."""
         owner = self._locks.get(byte)
-        if owner is not None and owner.alive and owner is not process:
+        if owner is not None and owner.alive:
             return False
         self._locks[byte] = process
         return True
@@ -59,26 +133,52 @@ class Machine:
     def release_lock(self, byte: int, process: Process) -> None:
         """Give it back."""
         if self._locks.get(byte) is process:
+            if byte == Role.APPEND:
+                self._judge.gives_log_back(self, process)
             del self._locks[byte]
 
-    def is_locked(self, byte: int) -> bool:
+    def holds(self, byte: int, process: Process) -> bool:
+        """Whether that process has it."""
+        return self._locks.get(byte) is process and process.alive
+
+    def is_held(self, byte: int) -> bool:
         """Whether a living process has it (F_OFD_GETLK)."""
         owner = self._locks.get(byte)
         return owner is not None and owner.alive
 
     def disk_delay_us(self) -> int:
-        """How long the next write with its sync takes."""
+        """How long the next sync takes."""
         return self.timeline.random.randint(self.disk_us // 4 + 1, self.disk_us + 1)
+
+    # -- what the world does --------------------------------------------------------------------
+
+    def arm(self, slot: Slot, call: Callable[[], None]) -> None:
+        """Call once, right after the next store to slot."""
+        self._armed[slot] = call
+
+    def calm(self) -> None:
+        """Nothing is planned any more, and the disk is as it was."""
+        self._armed.clear()
+        self.on_table = None
+        self.is_full = False
+
+    @property
+    def is_full(self) -> bool:
+        """The disk takes nothing more than what was reserved."""
+        return self.disk.capacity_bytes is not None
+
+    @is_full.setter
+    def is_full(self, value: bool) -> None:
+        self.disk.capacity_bytes = 0 if value else None
 
     def power_off(self) -> None:
         """Every process is gone, and what was not on disk."""
         self.is_on = False
-        for process in self.processes.values():
+        for process in list(self.processes.values()):
             process.end()
         self.processes.clear()
         self._locks.clear()
-        self.volume.power_cut()
-        self.page.power_cut()
+        self.disk = self.disk.power_cut()
 
     def power_on(self) -> None:
         """Another boot."""
@@ -88,5 +188,102 @@ class Machine:
 
     def replace_volume(self) -> None:
         """A new disk instead of the old one; the machine is off."""
-        self.volume = Volume(self.timeline.random)
-        self.page.erase()
+        self.disk = self._new_disk()
+
+    # -- what the judge looks at ----------------------------------------------------------------
+
+    def slot(self, slot: Slot) -> int:
+        """What the page says."""
+        page = self._inode(PAGE)
+        if page is None or len(page.cache) < (slot + 1) * 8:
+            return 0
+        return int.from_bytes(page.cache[slot * 8 : slot * 8 + 8], "little")
+
+    @property
+    def incarnation(self) -> str:
+        """As ``ha/identity`` says; empty: it says nothing."""
+        said = self._said("identity").get("incarnation")
+        return said if isinstance(said, str) else ""
+
+    @property
+    def noted_confirm(self) -> int:
+        """As ``ha/confirm`` says."""
+        said = self._said("confirm").get("confirm")
+        return said if isinstance(said, int) else 0
+
+    @property
+    def promised(self) -> int:
+        """As ``ha/promise`` says."""
+        said = self._said("promise").get("promised")
+        return said if isinstance(said, int) else 0
+
+    @property
+    def durably_promised(self) -> int:
+        """As ``ha/promise`` will say after a power cut."""
+        directory = self.disk._find(PROMISE.parent)
+        inode = directory.durable.get(PROMISE.name) if isinstance(directory, Directory) else None
+        if not isinstance(inode, Inode):
+            return 0
+        said = json.loads(bytes(inode.durable[: inode.lengths[0]]).partition(b"\n")[0] or b"{}")
+        return int(said.get("promised", 0))
+
+    @property
+    def has_intent(self) -> bool:
+        """Whether a cut or a resync has begun and not ended."""
+        return self._inode(ROOT / "ha" / "intent") is not None
+
+    @property
+    def table(self) -> tuple[EpochStart, ...]:
+        """The epoch table."""
+        raw = self.disk.peek(TABLE)
+        return () if raw is None else tuple(epochs.decode(raw))
+
+    @property
+    def end(self) -> int:
+        """End of the log; 0 until it was recovered in this boot."""
+        recovered = (self.slot(Slot.BOOT_ID_HIGH), self.slot(Slot.BOOT_ID_LOW)) == self.boot
+        return self.slot(Slot.WRITTEN) if self.is_on and recovered else 0
+
+    def log(self, start: int, end: int) -> bytes:
+        """Bytes [start, end) of the log as processes see them; fewer if some are not there."""
+        return self._bytes(start, end, durable=False)
+
+    def durable_log(self, start: int, end: int) -> bytes:
+        """Bytes [start, end) of the log that no power cut can take; the first missing one ends."""
+        return self._bytes(start, end, durable=True)
+
+    def _bytes(self, start: int, end: int, *, durable: bool) -> bytes:
+        directory = self._directory()
+        if directory is None:
+            return b""
+        names = directory.durable if durable else directory.names
+        found = []
+        while start < end:
+            first = start - start % FILE_SIZE
+            inode = names.get(offset_name(first))
+            if not isinstance(inode, Inode):
+                break
+            size = min(end, first + FILE_SIZE) - start
+            at = start - first
+            source = inode.durable[: inode.lengths[0]] if durable else inode.cache
+            piece = bytes(source[at : at + size])
+            found.append(piece)
+            if len(piece) < size:
+                break
+            start += size
+        return b"".join(found)
+
+    def _directory(self) -> Directory | None:
+        node = self.disk._find(LOG)
+        return node if isinstance(node, Directory) else None
+
+    def _inode(self, path: Path) -> Inode | None:
+        node = self.disk._find(path)
+        return node if isinstance(node, Inode) else None
+
+    def _said(self, name: str) -> dict[str, object]:
+        raw = self.disk.peek(ROOT / "ha" / name)
+        if not raw:
+            return {}
+        said = json.loads(raw.partition(b"\n")[0])
+        return said if isinstance(said, dict) else {}

@@ -70,7 +70,7 @@ def acks_of_an_old_epoch_counted() -> Planting:
 
     def remembering(self: Mastership, own: Own, *arguments: Any, **named: Any) -> None:
         begin(self, own, *arguments, **named)
-        machine = cast(Any, own.log).machine
+        machine = cast(Any, own.log).directory.disk.machine
         self._durable = machine.__dict__.setdefault("acknowledged", {})
 
     def forget(self: Mastership, link: Any) -> None:

@@ -1,65 +1,79 @@
-"""Starts of services: actors that take one step at a time, and are killed and paused together.
+"""Starts of services: threads that run the product's own code, and are killed and paused together.
 
-An actor is a generator. ``yield 0`` is a border between two steps, where any other actor may go on
-and where its process may be killed or stopped; ``yield n`` sleeps n µs unless it is woken;
-``yield -n`` is n µs of work that nothing shortens. A killed actor is never resumed: whatever it had
-not done stays undone, so actors hold nothing that ``finally`` would have to give back.
+A thread is a greenlet. At a *border* (an access to the page, a step of the disk, a lock) any other
+thread may go on, and the process may be killed or stopped there. A killed process never goes on:
+its threads are unwound by ``Killed``, and whatever they touch meanwhile raises it again, so that no
+``finally`` of a dead process changes anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from greenlet import GreenletExit, getcurrent, greenlet
 
 from tests.simulation.replication.timeline import Timeline
 
-Steps = Generator[int, None, None]
+if TYPE_CHECKING:
+    from tests.simulation.replication.loop import Loop
+    from tests.simulation.replication.machine import Machine
+
 WAKE_MAX_US = 300
 SWITCH_MAX_US = 400
+LOADS_PER_STORE = 4
+"""Another thread goes on so many times more often behind a store than behind a load."""
+
+
+class Killed(SystemExit):
+    """The process is gone. Of all exceptions, asyncio lets this kind alone through."""
 
 
 class Process:
-    """One start of a service."""
+    """One start of a service of one node."""
 
-    def __init__(self, timeline: Timeline, name: str, *, preemption: float) -> None:
-        """preemption: how often another actor goes on at the border of two steps."""
-        self.name = name
+    def __init__(self, machine: Machine, name: str, *, preemption: float) -> None:
+        """preemption: how often another thread goes on at a border."""
+        self.machine, self.name = machine, name
+        self.timeline: Timeline = machine.timeline
         self.alive = True
         self.paused = False
         self.preemption = preemption
         self.on_end: list[Callable[[], None]] = []
-        self._timeline = timeline
-        self._actors: list[Actor] = []
+        self.loop: Loop | None = None
+        self._threads: list[Thread] = []
+        self.quiet = 0
+        """Borders, stores counted several times, until somebody else may go on."""
         self._steps_left = 0
         self._strike: Callable[[], None] | None = None
+        self._draw_quiet()
 
-    def start(self, name: str, steps: Steps) -> Actor:
-        """Begin an actor of this process."""
-        actor = Actor(self._timeline, self, name, steps)
-        self._actors.append(actor)
-        self._timeline.after(self._timeline.random.randint(1, SWITCH_MAX_US), actor.go_on)
-        return actor
+    def start(self, name: str, run: Callable[[], None], *, loop: Loop | None = None) -> Thread:
+        """Begin a thread of this process."""
+        thread = Thread(self, name, run, loop)
+        self._threads = [each for each in self._threads if not each.ended]
+        self._threads.append(thread)
+        thread.schedule(self.timeline.random.randint(1, SWITCH_MAX_US))
+        return thread
 
     def strike_after(self, steps: int, strike: Callable[[], None]) -> None:
         """Call strike at the border behind so many steps: it kills or pauses."""
         self._steps_left, self._strike = steps, strike
-
-    def undisturbed(self) -> bool:
-        """Whether the next few accesses follow each other without a border: drawn anew each time.
-
-        Most histories differ in where the few interruptions are, not in how many there are.
-        """
-        return self._strike is None and self._timeline.random.random() >= 2 * self.preemption
+        self.quiet = 0
 
     def pause(self) -> None:
         """SIGSTOP."""
         self.paused = True
+        self.quiet = 0
 
     def resume(self) -> None:
         """SIGCONT."""
         if self.paused:
             self.paused = False
-            for actor in self._actors:
-                actor.resumed()
+            for thread in self._threads:
+                thread.resumed()
 
     def calm(self) -> None:
         """Go on, whatever was planned."""
@@ -71,77 +85,171 @@ class Process:
         if self.alive:
             self.alive = False
             self._strike = None
+            self.timeline.after(0, self.unwind)
             for call in self.on_end:
                 call()
 
-    def stepped(self) -> bool:
-        """A step was done. Whether the next one may follow."""
+    def check_alive(self) -> None:
+        """Raise Killed if the process is gone."""
+        if not self.alive:
+            raise Killed
+
+    def interrupted(self) -> bool:
+        """Nothing is quiet any more: what was planned happens. Whether another one goes on."""
         if self._strike is not None:
             self._steps_left -= 1
             if self._steps_left <= 0:
                 strike, self._strike = self._strike, None
                 strike()
-        return self.alive and not self.paused
+        self.check_alive()
+        if self._strike is not None:
+            self.quiet = 0
+            return False
+        self._draw_quiet()
+        return True
+
+    def _draw_quiet(self) -> None:
+        between = self.timeline.random.expovariate(self.preemption) if self.preemption else 1e9
+        self.quiet = int(between * LOADS_PER_STORE)
+
+    def unwind(self) -> None:
+        """End its threads, behind its own end. From the hub."""
+        for thread in self._threads:
+            thread.unwind()
+        self._threads.clear()
+        if self.loop is not None:
+            self.loop.dispose()
 
 
-class Actor:
+class Thread:
     """One thread of control of a process."""
 
-    def __init__(self, timeline: Timeline, process: Process, name: str, steps: Steps) -> None:
-        self.name = name
-        self._timeline, self._process, self._steps = timeline, process, steps
+    def __init__(
+        self, process: Process, name: str, run: Callable[[], None], loop: Loop | None
+    ) -> None:
+        self.process, self.name, self.loop = process, name, loop
+        self.ended = False
+        self._run, self._timeline = run, process.timeline
+        self._greenlet = greenlet(self._body, parent=process.timeline.hub)
         self._ticket = 0
         """Of the resumption that counts; older ones that are still on the timeline do nothing."""
-        self._sleeping = False
+        self._parked = False
         self._due = False
         """Its time came while the process was stopped."""
-        self._ended = False
+        self._joining: list[Thread] = []
 
-    def wake(self) -> None:
-        """Cut its sleep short; nothing if it works."""
-        if self._sleeping and not self._due:
-            self._sleeping = False
-            self._schedule(self._timeline.random.randint(1, WAKE_MAX_US))
-
-    def resumed(self) -> None:
-        """The process goes on after a stop."""
-        if self._due:
-            self._due = False
-            self._schedule(self._timeline.random.randint(1, SWITCH_MAX_US))
-
-    def go_on(self) -> None:
-        """Take steps until it sleeps, works, or another one's turn comes."""
-        self._sleeping = False
-        process, timeline = self._process, self._timeline
-        if not process.alive or self._ended:
-            return
-        if process.paused:
-            self._due = True
-            return
-        random = timeline.random.random
-        while True:
-            try:
-                delay = next(self._steps)
-            except StopIteration:
-                self._ended = True
-                return
-            if not process.stepped():
-                self._due = process.alive
-                return
-            if delay:
-                self._sleeping = delay > 0
-                self._schedule(abs(delay))
-                return
-            if random() < process.preemption:
-                self._schedule(timeline.random.randint(1, SWITCH_MAX_US))
-                return
-
-    def _schedule(self, delay_us: int) -> None:
+    def schedule(self, delay_us: int) -> None:
+        """Go on that much later, and not before."""
         self._ticket += 1
         ticket = self._ticket
 
         def go_on() -> None:
             if ticket == self._ticket:
-                self.go_on()
+                self._go_on()
 
         self._timeline.after(delay_us, go_on)
+
+    def work(self, duration_us: int) -> None:
+        """Take so long. Of the running thread only."""
+        self.schedule(duration_us)
+        self._let_others()
+
+    def park(self, timeout_us: int | None = None) -> None:
+        """Wait until woken, or for so long. Of the running thread only."""
+        self._ticket += 1
+        self._parked = True
+        if timeout_us is not None:
+            self.schedule(max(1, timeout_us))
+        self._let_others()
+
+    def wake(self) -> None:
+        """Cut its wait short; nothing if it works."""
+        if self._parked and not self._due:
+            self._parked = False
+            self.schedule(self._timeline.random.randint(1, WAKE_MAX_US))
+
+    def resumed(self) -> None:
+        """The process goes on after a stop."""
+        if self._due:
+            self._due = False
+            self.schedule(self._timeline.random.randint(1, SWITCH_MAX_US))
+
+    def join(self, other: Thread) -> None:
+        """Wait until the other has ended. Of the running thread only."""
+        while not other.ended:
+            other._joining.append(self)
+            self.park()
+
+    def border(self, *, of_load: bool) -> None:
+        """Others may go on here. Of the running thread only."""
+        process = self.process
+        process.quiet -= 1 if of_load else LOADS_PER_STORE
+        if process.quiet > 0:
+            return
+        goes_on = process.interrupted()
+        if process.paused:
+            self._due = True
+            self._let_others()
+        elif goes_on:
+            self.work(self._timeline.random.randint(1, SWITCH_MAX_US))
+
+    def unwind(self) -> None:
+        """End it now. From the hub, behind the process's end."""
+        if self._greenlet and not self._greenlet.dead:
+            with contextlib.suppress(Exception):
+                self._greenlet.throw(Killed)
+        self.ended = True
+
+    def _let_others(self) -> None:
+        self._timeline.hub.switch()
+        self.process.check_alive()
+
+    def _go_on(self) -> None:
+        if self.ended or not self.process.alive:
+            return
+        if self.process.paused:
+            self._due = True
+            return
+        self._parked = False
+        _running.append(self)
+        asyncio._set_running_loop(self.loop)
+        try:
+            self._greenlet.switch()
+        finally:
+            _running.pop()
+            asyncio._set_running_loop(None)
+
+    def _body(self) -> None:
+        try:
+            if self.process.alive:
+                self._run()
+        except (Killed, GreenletExit):
+            return
+        finally:
+            self.ended = True
+            for thread in self._joining:
+                thread.wake()
+
+
+_running: list[Thread] = []
+
+
+def running() -> Thread | None:
+    """The simulated thread that runs now; None: the world itself does."""
+    if _running and _running[-1]._greenlet is getcurrent():
+        return _running[-1]
+    return None
+
+
+def border(*, of_load: bool = False) -> None:
+    """Whoever runs has taken a step that other processes can see, or has looked at theirs."""
+    thread = running()
+    if thread is not None:
+        thread.border(of_load=of_load)
+
+
+def work(duration_us: int) -> None:
+    """Whoever runs takes so long."""
+    thread = running()
+    if thread is not None:
+        thread.work(duration_us)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tests.simulation.replication.history import Violation
 from tests.simulation.replication.world import World
 
 
@@ -30,7 +31,7 @@ def run_seed(seed: int, fault: str = "") -> Outcome:
     world = World(seed)
     try:
         world.run()
-    except Exception as error:
+    except (Exception, Violation) as error:
         again = f".venv/bin/python -m tests.simulation.replication {seed}" + (
             f" --fault {fault}" if fault else ""
         )

@@ -111,10 +111,10 @@ class Strikes:
             case Fault.REMOVE:
                 self._group.order("remove-member", {"node": self._other(machine).name})
             case Fault.AT_SLOT:
-                machine.page.arm(random.choice(WATCHED), lambda: self._strike_at_once(machine))
+                machine.arm(random.choice(WATCHED), lambda: self._strike_at_once(machine))
             case Fault.AT_TABLE:
                 how = self._strike_at_once if random.random() < 0.4 else self._power_cut_soon
-                machine.volume.on_table = lambda: how(machine)
+                machine.on_table = lambda: how(machine)
             case Fault.LATE_CHANGE:
                 self._lease.late_change = self._cut_off_changed
             case Fault.WINNER | Fault.CHANGE:

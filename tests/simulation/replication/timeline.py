@@ -9,6 +9,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from random import Random
 
+from greenlet import getcurrent
+
 Action = Callable[[], None]
 
 
@@ -17,6 +19,8 @@ class Timeline:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
+        self.hub = getcurrent()
+        """Runs the actions; every simulated thread gives way to it."""
         self.now_us = 0
         self.actions_count = 0
         self._heap: list[tuple[int, int, Action]] = []

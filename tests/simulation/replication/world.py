@@ -9,6 +9,7 @@ from tests.simulation.replication.group import SERVICES, Group
 from tests.simulation.replication.history import Violation
 from tests.simulation.replication.lease_object import Weather
 from tests.simulation.replication.plan import TIMES, draw_plan
+from tests.simulation.replication.seams import simulated
 from tests.simulation.replication.strikes import Strikes
 from tests.simulation.replication.timeline import Timeline
 
@@ -28,6 +29,13 @@ class World:
 
     def run(self) -> None:
         """Bootstrap, faults, healing. Raises Violation."""
+        with simulated(self.timeline):
+            try:
+                self._run()
+            finally:
+                self.group.end()
+
+    def _run(self) -> None:
         group = self.group
         group.tell("world", f"{group.plan}")
         for machine in group.machines.values():
@@ -104,9 +112,7 @@ class World:
         group.network.spike = 0.0
         for machine in group.machines.values():
             machine.disk_us = 2_000
-            machine.is_full = False
-            machine.page.disarm()
-            machine.volume.on_table = None
+            machine.calm()
             if not machine.is_on:
                 group.boot(machine)
             for service in SERVICES:

@@ -1,0 +1,49 @@
+"""A broker without consumer groups, delays and retention: the parts of a term are all there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+
+class _NoOffsets:
+    """Nobody commits any."""
+
+    changes = 0
+
+    def now(self) -> Mapping[str, Mapping[Any, int]]:
+        """None."""
+        return {}
+
+    def recount(self) -> None:
+        """There are none."""
+
+
+class _NoRetention:
+    """Nothing expires."""
+
+    fullness = SimpleNamespace(sends_refused=False)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until stop."""
+        await stop.wait()
+
+
+class NoConsuming:
+    """In place of ``services.broker.consuming.Consuming``."""
+
+    def __init__(self, base: Any, *, on_group_change: Callable[[], None]) -> None:
+        self.offsets = _NoOffsets()
+        self.retention = _NoRetention()
+        self.groups = SimpleNamespace(coordinator=SimpleNamespace(topics_changed=lambda: None))
+        self.configs = self.views = self.send_back = self.redrive = self.tracer = None
+        self.delayed = None
+
+    def runners(self, stop: asyncio.Event, opened: asyncio.Event) -> Mapping[str, Any]:
+        """None."""
+        return {}
+
+    async def finish(self) -> None:
+        """Nothing is still to be said."""

@@ -1,0 +1,141 @@
+"""The event loop of one simulated process: asyncio's own, with the world's time and threads.
+
+Tasks, futures, timers and callbacks are asyncio's. One thread of the process turns it; a callback
+may be interrupted at every border, and other processes go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from tests.simulation.replication.process import Process, Thread
+from tests.simulation.replication.threads import ThreadPoolExecutor
+
+T = TypeVar("T")
+TURN_US: Final = 20
+"""A turn that does not wait takes so long: time never stands still."""
+
+
+class Loop(asyncio.BaseEventLoop):
+    """Turned by one thread of a process."""
+
+    _ready: Any
+    _scheduled: Any
+
+    def __init__(self, process: Process, failed: Callable[[BaseException], None]) -> None:
+        """failed: takes what a callback raised."""
+        super().__init__()
+        self._process, self._failed = process, failed
+        self._turning: Thread | None = None
+        self._tasks: list[asyncio.Task[Any]] = []
+        process.loop = self
+        self.set_task_factory(self._make_task)
+
+    def turned_by(self, thread: Thread) -> None:
+        """That thread runs the callbacks."""
+        self._turning = thread
+
+    def run_to_end(self, main: Coroutine[Any, Any, T]) -> T:
+        """Turn until main has ended; its result. In the thread that turns it."""
+        task = self.create_task(main)
+        while not task.done():
+            self._turn()
+        return task.result()
+
+    def time(self) -> float:
+        """Seconds since the world began."""
+        return self._process.timeline.now_us / 1e6
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.Handle:
+        """From another thread, or from the world."""
+        handle = self.call_soon(callback, *args, context=context)
+        if self._turning is not None:
+            self._turning.wake()
+        return handle
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Any, *args: Any
+    ) -> asyncio.Future[Any]:
+        """A thread of this process runs func; without an executor, one of its own."""
+        future = self.create_future()
+
+        def tell(result: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        def job() -> None:
+            try:
+                result = func(*args)
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever awaits it
+                self.call_soon_threadsafe(tell, None, error)
+            else:
+                self.call_soon_threadsafe(tell, result, None)
+
+        if isinstance(executor, ThreadPoolExecutor):
+            executor.give(self._process, job)
+        else:
+            self._process.start("worker", job)
+        return future
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """A callback has failed: nothing here may."""
+        error = context.get("exception")
+        if error is not None and self._process.alive:
+            self._failed(error)
+
+    def dispose(self) -> None:
+        """The process is gone: its coroutines are closed, and nothing of them goes on."""
+        self._ready.clear()
+        self._scheduled.clear()
+        for task in self._tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            coroutine = task.get_coro()
+            if not task.done() and coroutine is not None:
+                # What awaits in a finally cannot be closed at once.
+                with contextlib.suppress(BaseException):
+                    coroutine.close()
+        self._ready.clear()
+        self._tasks.clear()
+        self.close()
+
+    def _make_task(self, loop: Any, coroutine: Any, **named: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **named)
+        if len(self._tasks) > 64:
+            self._tasks = [each for each in self._tasks if not each.done()]
+        self._tasks.append(task)
+        return task
+
+    def _timer_handle_cancelled(self, handle: Any) -> None:
+        """It is dropped when its time comes."""
+
+    def _turn(self) -> None:
+        ready, scheduled, now = self._ready, self._scheduled, self.time()
+        while scheduled and (scheduled[0]._cancelled or scheduled[0]._when <= now):
+            handle = heapq.heappop(scheduled)
+            handle._scheduled = False
+            if not handle._cancelled:
+                ready.append(handle)
+        thread = self._turning
+        assert thread is not None
+        if not ready:
+            wait_s = scheduled[0]._when - now if scheduled else None
+            thread.park(None if wait_s is None else int(wait_s * 1e6) + 1)
+            return
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+        if ready:
+            thread.work(TURN_US)
+        else:
+            thread.border(of_load=True)

@@ -1,0 +1,63 @@
+"""A mistake planted as a change of the product's text, for the length of a ``with``.
+
+The module's source is changed, compiled, and the code of its functions exchanged in place: whoever
+has imported them runs the mistake, and nothing is written anywhere. Text that is no longer there
+breaks the test and not the proof.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FunctionType, ModuleType
+
+
+@contextmanager
+def changed(module: ModuleType, *changes: tuple[str, str]) -> Iterator[None]:
+    """changes: (old, new), each old text exactly once in the module, within functions."""
+    source = inspect.getsource(module)
+    for old, new in changes:
+        assert source.count(old) == 1, f"{module.__name__} has {source.count(old)} times: {old}"
+        source = source.replace(old, new)
+    assert module.__file__ is not None
+    functions = dict(_functions(module))
+    before = {name: function.__code__ for name, function in functions.items()}
+    for code in _codes(compile(source, module.__file__, "exec", dont_inherit=True)):
+        function = functions.get(code.co_qualname)
+        if function is not None:
+            assert code.co_freevars == function.__code__.co_freevars
+            function.__code__ = code
+    try:
+        yield
+    finally:
+        for name, code in before.items():
+            functions[name].__code__ = code
+
+
+def change(module: ModuleType, *changes: tuple[str, str]) -> Callable[[], object]:
+    """``changed``, to be entered later."""
+    return lambda: changed(module, *changes)
+
+
+def _functions(owner: ModuleType | type) -> Iterator[tuple[str, FunctionType]]:
+    home = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__
+    for value in list(vars(owner).values()):
+        inner = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+        if isinstance(inner, property):
+            found = [each for each in (inner.fget, inner.fset) if isinstance(each, FunctionType)]
+        else:
+            found = [inner] if isinstance(inner, FunctionType) else []
+        for function in found:
+            if function.__module__ == home:
+                yield function.__code__.co_qualname, function
+        if isinstance(value, type) and value.__module__ == home and value is not owner:
+            yield from _functions(value)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            if "<locals>" not in constant.co_qualname:
+                yield from _codes(constant)

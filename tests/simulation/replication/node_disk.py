@@ -1,0 +1,172 @@
+"""A node's disk as one process sees it: ``SimDisk``, with time, borders, locks of processes.
+
+A sync takes a while, and makes durable what was stored when it began. Whatever a process does to
+the disk after its end raises ``Killed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shared.files.disk import DirectoryEntry, File, FileStat, MappedRegion, PageLock, Space
+from tests.simulation.replication.process import Process, border, work
+from tests.support.sim_disk import SimDisk, SimFile
+
+if TYPE_CHECKING:
+    from tests.simulation.replication.machine import Machine
+
+
+class ProcessDisk:
+    """``shared.files.disk.Disk`` for one process."""
+
+    def __init__(self, machine: Machine, process: Process) -> None:
+        self.machine, self.process = machine, process
+
+    def create(self, path: Path, size: int, *, reserve: bool) -> File:
+        """As of a real disk."""
+        file = self._disk.create(path, size, reserve=reserve)
+        border()
+        return ProcessFile(self, file)
+
+    def open(self, path: Path, *, writable: bool) -> File:
+        """As of a real disk."""
+        return ProcessFile(self, self._disk.open(path, writable=writable))
+
+    def stat(self, path: Path) -> FileStat | None:
+        """As of a real disk."""
+        return self._disk.stat(path)
+
+    def list_directory(self, path: Path) -> Sequence[DirectoryEntry]:
+        """As of a real disk."""
+        return self._disk.list_directory(path)
+
+    def make_directory(self, path: Path, *, durable: bool = True) -> None:
+        """As of a real disk."""
+        self._disk.make_directory(path, durable=durable)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """As of a real disk."""
+        self._disk.rename(old, new)
+        self.machine.renamed(new)
+        border()
+
+    def unlink(self, path: Path) -> None:
+        """As of a real disk."""
+        self._disk.unlink(path)
+        border()
+
+    def remove_directory(self, path: Path) -> None:
+        """As of a real disk."""
+        self._disk.remove_directory(path)
+        border()
+
+    def sync_directory(self, path: Path) -> None:
+        """As of a real disk."""
+        self.process.check_alive()
+        work(self.machine.disk_delay_us())
+        self._disk.sync_directory(path)
+        border()
+
+    def whole_sync(self, path: Path) -> None:
+        """This disk does not tell of every failed write."""
+        return
+
+    def free_bytes(self, path: Path) -> int:
+        """As of a real disk."""
+        return self._disk.free_bytes(path)
+
+    def space(self, path: Path) -> Space:
+        """As of a real disk."""
+        return self._disk.space(path)
+
+    def lock(self, path: Path, *, byte: int) -> ProcessLock | None:
+        """Lock a byte for this process; None if another living one has it."""
+        self.process.check_alive()
+        if self._disk.stat(path) is None:
+            self._disk.create(path, 0, reserve=False)
+        if not self.machine.take_lock(byte, self.process):
+            return None
+        border()
+        return ProcessLock(self.machine, byte, self.process)
+
+    @property
+    def _disk(self) -> SimDisk:
+        self.process.check_alive()
+        return self.machine.disk
+
+
+class ProcessLock:
+    """A byte that a process holds."""
+
+    def __init__(self, machine: Machine, byte: int, process: Process) -> None:
+        self._machine, self._byte, self._process = machine, byte, process
+
+    def release(self) -> None:
+        """Give it back."""
+        self._process.check_alive()
+        self._machine.release_lock(self._byte, self._process)
+        border()
+
+
+class ProcessFile:
+    """An open file of one process."""
+
+    def __init__(self, disk: ProcessDisk, file: SimFile) -> None:
+        self._disk, self._file = disk, file
+
+    @property
+    def path(self) -> Path:
+        """Where it was opened."""
+        return self._file.path
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return self._file.size
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """As of a real file."""
+        self._disk.process.check_alive()
+        return self._file.pread(size, offset)
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """As of a real file."""
+        self._disk.process.check_alive()
+        self._disk.machine.check_write(self._disk.process, self.path)
+        self._file.pwrite(data, offset)
+        border()
+
+    def reserve(self, offset: int, size: int) -> None:
+        """As of a real file."""
+        self._disk.process.check_alive()
+        self._file.reserve(offset, size)
+        border()
+
+    def data_end(self) -> int:
+        """As of a real file."""
+        return self._file.data_end()
+
+    def sync(self) -> None:
+        """Take a while; what was stored when it began is durable then."""
+        disk = self._disk
+        disk.process.check_alive()
+        synced = self._file.begin_sync()
+        work(disk.machine.disk_delay_us())
+        disk.process.check_alive()
+        synced()
+        border()
+
+    def map(self, *, writable: bool, scattered: bool = False) -> MappedRegion:
+        """As of a real file."""
+        self._disk.process.check_alive()
+        return self._file.map(writable=writable, scattered=scattered)
+
+    def lock_pages(self) -> PageLock:
+        """As of a real file."""
+        return self._file.lock_pages()
+
+    def close(self) -> None:
+        """As of a real file."""
+        self._file.close()

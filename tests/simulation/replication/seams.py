@@ -1,0 +1,123 @@
+"""Where the simulated world takes the place of the real one, for the length of a ``with``.
+
+Locks and threads of the services, random numbers, the boot id, every access to the page. What is
+patched is named, so a rename in the product breaks the simulation and does not weaken it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Final, cast
+from unittest.mock import patch
+
+from services.broker import building, files_ahead, flusher
+from services.broker.replication import grouped_store, master
+from services.ha import copied_log, lock_bytes, locked_store, log_check, opening, replica_disk
+from services.ha import worker as ha_worker
+from services.reput import follower
+from services.reput import open_store as reput_store
+from shared.files import commit_log_appender, file_run, log_writer, region_cache, store_dir
+from shared.files.positions import Positions
+from shared.runtime.clock import BootId
+from tests.simulation.replication import threads
+from tests.simulation.replication.consuming import NoConsuming
+from tests.simulation.replication.node_disk import ProcessDisk
+from tests.simulation.replication.process import Killed, Process, border, running
+from tests.simulation.replication.timeline import Timeline
+from tidemark.formats.checkpoint import Slot
+
+THREADED: Final = (
+    *(commit_log_appender, file_run, log_writer, region_cache),
+    *(copied_log, ha_worker, log_check, replica_disk),
+    flusher,
+)
+QUEUED: Final = (ha_worker, flusher)
+POOLED: Final = (files_ahead, follower)
+RANDOM: Final = (grouped_store, locked_store, opening, store_dir)
+BOOTED: Final = (grouped_store, reput_store)
+BUSY_POLL_S: Final = 0.005
+"""Doorbells are hardly ever lost: what polls beside them costs time and finds nothing."""
+
+
+def _process_of(positions: Positions) -> Process | None:
+    disk = positions._disk
+    return disk.process if isinstance(disk, ProcessDisk) else None
+
+
+def _get(
+    load: Callable[[Positions, Slot], int],
+) -> Callable[[Positions, Slot], int]:
+    def get(self: Positions, slot: Slot) -> int:
+        process = _process_of(self)
+        if process is None:
+            return load(self, slot)
+        if not process.alive:
+            raise Killed
+        value = self._slots[slot]
+        process.quiet -= 1
+        if process.quiet <= 0:
+            border(of_load=True)
+        return value
+
+    return get
+
+
+def _publish(
+    store: Callable[[Positions, Slot, int], None],
+) -> Callable[[Positions, Slot, int], None]:
+    def publish(self: Positions, slot: Slot, value: int) -> None:
+        process = _process_of(self)
+        if process is None:
+            store(self, slot, value)
+            return
+        process.check_alive()
+        process.machine.publishes(process, slot, value)
+        store(self, slot, value)
+        process.machine.published(slot)
+        border()
+
+    return publish
+
+
+def _boot_id(path: Path | None = None) -> BootId:
+    thread = running()
+    assert thread is not None
+    return BootId(*thread.process.machine.boot)
+
+
+@contextmanager
+def simulated(timeline: Timeline) -> Iterator[None]:
+    """The services run in the world of that timeline."""
+    random: Random = timeline.random
+    secrets = SimpleNamespace(
+        randbits=random.getrandbits,
+        token_hex=lambda size: f"{random.getrandbits(8 * size):0{2 * size}x}",
+    )
+    level = logging.root.manager.disable
+    with ExitStack() as stack:
+        for module in THREADED:
+            stack.enter_context(patch.object(module, "threading", threads.THREADING))
+        for module in QUEUED:
+            stack.enter_context(patch.object(module, "queue", threads.QUEUE))
+        for module in POOLED:
+            pool = threads.ThreadPoolExecutor
+            stack.enter_context(patch.object(module, "ThreadPoolExecutor", pool))
+        for module in RANDOM:
+            stack.enter_context(patch.object(module, "secrets", secrets))
+        for module in BOOTED:
+            stack.enter_context(patch.object(module, "boot_id", _boot_id))
+        stack.enter_context(patch.object(lock_bytes, "time", threads.TIME))
+        stack.enter_context(patch.object(master, "BUSY_POLL_S", BUSY_POLL_S))
+        stack.enter_context(patch.object(building, "Consuming", NoConsuming))
+        stack.enter_context(patch.object(Positions, "get", _get(Positions.get)))
+        stack.enter_context(patch.object(Positions, "publish", _publish(Positions.publish)))
+        logging.disable(logging.CRITICAL)
+        stack.callback(logging.disable, level)
+        stack.callback(asyncio._set_running_loop, cast(asyncio.AbstractEventLoop, None))
+        yield

@@ -1,0 +1,143 @@
+"""What the three simulated services have in common: a process, its loop, its doorbell, its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from tests.simulation.replication.history import History, Violation
+from tests.simulation.replication.loop import Loop
+from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.node_disk import ProcessDisk
+from tests.simulation.replication.process import Killed, Process, border
+from tidemark.errors import (
+    CorruptRecord,
+    DamagedFile,
+    FlushFailed,
+    PartEnded,
+    StrayFile,
+    TidemarkError,
+    WriteFailed,
+    WrongFileSize,
+)
+
+IMPOSSIBLE = (
+    CorruptRecord,
+    DamagedFile,
+    FlushFailed,
+    PartEnded,
+    StrayFile,
+    WriteFailed,
+    WrongFileSize,
+)
+"""Nothing is damaged, no sync fails: whoever ends by one of these has a bug."""
+
+
+class Bell:
+    """The doorbells of a node, as one service has them (``shared.runtime.doorbell.Doorbell``)."""
+
+    def __init__(self, ring: Callable[[str], None]) -> None:
+        self.on_note: Callable[[bytes], None] | None = None
+        self._ring = ring
+        self._rung = False
+        self._waiter: asyncio.Future[bool] | None = None
+
+    def ring(self, service: str, note: bytes = b"") -> bool:
+        """Wake another service; may be lost."""
+        self._ring(service)
+        border()
+        return True
+
+    def wake(self) -> None:
+        """End a wait of this process, as a ring would."""
+        self._rung = True
+        if self._waiter is not None and not self._waiter.done():
+            self._rung = False
+            self._waiter.set_result(True)
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Until rung, at most so long."""
+        if self._rung:
+            self._rung = False
+            return True
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
+        self._waiter = waiter
+        timer = loop.call_later(timeout_s, _settle, waiter)
+        try:
+            return await waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+    async def rest(self, seconds: float) -> None:
+        """Hear nothing for so long."""
+        await asyncio.sleep(seconds)
+
+
+def _settle(waiter: asyncio.Future[bool]) -> None:
+    if not waiter.done():
+        waiter.set_result(False)
+
+
+class Service:
+    """One start of a service. ``main`` is what it does."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        process: Process,
+        history: History,
+        ring: Callable[[str], None],
+        say: Callable[[str, str], None] | None,
+    ) -> None:
+        """say: takes (node and service, line) of a trace."""
+        self.machine, self.process, self.history = machine, process, history
+        self.say = say
+        self.disk = ProcessDisk(machine, process)
+        self.bell = Bell(ring)
+        self.loop = Loop(process, self.failed)
+
+    def start(self) -> None:
+        """Begin."""
+        thread = self.process.start("loop", self._run, loop=self.loop)
+        self.loop.turned_by(thread)
+
+    def rung(self) -> None:
+        """A doorbell."""
+        self.loop.call_soon_threadsafe(self.bell.wake)
+
+    def main(self) -> Coroutine[Any, Any, None]:
+        """All that it does."""
+        raise NotImplementedError
+
+    def failed(self, error: BaseException) -> None:
+        """Something ended by error: by what the world does, or by a bug."""
+        for cause in _causes(error):
+            if isinstance(cause, Killed | Violation):
+                raise cause
+            if not isinstance(cause, TidemarkError | OSError) or isinstance(cause, IMPOSSIBLE):
+                raise Violation(
+                    f"{self.machine.name} {self.process.name} failed: "
+                    f"{type(cause).__name__}: {cause}"
+                ) from cause
+
+    def tell(self, line: str) -> None:
+        """A line of the trace."""
+        if self.say is not None:
+            self.say(f"{self.machine.name} {self.process.name}", line)
+
+    def _run(self) -> None:
+        try:
+            self.loop.run_to_end(self.main())
+        except Exception as error:  # noqa: BLE001 - judged
+            self.tell(f"ends by {type(error).__name__}: {error}")
+            self.failed(error)
+        self.process.end()
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [cause for inner in error.exceptions for cause in _causes(inner)]
+    return [error]
