@@ -19,7 +19,7 @@ def first_failure(fault: str) -> tuple[int, str] | None:
     with planted.plant():
         for seed in itertools.chain((planted.seed,), range(SEEDS_MAX)):
             try:
-                run_seed(seed, fault)
+                run_seed(seed, fault, planted.faults)
             except SeedFailed as error:
                 return seed, str(error)
     return None
@@ -33,4 +33,4 @@ def test_a_planted_fault_is_found(fault: str) -> None:
     seed, failure = found
     print(f"{fault} is found by seed {seed}:\n{failure}")
     assert re.search(FAULTS[fault].symptom, failure), f"seed {seed} fails otherwise: {failure}"
-    run_seed(seed)  # the same history without the mistake is in order
+    run_seed(seed, faults=FAULTS[fault].faults)  # the same history without the mistake is in order

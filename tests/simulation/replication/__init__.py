@@ -1,8 +1,8 @@
-"""A group of nodes in one process: simulated disks, pages, network, lease and clocks, real rules.
+"""A group of nodes in one process: the services' own code in a simulated world.
 
-What decides is the product's own code: ``services.ha.replica`` with everything it is made of,
-``shared.cluster.grant``, the broker's rules of a term. Simulated is what carries their effects out:
-``ha``, ``broker`` and ``reput`` of a node are actors of their own, which share one page and can be
-killed or stopped between any two accesses to it. ``run`` plays one seed, ``history`` says what must
-hold, ``planted`` breaks one rule at a time.
+Real are the decisions and the shells: ``services.broker.replication`` with the broker's log and
+sends, ``services.ha`` with its carrier, watch, disk and recovery, reput. Simulated is what they run
+on: disks (``node_disk``), the page's other readers, network, lease, clocks, threads and loops
+(``process``, ``threads``, ``loop``). Not there are ports, consumer groups, delays and retention.
+``run`` plays one seed, ``history`` judges, ``planted`` breaks one rule at a time.
 """

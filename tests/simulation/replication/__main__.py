@@ -27,14 +27,15 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true")
     options = parser.parse_args()
     planted = FAULTS[options.fault].plant if options.fault else contextlib.nullcontext
+    faults = FAULTS[options.fault].faults if options.fault else ()
     started, kinds = time.monotonic(), Counter[str]()
     with planted():
         for seed in range(options.seed, options.seed + options.count):
             if options.trace:
-                World(seed, say=print).run()
+                World(seed, say=print, faults=faults).run()
                 continue
             try:
-                outcome = run_seed(seed, options.fault or "")
+                outcome = run_seed(seed, options.fault or "", faults)
             except SeedFailed as error:
                 kinds[str(error).split(": ", 2)[1]] += 1
                 print(error, flush=True)

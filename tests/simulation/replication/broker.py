@@ -87,11 +87,12 @@ class Broker(Service):
 
     async def main(self) -> None:
         """As ``services.broker.service``, in a group."""
-        stop = asyncio.Event()
+        stop = self.stop
         store = self.store = await GroupedStore.wait_open(
             CONFIG, self.disk, self.machine, self._health, stop
         )
-        assert store is not None
+        if store is None:
+            return
         watch = Watch(store, self._health, stop, CONFIG.dispatch_lag_max)
         node = self.node = GroupNode(
             CONFIG,
@@ -116,6 +117,7 @@ class Broker(Service):
                 "consumer": lambda: self._consume(stop),
             },
         )
+        await asyncio.to_thread(store.stopped_clean)
 
     # -- clients ---------------------------------------------------------------------------
 

@@ -40,8 +40,11 @@ class Group:
         self._print = say
         self.history = History(lambda: list(self.machines.values()))
         self.history.epoch_of = self._epoch_of
+        self.history.times = TIMES
+        self.history.least = plan.min_in_sync
         self.lease = LeaseObject(timeline, self._lease_changed)
         self.lease.weather = plan.weather
+        self.history.perhaps = self.lease.perhaps
         self.network = Network(timeline, delay_max_us=plan.delay_max_us, spike=plan.spike)
         names = [f"n{number}" for number in range(plan.nodes)]
         self.machines = {

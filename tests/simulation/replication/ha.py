@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from services.ha import effects as do
 from services.ha.carrier import Carrier
 from services.ha.effects import Effect, LeaseCreate, LeaseGet, LeasePut
-from services.ha.events import Event, LeaseAnswered, Received, Sensed, Tick
+from services.ha.events import Done, Event, LeaseAnswered, Received, Sensed, Tick
 from services.ha.frames import BadFrame, Frame, FrameType
 from services.ha.lease.interface import Outcome
 from services.ha.lease.value import Holder, Lease, Member, Stored
@@ -67,7 +67,6 @@ class Ha(Service):
         self.replies: dict[int, do.Reply] = {}
         self.views: LogViews | None = None
         self._carrier: Carrier | None = None
-        self._stop = asyncio.Event()
         process.on_end.append(lambda: network.ended(self))
 
     # -- what others do with it ------------------------------------------------------------
@@ -134,9 +133,11 @@ class Ha(Service):
             senses, positions, bell, self.machine, carrier.happen, interval_ms=SENSE_INTERVAL_MS
         )
         await run_parts(
-            self._stop,
-            {"replica": lambda: carrier.run(self._stop), "watch": lambda: watch.run(self._stop)},
+            self.stop,
+            {"replica": lambda: carrier.run(self.stop), "watch": lambda: watch.run(self.stop)},
         )
+        await asyncio.to_thread(disk.close)
+        await asyncio.to_thread(held.stopped_clean)
 
     def _open(self) -> HeldStore:
         return HeldStore.open(StoreDir(self.disk, ROOT, STORE), self.setup, self.machine)
@@ -156,21 +157,30 @@ class _Judged:
 
     def __init__(self, ha: Ha, replica: Replica) -> None:
         self._ha, self._replica = ha, replica
+        self._counted: dict[Member, int] = {}
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         """As the replica does."""
         ha = self._ha
         before = self._replica.leadership.term
+        if isinstance(event, Done) and event.durable:
+            ha.history.settled(ha.machine, event.durable)
         effects = self._replica.handle(event, now_ms)
         after = self._replica.leadership.term
         terms = {int(term.epoch) for term in (before, after) if term is not None}
         if ha.say is not None and not isinstance(event, Tick | Sensed):
             ha.tell(f"event {_short(event)}")
+        if after is not None and after._durable != self._counted:
+            self._counted = dict(after._durable)
+            for member, end in self._counted.items():
+                ha.history.counts(ha.machine, member, end)
         for effect in effects:
-            self._judge(effect, terms)
+            self._judge(
+                effect, terms, None if before is not after or after is None else after.epoch
+            )
         return effects
 
-    def _judge(self, effect: Effect, terms: set[int]) -> None:
+    def _judge(self, effect: Effect, terms: set[int], reigns: int | None) -> None:
         ha, history = self._ha, self._ha.history
         if ha.say is not None:
             ha.tell(f"  do {_short(effect)}")
@@ -187,13 +197,18 @@ class _Judged:
                             ack = cast(Ack, parse(frame, version))
                             history.acknowledges(ha.machine, ack.appended, ack.durable)
                             break
+            case do.PersistTable(_, entries) if entries:
+                history.enters(ha.machine, entries, begins=reigns is not None)
             case LeasePut(_, lease, base):
                 renews = lease._replace(renewed=0) == base.lease._replace(renewed=0)
-                history.asks(ha.machine, base.lease, lease, renews=renews)
+                term = self._replica.leadership.term
+                switches = term is not None and term.switch is not None and term.switch.fenced
+                history.asks(ha.machine, base.lease, lease, renews=renews, switches=switches)
             case LeaseCreate(_, lease):
-                history.asks(ha.machine, None, lease, renews=False)
+                history.asks(ha.machine, None, lease)
             case do.Publish():
                 history.of_terms[ha.process] = terms
+                history.reigns[ha.process] = reigns
             case do.Note(event=event, sentence=sentence) if event in IMPOSSIBLE:
                 raise Violation(f"{ha.node}: {sentence}")
 

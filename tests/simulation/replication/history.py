@@ -8,21 +8,26 @@ sees this.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from services.ha.frames import Frame, FrameType
 from services.ha.lease.value import Holder, Lease, Member, Stored
+from shared.cluster.time_rules import LOCAL
 from shared.files.store_dir import Role
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.process import Process
 from tidemark.formats.checkpoint import NodeRole, Slot
+from tidemark.formats.epochs import EpochStart
 
 PROMISING: Final = (FrameType.HELLO, FrameType.ACK, FrameType.PROMISE_OK)
 ACK_LOOK_SIZE: Final = 8192
 """Bytes before an acknowledged end that are compared with the disk."""
+CLOCK_SLACK_MS: Final = 20
+ANSWER_MAX_US: Final = 5_000
+"""Between the loads that allow an answer and the answer, unless the process is stopped."""
 SILENT_MS_MAX: Final = 1_500
-"""A node whose broker is silent for twice the limit renews no more."""
+"""A node whose broker is silent for twice the limit must not go on renewing for as long again."""
 
 
 class Violation(SystemExit):
@@ -66,8 +71,20 @@ class History:
         """Clocks were set wrong on purpose: reads may be stale then, and nothing else."""
         self.of_terms: dict[Process, set[int]] = {}
         """Epochs of the term before and after the decision that a start of ha carries out."""
+        self.reigns: dict[Process, int | None] = {}
+        """Epoch of the term that is the same before and after it."""
         self.epoch_of: Callable[[Machine], int | None] = lambda machine: None
         """Says under which epoch the broker of a node holds the log; None: it does not."""
+        self.perhaps: Callable[[], list[Lease]] = list
+        """Says what the lease may say next."""
+        self.times = LOCAL
+        self.least = 1
+        """Members without which nothing is acknowledged."""
+        self._applied_ms: dict[str, int] = {}
+        """When the lease was last written with a node as its holder, by that node's clock."""
+        self._fenced_us: dict[str, int] = {}
+        self._served: set[int] = set()
+        self._silent_from: dict[str, int] = {}
         self._promised: set[tuple[Member, int]] = set()
         self._serial = 0
         self._won: dict[int, Holder] = {}
@@ -86,6 +103,12 @@ class History:
             case Slot.CONFIRM:
                 self._must_be_of_the_epoch_that_is_appended(machine, process)
                 self.confirm_moved(machine, value)
+            case Slot.LEASE_DEADLINE if value:
+                self._must_be_within_the_lease(machine, value)
+            case Slot.GENERATION if process.name == "broker":
+                self._must_be_granted_still(machine)
+            case Slot.FENCED if value and not machine.slot(Slot.FENCED):
+                self._fenced_us[machine.name] = machine.timeline.now_us
             case Slot.ROLE if value in (NodeRole.HALTED, NodeRole.RESYNC):
                 confirm = max(machine.slot(Slot.CONFIRM), machine.noted_confirm)
                 self.needs_help(machine, NodeRole(value), confirm)
@@ -107,10 +130,16 @@ class History:
 
     def says(self, machine: Machine, frame: Frame) -> None:
         """A replica speaks under an epoch to its master: it has promised that one, durably."""
-        if frame.type in PROMISING and frame.epoch > machine.durably_promised:
+        promised = machine.durably_promised
+        if frame.epoch < promised and frame.type is not FrameType.PROMISE_OK:
+            raise Violation(
+                f"{machine.name} says {frame.type.name} in epoch {frame.epoch}, having promised "
+                f"{promised}"
+            )
+        if frame.epoch > promised:
             raise Violation(
                 f"{machine.name} says {frame.type.name} in epoch {frame.epoch}, and its disk is "
-                f"sure of the promise of {machine.durably_promised} only"
+                f"sure of the promise of {promised} only"
             )
 
     def acknowledges(self, machine: Machine, appended: int, durable: int) -> None:
@@ -119,23 +148,52 @@ class History:
         if appended > machine.end:
             raise Violation(f"{machine.name} says that it has {appended}; it has {machine.end}")
 
-    def asks(self, machine: Machine, before: Lease | None, wanted: Lease, *, renews: bool) -> None:
-        """A node is about to write the lease, or to make it."""
+    def counts(self, machine: Machine, member: Member, end: int) -> None:
+        """A master counts what a member acknowledged: that one has it, and it is the same."""
+        other = self._node(member.node)
+        start = max(0, end - ACK_LOOK_SIZE)
+        same = other.durable_log(start, end) == machine.log(start, end)
+        if not same and other.incarnation == member.incarnation:
+            raise Violation(
+                f"{machine.name} counts that {member.node} has its log up to {end}: it has not"
+            )
+
+    def asks(
+        self,
+        machine: Machine,
+        before: Lease | None,
+        wanted: Lease,
+        *,
+        renews: bool = False,
+        switches: bool = False,
+    ) -> None:
+        """A node is about to write the lease, or to make it. switches: its planned switch has fixed
+        the log's end."""
         if before is None:
             self._must_be_promised_by_all(machine, wanted)
-        elif before.holder is not None and wanted.holder is None and wanted.handover_to:
-            target = next(each for each in self._nodes() if each.name == wanted.handover_to)
+        elif switches and wanted.holder is None and wanted.handover_to:
+            target = self._node(wanted.handover_to)
             if target.durable_log(0, machine.end) != machine.log(0, machine.end):
                 raise Violation(
                     f"{machine.name} gives the lease to {target.name}, whose disk lacks some of "
                     f"the log's {machine.end} bytes"
                 )
-        if renews and wanted.holder is not None and before is not None:
-            silent_ms = machine.boot_ms() - machine.slot(Slot.BROKER_HEARTBEAT_MS)
-            if silent_ms > SILENT_MS_MAX and not self.clocks_lie:
-                raise Violation(
-                    f"{machine.name} renews the lease, and its broker is silent for {silent_ms} ms"
-                )
+        if renews:
+            self._must_not_be_silent(machine)
+
+    def _must_not_be_silent(self, machine: Machine) -> None:
+        """A node that renews again and again has a broker that lives."""
+        silent_ms = machine.boot_ms() - machine.slot(Slot.BROKER_HEARTBEAT_MS)
+        if silent_ms < SILENT_MS_MAX or self.clocks_lie:
+            self._silent_from.pop(machine.name, None)
+            return
+        now_us = machine.timeline.now_us
+        since_us = self._silent_from.setdefault(machine.name, now_us)
+        if now_us - since_us > SILENT_MS_MAX * 1000:
+            raise Violation(
+                f"{machine.name} goes on renewing the lease, and its broker is silent for "
+                f"{silent_ms} ms"
+            )
 
     def _must_be_promised_by_all(self, machine: Machine, wanted: Lease) -> None:
         """A master that makes the object again: nobody else can have won its epoch meanwhile."""
@@ -158,14 +216,60 @@ class History:
                 f"the broker of {machine.name} gives byte 0 back and still serves epoch {serving}"
             )
 
+    def cut_is_over(self, machine: Machine) -> None:
+        """What was begun is called finished: it is on the disk, bytes, names and marks."""
+        for path in machine.unsynced():
+            raise Violation(f"{machine.name} has finished what it began, and {path} is not durable")
+
+    def becomes_another(self, machine: Machine, *, alone: bool) -> None:
+        """A store was emptied: nobody may have it mapped."""
+        if not alone:
+            raise Violation(f"{machine.name} empties its store while broker or reput may use it")
+
+    def enters(self, machine: Machine, table: Sequence[EpochStart], *, begins: bool) -> None:
+        """An epoch gets its entry; begins: by its master, whose log ends where it starts."""
+        if begins and table[-1].start != machine.end and machine.end:
+            raise Violation(
+                f"{machine.name} begins epoch {table[-1].epoch} at {table[-1].start}, and its log "
+                f"ends at {machine.end}"
+            )
+
+    def settled(self, machine: Machine, end: int) -> None:
+        """A thread of the disk says that the log ends there, all of it on disk."""
+        _must_be_durable(machine, max(0, end - ACK_LOOK_SIZE), end)
+
+    def _must_be_granted_still(self, machine: Machine) -> None:
+        """A broker looks at its grant again once it holds byte 0: what follows takes a while."""
+        before_us = machine.taken_us[Role.APPEND] - self._fenced_us.get(machine.name, 0)
+        if machine.slot(Slot.FENCED) and before_us > 0:
+            raise Violation(
+                f"the broker of {machine.name} recovers the log for a grant that had ended "
+                f"{before_us} µs before it took byte 0"
+            )
+
+    def _must_be_within_the_lease(self, machine: Machine, deadline_ms: int) -> None:
+        """The holder stops before anybody else may begin, counted from its last write."""
+        limit_ms = self._applied_ms.get(machine.name, 0) + self.times.lease_ms
+        if deadline_ms > limit_ms - self.times.margin_ms + CLOCK_SLACK_MS and not self.clocks_lie:
+            raise Violation(
+                f"{machine.name} may answer until {deadline_ms}, and its lease ends at {limit_ms}"
+            )
+
     def _must_hold_the_log(self, machine: Machine, process: Process, what: str) -> None:
         if not machine.holds(Role.APPEND, process):
             raise Violation(f"{process.name} of {machine.name} {what} without byte 0")
 
     def _must_be_of_the_epoch_that_is_appended(self, machine: Machine, process: Process) -> None:
         """Senders of another epoch would take the confirm offset for theirs."""
+        if process.name != "ha":
+            return
+        reigning = self.reigns.get(process)
+        if reigning is not None and reigning not in self._served:
+            raise Violation(
+                f"{machine.name} confirms in epoch {reigning}, which its broker does not serve yet"
+            )
         appending, terms = self.epoch_of(machine), self.of_terms.get(process, set())
-        if process.name == "ha" and appending is not None and appending not in terms:
+        if appending is not None and appending not in terms:
             raise Violation(
                 f"{machine.name} publishes a confirm offset as the master of {terms or 'none'}, "
                 f"and its broker still appends under epoch {appending}"
@@ -186,9 +290,15 @@ class History:
         self, node: Machine, start: int, end: int, body: bytes, copies: int, *, by_the_group: bool
     ) -> None:
         """A send was answered: A, and as many copies as the answer says."""
+        self._must_be_granted(node)
         raw = node.log(start, end)
         if body not in raw:
             raise Violation(f"{node.name} acknowledged [{start}, {end}), where another record is")
+        if by_the_group and len(self.published) < self.least:
+            raise Violation(
+                f"{node.name} acknowledges with {len(self.published)} members, {self.least} is the "
+                "minimum"
+            )
         if by_the_group and self.confirmed[start:end] != raw:
             raise Violation(
                 f"A: {node.name} acknowledged the record at {start}, which the confirmed history "
@@ -204,6 +314,18 @@ class History:
             )
         self.acked.append(Acked(start, end, copies))
 
+    def _must_be_granted(self, node: Machine) -> None:
+        """An answer leaves while the grant stands; a fence between its loads and now is allowed."""
+        now_us, broker = node.timeline.now_us, node.processes.get("broker")
+        if broker is None or self.clocks_lie or now_us - broker.resumed_us < ANSWER_MAX_US:
+            return
+        fenced_us = self._fenced_us.get(node.name, now_us)
+        if node.slot(Slot.FENCED) and now_us - fenced_us > ANSWER_MAX_US:
+            raise Violation(f"{node.name} acknowledges, fenced {now_us - fenced_us} µs ago")
+        late_ms = node.boot_ms() - node.slot(Slot.LEASE_DEADLINE)
+        if not node.slot(Slot.FENCED) and late_ms * 1000 > ANSWER_MAX_US:
+            raise Violation(f"{node.name} acknowledges {late_ms} ms behind its lease's deadline")
+
     def read(self, node: Machine, end: int) -> None:
         """A consumer was shown the log up to end: C."""
         self._must_be_one_history(node, end, "shows consumers")
@@ -211,6 +333,12 @@ class History:
 
     def read_at_master(self, node: Machine, epoch: int, newest_before: int) -> None:
         """A master says that it may answer; newest_before: the lease's epoch when it was asked."""
+        opened = node.slot(Slot.EPOCH_RECORD_END)
+        if (
+            node.slot(Slot.SERVING_EPOCH) == epoch
+            and min(node.slot(Slot.DISPATCHED), node.slot(Slot.CONFIRM)) < opened
+        ):
+            raise Violation(f"{node.name} takes reads before its queues cover epoch {epoch}")
         if epoch < newest_before and not self.clocks_lie:
             raise Violation(
                 f"{node.name} answers reads as the master of epoch {epoch}, and epoch "
@@ -225,11 +353,14 @@ class History:
     def check_members(self, when: str) -> None:
         """A: each member of the published set has on disk all that was ever confirmed.
 
-        So does whoever wins the lease, since only members can.
+        So does whoever wins the lease, since only members can; and each member of a set that a
+        write on its way may publish.
         """
         end = len(self.confirmed)
+        perhaps = (member for lease in self.perhaps() for member in lease.in_sync)
+        members = {*self.published, *perhaps} if end else set()
         for node in self._nodes():
-            if not end or Member(node.name, node.incarnation) not in self.published:
+            if Member(node.name, node.incarnation) not in members:
                 continue
             found = node.durable_log(0, end)
             if found != self.confirmed:
@@ -273,11 +404,24 @@ class History:
             raise Violation(f"the lease goes back from {self._newest} to {shown}")
         if self.went_back:
             return  # believed by nobody: whoever acts on it never acquired anything
+        if before is not None and len(lease.in_sync) < min(
+            len(before.lease.in_sync), lease.min_in_sync
+        ):
+            raise Violation(f"the in-sync set shrinks to {len(lease.in_sync)}, below the minimum")
+        if before is not None and lease.epoch == before.lease.epoch:
+            for member in {*lease.in_sync} - {*before.lease.in_sync}:
+                joined = self._node(member.node)
+                known = [entry.epoch for entry in joined.table]
+                if joined.incarnation == member.incarnation and lease.epoch not in known:
+                    raise Violation(
+                        f"{member.node} joins the set, and its table has no epoch {lease.epoch}"
+                    )
         self._newest = shown
         nodes = [member.node for member in lease.in_sync]
         if len(set(nodes)) != len(nodes):
             raise Violation(f"two incarnations of one node are in the in-sync set: {nodes}")
         if lease.holder is not None:
+            self._applied_ms[lease.holder.node] = self._node(lease.holder.node).boot_ms()
             if lease.holder.member not in lease.in_sync:
                 raise Violation(f"{lease.holder.node} holds the lease and is not in the set")
             self._note_holder(lease.epoch, lease.holder)
@@ -306,6 +450,7 @@ class History:
                 f"E: the broker of {node.name} serves epoch {epoch}, of before the machine was "
                 "started again"
             )
+        self._served.add(epoch)
 
     def promised(self, node: Machine, epoch: int) -> None:
         """Nobody promises an epoch that nobody acquired, or it is locked out of the living one."""
@@ -322,6 +467,9 @@ class History:
             raise Violation(f"{node.name} is {role.name}, and nothing was damaged")
 
     # -- inside ----------------------------------------------------------------------------
+
+    def _node(self, name: str) -> Machine:
+        return next(node for node in self._nodes() if node.name == name)
 
     def _note_holder(self, epoch: int, holder: Holder) -> None:
         won = self._won.setdefault(epoch, holder)

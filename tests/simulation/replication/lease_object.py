@@ -45,6 +45,8 @@ class LeaseObject:
         """Nodes that no answer reaches."""
         self.late_change: Callable[[Lease, Lease], None] | None = None
         """If set, the next change of the set is applied late; called with the old and the new."""
+        self._flying: list[LeasePut] = []
+        """Writes on their way: each is applied when it arrives, or is refused then."""
         self._version = 100
         self.requests_count = 0
 
@@ -68,6 +70,8 @@ class LeaseObject:
                 answer(outcome)
 
         def arrive() -> None:
+            if isinstance(request, LeasePut):
+                self._flying.remove(request)
             if node in self.unreachable:
                 return
             outcome = self._carry_out(request)
@@ -81,9 +85,21 @@ class LeaseObject:
         if self._is_late_change(request):
             delay_us = timeout_ms * 1000 + random.randint(0, 500_000)
         if random.random() >= weather.lost:
+            if isinstance(request, LeasePut):
+                self._flying.append(request)
             timeline.after(delay_us, arrive)
         unknown = LeaseAnswered(request.request, LeaseOutcome.UNKNOWN, None, "no answer in time")
         timeline.after(timeout_ms * 1000, lambda: reply(unknown))
+
+    def perhaps(self) -> list[Lease]:
+        """What the object may say next, by a write that is on its way."""
+        stored = self.stored
+        return [
+            put.lease
+            for put in self._flying
+            if stored is not None
+            and (put.base.version, put.base.uid) == (stored.version, stored.uid)
+        ]
 
     def delete(self) -> None:
         """An operator's mistake."""

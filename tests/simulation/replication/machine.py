@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Final, Protocol
@@ -32,6 +32,14 @@ LOG: Final = ROOT / "commitlog"
 TABLE: Final = ROOT / "epochFileCheckpoint"
 PAGE: Final = ROOT / "checkpoint"
 PROMISE: Final = ROOT / "ha" / "promise"
+IDENTITY: Final = ROOT / "ha" / "identity"
+INTENT: Final = ROOT / "ha" / "intent"
+CUT: Final = ROOT / "cut"
+WATCHED_FILES: Final = (
+    *("promise", "confirm", "intent", "identity"),
+    *(TABLE.name, TABLE.name, TABLE.name, "cut", "cut"),
+)
+"""Whose changes faults strike at."""
 WALL_AHEAD_MS: Final = 1_700_000_000_000
 
 
@@ -48,6 +56,14 @@ class Judge(Protocol):
 
     def promises(self, machine: Machine, epoch: int) -> None:
         """A promise stands in its file, not durable yet."""
+        ...
+
+    def becomes_another(self, machine: Machine, *, alone: bool) -> None:
+        """A volume was emptied. alone: broker and reput are kept away."""
+        ...
+
+    def cut_is_over(self, machine: Machine) -> None:
+        """A process is about to remove the intent of a cut or a resync."""
         ...
 
     def gives_log_back(self, machine: Machine, process: Process) -> None:
@@ -70,10 +86,13 @@ class Machine:
         self.processes: dict[str, Process] = {}
         """The present start of each service."""
         self.boot = self._new_boot()
-        self.on_table: Callable[[], None] | None = None
-        """Called once, right after the epoch table is replaced."""
+        self._was = ""
+        """Its incarnation."""
+        self._armed_files: dict[str, Callable[[], None]] = {}
         self._armed: dict[Slot, Callable[[], None]] = {}
         self._locks: dict[int, Process] = {}
+        self.taken_us: dict[int, int] = {}
+        """When each byte of the lock file was taken last."""
 
     def _new_boot(self) -> tuple[int, int]:
         bits = self.timeline.random.getrandbits
@@ -114,13 +133,24 @@ class Machine:
         if path.parent == LOG:
             self._judge.writes(self, process)
 
-    def renamed(self, new: Path) -> None:
-        """A file was replaced."""
-        if new == PROMISE:
+    def unlinks(self, path: Path) -> None:
+        """A name is about to go."""
+        if path == INTENT:
+            self._judge.cut_is_over(self)
+
+    def touched(self, path: Path) -> None:
+        """A name was made, replaced or removed."""
+        if path == PROMISE:
             self._judge.promises(self, self.promised)
-        if new == TABLE and self.on_table is not None:
-            call, self.on_table = self.on_table, None
-            call()
+        if path == IDENTITY:
+            before, self._was = self._was, self.incarnation
+            if before not in ("", self._was):
+                owners = [self._locks.get(byte) for byte in (Role.BROKER, Role.REPUT)]
+                alone = all(owner is not None and owner.name == "ha" for owner in owners)
+                self._judge.becomes_another(self, alone=alone)
+        name = "cut" if path.parent == CUT else path.name
+        if name in self._armed_files:
+            self._armed_files.pop(name)()
 
     def take_lock(self, byte: int, process: Process) -> bool:
         """Lock one byte of the lock file; False if a living process has it."""
@@ -128,6 +158,7 @@ class Machine:
         if owner is not None and owner.alive:
             return False
         self._locks[byte] = process
+        self.taken_us[byte] = self.timeline.now_us
         return True
 
     def release_lock(self, byte: int, process: Process) -> None:
@@ -156,10 +187,14 @@ class Machine:
         """Call once, right after the next store to slot."""
         self._armed[slot] = call
 
+    def arm_file(self, name: str, call: Callable[[], None]) -> None:
+        """Call once, right after that file of ha is replaced or removed; "cut": any kept tail."""
+        self._armed_files[name] = call
+
     def calm(self) -> None:
         """Nothing is planned any more, and the disk is as it was."""
         self._armed.clear()
-        self.on_table = None
+        self._armed_files.clear()
         self.is_full = False
 
     @property
@@ -189,6 +224,7 @@ class Machine:
     def replace_volume(self) -> None:
         """A new disk instead of the old one; the machine is off."""
         self.disk = self._new_disk()
+        self._was = ""
 
     # -- what the judge looks at ----------------------------------------------------------------
 
@@ -230,7 +266,7 @@ class Machine:
     @property
     def has_intent(self) -> bool:
         """Whether a cut or a resync has begun and not ended."""
-        return self._inode(ROOT / "ha" / "intent") is not None
+        return self._inode(INTENT) is not None
 
     @property
     def table(self) -> tuple[EpochStart, ...]:
@@ -251,6 +287,18 @@ class Machine:
     def durable_log(self, start: int, end: int) -> bytes:
         """Bytes [start, end) of the log that no power cut can take; the first missing one ends."""
         return self._bytes(start, end, durable=True)
+
+    def unsynced(self) -> Iterator[Path]:
+        """Log files, and marks that tell of them, of which a power cut can take something."""
+        for path, names in ((LOG, None), (ROOT, TABLE.name), (IDENTITY.parent, IDENTITY.name)):
+            node = self.disk._find(path)
+            if not isinstance(node, Directory):
+                continue
+            for name, child in node.names.items():
+                if names in (None, name) and isinstance(child, Inode):
+                    durable = bytes(child.durable[: child.lengths[0]])
+                    if node.durable.get(name) is not child or durable != bytes(child.cache):
+                        yield path / name
 
     def _bytes(self, start: int, end: int, *, durable: bool) -> bytes:
         directory = self._directory()

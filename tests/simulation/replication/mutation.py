@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import CodeType, FunctionType, ModuleType
 
 
@@ -35,7 +35,9 @@ def changed(module: ModuleType, *changes: tuple[str, str]) -> Iterator[None]:
             functions[name].__code__ = code
 
 
-def change(module: ModuleType, *changes: tuple[str, str]) -> Callable[[], object]:
+def change(
+    module: ModuleType, *changes: tuple[str, str]
+) -> Callable[[], AbstractContextManager[None]]:
     """``changed``, to be entered later."""
     return lambda: changed(module, *changes)
 

@@ -27,6 +27,7 @@ class ProcessDisk:
     def create(self, path: Path, size: int, *, reserve: bool) -> File:
         """As of a real disk."""
         file = self._disk.create(path, size, reserve=reserve)
+        self.machine.touched(path)
         border()
         return ProcessFile(self, file)
 
@@ -49,12 +50,14 @@ class ProcessDisk:
     def rename(self, old: Path, new: Path) -> None:
         """As of a real disk."""
         self._disk.rename(old, new)
-        self.machine.renamed(new)
+        self.machine.touched(new)
         border()
 
     def unlink(self, path: Path) -> None:
         """As of a real disk."""
+        self.machine.unlinks(path)
         self._disk.unlink(path)
+        self.machine.touched(path)
         border()
 
     def remove_directory(self, path: Path) -> None:
@@ -135,6 +138,12 @@ class ProcessFile:
         """As of a real file."""
         self._disk.process.check_alive()
         self._disk.machine.check_write(self._disk.process, self.path)
+        if self._disk.process.is_threatened and len(data) > 1:
+            # Killed inside, a part of it is in the page cache.
+            half = self._disk.machine.timeline.random.randrange(1, len(data))
+            self._file.pwrite(data[:half], offset)
+            border()
+            data, offset = data[half:], offset + half
         self._file.pwrite(data, offset)
         border()
 

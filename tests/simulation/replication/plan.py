@@ -45,13 +45,16 @@ class Fault(Enum):
     SLOW_DISK = "a disk becomes slow for a while"
     SWITCH = "an operator switches the master"
     AT_SLOT = "something happens to a node right when a slot of its page is stored"
-    AT_TABLE = "something happens to a node right when its epoch table is written"
+    AT_FILE = "something happens to a node right when a file of its ha is replaced or removed"
     LATE_CHANGE = "a change of the in-sync set reaches the lease late, and its member is cut off"
     WINNER = "something happens to the next one that takes the lease, while it becomes master"
     CHANGE = "something happens to the master as soon as the in-sync set changes"
     END = "ha is ended in order, and started again"
+    END_OTHER = "broker or reput is ended in order, and started again"
+    END_NODE = "all services of a node are ended in order, and started again"
     PAUSE = "an operator pauses automatic failover, until all is healed"
     REMOVE = "an operator removes a member of the in-sync set"
+    RESYNC = "an operator has a node copied anew"
     NEW_VOLUME = "a node gets an empty disk"
     DELETE_LEASE = "somebody deletes the lease object, now or when it is taken next"
     CLOCK = "a boot-time clock leaps ahead"
@@ -71,10 +74,12 @@ USUAL: Final = (
     Fault.SLOW_DISK,
     Fault.SWITCH,
     Fault.END,
+    Fault.END_OTHER,
+    Fault.END_NODE,
     Fault.WINNER,
     Fault.CHANGE,
     Fault.AT_SLOT,
-    Fault.AT_TABLE,
+    Fault.AT_FILE,
     Fault.LATE_CHANGE,
 )
 SUDDEN: Final = (Fault.KILL, Fault.STOP, Fault.POWER, Fault.ISOLATE, Fault.RESET_LINKS, Fault.CUT)
@@ -86,7 +91,7 @@ SEVERE: Final = (
     Fault.ISOLATE,
     Fault.WINNER,
     Fault.AT_SLOT,
-    Fault.AT_TABLE,
+    Fault.AT_FILE,
 )
 """What costs a master its lease, more often than not."""
 WATCHED: Final = (
@@ -110,11 +115,16 @@ RARE: Final = (
     Fault.FULL_DISK,
     Fault.PAUSE,
     Fault.REMOVE,
+    Fault.RESYNC,
     Fault.NEW_VOLUME,
     Fault.DELETE_LEASE,
     Fault.CLOCK,
     Fault.HASTY,
 )
+
+
+LEFT: Final = ("ha", "broker")
+"""Of a group whose other nodes are enough."""
 
 
 class Plan(NamedTuple):
@@ -133,6 +143,8 @@ class Plan(NamedTuple):
     gap_ms: int
     """Between two faults, on average."""
     duration_ms: int
+    left: str | None
+    """A service of one node that stays stopped for good, behind the healing, too."""
     at_master: float
     """How often a fault is aimed at the node that holds the lease."""
 
@@ -170,4 +182,5 @@ def draw_plan(random: Random) -> Plan:
         gap_ms=random.choice((150, 400, 900)),
         duration_ms=random.choice((3_000, 6_000, 12_000)),
         at_master=random.choice((0.3, 0.6, 0.9)),
+        left=random.choice((*LEFT, None, None, None, None)) if nodes > least else None,
     )

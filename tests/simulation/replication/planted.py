@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 
 from tests.simulation.replication import planted_acks as acks
 from tests.simulation.replication import planted_logs as logs
+from tests.simulation.replication import planted_shells as shells
+from tests.simulation.replication.plan import Fault
 
 
 class Planted(NamedTuple):
@@ -22,13 +24,22 @@ class Planted(NamedTuple):
     """Regular expression of how it shows itself first: found for another reason is by chance."""
     seed: int
     """One that finds it; another is looked for when it does not any more."""
+    faults: tuple[Fault, ...] = ()
+    """What happens in these worlds: what the mistake needs, for those that need much at once."""
 
+
+LINKS: Final = (Fault.SWITCH, Fault.POWER, Fault.RESET_LINKS, Fault.STOP, Fault.SLOW_DISK)
+TABLES: Final = (Fault.AT_FILE, Fault.WINNER, Fault.KILL, Fault.SWITCH)
+STOPS: Final = (Fault.STOP, Fault.SWITCH, Fault.AT_SLOT, Fault.WINNER)
+WRITES: Final = (Fault.LATE_CHANGE, Fault.LEASE_DEAF, Fault.LEASE_UNREACHABLE, Fault.CUT)
 
 FAULTS: Final[dict[str, Planted]] = {
     "added-member-not-waited-for": Planted(acks.added_member_not_waited_for, "A: ", 6),
-    "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: ", 0),
-    "acks-of-an-old-epoch-counted": Planted(acks.acks_of_an_old_epoch_counted, "A: |B: ", 122),
-    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: ", 150),
+    "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: ", 6),
+    "acks-of-an-old-epoch-counted": Planted(
+        acks.acks_of_an_old_epoch_counted, "A: |B: ", 122, LINKS
+    ),
+    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: ", 150, LINKS),
     "unsynced-bytes-acknowledged": Planted(
         acks.unsynced_bytes_acknowledged, "A: |its disk is sure of", 4
     ),
@@ -36,9 +47,13 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.candidate_goes_on_acknowledging, "is HALTED|A: |F: ", 58
     ),
     "term-confirms-its-whole-log": Planted(acks.term_confirms_its_whole_log, "A: ", 9),
-    "shrunk-without-compare-and-set": Planted(acks.shrunk_without_compare_and_set, "A: ", 6),
-    "shrunk-before-it-is-confirmed": Planted(acks.shrunk_before_it_is_confirmed, "A: ", 11),
-    "added-below-the-confirm-offset": Planted(acks.added_below_the_confirm_offset, "A: ", 1),
+    "shrunk-without-compare-and-set": Planted(acks.shrunk_without_compare_and_set, "A: ", 4),
+    "shrunk-before-it-is-confirmed": Planted(
+        acks.shrunk_before_it_is_confirmed, "A: |members, 2 is the minimum", 0
+    ),
+    "added-below-the-confirm-offset": Planted(
+        acks.added_below_the_confirm_offset, "A: |joins the set, and its table", 1
+    ),
     "no-growth-before-the-epoch-is-open": Planted(
         acks.no_growth_before_the_epoch_is_open, "healed for", 1
     ),
@@ -52,22 +67,59 @@ FAULTS: Final[dict[str, Planted]] = {
     "promised-before-the-lease-is-won": Planted(
         logs.promised_before_the_lease_is_won, "nobody has acquired it", 0
     ),
-    "old-version-read-as-not-applied": Planted(logs.old_version_read_as_not_applied, "A: ", 95),
+    "old-version-read-as-not-applied": Planted(
+        logs.old_version_read_as_not_applied, "A: ", 4, WRITES
+    ),
     "no-truncation-on-rejoin": Planted(
-        logs.no_truncation_on_rejoin, "healed for|cannot be true", 9
+        logs.no_truncation_on_rejoin, "healed for|cannot be true", 3
     ),
-    "entry-without-bytes-is-damage": Planted(logs.entry_without_bytes_is_damage, "is HALTED", 388),
+    "entry-without-bytes-is-damage": Planted(
+        logs.entry_without_bytes_is_damage, "is HALTED", 388, TABLES
+    ),
     "lease-made-again-from-memory": Planted(
-        logs.lease_made_again_from_memory, "E: |two incarnations|A: ", 260
+        logs.lease_made_again_from_memory,
+        "has not promised",
+        0,
+        (Fault.DELETE_LEASE, Fault.KILL),
     ),
-    "table-cut-only-with-bytes": Planted(logs.table_cut_only_with_bytes, "healed for", 135),
+    "table-cut-only-with-bytes": Planted(logs.table_cut_only_with_bytes, "healed for", 135, TABLES),
     "no-entry-for-an-empty-term": Planted(
-        logs.no_entry_for_an_empty_term, "F: |cannot be true|is RESYNC", 145
+        logs.no_entry_for_an_empty_term,
+        "F: |joins the set, and its table|cannot be true|is RESYNC",
+        9,
+        TABLES,
     ),
     "log-taken-before-byte-0-is-free": Planted(
-        logs.log_taken_before_byte_0_is_free, "still appends under|has the log", 12
+        logs.log_taken_before_byte_0_is_free, "without byte 0", 0
     ),
     "deadline-kept-over-a-reboot": Planted(
         logs.deadline_kept_over_a_reboot, "E: .* started again", 13
+    ),
+    "byte-0-before-the-flush-ended": Planted(
+        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 6
+    ),
+    "byte-0-before-serving-epoch-is-cleared": Planted(
+        shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 1
+    ),
+    "grant-not-looked-at-under-byte-0": Planted(
+        shells.GRANT_NOT_LOOKED_AT_UNDER_BYTE_0, "for a grant that had ended", 0, STOPS
+    ),
+    "promise-of-a-replaced-volume-counts": Planted(
+        shells.PROMISE_OF_A_REPLACED_VOLUME_COUNTS,
+        "of its set has not promised",
+        0,
+        (Fault.DELETE_LEASE, Fault.NEW_VOLUME),
+    ),
+    "lease-released-before-the-target-has-the-end": Planted(
+        shells.LEASE_RELEASED_BEFORE_THE_TARGET_HAS_THE_END,
+        "gives the lease to",
+        0,
+        (Fault.SWITCH, Fault.SLOW_DISK),
+    ),
+    "silent-broker-goes-on-renewing": Planted(
+        shells.SILENT_BROKER_GOES_ON_RENEWING, "goes on renewing|healed for", 0, STOPS
+    ),
+    "hello-before-the-promise-is-durable": Planted(
+        shells.HELLO_BEFORE_THE_PROMISE_IS_DURABLE, "is sure of the promise of", 1
     ),
 }

@@ -40,6 +40,8 @@ class Process:
         self.timeline: Timeline = machine.timeline
         self.alive = True
         self.paused = False
+        self.resumed_us = -(10**9)
+        """When it last went on after a stop."""
         self.preemption = preemption
         self.on_end: list[Callable[[], None]] = []
         self.loop: Loop | None = None
@@ -63,6 +65,11 @@ class Process:
         self._steps_left, self._strike = steps, strike
         self.quiet = 0
 
+    @property
+    def is_threatened(self) -> bool:
+        """Whether it is about to be killed or stopped."""
+        return self._strike is not None
+
     def pause(self) -> None:
         """SIGSTOP."""
         self.paused = True
@@ -72,6 +79,7 @@ class Process:
         """SIGCONT."""
         if self.paused:
             self.paused = False
+            self.resumed_us = self.timeline.now_us
             for thread in self._threads:
                 thread.resumed()
 

@@ -32,11 +32,13 @@ class Reput(Service):
         store = None
         while store is None:
             await asyncio.sleep(POLL_S)
+            if self.stop.is_set():
+                return
             if OpenStore.is_there(CONFIG, self.disk):
                 with contextlib.suppress(StoreLocked):
                     store = await asyncio.to_thread(OpenStore.open, CONFIG, self.disk, self.machine)
         metrics = ReputMetrics(Registry("reput"))
         bell = cast(Doorbell, self.bell)
         follower = Follower(CONFIG, store, bell, Health(self.machine), metrics)
-        stop = asyncio.Event()
-        await run_parts(stop, {"follower": lambda: follower.run(stop)})
+        await run_parts(self.stop, {"follower": lambda: follower.run(self.stop)})
+        await asyncio.to_thread(store.stopped_clean)

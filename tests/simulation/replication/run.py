@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tests.simulation.replication.history import Violation
+from tests.simulation.replication.plan import Fault
 from tests.simulation.replication.world import World
 
 
@@ -26,9 +27,13 @@ class SeedFailed(AssertionError):
     """A run broke a promise; says how to repeat it."""
 
 
-def run_seed(seed: int, fault: str = "") -> Outcome:
-    """Run one seed. Raises SeedFailed. fault: only a name for the command that repeats it."""
-    world = World(seed)
+def run_seed(seed: int, fault: str = "", faults: tuple[Fault, ...] = ()) -> Outcome:
+    """Run one seed. Raises SeedFailed.
+
+    fault: only a name for the command that repeats it. faults: what happens, instead of what the
+    seed says.
+    """
+    world = World(seed, faults=faults)
     try:
         world.run()
     except (Exception, Violation) as error:

@@ -98,6 +98,8 @@ class Service:
         self.disk = ProcessDisk(machine, process)
         self.bell = Bell(ring)
         self.loop = Loop(process, self.failed)
+        self.stop = asyncio.Event()
+        """Set: it is to end in order."""
 
     def start(self) -> None:
         """Begin."""
@@ -107,6 +109,11 @@ class Service:
     def rung(self) -> None:
         """A doorbell."""
         self.loop.call_soon_threadsafe(self.bell.wake)
+
+    def ask_to_end(self) -> None:
+        """SIGTERM."""
+        if self.process.alive:
+            self.loop.call_soon_threadsafe(self.stop.set)
 
     def main(self) -> Coroutine[Any, Any, None]:
         """All that it does."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from services.ha.lease.value import Lease
 from tests.simulation.replication.group import SERVICES, Group
-from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.machine import WATCHED_FILES, Machine
 from tests.simulation.replication.plan import SUDDEN, TIMES, WATCHED, Fault
 from tests.simulation.replication.process import Process
+from tests.simulation.replication.service import Service
+
+GRACE_US: Final = 4_000_000
 
 
 class Strikes:
@@ -106,19 +110,31 @@ class Strikes:
                 self._group.order("switchover", {"to": self._other(machine).name})
             case Fault.END:
                 self._end_in_order(machine)
+            case Fault.END_OTHER | Fault.END_NODE:
+                if fault is Fault.END_NODE:
+                    self._end_in_order(machine)
+                others = ["broker", "reput"]
+                for other in others if fault is Fault.END_NODE else [random.choice(others)]:
+                    running = self._group.services.get((name, other))
+                    if running is not None and running.process.alive:
+                        self._ask_to_end(running)
             case Fault.PAUSE:
                 self._group.order("pause", {}, machine)
             case Fault.REMOVE:
                 self._group.order("remove-member", {"node": self._other(machine).name})
             case Fault.AT_SLOT:
                 machine.arm(random.choice(WATCHED), lambda: self._strike_at_once(machine))
-            case Fault.AT_TABLE:
+            case Fault.AT_FILE:
                 how = self._strike_at_once if random.random() < 0.4 else self._power_cut_soon
-                machine.on_table = lambda: how(machine)
+                machine.arm_file(random.choice(WATCHED_FILES), lambda: how(machine))
             case Fault.LATE_CHANGE:
                 self._lease.late_change = self._cut_off_changed
             case Fault.WINNER | Fault.CHANGE:
                 self._armed.add(fault)
+            case Fault.RESYNC:
+                if len(self._history.replaced | {name}) < len(self._machines):
+                    self._history.replaced.add(name)
+                    self._group.order("resync", {"group": "g0"}, machine)
             case Fault.NEW_VOLUME:
                 # One node keeps its disk: a group of empty disks alone is another group.
                 if len(self._history.replaced | {name}) < len(self._machines):
@@ -224,11 +240,16 @@ class Strikes:
 
         def look() -> None:
             if token in ending.replies or self._timeline.now_us >= until_us:
-                ending.process.end()
+                self._ask_to_end(ending)
             elif ending.process.alive:
                 self._timeline.after(20_000, look)
 
         look()
+
+    def _ask_to_end(self, service: Service) -> None:
+        """SIGTERM; SIGKILL after a while."""
+        service.ask_to_end()
+        self._timeline.after(GRACE_US, service.process.end)
 
     def _lease_changed(self, before: Lease, now: Lease) -> None:
         if now.holder is None or self._group.healed:

@@ -8,7 +8,7 @@ from typing import Final
 from tests.simulation.replication.group import SERVICES, Group
 from tests.simulation.replication.history import Violation
 from tests.simulation.replication.lease_object import Weather
-from tests.simulation.replication.plan import TIMES, draw_plan
+from tests.simulation.replication.plan import TIMES, Fault, draw_plan
 from tests.simulation.replication.seams import simulated
 from tests.simulation.replication.strikes import Strikes
 from tests.simulation.replication.timeline import Timeline
@@ -20,12 +20,21 @@ HEAL_MS: Final = 20 * TIMES.lease_ms
 class World:
     """One group, from its bootstrap on."""
 
-    def __init__(self, seed: int, *, say: Callable[[str], None] | None = None) -> None:
-        """say: takes the lines of a trace."""
+    def __init__(
+        self,
+        seed: int,
+        *,
+        say: Callable[[str], None] | None = None,
+        faults: tuple[Fault, ...] = (),
+    ) -> None:
+        """say: takes the lines of a trace. faults: what happens, instead of what the seed says."""
         self.timeline = Timeline(seed)
-        self.group = Group(self.timeline, draw_plan(self.timeline.random), say=say)
+        plan = draw_plan(self.timeline.random)
+        self.group = Group(self.timeline, plan._replace(faults=faults or plan.faults), say=say)
         self.strikes = Strikes(self.group)
         self.history = self.group.history
+        self._left: str | None = None
+        """The node of which a service stays stopped."""
 
     def run(self) -> None:
         """Bootstrap, faults, healing. Raises Violation."""
@@ -47,7 +56,9 @@ class World:
         acked = len(self.history.acked)
         whole = self.timeline.run_until(
             self.timeline.now_us + HEAL_MS * 1000,
-            done=lambda: len(self.history.acked) > acked and self._is_whole(),
+            done=lambda: (
+                len(self.history.acked) > acked and (self._left is not None or self._is_whole())
+            ),
         )
         self.history.check_equal_histories()
         self.history.check_members("at the end")
@@ -66,7 +77,8 @@ class World:
         history, published = self.history, set(self.history.published)
         if history.went_back and history.replaced:
             return False  # the only one that knew the object to be old may be the lost disk
-        return bool(published & set(self.group.members)) or not history.epoch
+        able = {member for member in self.group.members if member.node != self._left}
+        return bool(published & able) or not history.epoch
 
     def _why_not_whole(self, acked: int) -> str:
         now = {name: self._state_of(name) for name in self.group.machines}
@@ -88,7 +100,7 @@ class World:
         """What an operator does behind it all: failover is automatic again, the lease is there."""
         group, random = self.group, self.timeline.random
         stored = group.lease.stored
-        machine = random.choice(list(group.machines.values()))
+        machine = random.choice([m for m in group.machines.values() if m.name != self._left])
         if stored is None or self.history.went_back:
             # Nodes that started since have not seen the set: the operator's own list counts then.
             members = [m.node for m in group.members if m in self.history.published]
@@ -121,3 +133,11 @@ class World:
                     process.calm()
                 else:
                     group.start_later(machine, service, 50)
+        if group.plan.left is not None and self.history.epoch and not self.history.deleted:
+            holder = self.history.holder
+            name = holder.node if holder is not None else next(iter(group.machines))
+            process = group.machines[name].processes.get(group.plan.left)
+            if process is not None and process.alive:
+                group.tell("world", f"{group.plan.left} of {name} stays stopped")
+                self._left = name
+                process.pause()
