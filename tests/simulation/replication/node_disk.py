@@ -129,6 +129,11 @@ class ProcessFile:
         """Length in bytes."""
         return self._file.size
 
+    def is_named(self) -> bool:
+        """As of a real file."""
+        self._disk.process.check_alive()
+        return self._file.is_named()
+
     def pread(self, size: int, offset: int) -> bytes:
         """As of a real file."""
         self._disk.process.check_alive()

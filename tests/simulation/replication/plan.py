@@ -123,7 +123,7 @@ RARE: Final = (
 )
 
 
-LEFT: Final = ("ha", "broker")
+LEFT: Final = ("ha", "broker", "reput")
 """Of a group whose other nodes are enough."""
 
 
@@ -182,5 +182,5 @@ def draw_plan(random: Random) -> Plan:
         gap_ms=random.choice((150, 400, 900)),
         duration_ms=random.choice((3_000, 6_000, 12_000)),
         at_master=random.choice((0.3, 0.6, 0.9)),
-        left=random.choice((*LEFT, None, None, None, None)) if nodes > least else None,
+        left=random.choice((*LEFT, None, None, None, None, None, None)) if nodes > least else None,
     )

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Final, cast
 from unittest.mock import patch
 
-from services.broker import building, files_ahead, flusher
+from services.broker import building, files_ahead, flusher, watch
 from services.broker.replication import grouped_store, master
 from services.ha import copied_log, lock_bytes, locked_store, log_check, opening, replica_disk
 from services.ha import worker as ha_worker
@@ -41,6 +41,8 @@ QUEUED: Final = (ha_worker, flusher)
 POOLED: Final = (files_ahead, follower)
 RANDOM: Final = (grouped_store, locked_store, opening, store_dir)
 BOOTED: Final = (grouped_store, reput_store)
+HEARTBEAT_S: Final = 0.2
+"""In proportion to the times of ``plan``, which are those of a fast profile."""
 BUSY_POLL_S: Final = 0.005
 """Doorbells are hardly ever lost: what polls beside them costs time and finds nothing."""
 
@@ -113,6 +115,8 @@ def simulated(timeline: Timeline) -> Iterator[None]:
         for module in BOOTED:
             stack.enter_context(patch.object(module, "boot_id", _boot_id))
         stack.enter_context(patch.object(lock_bytes, "time", threads.TIME))
+        stack.enter_context(patch.object(watch, "HEARTBEAT_S", HEARTBEAT_S))
+        stack.enter_context(patch.object(follower, "WATCH_INTERVAL_S", HEARTBEAT_S))
         stack.enter_context(patch.object(master, "BUSY_POLL_S", BUSY_POLL_S))
         stack.enter_context(patch.object(building, "Consuming", NoConsuming))
         stack.enter_context(patch.object(Positions, "get", _get(Positions.get)))
