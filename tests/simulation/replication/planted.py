@@ -30,7 +30,6 @@ class Planted(NamedTuple):
 
 LINKS: Final = (Fault.SWITCH, Fault.POWER, Fault.RESET_LINKS, Fault.STOP, Fault.SLOW_DISK)
 TABLES: Final = (Fault.AT_FILE, Fault.WINNER, Fault.KILL, Fault.SWITCH)
-STOPS: Final = (Fault.STOP, Fault.SWITCH, Fault.AT_SLOT, Fault.WINNER)
 WRITES: Final = (Fault.LATE_CHANGE, Fault.LEASE_DEAF, Fault.LEASE_UNREACHABLE, Fault.CUT)
 
 FAULTS: Final[dict[str, Planted]] = {
@@ -102,24 +101,6 @@ FAULTS: Final[dict[str, Planted]] = {
     ),
     "byte-0-before-serving-epoch-is-cleared": Planted(
         shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 1
-    ),
-    "grant-not-looked-at-under-byte-0": Planted(
-        shells.GRANT_NOT_LOOKED_AT_UNDER_BYTE_0, "for a grant that had ended", 0, STOPS
-    ),
-    "promise-of-a-replaced-volume-counts": Planted(
-        shells.PROMISE_OF_A_REPLACED_VOLUME_COUNTS,
-        "of its set has not promised",
-        0,
-        (Fault.DELETE_LEASE, Fault.NEW_VOLUME),
-    ),
-    "lease-released-before-the-target-has-the-end": Planted(
-        shells.LEASE_RELEASED_BEFORE_THE_TARGET_HAS_THE_END,
-        "gives the lease to",
-        0,
-        (Fault.SWITCH, Fault.SLOW_DISK),
-    ),
-    "silent-broker-goes-on-renewing": Planted(
-        shells.SILENT_BROKER_GOES_ON_RENEWING, "goes on renewing|healed for", 0, STOPS
     ),
     "hello-before-the-promise-is-durable": Planted(
         shells.HELLO_BEFORE_THE_PROMISE_IS_DURABLE, "is sure of the promise of", 1

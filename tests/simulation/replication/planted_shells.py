@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from services.broker.replication import grouped_store, master
-from services.ha import following, mastership, recreation, switchover
+from services.ha import following
 from tests.simulation.replication.mutation import change
 
 BYTE_0_BEFORE_THE_FLUSH_ENDED: Final = change(
@@ -34,42 +34,6 @@ BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED: Final = change(
     ),
 )
 """The page says that an epoch is served when the log is ha's already."""
-
-GRANT_NOT_LOOKED_AT_UNDER_BYTE_0: Final = change(
-    master, ("                return self._term.stands\n", "                return True\n")
-)
-"""A broker that got the append lock late recovers the log for a grant that is over."""
-
-PROMISE_OF_A_REPLACED_VOLUME_COUNTS: Final = change(
-    recreation,
-    (
-        "        if peer is not None and peer.member in self._missing:\n"
-        "            self._missing.discard(peer.member)\n",
-        "        missing = {member.node: member for member in self._missing}\n"
-        "        if peer is not None and peer.node in missing:\n"
-        "            self._missing.discard(missing[peer.node])\n",
-    ),
-)
-"""A new volume promises in place of the member that it replaced."""
-
-LEASE_RELEASED_BEFORE_THE_TARGET_HAS_THE_END: Final = change(
-    switchover,
-    (
-        "elif self._stage is _Stage.DRAINING and durable == own.end:",
-        "elif self._stage is _Stage.DRAINING:",
-    ),
-)
-"""A planned switch leaves a tail behind."""
-
-SILENT_BROKER_GOES_ON_RENEWING: Final = change(
-    mastership,
-    (
-        "        if not own.broker_serves:\n"
-        "            return  # a node that serves nobody must not keep the lease\n",
-        "",
-    ),
-)
-"""A node whose broker never takes its grant keeps the lease."""
 
 HELLO_BEFORE_THE_PROMISE_IS_DURABLE: Final = change(
     following,
