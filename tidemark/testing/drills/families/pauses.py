@@ -23,6 +23,7 @@ SUSPENDED_MS: Final = 60_000
 PROBE_KEY: Final = "9.0"
 """Of the message that a drill sends by itself."""
 SLACK_S: Final = 0.3
+SHORT_STALL_S: Final = 1.0
 
 
 @drill(
@@ -164,6 +165,51 @@ async def stalled_loop(stage: Stage) -> None:
             f"master in epoch {stage.epoch}"
         )
         await stage.in_sync()
+
+
+@drill(
+    "53",
+    "short-stalls",
+    "broker, reput and ha of the master are stopped for a second each, one after another",
+    needs=TWO,
+    restored_within_s=3.0,
+)
+async def short_stalls(stage: Stage) -> None:
+    """A stall that is shorter than a lease changes no epoch."""
+    master, epoch = await stage.master(), stage.epoch
+    stage.mark()
+    for service in ("broker", "reput", "ha"):
+        await stage.load.acked(50)
+        stage.group.pause(master, service)
+        await stage.pass_time(SHORT_STALL_S)
+        stage.group.unpause(master, service)
+        await stage.acked_again(20)
+        # Stalls add up, and are forgotten in four times their length.
+        await stage.pass_time(4 * SHORT_STALL_S)
+    stage.check(stage.epoch == epoch, f"the epoch went from {epoch} to {stage.epoch}")
+
+
+@drill(
+    "54",
+    "hung-reput",
+    "reput of the master is stopped, and goes on two lease times after another is master",
+    needs=TWO,
+    restored_within_s=6.0,
+)
+async def hung_reput(stage: Stage) -> None:
+    """Another member serves; the node with the hung reput is no target until it moves again."""
+    master = await stage.master()
+    await stage.load.acked(50)
+    stage.mark()
+    stage.group.pause(master, "reput")
+    new = await stage.successor(master, 20)
+    await stage.acked_again(20)
+    status, answer = await stage.group.command(new, "switchover", to=master)
+    stage.check(status != 200, f"a switch to the node whose reput hangs was answered {answer}")
+    await stage.pass_time(2 * stage.lease_s)
+    stage.check(await stage.master() == new, f"{new} is not the master any more")
+    stage.group.unpause(master, "reput")
+    await stage.in_sync()
 
 
 async def _stopped(stage: Stage, name: str) -> None:
