@@ -59,14 +59,16 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.no_growth_before_the_epoch_is_open, "healed for", 1
     ),
     "two-incarnations-of-a-node": Planted(
-        acks.two_incarnations_of_a_node, "two incarnations of one node", 1
+        acks.two_incarnations_of_a_node, "two incarnations of one node", 34
     ),
-    "promotion-of-a-non-member": Planted(logs.promotion_of_a_non_member, "A: ", 7),
+    "promotion-of-a-non-member": Planted(
+        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 7
+    ),
     "candidate-removed-as-the-old-holder": Planted(
-        logs.candidate_removed_as_the_old_holder, "is not in the set", 6
+        logs.candidate_removed_as_the_old_holder, "is not in the set|below the minimum", 1
     ),
     "promised-before-the-lease-is-won": Planted(
-        logs.promised_before_the_lease_is_won, "nobody has acquired it", 0
+        logs.promised_before_the_lease_is_won, "nobody has acquired it", 1
     ),
     "old-version-read-as-not-applied": Planted(
         logs.old_version_read_as_not_applied, "A: ", 4, WRITES
@@ -94,7 +96,7 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.log_taken_before_byte_0_is_free, "without byte 0", 0
     ),
     "deadline-kept-over-a-reboot": Planted(
-        logs.deadline_kept_over_a_reboot, "E: .* started again", 13
+        logs.deadline_kept_over_a_reboot, "E: |for a grant that had ended|acknowledges", 13
     ),
     "byte-0-before-the-flush-ended": Planted(
         shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 6
