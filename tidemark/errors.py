@@ -220,9 +220,14 @@ class ReadFailed(StoreError):
 
 
 class WriteFailed(StoreError):
-    """A write to the commit log failed part-way; nothing of it was published. The process ends."""
+    """A write to the commit log failed part-way; nothing of it was published. The process ends.
 
-    code, title = "write-failed", "A write to the commit log failed"
+    The outcome is unknown, as after ``ack-timeout``: records that were written whole before the
+    failure are there after the next start. A repeat with the same unique ids is stored once.
+    """
+
+    code, title, status = "write-failed", "A write to the commit log failed", 504
+    retriable = True
 
 
 class FlushFailed(StoreError):

@@ -242,11 +242,14 @@ class LogWriter:
         except (OSError, StoreError) as error:
             self._failure = WriteFailed(
                 f"writing {len(data)} bytes at {position} of {file.path} failed: {error}. "
-                f"Everything below physical offset {self._written.end} is as it was; nothing "
-                "behind it is visible, and nothing further is accepted.",
-                "Check the disk (dmesg, smartctl). The process ends; recovery at the next start "
-                "cuts what was half written.",
+                f"Everything below physical offset {self._written.end} is as it was. Of what was "
+                f"written from {at} on, nothing is visible now; the next start may find its first "
+                "records whole, and cuts the rest: the outcome is unknown.",
+                "Send again with the same unique ids: what is there already is not stored twice. "
+                "The process ends; check the disk (dmesg, smartctl).",
                 path=file.path,
+                physical_offset=at,
+                size=len(data),
             )
             raise self._failure from error
 

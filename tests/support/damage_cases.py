@@ -112,9 +112,9 @@ PARTNERS: Final[Mapping[str, str]] = {
     "consumerOffset.json": "delayOffset.json",
     "delayOffset.json": "consumerOffset.json",
     "checkpoint": "log-start",
-    "log-start": "tidemark.json",
+    "log-start": "checkpoint",
     "tidemark.json": "log-start",
-    "pending times": "tidemark.json",
+    "pending times": "log-start",
     "abort": "lock",
     "lock": "abort",
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from shared.files.commit_log import CommitLogAppender
 from shared.files.os_disk import OsFile
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreConfig, StoreDir
+from tests.support.next_start import again
 from tests.support.runs import runs_of
 from tests.support.sim_disk import SimDisk
 from tests.support.small_log import (
@@ -25,9 +28,11 @@ from tests.support.small_log import (
 )
 from tests.support.small_log import log as log
 from tests.support.small_log import pooled as pooled
+from tests.support.small_store import HOST, SmallStore
 from tidemark.errors import DiskFull, FlushFailed, ReadOnlyDisk, WriteFailed
 from tidemark.formats import record
 from tidemark.formats.checkpoint import Slot
+from tidemark.formats.record import Message
 from tidemark.offsets import PhysicalOffset
 
 
@@ -363,3 +368,32 @@ class TestFullAndReadOnlyDisk:
         assert log.put(b"new")[0][0] == end
         assert log.put(body_of_record(FILE_SIZE - 8))[0][0] == FILE_SIZE
         log.close()
+
+
+def test_records_written_before_a_write_failed_are_there_after_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender was told that nothing is visible and not to try again: 10 of 30 were there."""
+    small = SmallStore(tmp_path / "store")
+    small.store.mark_running()
+    real = os.pwrite
+    calls: list[int] = []
+
+    def partly(descriptor: int, data: bytes | memoryview, offset: int) -> int:
+        calls.append(offset)
+        if len(calls) > 1:
+            raise OSError(errno.EIO, "input/output error")
+        return real(descriptor, bytes(data)[: len(data) // 2 + 10], offset)
+
+    sent = [Message("orders", 0, b"x" * 100, HOST, HOST)] * 6
+    small.appender.prepare_next()
+    with monkeypatch.context() as patched:
+        patched.setattr("os.pwrite", partly)
+        with pytest.raises(WriteFailed, match="the outcome is unknown") as failed:
+            small.appender.append(runs_of(sent), [0], 1)
+    assert failed.value.status == 504
+    assert failed.value.retriable
+    small.appender.close(clean=False)
+    found = again(small)
+    assert found.next_queue_offsets["orders", 0] == 3
+    assert found.cut is not None
