@@ -194,6 +194,7 @@ def _judge(
     left_work = (stall.learned == 0) & (facts.left[:, of] >= now - motion.still * SECOND)
     # Where there is no member no commit will come.
     nobody = facts.members[:, of] == 0
+    due = not_due(motion.still, np.where(nobody, 0.0, stall.gap), rules)
     kept = np.where(logs.deletes, logs.age_of_oldest, np.nan)
     looks = Looks(
         lag=lag.lag[begin:],
@@ -219,7 +220,7 @@ def _judge(
         still=motion.still,
         still_most=motion.still_most,
         stall_after=np.where(left_work, np.minimum(stall.after, rules.grace_s), stall.after),
-        not_due=not_due(motion.still, np.where(nobody, 0.0, stall.gap), rules),
+        not_due=due,
         progress=progress.progress,
         progress_least=progress.least,
         progress_most=progress.most,
@@ -261,7 +262,7 @@ def _judge(
         of_pairs,
         gaps,
         logs,
-        rules.period_s,
+        rules,
     )
     return (
         results.rates(judged),

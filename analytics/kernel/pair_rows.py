@@ -61,7 +61,7 @@ def pair_lag(judged: Judged, drain: Drain) -> pa.Table:
     )
     logs = judged.logs
     clock = logs.clock[at.row + judged.begin, logs.of_pair[pair]]
-    sentence = with_clocks(sentence, names["broker"], clock, judged.period_s)
+    sentence = with_clocks(sentence, names["broker"], clock, judged.rules.period_s)
     data: dict[str, pa.Array | pa.ChunkedArray] = {
         "tick": columns.times(judged.ticks.at[at.row + judged.begin]),
         "pair_id": pa.array(known.pair_id[pair]),
@@ -104,7 +104,7 @@ def _skew(judged: Judged, at: Places) -> pa.Table:
                 "series_id": pa.array(known.series_id[series]),
                 "queue": pa.array(number.astype(np.int32)),
                 "lag": columns.nullable(lag, pa.int64()),
-                "produce_per_second": columns.nullable(judged.motion.produce_rate[place]),
+                "produce_per_second": columns.nullable(_produced(judged, place)),
                 "is_lagging": pa.array(judged.age.age[full] > looks.objective[place]),
                 "is_stuck": pa.array(stuck),
                 "redeliveries_rise": pa.array(judged.facts.redeliveries_rise[row, pair]),
@@ -113,6 +113,19 @@ def _skew(judged: Judged, at: Places) -> pa.Table:
         )
     )
     return found.take(_rows_at(found, judged.ticks, judged.known.pair_id, judged.begin, at))
+
+
+def _produced(judged: Judged, at: Places) -> Floats:
+    """Messages per second that came within a window of progress; what one period brings is chance
+    where few come."""
+    grid, rate = judged.grid, judged.motion.produce_rate[at]
+    row = at.row + judged.begin
+    back = np.maximum(row - judged.rules.ticks(judged.rules.progress_window_s), 0)
+    seconds = (grid.ts[row, at.series] - grid.ts[back, at.series]) / columns.SECOND
+    came = grid.high[row, at.series] - grid.high[back, at.series]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steady: Floats = came / seconds
+    return np.where((came >= 0) & (seconds > 0), steady, rate)
 
 
 def _rows_at(table: pa.Table, ticks: Ticks, pair_id: Ints, begin: int, at: Places) -> pa.Array:

@@ -16,6 +16,7 @@ from analytics.kernel.grid import Known, Positions, Ticks
 from analytics.kernel.lag import Lag, delivered
 from analytics.kernel.pairs import PairStatus, Rolled
 from analytics.kernel.progress import Progress
+from analytics.kernel.rules import Rules
 from analytics.kernel.segments import Motion
 from analytics.kernel.status import CODE, LEVEL, STATUSES, UNCLEAR, Codes, Looks
 from analytics.kernel.steady import NEVER, Steady
@@ -55,7 +56,7 @@ class Judged(NamedTuple):
     gaps: tuple[str | None, ...]
     """Per tick of all: why a source has nothing to say of it."""
     logs: Logs
-    period_s: float
+    rules: Rules
 
     @property
     def row(self) -> int:

@@ -140,11 +140,19 @@ def _kinds(
     rising = np.logical_or.reduceat(columns.truths(rows, "redeliveries_rise")[order], starts)
     few_stuck = several & ((stuck == 1) | ((stuck > 1) & (stuck <= STUCK_SHARE_MAX * groups.sizes)))
     unassigned, one_member = _by_member(rows, groups)
+    rate = np.nan_to_num(columns.floats(rows, "produce_per_second")[order])
+    late = columns.truths(rows, "is_lagging")[order]
+    much = (
+        rate * np.maximum(count, 1)[groups.of]
+        > HOT_SHARE * np.add.reduceat(rate, starts)[groups.of]
+    )
+    # A slow member makes its other queues late as well.
+    only_hot = np.logical_and.reduceat(~late | much, starts)
     hot = spread & (share > HOT_SHARE / np.maximum(count, 1)) & (producer == top)
     hot &= ratio >= HOT_SKEW
     return np.select(
-        [few_stuck & rising, unassigned, few_stuck, one_member & several, hot],
-        [POISON, UNASSIGNED, STUCK, SLOW_MEMBER, HOT],
+        [few_stuck & rising, unassigned, few_stuck, hot & only_hot, one_member & several, hot],
+        [POISON, UNASSIGNED, STUCK, HOT, SLOW_MEMBER, HOT],
         0,
     ).astype(np.int64)
 

@@ -486,3 +486,30 @@ def new_queues(random: Random) -> Drawn:
         at_once=True,
         said=frozenset({"STALLED"}),
     )
+
+
+# -- uneven queues --------------------------------------------------------------------------------
+
+
+def hot_queue(random: Random) -> Drawn:
+    """One queue gets far more than the others, and more than its member can do."""
+    setting = Setting.drawn(random, queues=(4, 12))
+    setting = setting._replace(members=max(setting.members, 2))
+    since = float(random.uniform(900.0, 2400.0))
+    hot = int(random.integers(setting.queues))
+    times_as_much = setting.queues * float(random.uniform(1.0, 2.0))
+    readings = []
+    for number in range(setting.queues):
+        stored = do.poisson(random, setting.rate, SECONDS)
+        able = setting.able
+        if number == hot:
+            more = do.poisson(random, setting.rate * times_as_much, SECONDS)
+            stored = np.sort(np.concatenate([stored, more[more >= at(since)]]))
+            able = setting.rate * (1 + times_as_much) * float(random.uniform(0.3, 0.7))
+            able = max(able, 1.5 * setting.rate)
+        commit = runs_of(random, stored, [(0.0, SECONDS)], able, setting.commit_every)
+        of = queue(stored, number=number)
+        readings.append(Reading(of, commit, member=members_of(setting, number)))
+    truth = group_of(setting, readings, [(0.0, SECONDS)])
+    within = 420.0 + 6 * setting.period
+    return Drawn(truth, (since, SECONDS), within, skew_kind="hot_queue")

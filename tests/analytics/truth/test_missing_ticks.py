@@ -14,10 +14,12 @@ from analytics.kernel.window import Evaluated
 from analytics.truth import answers, cases
 from analytics.truth.steps import SECOND, Ints
 from analytics.truth.workload import Truth
-from tests.analytics.truth.judged import Columns, judge, of_pair, of_series
+from tests.analytics.truth.judged import ALARMS, Columns, judge, of_pair, of_series
 
 SLACK_S = 120.0
 """The longest raise time: how much later a status may come for every reason but missing ticks."""
+WINDOW_S = 300.0
+"""What progress is a slope over."""
 NAMES = (
     "slow_consumer",
     "draining",
@@ -107,12 +109,20 @@ def test_missing_ticks_change_no_sum_and_make_no_status_that_was_not(
         (of_series(judged.lag, truth), of_series(whole(name).lag, truth)),
         (of_pair(judged.pair_lag, truth), of_pair(whole(name).pair_lag, truth)),
     ):
+        stood = "UNKNOWN"
         unknown = rows["unknown"] if "unknown" in rows.table.column_names else rows["tick"] * 0
         for tick, status, unsure in zip(rows["tick"], rows.words("status"), unknown, strict=True):
             may = allowed(full, missing, tick)
             # A pair is as its known queues are, and says how many are not known.
             may |= {"OK"} if unsure else set()
             may |= {"CATCHING_UP"} if tick in gaining else set()
+            # What stands still falls behind; whether for longer than is usual, gaps with looks
+            # missing in them do not teach.
+            may |= {"FALLING_BEHIND"} if "STALLED" in may else set()
+            # An alarm stands until looks enough show that something else holds.
+            dark = (missing > tick - WINDOW_S * SECOND) & (missing < tick)
+            may |= {stood} if dark.any() else set()
+            stood = status if status in ALARMS else stood if status == "UNKNOWN" else "UNKNOWN"
             assert status in may, (tick, (tick - truth.start) / SECOND, status, may)
 
 
