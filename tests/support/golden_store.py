@@ -16,7 +16,9 @@ store, never about one store's values, since it has to hold for stores of other 
 from __future__ import annotations
 
 import hashlib
-from itertools import pairwise
+import struct
+import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,9 +35,10 @@ from tests.support import golden, golden_rules
 from tests.support.golden_rules import Answer
 from tidemark.formats import hosts
 from tidemark.formats.checkpoint import Slot
+from tidemark.formats.hashing import index_hash
 from tidemark.formats.hosts import Host
-from tidemark.formats.index_file import IndexFile
-from tidemark.formats.record import Record
+from tidemark.formats.index_file import ENTRY_SIZE, HEADER_SIZE, Geometry, Header
+from tidemark.formats.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, Record
 
 BOOT_ID = (1, 2)
 
@@ -147,27 +150,126 @@ def host(text: str) -> Host:
 # -- deviations that need the store's files; the others are in ``golden_rules``
 
 
-class Border(NamedTuple):
-    """The record at which an index file of before a crash ended, its last keys yet to come."""
+class IndexFacts(NamedTuple):
+    """What the header of an index file holds. The fields have the names of the manifest."""
+
+    beginTimestamp: int
+    endTimestamp: int
+    beginPhyOffset: int
+    endPhyOffset: int
+    hashSlotCount: int
+    indexCount: int
+
+
+class Key(NamedTuple):
+    """One key of a record, as the index holds it."""
 
     physical_offset: int
-    indexed: int
-    """Its keys in the file that was full."""
-    file: int
-    """Number of the file that goes on with it."""
+    store_timestamp_ms: int
+    key_hash: int
 
 
-def indexed_twice(opened: Opened) -> Border | None:
-    """The record that the reference indexed again from its first key; None if there is none."""
-    files = golden.manifest(opened.name)["index"]
-    for number, (full, remade) in enumerate(pairwise(files), start=1):
-        offset = full["endPhyOffset"]
-        if remade["name"] is None and remade["beginPhyOffset"] == offset:
-            raw = (opened.store.index_dir / full["name"]).read_bytes()
-            file = IndexFile(memoryview(raw), opened.store.config.index_geometry)
-            entries = map(file.entry, range(1, file.entry_count + 1))
-            return Border(offset, sum(entry.physical_offset == offset for entry in entries), number)
-    return None
+class Remade(NamedTuple):
+    """The index files that the reference kept after a kill, and the keys that it put again."""
+
+    kept: list[IndexFacts]
+    held: list[Key]
+    """Keys of the newest file that was kept, in the order of its entries."""
+    again: list[Key]
+    """Keys of the records that the reference dispatched again, from the last kept record on."""
+
+    @property
+    def twice(self) -> set[int]:
+        """Physical offsets of the records of which the reference has a key twice."""
+        last = self.held[-1].physical_offset if self.held else None
+        return {key.physical_offset for key in self.again} & {last}
+
+    @property
+    def once(self) -> list[Key]:
+        """The keys put again without those that the kept file holds already."""
+        end = [key.key_hash for key in self.held if key.physical_offset in self.twice]
+        missing = []
+        for key in self.again:
+            if key.physical_offset in self.twice and key.key_hash in end:
+                end.remove(key.key_hash)
+            else:
+                missing.append(key)
+        return missing
+
+
+def remade_index(name: str) -> Remade | None:
+    """What the reference did to the index when it opened a store; None if it kept all of it."""
+    manifest = golden.manifest(name)
+    if not manifest["packed"]["abort"]:
+        return None
+    kept = [file for file in manifest["index"] if file["name"] is not None]
+    held = _keys_held(name, kept[-1]) if kept else []
+    first = held[-1].physical_offset if held else manifest["commitLog"]["minOffset"]
+    by_offset = {m["physicalOffset"]: m for m in golden_rules.messages(name)}
+    again = [
+        Key(offset, by_offset[offset]["storeTimestamp"], key_hash)
+        for offset in sorted(by_offset)
+        if offset >= first
+        for key_hash in _key_hashes(by_offset[offset])
+    ]
+    # The newest kept file may have room: the reference goes on in it, and so its header in the
+    # manifest is not the one of the archive.
+    return Remade([_facts(file) for file in kept[:-1]], held, again)
+
+
+def index_of(remade: Remade, added: list[Key], geometry: Geometry) -> list[IndexFacts]:
+    """Headers of the index files after keys were added behind those that were kept."""
+    files = list(remade.kept)
+    keys = remade.held + added
+    for start in range(0, len(keys), geometry.entries - 1):
+        part = keys[start : start + geometry.entries - 1]
+        files.append(
+            IndexFacts(
+                beginTimestamp=part[0].store_timestamp_ms,
+                endTimestamp=part[-1].store_timestamp_ms,
+                beginPhyOffset=part[0].physical_offset,
+                endPhyOffset=part[-1].physical_offset,
+                hashSlotCount=len({key.key_hash % geometry.slots for key in part}),
+                indexCount=len(part) + 1,
+            )
+        )
+    return files
+
+
+def _facts(file: Answer) -> IndexFacts:
+    return IndexFacts(*(file[field] for field in IndexFacts._fields))
+
+
+def _keys_held(name: str, file: Answer) -> list[Key]:
+    """Keys of an index file of the archive, which the reference may have gone on with."""
+    geometry = config_of(name).index_geometry
+    with tarfile.open(golden.directory_of(name) / f"{name}.tar.gz") as archive:
+        member = archive.extractfile(f"{name}/index/{file['name']}")
+        assert member is not None
+        header = Header(*struct.unpack(">4q2i", member.read(HEADER_SIZE)))
+        member.seek(geometry.entry_offset(1))
+        raw = member.read((header.next_entry - 1) * ENTRY_SIZE)
+    times = {m["physicalOffset"]: m["storeTimestamp"] for m in golden_rules.messages(name)}
+    times |= {
+        header.begin_offset: header.begin_timestamp_ms,
+        header.end_offset: header.end_timestamp_ms,
+    }
+    return [
+        Key(offset, times.get(offset, -1), key_hash)
+        for key_hash, offset, _, _ in struct.iter_unpack(">iqii", raw)
+    ]
+
+
+def _key_hashes(message: Answer) -> Iterator[int]:
+    """Key hashes of a message in the order in which they are put (docs/formats.md 5.4)."""
+    if message["sysFlag"] & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+        return
+    properties = message["properties"]
+    if "UNIQ_KEY" in properties:
+        yield index_hash(message["topic"], properties["UNIQ_KEY"])
+    for key in properties.get("KEYS", "").split(" "):
+        if key:
+            yield index_hash(message["topic"], key)
 
 
 def expected_earliest_time(opened: Opened) -> int:
