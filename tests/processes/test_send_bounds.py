@@ -42,7 +42,7 @@ def sockets() -> int:
 
 
 async def stored_in(mq: tidemark.Client, topic: str, count: int) -> int:
-    """Messages in a topic's queues, once there are so many: queues end where dispatch has come to."""
+    """Messages in a topic's queues, once there are so many: they end where dispatch has come to."""
     async with asyncio.timeout(60):
         while True:
             found = sum(each.max_offset for each in (await mq.topic(topic)).ranges)
