@@ -34,7 +34,8 @@ __all__ = ["Coordinator", "MemberView", "not_assigned"]
 POLL_S: Final = 0.1
 """How late a death is noticed at most."""
 HANDED_OUT_OFTEN: Final = 2
-"""Once is a message that was in hand as its member died, or as the queue changed hands."""
+"""Deliveries that did not end in a commit. One is a message that was in hand as its member died, or
+as the queue changed hands."""
 IDLE_POLL_S: Final = 0.5
 """While there is no member: half of the shortest session."""
 
@@ -158,13 +159,13 @@ class Coordinator:
         return None if place is None else (place.handed_to, place.next_offset)
 
     def busy_holders(self, group: str, now_s: float) -> Callable[[Queue], bool]:
-        """What says of a queue whether its next messages wait for its member to finish others.
+        """Whether a queue's next messages wait for processing and not for delivery.
 
-        They do if the member has messages in hand and is not fetching. Also if the group is ordered
-        and the last batch of the queue is not committed. Also if the next message to commit was
-        handed out twice or more and is not in hand: a member that dies of a message and comes back
-        has not fetched it again yet. A member is asked once, whatever number of queues it has.
-        now_s: on the monotonic clock.
+        They do if the member has messages in hand and is not fetching. They also do if the group is
+        ordered and the last batch of the queue is not committed. They also do if the next message
+        to commit was handed out twice or more before, which is what a crash loop does: whether its
+        next member is not there yet, has not fetched yet, or fetches at this moment. A member's
+        fetches are judged once, whatever number of queues it has. now_s: on the monotonic clock.
         """
         config = self._configs.find(group)
         is_ordered = config is not None and config.order
@@ -175,13 +176,19 @@ class Coordinator:
 
         def is_busy(queue: Queue) -> bool:
             session = self.session_of(group, queue)
-            if session is None or (place := session.places.get(queue)) is None:
-                return False
-            if is_in_hand(place):
-                if is_ordered:
-                    return True
-            elif len(self._deliveries.find(group, queue, place.next_offset)) >= HANDED_OUT_OFTEN:
+            place = None if session is None else session.places.get(queue)
+            in_hand = place is not None and is_in_hand(place)
+            if in_hand and is_ordered:
                 return True
+            head = self._offsets.get(group, *queue)
+            if place is not None and not in_hand:
+                head = place.next_offset
+            if head is not None:
+                failed = len(self._deliveries.find(group, queue, head)) - in_hand
+                if failed >= HANDED_OUT_OFTEN:
+                    return True
+            if session is None or place is None:
+                return False
             found = known.get(session.member)
             if found is None:
                 found = not session.asking.is_frequent(now_s)

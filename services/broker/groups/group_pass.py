@@ -130,8 +130,8 @@ class Pass:
         self._known = _Known()
         self._number_of: Callable[[Queue], int | None] | None = None
         """Of the group that is looked at (``WatchedMembers.holder_numbers``)."""
-        self._is_busy: Callable[[Queue], bool] | None = None
-        """The same (``WatchedMembers.busy_holders``); None: it has no member."""
+        self._is_busy: Callable[[Queue], bool] = lambda _: False
+        """The same (``WatchedMembers.busy_holders``)."""
         self._turns = turns
         self._committed = committed
         self._moved = frozenset(moved)
@@ -153,10 +153,9 @@ class Pass:
         ):
             return await self._grown_older(known, still)
         self._known, known.still = known, None
-        self._number_of = self._is_busy = None
-        if member_count:
-            self._number_of = self._members.holder_numbers(name)
-            self._is_busy = self._members.busy_holders(name, self._watched.clock.monotonic())
+        self._number_of = self._members.holder_numbers(name) if member_count else None
+        # Also without members: a crash loop has none for most of the time.
+        self._is_busy = self._members.busy_holders(name, self._watched.clock.monotonic())
         seen = await self._look(config, has_members=member_count > 0)
         if not member_count:
             topics = (RETRY_PREFIX + name, *(each.pair.topic for each in seen))
@@ -295,7 +294,7 @@ class Pass:
             ready_ms is not None or undelivered == bounds.max_offset
         )
         awaiting_ms = ready_ms
-        if ready_ms is not None and self._is_busy is not None and self._is_busy((topic, queue)):
+        if ready_ms is not None and self._is_busy((topic, queue)):
             awaiting_ms = None
         seconds, why = age(found.messages, head_ms, self._watched.clock.wall_ms())
         lag = Lag(

@@ -25,8 +25,8 @@ class Oldest(NamedTuple):
     """None: everything is committed."""
     awaiting_ms: int | None = None
     """Of the queue with the oldest uncommitted message: its oldest undelivered one. None: there is
-    none, or the queue's member has messages in hand and does not fetch, so that what is not
-    delivered waits for processing. Of one queue, for the stages of another say nothing of it."""
+    none, or what is not delivered waits for processing (``Coordinator.busy_holders``). Of one
+    queue, for the stages of another say nothing of it."""
 
     def with_(self, other: Oldest) -> Oldest:
         """Of both together."""

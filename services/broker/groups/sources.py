@@ -166,8 +166,8 @@ class WatchedMembers(Protocol):
         ...
 
     def busy_holders(self, group: str, now_s: float) -> Callable[[Queue], bool]:
-        """What says of a queue whether its next messages wait for its member to finish others, as
-        of now_s on the monotonic clock."""
+        """Whether a queue's next messages wait for processing, as of now_s on the monotonic clock;
+        also for a group without members."""
         ...
 
 

@@ -196,6 +196,19 @@ async def test_what_waits_behind_a_busy_member_does_not_await_delivery(made: Mad
     assert awaiting_s == (FIRST_MS + 5) / 1000, "as of the dispatched end of the log"
 
 
+@pytest.mark.parametrize("died_of_it", [True, False])
+async def test_a_group_without_members_awaits_delivery_unless_its_members_died_of_a_message(
+    made: Made, died_of_it: bool
+) -> None:
+    made.add_group("billing", {0: 1, 1: 0})
+    if died_of_it:
+        made.members.busy.add(("billing", "orders", 0))
+    awaiting = (FIRST_MS + (5 if died_of_it else 2)) / 1000
+    for _ in range(2):  # the second time the group stands still and is not looked at anew
+        found = await made.look()
+        assert rows(found.pairs)["billing orders"][10] == awaiting
+
+
 async def test_a_group_that_has_read_everything_stands_where_the_log_does(made: Made) -> None:
     made.add_group("billing", {0: 4, 1: 1, 2: 0})
     found = await made.look()
