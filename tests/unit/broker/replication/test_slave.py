@@ -94,7 +94,7 @@ async def test_retention_goes_by_the_state_that_is_served(monkeypatch: pytest.Mo
         followed,
         Bell(),
         Health(SystemClock()),
-        SimpleNamespace(fault=None, reads_open=False),
+        SimpleNamespace(fault=None, reads_open=False, publish_damage=lambda positions: None),
         SimpleNamespace(parts=None),
         SimpleNamespace(queues=None),
     ]
