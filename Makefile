@@ -123,11 +123,11 @@ lag-kills: analytics ## Spark drivers that collect and evaluate, killed ten time
 soak: setup ## Five minutes of load; anonymous memory must stay flat
 	TIDEMARK_SOAK_SECONDS=$${TIDEMARK_SOAK_SECONDS:-300} $(BIN)/pytest -s --timeout 3600 tests/processes/test_memory.py
 
-referee: ## Build the program that opens a store with Apache RocketMQ's own classes (needs Maven)
+referee: ## Build the programs that open and write stores with Apache RocketMQ's own classes (needs Maven)
 	mvn --quiet --batch-mode -f tests/referee/pom.xml dependency:copy-dependencies \
 	  -DoutputDirectory=$(CURDIR)/build/referee/lib
 	mkdir -p build/referee/classes
-	javac -cp 'build/referee/lib/*' -d build/referee/classes tests/referee/src/main/java/Referee.java
+	javac -cp 'build/referee/lib/*' -d build/referee/classes tests/referee/src/main/java/*.java
 
 metrics-page: setup ## Write the tables of docs/metrics.md from the catalogue of metrics
 	$(BIN)/python -m shared.metrics.page

@@ -7,6 +7,8 @@ JSON files without our key, and stops in order or is killed.
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +28,7 @@ from tests.processes.test_state_in_log import (
     wait_readable,
 )
 from tests.support.by_hand import Appended, append, rewrite
+from tests.support.command import run
 from tests.support.log_state import ends_in_log, state_in_log
 from tests.support.node import SMALL_STORE, Node
 from tests.support.referee import PROBES, classpath, judge
@@ -199,3 +202,31 @@ def test_rocketmqs_own_classes_read_our_groups_and_what_they_change_is_taken_ove
             assert len(state.foreign) == 1
             if not lost_too:
                 remove_derived(node)
+
+
+def test_verify_calls_an_index_that_a_killed_rocketmq_removed_no_damage(tmp_path: Path) -> None:
+    """RocketMQ removes index files at its start after a kill, and makes again only what lies behind
+    its checkpoint."""
+    # The offline tools take the delay levels for the usual ones.
+    usual = {name: value for name, value in STORE.items() if name != "delay_levels"}
+    with Node(tmp_path, store=usual) as node:
+        start(node)
+        use(node)
+        stop(node)
+        first = min((node.store_dir / "index").iterdir())
+        first.write_bytes(bytes(first.stat().st_size))
+        asked = ("store", "verify", "--store", node.store_dir, "-o", "json")
+        report = json.loads(run(*asked).stdout)
+        assert any("are missing" in each["problem"] for each in report["damages"])
+        rocketmq_uses(node.store_dir)
+        (node.store_dir / "abort").write_text("4711")
+        report = json.loads(run(*asked).stdout)
+        assert report["damages"] == []
+        (missing,) = (each for each in report["remarks"] if "are not in the index" in each)
+        at = re.search("the first at physical offset [0-9]+,", missing)
+        assert at is not None
+        start(node)
+        stop(node)
+        report = json.loads(run(*asked).stdout)
+        assert report["damages"] == []
+        assert not any(at[0] in each for each in report["remarks"]), "the start made it again"

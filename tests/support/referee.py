@@ -1,7 +1,8 @@
-"""Apache RocketMQ's own classes, asked about a store of ours: the program in tests/referee.
+"""Apache RocketMQ's own classes: the programs in tests/referee, built by `make referee`.
 
-It opens the directory with RocketMQ's message store and managers, prints what they answer, puts a
-few messages of its own, may make a group as a broker would, and closes. `make referee` builds it.
+``Writer`` writes a store. ``Referee`` opens a store of ours with RocketMQ's message store and
+managers, prints what they answer, puts a few messages of its own, may make a group as a broker
+would, and closes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tests.support.command import PROJECT
 from tests.support.node import SMALL_STORE
 
 CLASSES: Final = PROJECT / "build" / "referee"
+PROGRAMS: Final = ("Referee", "Writer")
 PROBES: Final = 3
 """Messages that it puts into the first queue of each topic but the store's own."""
 KINDS: Final = frozenset(
@@ -28,11 +30,28 @@ KINDS: Final = frozenset(
 
 def classpath() -> str:
     """Where its classes are; skips the test if it is not built."""
-    if shutil.which("java") is None or not (CLASSES / "classes" / "Referee.class").exists():
+    if shutil.which("java") is None or not all(
+        (CLASSES / "classes" / f"{program}.class").exists() for program in PROGRAMS
+    ):
         if os.environ.get("TIDEMARK_REQUIRE_ALL") == "1":
             pytest.fail("the referee is not built: run `make referee`")
         pytest.skip("the referee is not built: run `make referee` (needs Maven and Java 17)")
     return f"{CLASSES / 'classes'}:{CLASSES / 'lib'}/*"
+
+
+def write_store(
+    store: Path,
+    home: Path,
+    *flags: str,
+    count: int,
+    shape: Mapping[str, object] = SMALL_STORE,
+) -> None:
+    """Let the real implementation write a store of count messages.
+
+    flags: "ext" for consume queue extensions, "batches" for inner batches besides, "kill" to end
+    without a shutdown.
+    """
+    _run("Writer", store, home, shape, str(count), *flags)
 
 
 def judge(
@@ -47,23 +66,25 @@ def judge(
     shape: the sizes of the store's files. group: a group that it makes, which has consumed every
     queue to its end; the files are then written as RocketMQ's broker writes them.
     """
-    sizes = (
-        "commit_log_file_size",
-        "consume_queue_file_size",
-        "index_slots",
-        "index_entries",
-    )
+    printed = _run("Referee", store, home, shape, str(PROBES), *([] if group is None else [group]))
+    lines = [line.split("\t") for line in printed.splitlines()]
+    return [line for line in lines if line[0] in KINDS]
+
+
+def _run(
+    program: str, store: Path, home: Path, shape: Mapping[str, object], *arguments: str
+) -> str:
+    sizes = ("commit_log_file_size", "consume_queue_file_size", "index_slots", "index_entries")
     done = subprocess.run(
         [
             "java",
             f"-Duser.home={home}",
             "-cp",
             classpath(),
-            "Referee",
+            program,
             str(store),
             *(str(shape[name]) for name in sizes),
-            str(PROBES),
-            *([] if group is None else [group]),
+            *arguments,
         ],
         capture_output=True,
         text=True,
@@ -71,5 +92,4 @@ def judge(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    lines = [line.split("\t") for line in done.stdout.splitlines()]
-    return [line for line in lines if line[0] in KINDS]
+    return done.stdout

@@ -35,7 +35,7 @@ from shared.files.valid_end import (
 )
 from shared.runtime.clock import SystemClock, boot_id
 from shared.state.json_cache import JsonCache
-from tidemark.errors import StoreMissing
+from tidemark.errors import DamagedFile, StoreMissing
 from tidemark.formats import record, twins
 from tidemark.formats.checkpoint import (
     REGION_MAGIC,
@@ -142,7 +142,17 @@ class OfflineStore:
             recorded = max(recorded or 0, self.slot(Slot.MIN))
         if recorded is None or recorded >= self.min_offset or self.is_foreign:
             return None
-        return None if JsonCache(self.disk, self.store.config_dir).is_foreign else recorded
+        return None if self.rocketmq_wrote else recorded
+
+    @property
+    def rocketmq_wrote(self) -> bool:
+        """Whether RocketMQ made this store, or had it since we wrote it last."""
+        if self.is_foreign:
+            return True
+        try:
+            return JsonCache(self.disk, self.store.config_dir).is_foreign
+        except DamagedFile:
+            return False  # no evidence; verify names the damaged file by itself
 
     @property
     def in_use(self) -> bool:
@@ -286,7 +296,7 @@ class OfflineStore:
             self.store.was_clean
             and not self.is_foreign
             and not at == self.slot(Slot.FLUSHED) == self.slot(Slot.WRITTEN)
-            and not JsonCache(self.disk, self.store.config_dir).is_foreign
+            and not self.rocketmq_wrote
         )
 
     def _proven_queue_end(self, at: int) -> int:

@@ -13,6 +13,8 @@ from click.testing import CliRunner, Result
 from tests.support import golden
 from tidemark.cli.main import cli
 from tidemark.cli.store_rebuild import why_it_ended
+from tidemark.formats.hashing import index_hash
+from tidemark.formats.index_file import ROW, Geometry, IndexFile
 from tidemark.formats.queue_unit import UNIT
 
 
@@ -150,6 +152,24 @@ def test_a_changed_index_entry_is_named_by_byte(
     named = [damage for damage in report["damages"] if damage["byte"] == entry]
     assert any(says in damage["problem"] for damage in named)
     assert {damage["where"] for damage in report["damages"]} == {f"index/{path.name}"}
+
+
+def test_tags_that_a_later_rocketmq_indexes_are_keys_of_the_record(store: Path) -> None:
+    """From 5.4 on it puts one more entry for a record: "T#" and its tags."""
+    config = golden.manifest("cut")["config"]
+    last = dumped(store)[-1]
+    path = max((store / "index").iterdir())
+    for key, damages in (("T#" + last["properties"]["TAGS"], 0), ("T#other", 1)):
+        data = bytearray(path.read_bytes())
+        file = IndexFile(
+            memoryview(data), Geometry(config["maxHashSlotNum"], config["maxIndexNum"])
+        )
+        key_hash = index_hash(last["topic"], key)
+        row = last["physical_offset"], file.header.end_timestamp_ms, key_hash
+        assert file.put_rows(ROW.pack(*row)) == 1
+        file.close()
+        path.write_bytes(data)
+        assert len(verified(store)[1]["damages"]) == damages
 
 
 def test_a_cleared_index_slot_is_named_by_byte(store: Path) -> None:
