@@ -271,7 +271,11 @@ class Fetching:
     async def _fetch(self, generation: int) -> Fetched:
         await self._place()
         owned = self._member.holdings.of(Hold.OWNED)
-        placed = [held for held in owned if not held.is_placed and held.fetched_to is not None]
+        placed = [
+            (held, held.fetched_to)
+            for held in owned
+            if not held.is_placed and held.fetched_to is not None
+        ]
         if placed:
             self._committing.moved()  # a broker that was killed may have lost the last commits
         self._without = self._left_out()
@@ -281,12 +285,13 @@ class Fetching:
             size_max=FETCH_SIZE_MAX,
             wait_ms=self._wait_ms,
             timeout_s=self._wait_ms / 1000,
-            positions=[(held.queue, held.fetched_to or 0) for held in placed],
+            positions=[(held.queue, offset) for held, offset in placed],
             paused=[held.queue for held in self._without],
         )
         if generation == self._member.generation:
-            for held in placed:
-                held.is_placed = True
+            for held, offset in placed:
+                # Not one of which something was dropped while the broker moved its cursor.
+                held.is_placed = held.fetched_to == offset
         for each in fetched.queues:
             self._accept(each)
         self._member.heard_of(fetched.generation)

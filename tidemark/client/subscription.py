@@ -191,7 +191,11 @@ class Subscription:
             # No await from here on: who cancels this call loses none of the messages.
             while taken is not None:
                 held, messages = taken
-                self._unacked.update({message.source: (held, message) for message in messages})
+                for message in messages:
+                    if (before := self._unacked.get(message.source)) is not None:
+                        # It came again after a `seek`, or as the queue was lost and came again.
+                        self._feed.give_up(before[0], (before[1],))
+                    self._unacked[message.source] = (held, message)
                 found += messages
                 taken = self._here(max - len(found)) if len(found) < max else None
         return found
@@ -199,14 +203,17 @@ class Subscription:
     async def ack(self, *messages: Message) -> int:
         """These messages of ``getone`` or ``getmany`` are done: they are committed soon.
 
-        Returns how many of them; the others are of queues that were lost, and are delivered again.
-        Raises ValueError for a message that is not in hand.
+        Returns how many of them; the others were delivered again, or are, because their queue was
+        lost or moved back. Raises ValueError for a message that is not in hand.
         """
         count = 0
         for message in messages:
-            if (taken := self._unacked.pop(message.source, None)) is None:
+            if (taken := self._unacked.get(message.source)) is None:
                 raise ValueError(f"{message.source} is not in hand: acknowledged, or sent back")
             held, mine = taken
+            if mine is not message:
+                continue  # an earlier delivery; the later one is in hand
+            del self._unacked[message.source]
             count += held.hold is not Hold.LOST
             self._feed.finish(held, (mine,))
         return count
@@ -258,6 +265,9 @@ class Subscription:
             if held.is_paused:
                 held.is_paused = False
                 self._feed.fetching.want(held)
+                if not held.is_placed:
+                    # The fetch under way may ask for it behind what `pause` has dropped.
+                    self._feed.fetching.interrupt()
 
     @property
     def paused(self) -> set[Queue]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.support.subscribed import broker as broker
 from tests.support.subscribed import mq as mq
 from tests.unit.client.group_broker import GroupBroker
 from tidemark import Message, errors
+from tidemark.client import fetching
 
 QUEUE = ("orders", 0)
 
@@ -239,6 +241,28 @@ async def test_seek_goes_back_and_forward(broker: GroupBroker, mq: tidemark.Clie
             await messages.seek("orders", 1, 0)
 
 
+# 1. A program reads, fails, and seeks back without an ack; 2. what it had in hand still took room
+# although it had come again; 3. after some rounds there was room for nothing, for ever.
+async def test_a_program_may_seek_back_from_what_it_has_not_acknowledged_any_number_of_times(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, *(b"%d" % n for n in range(4)))
+    async with mq.subscribe("orders", group="billing", max_in_flight=16) as messages:
+        rounds: list[Message] = []
+        for _ in range(20):
+            got = await messages.getmany(4, 30)
+            assert bodies(got)[:1] == [b"0"]
+            rounds.append(got[0])
+            await messages.seek(*QUEUE, 0)
+        last: list[Message] = []
+        while len(last) < 4:
+            last += await messages.getmany(4, 30)
+        # An earlier delivery of a message is not the one in hand.
+        assert await messages.ack(rounds[0]) == 0
+        assert await messages.ack(*last) == 4
+    assert broker.committed[QUEUE] == 4
+
+
 async def test_seek_within_an_iteration(broker: GroupBroker, mq: tidemark.Client) -> None:
     broker.put("orders", 0, *(b"%d" % n for n in range(6)))
     got: list[bytes] = []
@@ -278,6 +302,30 @@ async def test_a_paused_queue_is_not_fetched_and_goes_on_where_it_stopped(
         with pytest.raises(errors.NotAssigned):
             messages.pause(("orders", 7))
     assert broker.committed[QUEUE] == 2
+
+
+# 1. A fetch under way asks for the queue; 2. it is paused and resumed, and what was fetched of it
+# is dropped; 3. the fetch went on waiting for messages behind those, for up to 15 s; 4. it also had
+# told the broker a place, which counted as the queue's from then on: they came with the next
+# message of the queue, or never.
+async def test_a_queue_that_is_resumed_at_once_brings_again_what_was_dropped(
+    broker: GroupBroker, mq: tidemark.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "FETCH_WAIT_MS", 600_000)
+    broker.put("orders", 0, *(b"%d" % n for n in range(4)))
+
+    def has_fetched(times: int) -> bool:
+        return len(broker.fetches) == times
+
+    async with mq.subscribe("orders", group="billing", session_ms=1_200_000) as messages:
+        for n in range(3):
+            (taken,) = await messages.getmany(1, 30)
+            assert taken.body == b"%d" % n
+            # One fetch has brought all that there is, and the next one waits.
+            await broker.until(functools.partial(has_fetched, 2 * (n + 1)))
+            messages.pause(QUEUE)
+            messages.resume(QUEUE)
+        assert bodies(await messages.getmany(4, 30)) == [b"3"]
 
 
 async def test_all_queues_may_be_paused(broker: GroupBroker, mq: tidemark.Client) -> None:
