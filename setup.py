@@ -87,7 +87,9 @@ class BuildPackages(build_py):
         super().finalize_options()
         if self.editable_mode:
             return
-        self.packages = [f"tidemark.{each}" if _is_inner(each) else each for each in self.packages]
+        self.packages = [
+            f"tidemark.{each}" if _is_inner(each) else each for each in self.packages or ()
+        ]
         self.package_dir = {
             **(self.package_dir or {}),
             **{f"tidemark.{each}": each for each in INNER},
