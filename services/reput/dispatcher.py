@@ -315,6 +315,7 @@ class Dispatcher:
             check=get(Slot.RESUME_CHECK),
             removing_firsts=get(Slot.REMOVING_FIRSTS),
             removing_entries=get(Slot.REMOVING_ENTRIES),
+            has_extensions=self._store.disk.stat(self._store.extensions_dir) is not None,
         )
 
     def adopt_generation(self) -> bool:

@@ -13,7 +13,8 @@ here in two steps: ``bounds`` before anything is counted, ``decide`` with what w
    the log's min; what is there already is recognised and left alone.
 4. Nothing was ever synced: a store that RocketMQ wrote, a new one, or a lost checkpoint. Each
    queue is believed up to its last whole unit, as RocketMQ does, and the log is walked from its
-   min; the index is compared with it on the way.
+   min; the index is compared with it on the way. If RocketMQ kept tags codes in consumequeue_ext,
+   every unit is made again from its record instead: the units hold addresses of that file.
 
 Step before: ``shared.files.positions``. Step after: ``dispatcher`` carries it out.
 """
@@ -53,6 +54,8 @@ class Marks(NamedTuple):
     """REMOVING_FIRSTS: leading files may have gone since."""
     removing_entries: int = 0
     """REMOVING_ENTRIES."""
+    has_extensions: bool = False
+    """RocketMQ had ``enableConsumeQueueExt``: units may hold an address in place of a tags code."""
 
 
 class Bounds(NamedTuple):
@@ -135,6 +138,9 @@ def decide(marks: Marks, limits: Bounds, counted: Counted) -> Decision:
     index = _index_mode(marks, limits, counted)
     # Of this generation: what was published was complete, though nobody had synced it.
     known = max(marks.log_min, limits.keep if marks.generation_is_ours else 0)
+    if limits.never_ran and marks.has_extensions:
+        reason = "RocketMQ keeps the tags of these queues in consumequeue_ext"
+        return Decision(QueueMode.REBUILD, index, marks.log_min, marks.log_min, reason)
     if limits.never_ran:
         reason = "nothing was synced here before"
         return Decision(QueueMode.ADOPT, index, marks.log_min, known, reason)

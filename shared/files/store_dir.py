@@ -55,7 +55,6 @@ QUEUE_MAX: Final = (1 << 31) - 1
 
 UNSUPPORTED: Final = (
     ("batchconsumequeue", "queues of inner batches (BatchCQ)"),
-    ("consumequeue_ext", "consume queue extensions"),
     ("timerwheel", "the timer wheel's slots"),
     ("timerlog", "the timer wheel's log"),
     ("compaction", "compacted topics"),
@@ -124,6 +123,8 @@ class StoreDir:
         self.run_dir = run_dir if run_dir is not None else root / "run"
         self.commit_log_dir = root / "commitlog"
         self.consume_queues_dir = root / "consumequeue"
+        self.extensions_dir = root / "consumequeue_ext"
+        """What RocketMQ writes under ``enableConsumeQueueExt``. It is never read or changed."""
         self.index_dir = root / "index"
         self.config_dir = root / "config"
         self.cut_dir = root / "cut"

@@ -48,6 +48,7 @@ from tidemark.formats.checkpoint import (
     min_timestamp,
     proven,
 )
+from tidemark.formats.queue_unit import EXTENSION_ADDRESS_MAX, Unit
 from tidemark.formats.record import Checks
 from tidemark.formats.scan import Entry, Stop
 from tidemark.offsets import PhysicalOffset
@@ -153,6 +154,18 @@ class OfflineStore:
             return JsonCache(self.disk, self.store.config_dir).is_foreign
         except DamagedFile:
             return False  # no evidence; verify names the damaged file by itself
+
+    def has_extension(self, unit: Unit, expected: Unit) -> bool:
+        """Whether RocketMQ keeps the tags code of a record's unit in consumequeue_ext.
+
+        Dispatch makes such units again from their records, so no record below its offset has one.
+        """
+        return (
+            unit.tags_code <= EXTENSION_ADDRESS_MAX
+            and unit[:2] == expected[:2]
+            and expected.end > self.slot(Slot.DISPATCHED_DURABLE)
+            and self.disk.stat(self.store.extensions_dir) is not None
+        )
 
     @property
     def in_use(self) -> bool:

@@ -196,7 +196,7 @@ class _QueueCheck:
         self._check_order(key, entry)
         unit = reader.unit(entry.queue_offset)
         expected = Unit(entry.physical_offset, entry.size, entry.tags_code)
-        if unit == expected:
+        if unit == expected or (unit is not None and self._offline.has_extension(unit, expected)):
             self._matched[key] = self._matched.get(key, 0) + 1
             self._report.units += 1
         elif unit is not None and unit.size > 0 and self._was_dispatched(entry):

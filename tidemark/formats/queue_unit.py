@@ -22,6 +22,9 @@ PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 PRE_BLANK: Final = UNIT.pack(0, PRE_BLANK_SIZE, 0)
 """Fills the space before the first unit of a queue that does not start at a file's beginning."""
 
+EXTENSION_ADDRESS_MAX: Final = -(1 << 31) - 1
+"""A tags code up to here is no hash but an address in RocketMQ's consumequeue_ext (section 4)."""
+
 assert UNIT.size == UNIT_SIZE
 
 

@@ -234,7 +234,6 @@ class TestQueues:
         opened = store(tmp_path)
         assert opened.unsupported() == [
             "batchconsumequeue (queues of inner batches (BatchCQ))",
-            "consumequeue_ext (consume queue extensions)",
             "timerwheel (the timer wheel's slots)",
             "timerlog (the timer wheel's log)",
             "compaction (compacted topics)",

@@ -121,6 +121,13 @@ def test_a_store_that_was_never_synced_is_adopted() -> None:
     assert (decision.start, decision.dispatched) == (64, 64)
 
 
+def test_units_with_addresses_of_extensions_are_made_again_before_anything_is_seen() -> None:
+    known = marks(durable=0, dispatched=0, generation=False, boot=False, check=0, log_min=64)
+    decision = decided(known._replace(has_extensions=True))
+    assert (decision.queue_mode, decision.index_mode) == (QueueMode.REBUILD, IndexMode.COMPARE)
+    assert (decision.start, decision.dispatched) == (64, 64)
+
+
 def test_killed_before_the_first_sync_consumers_still_do_not_see_queues_shrink() -> None:
     known = marks(durable=0, check=0)
     assert bounds(known).keep == 800
