@@ -195,6 +195,9 @@ def _judge(
     # Where there is no member no commit will come.
     nobody = facts.members[:, of] == 0
     due = not_due(motion.still, np.where(nobody, 0.0, stall.gap), rules)
+    # Until a whole gap between two commits was seen, it is not known how often the group commits.
+    unseen = (stall.gap == 0) & (stall.learned == 0) & ~left_work & ~nobody
+    patience = np.fmin(age.age[begin:], rules.stall_unlearned_s)
     kept = np.where(logs.deletes, logs.age_of_oldest, np.nan)
     looks = Looks(
         lag=lag.lag[begin:],
@@ -221,6 +224,7 @@ def _judge(
         still_most=motion.still_most,
         stall_after=np.where(left_work, np.minimum(stall.after, rules.grace_s), stall.after),
         not_due=due,
+        not_due_most=np.where(unseen, patience, due),
         progress=progress.progress,
         progress_least=progress.least,
         progress_most=progress.most,

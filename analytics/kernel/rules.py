@@ -82,8 +82,9 @@ class Rules:
     """Stall time = this × the 95th percentile of the gaps between commits while there was lag."""
     overdue_factor: float = 1.1
     """A commit is overdue after this × the 95th percentile of the pair's gaps."""
-    stall_unlearned_s: float = 300.0
-    """Stall time of a pair that has shown fewer than stall_gaps_needed gaps."""
+    stall_unlearned_s: float = 420.0
+    """Stall time of a pair that has shown fewer than stall_gaps_needed gaps. Shorter pages healthy
+    groups that commit every five minutes; longer finds new groups that stand still later."""
     stall_gaps_needed: int = 5
     stall_half_life_s: float = 3_600.0
     """After this a gap between commits counts half."""

@@ -313,7 +313,9 @@ class _Walk:
         moved = here & ~np.isnan(commit) & (commit != last["commit"])
         # Where there was nothing to do at the look before, the gap is a period at most.
         usual = moved & ~cut & ~np.isnan(last["still"])
+        # A gap that was open at the first look began before it: its length is not known.
         clear = usual & ~hole & (last["still"] == last["still_first"])
+        clear &= last["still"] > last["segment"]
         stall.learn(now, self._pair, (now - last["still"]) / SECOND, clear)
 
         begins = moved | (here & ~(lag > 0))

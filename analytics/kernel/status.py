@@ -61,6 +61,8 @@ class Looks(NamedTuple):
     stall_after: Floats
     not_due: Floats
     """How much of `still` is usual between two commits of the pair; 0 once it is more."""
+    not_due_most: Floats
+    """How much of the age may be usual, while it is not known how often the pair commits."""
     progress: Floats
     progress_least: Floats
     progress_most: Floats
@@ -113,7 +115,7 @@ def _ok(looks: Looks, rules: Rules) -> Bools:
 
 def _may_be_ok(looks: Looks, rules: Rules) -> Bools:
     bounds = looks.across_hole | (looks.method == BOUNDED)
-    least = np.where(bounds, looks.age_low, looks.age) - looks.not_due
+    least = np.where(bounds, looks.age_low, looks.age) - looks.not_due_most
     held: Bools = least <= looks.objective
     return held
 

@@ -488,6 +488,15 @@ def new_queues(random: Random) -> Drawn:
     )
 
 
+# -- rare commits ---------------------------------------------------------------------------------
+
+
+def rare_commits(random: Random) -> Drawn:
+    """It reads what comes, and commits about every five minutes."""
+    setting = Setting.drawn(random)._replace(commit_every=float(random.uniform(240.0, 320.0)))
+    return Drawn(working(random, setting, [(0.0, SECONDS)], jitter=0.05))
+
+
 # -- uneven queues --------------------------------------------------------------------------------
 
 
