@@ -17,6 +17,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Final
 
 from tidemark import errors
+from tidemark.client.commits import Queue
 from tidemark.client.committing import Committing
 from tidemark.client.group_calls import Fetched, FetchedQueue
 from tidemark.client.holdings import HeldQueue, Hold
@@ -245,6 +246,10 @@ class Fetching:
             if held.is_paused or held in self._full
         ]
 
+    def _leaves_out(self, queue: Queue) -> bool:
+        """Whether the fetch under way, or just answered, does not want messages of this queue."""
+        return any(held.queue == queue for held in self._without)
+
     async def _fetch_in_turn(self, generation: int) -> None:
         """Fetch; if the broker could not hold the call, return when it is to come again."""
         loop = asyncio.get_running_loop()
@@ -252,12 +257,14 @@ class Fetching:
         fetched = await self._fetch(generation)
         now = loop.time()
         is_held = now - asked_at >= self._wait_ms / 2000
-        if fetched.queues or fetched.generation != generation or is_held:
+        brought = any(not self._leaves_out(each.queue) for each in fetched.queues)
+        if brought or fetched.generation != generation or is_held:
             self._early = 0
         elif fetched.poll_after_ms is not None:
             await self._until(now + fetched.poll_after_ms / 1000, generation)
         else:
-            # Held no longer for a reason that it does not name: it may be stopping.
+            # Held no longer for a reason that it does not name: it may be stopping, or of the
+            # version before, which answers with what is left out.
             self._early += 1
             await self._until(now + delay_s(self._early, jitter=random.random()), generation)
 
@@ -326,7 +333,7 @@ class Fetching:
         held = self._member.holdings.get(fetched.queue)
         if held is None or held.hold is not Hold.OWNED:
             return  # whoever has it next begins at what is committed
-        if held.is_paused:
+        if held.is_paused or self._leaves_out(fetched.queue):
             held.is_placed = False
             return
         expected = held.fetched_to

@@ -7,21 +7,24 @@ generation is not repeated by itself: its callers know what to say instead (``me
 
 from __future__ import annotations
 
+import functools
 import secrets
 import struct
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgpack
 
 from tidemark import errors
-from tidemark.client.answers import RECORDS
+from tidemark.client.answers import RECORDS, Answer
 from tidemark.client.commits import Queue
 from tidemark.client.connection import Connection
 from tidemark.client.paths import path
 
 _SIZE: Final = struct.Struct(">I")
 """Bytes of the map in front of the records of a fetch."""
+NEW_FIELDS: Final = frozenset({"incarnation", "paused"})
+"""Fields that a broker of the version before refuses by name; it works without them."""
 
 
 class Joined(NamedTuple):
@@ -71,6 +74,8 @@ class GroupCalls:
         self.group, self.member = group, member
         self._incarnation = secrets.token_hex(8)
         """Tells this member from another program's that has taken its name."""
+        self._unknown: set[str] = set()
+        """Of ``NEW_FIELDS``, those that the broker of this membership has refused."""
 
     async def configure(self, settings: Mapping[str, object]) -> None:
         """Make the group, or change these settings of it."""
@@ -99,15 +104,20 @@ class GroupCalls:
             "holding": [list(queue) for queue in holding],
             "incarnation": self._incarnation,
         }
-        if generation is not None:
+        if generation is None:
+            self._unknown.clear()  # the broker may have been upgraded since
+        else:
             body["generation"] = generation
-        answer = await self.connection.call(
-            "POST",
-            self._member,
-            body=body,
-            idempotent=True,
-            retry_for_s=None if generation is None else 0.0,
-            ends_in_s=timeout_s,
+        answer = await self._with_known(
+            body,
+            functools.partial(
+                self.connection.call,
+                "POST",
+                self._member,
+                idempotent=True,
+                retry_for_s=None if generation is None else 0.0,
+                ends_in_s=timeout_s,
+            ),
         )
         wire = answer.map()
         try:
@@ -126,7 +136,8 @@ class GroupCalls:
     async def leave(self) -> None:
         """Give all queues back at once. Fine if the broker does not have the member any more."""
         try:
-            query = {"incarnation": self._incarnation}
+            is_known = "incarnation" not in self._unknown
+            query = {"incarnation": self._incarnation if is_known else None}
             await self.connection.call("DELETE", self._member, query=query, idempotent=True)
         except (errors.UnknownMember, errors.UnknownGroup):
             return
@@ -145,7 +156,8 @@ class GroupCalls:
         """Wait up to ``wait_ms``, and ``timeout_s`` for the answer, for messages of any queue.
 
         positions: where the broker's cursors of these queues are to stand first. An answer that
-        does not arrive has moved the cursors all the same. paused: queues to leave out.
+        does not arrive has moved the cursors all the same. paused: queues to leave out; a broker
+        of the version before does not leave them out.
         """
         body: dict[str, object] = {
             "generation": generation,
@@ -158,16 +170,19 @@ class GroupCalls:
             body["positions"] = placed
         if paused:
             body["paused"] = [list(queue) for queue in paused]
-        answer = await self.connection.call(
-            "POST",
-            f"{self._member}/fetch",
-            body=body,
-            idempotent=False,
-            accept=RECORDS,
-            retry_for_s=0.0,
-            wait_s=wait_ms / 1000,
-            ends_in_s=timeout_s,
-            is_held=True,
+        answer = await self._with_known(
+            body,
+            functools.partial(
+                self.connection.call,
+                "POST",
+                f"{self._member}/fetch",
+                idempotent=False,
+                accept=RECORDS,
+                retry_for_s=0.0,
+                wait_s=wait_ms / 1000,
+                ends_in_s=timeout_s,
+                is_held=True,
+            ),
         )
         return read_fetched(answer.body)
 
@@ -215,6 +230,20 @@ class GroupCalls:
         if delay_level:
             body["delay_level"] = delay_level
         await self.connection.call("POST", f"{self._group}/nack", body=body, idempotent=True)
+
+    async def _with_known(
+        self, body: Mapping[str, object], call: Callable[..., Awaitable[Answer]]
+    ) -> Answer:
+        """Make a call; again without a new field that the broker refuses by name."""
+        while True:
+            known = {name: value for name, value in body.items() if name not in self._unknown}
+            try:
+                return await call(body=known)
+            except errors.BadRequest as error:
+                field = error.facts.get("field")
+                if not isinstance(field, str) or field not in NEW_FIELDS & known.keys():
+                    raise
+                self._unknown.add(field)
 
 
 def read_fetched(body: bytes) -> Fetched:

@@ -50,6 +50,8 @@ class GroupBroker(FakeBroker):
         self.min_offsets: dict[Queue, int] = {}
         self.keeps = False
         """Whether it says to who joins that what it names as held is kept."""
+        self.unknown_fields: set[str] = set()
+        """Fields that it refuses by name, as a broker of the version before."""
         self.session_ms: int | None = None
         self.changed = asyncio.Condition()
         self.answers_heartbeats = asyncio.Event()
@@ -98,6 +100,10 @@ class GroupBroker(FakeBroker):
         faults = self.group_faults.get(call)
         return await faults.pop(0)(request) if faults else None
 
+    def _refusal(self, fields: Collection[str]) -> web.Response | None:
+        field = min(self.unknown_fields & set(fields), default=None)
+        return None if field is None else error(400, "bad-request", field=field)
+
     def _said(self, call: str, request: web.Request) -> None:
         """Break the connection in place of an answer if the test wants it."""
         if self.lost_answers.get(call, 0) > 0:
@@ -119,7 +125,9 @@ class GroupBroker(FakeBroker):
     async def member(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["member"]
         if request.method == "DELETE":
-            if request.query["incarnation"] != self.incarnations.get(name):
+            if (refused := self._refusal(request.query.keys())) is not None:
+                return refused
+            if request.query.get("incarnation") != self.incarnations.get(name):
                 return error(404, "unknown-member")
             self.left.append(name)
             self.members.pop(name, None)
@@ -131,15 +139,19 @@ class GroupBroker(FakeBroker):
         body = msgpack.unpackb(await request.read())
         self.heartbeats.append({"member": name, **body})
         self.came.set()
+        if (refused := self._refusal(body)) is not None:
+            return refused
+        incarnation = body.get("incarnation")
         for subscription in body["subscriptions"]:
             if subscription["topic"] not in self.queues:
                 return error(404, "unknown-topic")
         if "generation" not in body:
-            if self.incarnations.get(name, body["incarnation"]) != body["incarnation"]:
+            if self.incarnations.get(name, incarnation) != incarnation:
                 self.generation += 1
                 self._notify()
-            self.incarnations[name] = body["incarnation"]
-        elif self.incarnations[name] != body["incarnation"]:
+            if incarnation is not None:
+                self.incarnations[name] = incarnation
+        elif self.incarnations.get(name) != incarnation:
             return error(409, "member-fenced")
         if name not in self.members:
             if "generation" in body:
@@ -174,6 +186,8 @@ class GroupBroker(FakeBroker):
         body = msgpack.unpackb(await request.read())
         self.fetches.append(body)
         self.came.set()
+        if (refused := self._refusal(body)) is not None:
+            return refused
         if name not in self.members:
             return error(404, "unknown-member")
         if body["generation"] != self.generation:

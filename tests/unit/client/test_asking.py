@@ -328,6 +328,55 @@ async def test_a_queue_that_is_resumed_at_once_brings_again_what_was_dropped(
         assert bodies(await messages.getmany(4, 30)) == [b"3"]
 
 
+# Versions N and N+1 work together: the subscription ended with bad-request at its first call.
+async def test_a_broker_that_does_not_know_the_new_fields_is_asked_without_them(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.unknown_fields = {"incarnation", "paused"}
+    broker.put("orders", 0, *(b"a%d" % n for n in range(4)))
+    async with mq.subscribe("orders", group="billing", member="m") as messages:
+        assert ["incarnation" in each for each in broker.heartbeats] == [True, False]
+        first = await messages.getone()
+        assert first is not None
+        messages.pause(QUEUE)
+        broker.put("orders", 1, b"b0", b"b1")
+        others = [await messages.getone(), await messages.getone()]
+        assert [each and each.body for each in others] == [b"b0", b"b1"]
+        # It answers at once, for ever, with what is paused: nothing of it is taken, and the client
+        # asks less and less often.
+        assert await messages.getone(0.05) is None
+        await broker.until(lambda: sum("paused" in each for each in broker.fetches) == 1)
+        await broker.until(lambda: messages._feed.fetching._early > 2)
+        messages.resume(QUEUE)
+        assert bodies(await messages.getmany(9)) == [b"a1", b"a2", b"a3"]
+        assert not any("incarnation" in each for each in broker.heartbeats[1:])
+        # An upgraded one is told again.
+        broker.unknown_fields.clear()
+        broker.forget()
+        messages._member.hurry()
+        await broker.until(lambda: "incarnation" in broker.heartbeats[-1])
+    assert broker.left == ["m"]
+
+
+async def test_a_member_leaves_a_broker_that_does_not_know_the_new_fields(
+    broker: GroupBroker, mq: tidemark.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.unknown_fields = {"incarnation"}
+    async with mq.subscribe("orders", group="billing", member="m"):
+        pass
+    assert broker.left == ["m"]
+    assert caplog.records == []
+
+
+async def test_a_refusal_of_another_field_ends_the_subscription(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.unknown_fields = {"session_ms"}
+    with pytest.raises(errors.BadRequest):
+        await mq.subscribe("orders", group="billing").start()
+    assert len(broker.heartbeats) == 1
+
+
 async def test_all_queues_may_be_paused(broker: GroupBroker, mq: tidemark.Client) -> None:
     broker.put("orders", 0, b"1")
     async with mq.subscribe("orders", group="billing") as messages:
