@@ -239,7 +239,7 @@ def _judge(
     rolled = roll_up(
         lag, age, motion, progress.progress, grid.ts, steady, facts, known, ticks, begin
     )
-    of_pairs = status_of(rolled, facts.objective, ticks, begin, carried.pairs, rules)
+    of_pairs = status_of(rolled, ticks, begin, carried.pairs, rules)
     backlog = Backlog(
         rolled.lag_sum,
         rolled.age_max,

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from analytics.kernel.age import EXACT, INTERPOLATED, Age
+from analytics.kernel.age import BOUNDED, EXACT, INTERPOLATED, Age
 from analytics.kernel.columns import Bools, Floats, Ints
 from analytics.kernel.facts import Facts
 from analytics.kernel.grid import Known, Ticks
@@ -32,6 +32,7 @@ ONE_IS_ENOUGH: Final = (
 """Worst first."""
 SHARE_LATE: Final = 0.1
 QUEUES_LATE: Final = 2
+LATE: Final = (CODE[Status.FALLING_BEHIND], CODE[Status.LAGGING])
 
 
 class Rolled(NamedTuple):
@@ -54,7 +55,7 @@ class Rolled(NamedTuple):
     progress: Floats
     """Of the oldest queue."""
     late: Floats
-    """Queues older than the objective."""
+    """Queues older than the objective, also those that were and whose age is bounded now."""
     counts: Floats
     """[tick, pair, status]: queues."""
 
@@ -79,7 +80,11 @@ def roll_up(
     dated = (age.method[begin:] == EXACT) | (age.method[begin:] == INTERPOLATED)
     cut = motion.segment == ticks.at[begin:, None]
     at_fault = (is_oldest & ~dated) | (said & cut)
-    late = ages > facts.objective[:, known.pair]
+    objective = facts.objective[:, known.pair]
+    # An age that is only bounded is the least that it may be. A queue that is said to be late stays
+    # late while its age may be: else each look with a bounded age takes the pair's status back.
+    bounded = said & (age.method[begin:] == BOUNDED) & (age.high[begin:] > objective)
+    late = (ages > objective) | (bounded & np.isin(steady.status, LATE))
     p50, p95 = _quantiles(ages, oldest, starts)
     return Rolled(
         np.logical_or.reduceat(said, starts, axis=1),
@@ -149,14 +154,13 @@ class PairStatus(NamedTuple):
 
 def status_of(
     rolled: Rolled,
-    objective: Floats,
     ticks: Ticks,
     begin: int,
     carried: dict[str, Floats],
     rules: Rules,
 ) -> PairStatus:
     """The status of each pair; `carried` is brought forward. Its queues' have held already."""
-    worst = _worst(rolled, objective, rules)
+    worst = _worst(rolled, rules)
     shape = worst.shape
     out = PairStatus(
         np.empty(shape, np.int8), np.empty(shape), np.empty(shape, np.int8), np.empty(shape)
@@ -173,7 +177,7 @@ def status_of(
     return out
 
 
-def _worst(rolled: Rolled, objective: Floats, rules: Rules) -> Codes:
+def _worst(rolled: Rolled, rules: Rules) -> Codes:
     """The worst status of the queues that counts for the pair."""
 
     def any_is(status: Status) -> Bools:
@@ -182,7 +186,7 @@ def _worst(rolled: Rolled, objective: Floats, rules: Rules) -> Codes:
 
     several = (rolled.late >= QUEUES_LATE) | (rolled.late >= SHARE_LATE * rolled.queues)
     losing = rolled.progress < rules.keeps_pace_above
-    late = (rolled.age_max > objective) & (losing | several)
+    late = (rolled.late > 0) & (losing | several)
     all_unknown = rolled.counts[:, :, CODE[Status.UNKNOWN]] >= rolled.queues
     choices = [
         *((any_is(status), status) for status in ONE_IS_ENOUGH),
