@@ -214,6 +214,7 @@ class Machine:
         self.processes.clear()
         self._locks.clear()
         self.disk = self.disk.power_cut()
+        self._was = self.incarnation  # a name that was not durable yet may be gone
 
     def power_on(self) -> None:
         """Another boot."""

@@ -32,6 +32,7 @@ from tests.unit.ha.test_cutting import must_not
 from tidemark.errors import GroupStore, ReadOnlyDisk, StoreLocked
 from tidemark.formats.checkpoint import NodeRole, Slot
 from tidemark.formats.epochs import EpochStart
+from tidemark.formats.filenames import offset_name
 from tidemark.offsets import Epoch, PhysicalOffset
 
 LOG = MasterLog(40, seed=5)
@@ -337,6 +338,38 @@ def test_the_last_to_stop_says_that_all_is_clean() -> None:
     assert disk.stat(held.directory.abort_path) is None
     held.close()
     assert open_replica(disk)[1].halted is None
+
+
+def test_a_clean_stop_is_no_proof_for_what_a_killed_broker_leaves_later() -> None:
+    # 1. ha starts behind a clean stop and recovers. 2. The broker becomes master, publishes one
+    # record and is killed within the next one. 3. ha recovers again in the same process.
+    disk = SimDisk(1)
+    held = slave(disk)
+    get, publish = held.positions.get, held.positions.publish
+    publish(Slot.REPUT_GENERATION, get(Slot.GENERATION))
+    publish(Slot.CONFIRM, LOG.end)
+    publish(Slot.DISPATCHED_DURABLE, LOG.end)
+    held.stopped_clean()
+    held.close()
+    assert disk.stat(held.directory.abort_path) is None
+    held, found = open_replica(disk)
+    assert found.end == LOG.end
+    longer = MasterLog(42, seed=5)
+    assert longer.data.startswith(LOG.data)
+    published, end = longer.borders[-2:]
+    copied = CopiedLog(held.directory, held.positions, lambda event: None, must_not)
+    copied.open(LOG.end)
+    copied.copy(Copy(LOG.end, longer.data[LOG.end : published], first=True))
+    copied.settle()
+    copied.close()
+    held.positions.publish(Slot.FLUSHED, LOG.end)
+    start = published - published % FILE
+    file = disk.open(held.directory.commit_log_dir / offset_name(start), writable=True)
+    file.pwrite(longer.data[published : end - 1], published - start)
+    file.close()
+    recovered = held.recover_log(lambda done, total: None, lambda: False)
+    assert recovered.end == published
+    assert recovered.cut is not None
 
 
 def test_recovery_shows_how_far_it_is_and_can_be_stopped() -> None:
