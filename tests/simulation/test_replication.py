@@ -1,8 +1,8 @@
 """Seeded histories of a group: crashes, cuts, delays, pauses, clocks; what must hold, holds.
 
-``make simulation-group`` runs ten thousand seeds (TIDEMARK_GROUP_SEEDS), ``make test`` some
-hundreds. What a seed goes through is in ``replication.plan``, what must hold in
-``replication.history``; ``make sim SEED=n`` plays one again.
+``make simulation-group`` runs ten thousand seeds (TIDEMARK_GROUP_SEEDS), ``make test`` two
+hundred, at 0.3 to 0.5 s of one core each. What a seed goes through is in ``replication.plan``,
+what must hold in ``replication.history``; ``make sim SEED=n`` plays one again.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import pytest
 
 from tests.simulation.replication.run import Outcome, run_seed
 
-SEEDS = int(os.environ.get("TIDEMARK_GROUP_SEEDS", "1000"))
+SEEDS = int(os.environ.get("TIDEMARK_GROUP_SEEDS", "200"))
 FIRST_SEED = int(os.environ.get("TIDEMARK_GROUP_FIRST_SEED", "0"))
 CHUNK = max(25, SEEDS // 40)
 
 
-@pytest.mark.timeout(120 + 2 * CHUNK)
+@pytest.mark.timeout(300 + 10 * CHUNK)
 @pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEEDS, CHUNK))
 def test_no_fault_takes_what_was_confirmed(first: int) -> None:
     outcomes = [run_seed(seed) for seed in range(first, min(first + CHUNK, FIRST_SEED + SEEDS))]

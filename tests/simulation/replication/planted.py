@@ -33,36 +33,36 @@ TABLES: Final = (Fault.AT_FILE, Fault.WINNER, Fault.KILL, Fault.SWITCH)
 WRITES: Final = (Fault.LATE_CHANGE, Fault.LEASE_DEAF, Fault.LEASE_UNREACHABLE, Fault.CUT)
 
 FAULTS: Final[dict[str, Planted]] = {
-    "added-member-not-waited-for": Planted(acks.added_member_not_waited_for, "A: ", 6),
-    "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: ", 6),
+    "added-member-not-waited-for": Planted(acks.added_member_not_waited_for, "A: ", 21),
+    "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: ", 7),
     "acks-of-an-old-epoch-counted": Planted(
-        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 60, LINKS
+        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 98, LINKS
     ),
-    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 3, LINKS),
+    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 6, LINKS),
     "unsynced-bytes-acknowledged": Planted(
         acks.unsynced_bytes_acknowledged, "A: |its disk, and it is not", 2
     ),
     "candidate-goes-on-acknowledging": Planted(
-        acks.candidate_goes_on_acknowledging, "is HALTED|A: |F: |and its log ends at", 21
+        acks.candidate_goes_on_acknowledging, "is HALTED|A: |F: |and its log ends at", 74
     ),
     "term-confirms-its-whole-log": Planted(
         acks.term_confirms_its_whole_log, "A: |does not serve yet", 0
     ),
     "shrunk-without-compare-and-set": Planted(acks.shrunk_without_compare_and_set, "A: ", 4),
     "shrunk-before-it-is-confirmed": Planted(
-        acks.shrunk_before_it_is_confirmed, "A: |members, 2 is the minimum", 0
+        acks.shrunk_before_it_is_confirmed, "A: |members, 2 is the minimum", 4
     ),
     "added-below-the-confirm-offset": Planted(
         acks.added_below_the_confirm_offset, "A: |joins the set, and its table", 1
     ),
     "no-growth-before-the-epoch-is-open": Planted(
-        acks.no_growth_before_the_epoch_is_open, "healed for", 1
+        acks.no_growth_before_the_epoch_is_open, "healed for", 80
     ),
     "two-incarnations-of-a-node": Planted(
         acks.two_incarnations_of_a_node, "two incarnations of one node", 34
     ),
     "promotion-of-a-non-member": Planted(
-        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 7
+        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 4
     ),
     "candidate-removed-as-the-old-holder": Planted(
         logs.candidate_removed_as_the_old_holder, "is not in the set|below the minimum", 1
@@ -76,16 +76,13 @@ FAULTS: Final[dict[str, Planted]] = {
     "no-truncation-on-rejoin": Planted(
         logs.no_truncation_on_rejoin, "healed for|cannot be true", 3
     ),
-    "entry-without-bytes-is-damage": Planted(
-        logs.entry_without_bytes_is_damage, "halts at its start|is HALTED", 0, TABLES
-    ),
     "lease-made-again-from-memory": Planted(
         logs.lease_made_again_from_memory,
         "has not promised",
         0,
         (Fault.DELETE_LEASE, Fault.KILL),
     ),
-    "table-cut-only-with-bytes": Planted(logs.table_cut_only_with_bytes, "healed for", 0, TABLES),
+    "table-cut-only-with-bytes": Planted(logs.table_cut_only_with_bytes, "healed for", 24, TABLES),
     "no-entry-for-an-empty-term": Planted(
         logs.no_entry_for_an_empty_term,
         "F: |joins the set, and its table|cannot be true|is RESYNC",
@@ -96,7 +93,7 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.log_taken_before_byte_0_is_free, "without byte 0", 0
     ),
     "deadline-kept-over-a-reboot": Planted(
-        logs.deadline_kept_over_a_reboot, "E: |for a grant that had ended|acknowledges", 13
+        logs.deadline_kept_over_a_reboot, "E: |for a grant that had ended|acknowledges", 4
     ),
     "byte-0-before-the-flush-ended": Planted(
         shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 6

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from services.ha import campaign, mastership, recovered_table, slave_protocol, truncation
+from services.broker.replication import grouped_store
+from services.ha import campaign, mastership, slave_protocol, truncation
 from services.ha import own as owned
 from services.ha.campaign import Campaign, Claim
 from services.ha.divergence import Extent
@@ -137,26 +138,6 @@ def table_cut_only_with_bytes() -> Planting:
 
 
 @contextmanager
-def entry_without_bytes_is_damage() -> Planting:
-    """After a crash, an entry that begins above the log's end contradicts the log."""
-    judge = recovered_table.contradiction
-
-    def keep(table: Sequence[EpochStart], end: int) -> tuple[EpochStart, ...]:
-        return tuple(table)
-
-    def contradiction(table: Sequence[EpochStart], **facts: Any) -> str | None:
-        if table and table[-1].start > facts["end"]:
-            return f"epoch {table[-1].epoch} begins above the log's end"
-        return judge(table, **facts)
-
-    with (
-        patch.object(recovered_table, "without_bytes_dropped", keep),
-        patch.object(recovered_table, "contradiction", contradiction),
-    ):
-        yield
-
-
-@contextmanager
 def no_entry_for_an_empty_term() -> Planting:
     """A term that starts where the last one did gets no entry of its own."""
     add = owned.with_entry
@@ -207,6 +188,7 @@ def deadline_kept_over_a_reboot() -> Planting:
         return answer(slots, epoch=epoch, nonce=nonce, now_boot_ms=now_boot_ms)
 
     with ExitStack() as stack:
-        for name, planted in (("granted", granted), ("stands", stands), ("may_answer", may_answer)):
-            stack.enter_context(patch.object(grant, name, planted))
+        stack.enter_context(patch.object(grouped_store, "granted", granted))
+        stack.enter_context(patch.object(grant, "stands", stands))
+        stack.enter_context(patch.object(grant, "may_answer", may_answer))
         yield
