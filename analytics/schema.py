@@ -175,8 +175,7 @@ PAIRS: Final = _table(
     ("members", pa.int64()),
     ("objective_seconds", pa.float64()),
     ("stall_after_seconds", pa.float64()),
-    ("paused", pa.bool_()),
-    ("pinned", pa.bool_()),
+    ("paused", pa.bool_()),  # an operator switched off that the group consumes
     ("broadcasting", pa.bool_()),
     ("inflight", pa.int64()),
     ("oldest_undelivered_ts", TIME),  # t_dispatched if nothing is ready

@@ -198,6 +198,7 @@ def _judge(
     # Until a whole gap between two commits was seen, it is not known how often the group commits.
     unseen = (stall.gap == 0) & (stall.learned == 0) & ~left_work & ~nobody
     patience = np.fmin(age.age[begin:], rules.stall_unlearned_s)
+    paused_ago = facts.paused_ago[:, of]
     kept = np.where(logs.deletes, logs.age_of_oldest, np.nan)
     looks = Looks(
         lag=lag.lag[begin:],
@@ -213,15 +214,14 @@ def _judge(
         members=facts.members[:, of],
         subscribed=facts.subscribed[:, of],
         recently_subscribed=facts.recently_subscribed[:, of],
-        pinned=facts.pinned[:, of],
         paused=facts.paused[:, of],
-        alone=facts.alone[:, of],
+        alone=_since_pause(facts.alone, facts.paused_ago)[:, of],
         alone_most=facts.alone_most[:, of],
         usual=np.where(stall.gap > rules.period_s, stall.gap, 0.0),
         recovers=progress.recovers,
         may_recover=progress.may_recover,
-        still=motion.still,
-        still_most=motion.still_most,
+        still=_since_pause(motion.still, paused_ago),
+        still_most=_since_pause(motion.still_most, paused_ago),
         stall_after=np.where(left_work, np.minimum(stall.after, rules.grace_s), stall.after),
         not_due=due,
         not_due_most=np.where(unseen, patience, due),
@@ -275,6 +275,11 @@ def _judge(
         results.changes(judged),
         _evaluated(found, ticks),
     )
+
+
+def _since_pause(seconds: Floats, paused_ago: Floats) -> Floats:
+    """These times, from the end of the last pause on: a pause is not the group's own fault."""
+    return np.where(paused_ago < seconds, paused_ago, seconds)
 
 
 def _worked(commit: Floats, before: Floats, known: Known) -> Bools:

@@ -1,8 +1,8 @@
 """What is known of pairs and logs at each tick: members, objective, retention. Pure.
 
-Settings (objective, stall time, paused, pinned) hold until another value is heard. What changes by
-itself (members, subscription) is known from its row, and for as long as a series is not UNKNOWN
-without one.
+Settings (objective, stall time, paused, broadcasting) hold until another value is heard. What
+changes by itself (members, subscription) is known from its row, and for as long as a series is not
+UNKNOWN without one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from analytics.kernel.rules import Rules
 SETTINGS: Final = {
     "objective": "objective_seconds",
     "stall_after": "stall_after_seconds",
-    "pinned": "pinned",
     "paused": "paused",
     "broadcasting": "broadcasting",
 }
@@ -48,8 +47,9 @@ class Facts(NamedTuple):
     """Seconds; that of the rules where the pair has none."""
     stall_given: Floats
     """Seconds; NaN where the pair does not say."""
-    pinned: Bools
     paused: Bools
+    paused_ago: Floats
+    """For how long it has not been paused [s]; NaN: it never was."""
     broadcasting: Bools
     members: Floats
     subscribed: Floats
@@ -92,7 +92,7 @@ def facts_of(
     told = {name: taken(columns.floats(rows, column), where) for name, column in names.items()}
     out = {
         name: np.full(shape, np.nan)
-        for name in (*names, "alone", "alone_most", "left", "heard", "rose")
+        for name in (*names, "alone", "alone_most", "left", "heard", "rose", "paused_ago")
     }
     lost_after = rules.unknown_after_s * SECOND
     for row in range(shape[0]):
@@ -106,6 +106,8 @@ def facts_of(
             out[name][row] = _counted(
                 told[name][row], carried[name], here, ~np.isnan(carried["facts_tick"])
             )
+        np.copyto(carried["paused_tick"], now, where=carried["paused"] == 1)
+        out["paused_ago"][row] = (now - carried["paused_tick"]) / SECOND
         before = carried["facts_tick"].copy()
         for name in ("members", "subscribed"):
             np.copyto(carried[name], told[name][row], where=here)
@@ -126,8 +128,8 @@ def facts_of(
     return Facts(
         np.where(np.isnan(out["objective"]), rules.objective_s, out["objective"]),
         out["stall_after"],
-        out["pinned"] == 1,
         out["paused"] == 1,
+        out["paused_ago"],
         out["broadcasting"] == 1,
         out["members"],
         out["subscribed"],

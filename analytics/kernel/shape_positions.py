@@ -73,6 +73,8 @@ _TIMES: Final = {
 _OF_GROUPS: Final = {
     "members": "tidemark_group_members",
     "objective_seconds": "tidemark_group_lag_objective_seconds",
+    "consume_enabled": "tidemark_group_consume_enabled",
+    "broadcasting": "tidemark_group_broadcasting",
 }
 _BY_LABEL: Final = {
     "expired_total": ("tidemark_group_skipped_messages_total", 'reason="expired"'),
@@ -161,6 +163,8 @@ class Pairs:
         )
         group_keys = scrape * groups + rows.group.codes[row]
         subscribed = found.at(_SUBSCRIBED, keys)
+        enabled = of_group.at(_OF_GROUPS["consume_enabled"], group_keys)
+        broadcasting = of_group.at(_OF_GROUPS["broadcasting"], group_keys)
         columns = {
             "ts": instants(scrapes.ts_us[scrape]),
             "tick": instants(scrapes.tick_us[scrape]),
@@ -173,6 +177,8 @@ class Pairs:
             "subscribed": pa.array(subscribed == 1, pa.bool_(), mask=np.isnan(subscribed)),
             "members": integers(of_group.at(_OF_GROUPS["members"], group_keys)),
             "objective_seconds": floats(of_group.at(_OF_GROUPS["objective_seconds"], group_keys)),
+            "paused": pa.array(enabled == 0, pa.bool_(), mask=np.isnan(enabled)),
+            "broadcasting": pa.array(broadcasting == 1, pa.bool_(), mask=np.isnan(broadcasting)),
         }
         for name, metric in _GAUGES.items():
             columns[name] = integers(found.at(metric, keys))

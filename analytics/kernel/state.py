@@ -52,8 +52,8 @@ PAIR_FIELDS: Final = (
     "since",
     "objective",
     "stall_after",
-    "pinned",
     "paused",
+    "paused_tick",  # when it was paused the last time
     "broadcasting",
     "members",
     "subscribed",

@@ -46,7 +46,6 @@ class Looks(NamedTuple):
     members: Floats
     subscribed: Floats
     recently_subscribed: Bools
-    pinned: Bools
     paused: Bools
     alone: Floats
     alone_most: Floats
@@ -96,7 +95,7 @@ def _abandoned(looks: Looks, rules: Rules) -> Bools:
     # A broker says "subscribed" of members that are there. A pair that was just subscribed and has
     # nobody now did not turn away from its topic: its consumers stopped, and rule 7 must say so.
     gone = (looks.members == 0) & ~looks.recently_subscribed
-    held: Bools = (looks.subscribed == 0) & ~looks.pinned & (gone | (looks.members > 0))
+    held: Bools = (looks.subscribed == 0) & ~looks.paused & (gone | (looks.members > 0))
     return held
 
 

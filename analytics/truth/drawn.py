@@ -488,6 +488,26 @@ def new_queues(random: Random) -> Drawn:
     )
 
 
+# -- paused groups --------------------------------------------------------------------------------
+
+
+def paused(random: Random) -> Drawn:
+    """An operator switches it off: its members go. It is switched on again, or not."""
+    setting = Setting.drawn(random)
+    setting = setting._replace(able=setting.rate * float(random.uniform(3.0, 6.0)))
+    since = float(random.uniform(1200.0, 2400.0))
+    until = since + float(random.uniform(300.0, 1800.0))
+    changes = [(at(LONG_AGO), 0), (at(since), 1)]
+    runs = [(0.0, since)]
+    if random.random() < 0.5:
+        runs.append((until, SECONDS))
+        changes.append((at(until), 0))
+    truth = working(random, setting, runs)
+    (pair,) = truth.pairs
+    truth = replace(truth, pairs=(replace(pair, paused=steps(changes)),))
+    return Drawn(truth, must=("PAUSED", since), never=frozenset({"STOPPED", "STALLED"}))
+
+
 # -- rare commits ---------------------------------------------------------------------------------
 
 

@@ -160,6 +160,12 @@ def _pair(truth: Truth, pair: Pair, looks: Ints, mine: Mask) -> Iterator[Line]:
         objective = np.where(here, pair.objective_seconds, np.nan)
         yield Line("tidemark_group_members", group, _numbers(pair.members(looks), here))
         yield Line("tidemark_group_lag_objective_seconds", group, objective)
+        if len(pair.paused.at):
+            enabled = _numbers(1 - pair.paused(looks), here)
+            yield Line("tidemark_group_consume_enabled", group, enabled)
+        if pair.broadcasting is not None:
+            broadcasting = np.where(here, float(pair.broadcasting), np.nan)
+            yield Line("tidemark_group_broadcasting", group, broadcasting)
     unknown = _numbers(look.unknown_queues, here)
     yield Line("tidemark_group_unknown_queues", labels, unknown)
     yield Line("tidemark_group_inflight_messages", labels, _numbers(look.inflight, here))

@@ -178,8 +178,6 @@ def _pairs(truth: Truth, pair: Pair, ticks: Ints, looks: Ints) -> pa.Table:
         columns["stall_after_seconds"] = np.full(size, pair.stall_after_seconds)
     if len(pair.paused.at):
         columns["paused"] = paused == 1
-    if pair.pinned is not None:
-        columns["pinned"] = np.full(size, pair.pinned)
     if pair.broadcasting is not None:
         columns["broadcasting"] = np.full(size, pair.broadcasting)
     return schema.fit(table((who != ABSENT) & (subscribed != ABSENT), columns), schema.PAIRS)

@@ -122,7 +122,6 @@ class Pair:
     stall_after_seconds: float | None = None
     """None: not told, the kernel's default holds."""
     paused: Steps = NEVER
-    pinned: bool | None = None
     broadcasting: bool | None = None
     redelivered: Steps = field(default_factory=lambda: always(0))
     """Deliveries beyond the first since the beginning."""

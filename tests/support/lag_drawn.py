@@ -56,6 +56,7 @@ KINDS: Final[Mapping[str, Callable[[Random], Drawn]]] = {
     "alive and loses messages": drawn.loses_messages,
     "abandoned, retention passes it": drawn.abandoned,
     "new queues that nobody reads": drawn.new_queues,
+    "paused by an operator": drawn.paused,
     "commits every five minutes": drawn.rare_commits,
     "hot queue, several members": drawn.hot_queue,
 }

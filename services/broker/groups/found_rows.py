@@ -13,9 +13,11 @@ from typing import Final, NamedTuple
 from services.broker.groups.group_pass import PairSeen, QueueSeen
 from services.broker.groups.oldest import shown
 from services.broker.groups.queue_room import Rank, Room
+from services.broker.groups.sources import OBJECTIVE_MS
 from services.broker.log_times import LogTimes
 from services.broker.queue_extents import QueueExtents
 from shared.runtime.turns import Turns
+from shared.state.values import GroupConfig
 
 ROWS_AT_ONCE: Final = 16
 """Rows written between two looks at the clock."""
@@ -70,7 +72,7 @@ class Found(NamedTuple):
     are stuck, ahead, unknown; whether subscribed; store times of the oldest message not handed out,
     of the oldest not committed, and of the oldest that awaits delivery [s]."""
     groups: Columns
-    """(group): members, objective [s]."""
+    """(group): members, objective [s], whether it may consume, whether it broadcasts."""
     topics: Columns
     """(topic): sums of max and of min offsets."""
     queues: Columns
@@ -92,7 +94,7 @@ class Rows:
         # Row by row the same pairs: what is said of each is said once.
         pairs = Columns.of(11)
         self._pairs = pairs._replace(weights=self._lag.weights, activity=self._lag.activity)
-        self._groups = Columns.of(2)
+        self._groups = Columns.of(4)
         self._topics = Columns.of(2)
         self._queues = Columns.of(2)
         self._group_queues = Columns.of(3)
@@ -117,9 +119,7 @@ class Rows:
             *self._left_out,
         )
 
-    def group(
-        self, group: str, members: int, objective_s: float, pairs: Sequence[PairSeen]
-    ) -> None:
+    def group(self, config: GroupConfig, members: int, pairs: Sequence[PairSeen]) -> None:
         """One group with its pairs."""
         activity, times = 0, self._times
         lag, columns = self._lag, self._pairs.columns
@@ -149,7 +149,12 @@ class Rows:
             self._seen[labels] = queues
             self._topics_read.add(found.topic)
             self._group_queue_count += len(queues)
-        self._groups.add_two((group,), members, objective_s)
+        self._groups.labels.append((config.name,))
+        of_group = self._groups.columns
+        of_group[0].append(members)
+        of_group[1].append((config.lag_objective_ms or OBJECTIVE_MS) / 1000)
+        of_group[2].append(int(config.consume_enabled))
+        of_group[3].append(int(config.broadcast))
         # As of pairs: one with lag and nobody in it is what an alert waits for.
         lags = any(found.messages for _, _, found, _ in pairs)
         self._groups.weights.append(2.0 * (members > 0) + lags)

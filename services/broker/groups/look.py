@@ -22,7 +22,7 @@ from typing import Final
 from services.broker.groups.found_rows import Found, Rows
 from services.broker.groups.group_pass import Memory, Pass
 from services.broker.groups.queue_room import Lagging, Room
-from services.broker.groups.sources import OBJECTIVE_MS, Watched
+from services.broker.groups.sources import Watched
 from services.broker.log_times import LogTimes
 from shared.runtime.give_way import GiveWay, nobody
 from shared.runtime.paced_log import PacedLog
@@ -125,7 +125,7 @@ class Looks:
                 await turns.pass_on()
             count = watched.members.member_count(config.name)
             seen = await pass_.group(config, count)
-            rows.group(config.name, count, (config.lag_objective_ms or OBJECTIVE_MS) / 1000, seen)
+            rows.group(config, count, seen)
             for each in seen if room is not None else ():
                 assert room is not None
                 found = each.pair

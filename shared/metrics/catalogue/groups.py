@@ -102,6 +102,24 @@ GROUP_LAG_OBJECTIVE_SECONDS: Final = Family(
     "`lag_objective_ms` of the group; 60 s unless it was set",
     fold=Fold.NONE,
 )
+GROUP_CONSUME_ENABLED: Final = Family(
+    "tidemark_group_consume_enabled",
+    Kind.GAUGE,
+    ("group",),
+    "–",
+    "`consume_enabled` of the group: 0 while an operator has paused it, nobody joins then and "
+    "nobody gets messages",
+    fold=Fold.NONE,
+)
+GROUP_BROADCASTING: Final = Family(
+    "tidemark_group_broadcasting",
+    Kind.GAUGE,
+    ("group",),
+    "–",
+    "`broadcast` of the group: 1 if each member reads everything for itself, so that there are no "
+    "commits and no lag",
+    fold=Fold.NONE,
+)
 GROUP_CONSUMED_MESSAGES_TOTAL: Final = Family(
     "tidemark_group_consumed_messages_total",
     Kind.COUNTER,
@@ -217,8 +235,8 @@ GROUP_AWAITING_DELIVERY_TIMESTAMP_SECONDS: Final = Family(
     "s",
     "Of the queue with the oldest uncommitted message: store time of its oldest message not yet "
     "handed to a member; that of `tidemark_log_dispatched_message_timestamp_seconds` when all are, "
-    "or when the queue's member has messages in hand and does not fetch. Delivery ends here, and "
-    "processing begins",
+    "or when the queue's member has messages in hand and does not fetch, or when the next message "
+    "was handed out twice or more before. Delivery ends here, and processing begins",
     fold=Fold.MIN,
 )
 

@@ -249,9 +249,9 @@ def test_what_held_before_a_hole_holds_after_it() -> None:
         ({"high": None}, {}, "UNKNOWN", "offsets_unknown"),
         ({}, {"broadcasting": True}, "UNKNOWN", "broadcasting"),
         ({}, {"paused": True}, "PAUSED", None),
+        ({}, {"paused": True, "subscribed": False, "members": 0}, "PAUSED", None),
         ({}, {"subscribed": False, "members": 0}, "ABANDONED", None),
         ({}, {"subscribed": False, "members": 2}, "ABANDONED", None),
-        ({}, {"subscribed": False, "members": 0, "pinned": True}, "UNKNOWN", "settling"),
         ({"high": 5}, {"subscribed": True}, "OK", None),
         ({"commit": 990, "age": 10.0}, {"members": None}, "OK", None),
         ({"age": 70.0}, {"objective_seconds": 80.0}, "OK", None),
@@ -269,6 +269,17 @@ def test_what_a_first_look_says(
     assert not {"ticket", "page"} & set(column(found.status_changes, "level"))
     if status == "UNKNOWN" and reason != "settling":
         assert (lag["lag"], lag["age_seconds"], lag["evidence"]) == (None, None, None)
+
+
+def test_a_group_that_goes_on_after_a_pause_is_not_stopped_nor_stalled_by_the_pause() -> None:
+    # The first look after a pause once counted all of it as time without members and commits.
+    rows = [late(n, commit=20, age=15.0 * n) for n in range(40)]
+    pairs = [facts(n, members=0, subscribed=False, paused=n < 20) for n in range(40)]
+    pairs[0] = facts(0, paused=True)
+    status = column(judged(window(rows, pairs), 40).lag, "status")
+    assert set(status[:20]) == {"PAUSED"}
+    assert "STOPPED" not in status[:27]
+    assert status[-1] == "STOPPED", "it stays away"
 
 
 def test_a_commit_beyond_the_end_is_no_ok() -> None:

@@ -169,7 +169,7 @@ async def test_a_group_with_members_is_shown_queue_by_queue(made: Made) -> None:
     assert rows(found.pairs) == {
         "billing orders": (3, 2, 0, 1, 0, 0, 1, 1, undelivered_s, uncommitted_s, undelivered_s)
     }
-    assert rows(found.groups) == {"billing": (1, 5.0)}
+    assert rows(found.groups) == {"billing": (1, 5.0, 1, 0)}
     assert rows(found.topics) == {"orders": (5, 0)}
     assert rows(found.queues) == {"orders 0": (4, 0), "orders 1": (1, 0), "orders 2": (0, 0)}
     assert rows(found.group_queues) == {
@@ -245,7 +245,7 @@ async def test_a_group_without_members_is_not_looked_at_again_until_something_mo
     await made.look()
     asked.clear()
     made.broker.state.groups["billing"] = GroupConfig("billing", lag_objective_ms=7000)
-    assert rows((await made.look()).groups) == {"billing": (0, 7.0)}
+    assert rows((await made.look()).groups) == {"billing": (0, 7.0, 1, 0)}
     assert asked == ["billing"]
 
 
@@ -433,11 +433,16 @@ async def test_who_holds_a_queue_is_not_told_where_it_is_not_known(made: Made) -
     assert set(numbers(await made.look()).values()) == {None}
 
 
+async def test_a_group_that_an_operator_paused_is_shown_as_such(made: Made) -> None:
+    made.broker.state.groups["off"] = GroupConfig("off", consume_enabled=False)
+    assert rows((await made.look()).groups) == {"off": (0, 60.0, 0, 0)}
+
+
 async def test_a_broadcasting_group_has_no_series_by_queue(made: Made) -> None:
     made.broker.state.groups["all"] = GroupConfig("all", broadcast=True)
     made.join("all", "orders")
     found = await made.look()
-    assert rows(found.groups) == {"all": (1, 60.0)}
+    assert rows(found.groups) == {"all": (1, 60.0, 1, 1)}
     assert rows(found.group_queues) == {}
 
 
@@ -477,6 +482,8 @@ async def test_what_a_look_found_is_what_the_registry_shows(made: Made) -> None:
         },
         'tidemark_group_members{group="billing"}': 1,
         'tidemark_group_lag_objective_seconds{group="billing"}': 5,
+        'tidemark_group_consume_enabled{group="billing"}': 1,
+        'tidemark_group_broadcasting{group="billing"}': 0,
         'tidemark_topic_max_offset_messages{topic="orders"}': 5,
         'tidemark_topic_min_offset_messages{topic="orders"}': 0,
         'tidemark_queue_max_offset_messages{topic="orders",queue="0"}': 4,

@@ -36,6 +36,8 @@ FITTING: Final[Mapping[str, Sequence[str]]] = {
 """Grafana's units for what a query yields; other rates are events, everything else is counted."""
 NOT_SHOWN: Final[Mapping[str, str]] = {
     "process_virtual_memory_bytes": "mapped files make it large and meaningless",
+    "tidemark_group_broadcasting": "for lag analytics: such a group has no lag that a board shows",
+    "tidemark_group_consume_enabled": "for lag analytics, whose status PAUSED it is",
     "tidemark_group_oldest_undelivered_timestamp_seconds": "boards show what awaits delivery: what "
     "waits behind a slow handler is processing",
     "tidemark_queue_min_offset_messages": "for lag analytics; boards show the sum by topic",
