@@ -310,6 +310,8 @@ class Subscription:
         """
         source = message.source
         taken = self._unacked.get(source)
+        if taken is not None and taken[1] is not message:
+            taken = None  # an earlier delivery; the later one is in hand
         held = taken[0] if taken else self._member.holdings.get((source.topic, source.queue))
         reached = None if held is None else held.progress.reached
         # What a queue that was lost and came again has not reached, it hands out again.
@@ -319,7 +321,8 @@ class Subscription:
             and source.queue_offset < reached
             and await self._feed.send_back(held, source, delay_level=delay_level)
         )
-        if taken is not None and self._unacked.pop(source, None) is not None:
+        if taken is not None and self._unacked.get(source) is taken:
+            del self._unacked[source]
             self._feed.give_up(taken[0], (message,))  # counts as done if it was sent back
         if not is_sent_back:
             raise errors.NotAssigned(

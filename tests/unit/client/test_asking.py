@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 
 import pytest
+from aiohttp import web
 
 import tidemark
 from tests.support.subscribed import broker as broker
@@ -261,6 +263,36 @@ async def test_a_program_may_seek_back_from_what_it_has_not_acknowledged_any_num
         assert await messages.ack(rounds[0]) == 0
         assert await messages.ack(*last) == 4
     assert broker.committed[QUEUE] == 4
+
+
+# 1. A message is being sent back; 2. it comes again after a seek; 3. the answer took the second
+# delivery out of the hands of the task that had it.
+async def test_a_message_that_comes_again_while_it_is_sent_back_stays_in_hand(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    asked, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_request: web.Request) -> None:
+        asked.set()
+        await goes_on.wait()
+
+    broker.put("orders", 0, b"1")
+    broker.group_faults["nack"] = [slow]  # type: ignore[list-item]  # None: it is answered
+    async with mq.subscribe("orders", group="billing") as messages:
+        first = await messages.getone()
+        assert first is not None
+        sending_back = asyncio.create_task(messages.nack(first))
+        await asked.wait()
+        await messages.seek(*QUEUE, 0)
+        second = await messages.getone()
+        assert second is not None
+        assert second.source == first.source
+        goes_on.set()
+        with contextlib.suppress(errors.NotAssigned):
+            await sending_back
+        assert await messages.ack(first) == 0
+        assert await messages.ack(second) == 1
+    assert broker.committed[QUEUE] == 1
 
 
 async def test_seek_within_an_iteration(broker: GroupBroker, mq: tidemark.Client) -> None:
