@@ -173,7 +173,9 @@ class History:
             self._must_be_promised_by_all(machine, wanted)
         elif switches and wanted.holder is None and wanted.handover_to:
             target = self._node(wanted.handover_to)
-            if target.durable_log(0, machine.end) != machine.log(0, machine.end):
+            # Another disk since it acknowledged the end is another member, and cannot take over.
+            is_member = Member(target.name, target.incarnation) in wanted.in_sync
+            if is_member and target.durable_log(0, machine.end) != machine.log(0, machine.end):
                 raise Violation(
                     f"{machine.name} gives the lease to {target.name}, whose disk lacks some of "
                     f"the log's {machine.end} bytes"
@@ -360,7 +362,7 @@ class History:
         perhaps = (member for lease in self.perhaps() for member in lease.in_sync)
         members = {*self.published, *perhaps} if end else set()
         for node in self._nodes():
-            if Member(node.name, node.incarnation) not in members:
+            if Member(node.name, node.incarnation) not in members or node.is_being_emptied:
                 continue
             found = node.durable_log(0, end)
             if found != self.confirmed:

@@ -330,6 +330,11 @@ class Machine:
         node = self.disk._find(path)
         return node if isinstance(node, Inode) else None
 
+    @property
+    def is_being_emptied(self) -> bool:
+        """Whether a resync has begun: nothing in the store counts, the identity is not new yet."""
+        return self._said("intent").get("what") == "resync"
+
     def _said(self, name: str) -> dict[str, object]:
         raw = self.disk.peek(ROOT / "ha" / name)
         if not raw:
