@@ -49,11 +49,15 @@ class Stalls:
         alive: the process is there. One that starts again has no stall behind it.
         """
         self.still_ms = still_ms
-        if still_ms < self._stall_ms:
+        if not alive:
+            # Otherwise: 1. a broker hangs, and is killed; 2. its successor serves at once; 3. the
+            # node gives away each lease that it takes, for the stalls of a process that is gone.
+            self._counted_ms, self._quarters = still_ms, 0
+        elif still_ms < self._stall_ms:
             self._counted_ms = 0
             self._quarters = max(0, self._quarters - passed_ms)
         else:
-            added_ms = max(0, still_ms - self._counted_ms) if alive else 0
+            added_ms = max(0, still_ms - self._counted_ms)
             self._counted_ms = still_ms
             limit = STALLED_LEASES_MAX * self._lease_ms * FORGIVEN_PER_MS
             self._quarters = min(limit, self._quarters + added_ms * FORGIVEN_PER_MS)

@@ -20,7 +20,7 @@ import pytest
 
 from tests.support.damage_cases import FILES, Case, Kind, Moment, all_cases, damage
 from tests.support.damage_judge import REMEDIES_MAX, Acked, Judge, apply_remedy, send
-from tests.support.node import Node
+from tests.support.node import Node, wait_until
 
 STORE: Final = {
     "commit_log_file_size": 32 << 10,
@@ -184,8 +184,18 @@ def heal(node: Node, judge: Judge, named: str, acked: list[Acked], *, has_copy: 
 
 def check_goes_on(node: Node, judge: Judge, acked: list[Acked]) -> None:
     """Sends go on, no queue offset is used twice, and it is all there after one more start."""
+    topic, queue = QUEUES[0]
+    first: list[Acked] = []
+
+    def goes_on() -> bool:
+        # Everything can be read a moment before the broker is open for sends.
+        first.extend(send(node, topic, queue, 1, "y", SIZE))
+        return bool(first)
+
+    wait_until(goes_on, "sends to go on")
     more = fill(node, "z", 2)
     assert len(more) == 2 * len(QUEUES), "sends do not go on"
+    more += first
     places = [one.place for one in (*acked, *more)]
     assert len(set(places)) == len(places), "a queue offset was used twice"
     node.kill()

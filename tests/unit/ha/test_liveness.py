@@ -66,6 +66,18 @@ def test_a_service_that_is_gone_has_no_stall_behind_it_when_it_is_back() -> None
     assert not stalls.too_many
 
 
+def test_a_process_that_starts_again_does_not_answer_for_the_one_that_hung() -> None:
+    # A broker hung for 18 s and was killed by its probe. Two minutes later its node became master,
+    # and handed the lease to one that had just come back from being cut off.
+    stalls = Stalls(LOCAL)
+    for at in range(0, 3 * LOCAL.lease_ms, 50):
+        stalls.note(at, 50)
+    assert stalls.too_many
+    stalls.note(3 * LOCAL.lease_ms, 50, alive=False)
+    stalls.note(0, 50)
+    assert not stalls.too_many
+
+
 def test_a_service_that_begins_after_ha_has_no_stall_behind_it() -> None:
     liveness = Liveness(LOCAL)
     for at in range(50_000, 60_000, 50):
