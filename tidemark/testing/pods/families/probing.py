@@ -22,7 +22,8 @@ LOOK_S: Final = 0.01
 IMPATIENCE_S: Final = 15
 """A startup probe gives up after so many failures, one per second."""
 FILLER: Final = "filler"
-MESSAGES: Final = 300_000
+MESSAGES: Final = 700_000
+"""Recovery and dispatch of so many take twice that long there, at least."""
 BATCH: Final = 1000
 DERIVED: Final = ("consumequeue", "index", "checkpoint")
 
