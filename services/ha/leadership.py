@@ -272,6 +272,10 @@ class Leadership:
         self.campaign = None
         own.happen(Happening.WON, f"epoch {lease.epoch}")
         own.count.won_by[self._why] += 1
+        if self._why == "manual":
+            # Otherwise: 1. An operator orders a switch to a node that stood still a moment ago. 2.
+            # For that stall the node, now master, hands the lease back at once.
+            own.liveness.forget()
         self.following.master = None
         self.term = Mastership(own, self.peers, self.promises, lease, depose=self.depose)
         self._tell_outcome(lease, "")

@@ -43,6 +43,11 @@ class Stalls:
         """It is still for a lease time now; or it was in all, and has not moved for long enough."""
         return self._owes or self._counted_ms >= self._lease_ms
 
+    def forget(self) -> None:
+        """Count from now on."""
+        self._counted_ms = self._quarters = 0
+        self._owes = False
+
     def note(self, still_ms: int, passed_ms: int, *, alive: bool = True) -> None:
         """It has given no sign of life for still_ms; passed_ms: since the last call.
 
@@ -87,6 +92,11 @@ class Liveness:
         """Name of a service that stands still too long or too often; empty: none does."""
         named = (("broker", self.broker), ("reput", self.reput), ("ha", self.ha))
         return next((name for name, stalls in named if stalls.too_many), "")
+
+    def forget(self) -> None:
+        """Forget the stalls that are over: an order made this node the master in spite of them."""
+        for stalls in (self.broker, self.reput, self.ha):
+            stalls.forget()
 
     def turned(self, now_ms: int) -> bool:
         """Note that this process runs; True if it stood still before."""

@@ -109,17 +109,20 @@ class Mastership:
         foreign = own.sensed.foreign
         return MasterLog(own.table, own.first_offset, own.end, self.confirm.value, foreign)
 
-    def fit_targets(self, peers: Peers) -> list[Member]:
-        """Slaves that could take over now, the one with most of the log first."""
+    def fit_targets(self, peers: Peers, *, ordered: bool = False) -> list[Member]:
+        """Slaves that could take over now, the one with most of the log first.
+
+        ordered: also those whose services stood still and move again, behind all others.
+        """
         counted = []
         for link in self.links.values():
-            told = peers.fresh(link.peer.node)
-            unfit = self.in_sync.peer(link.peer).leaving
-            if told is not None:
-                unfit = unfit or told.facts.get("trouble") or told.facts.get("broker") is False
+            facts = {} if (told := peers.fresh(link.peer.node)) is None else told.facts
+            stalled = ordered and facts.get("stalls_are_over") is True
+            unfit = self.in_sync.peer(link.peer).leaving or facts.get("broker") is False
+            unfit = unfit or (facts.get("trouble") and not stalled)
             if link.peer in self.in_sync.published and link.counts is not None and not unfit:
-                counted.append((-link.counts, link.peer))
-        return [member for _, member in sorted(counted)]
+                counted.append((stalled, -link.counts, link.peer))
+        return [member for _, _, member in sorted(counted)]
 
     # What happens
 

@@ -174,7 +174,7 @@ class Operator:
         own = self.own
         if to == own.name:
             raise orders.Refused(f"{to} is the master. Nothing was done.")
-        fit = term.fit_targets(self.peers)
+        fit = term.fit_targets(self.peers, ordered=True)
         chosen = [member for member in fit if to is None or member.node == to]
         if not chosen:
             raise orders.Refused(

@@ -223,13 +223,24 @@ class Own:
     @property
     def trouble(self) -> str:
         """What makes this node a bad master, e.g. ``disk_full``; empty: nothing."""
+        stalling = self.liveness.stalling
+        return self._store_trouble or (f"{stalling}_stalls" if stalling else "")
+
+    @property
+    def stalls_are_over(self) -> bool:
+        """Whether the only trouble is stalls of services that all move again.
+
+        Such a node takes the lease by an order, and not by itself.
+        """
+        return bool(self.liveness.stalling and not self._store_trouble and not self.idle_service)
+
+    @property
+    def _store_trouble(self) -> str:
+        """Trouble that is not a stall."""
         for trouble in (self.sensed.broker_trouble, self.sensed.reput_trouble):
             if trouble is not Trouble.NONE:
                 return trouble.name.lower()
-        if self.damage:
-            return Trouble.DAMAGED.name.lower()
-        stalling = self.liveness.stalling
-        return f"{stalling}_stalls" if stalling else ""
+        return Trouble.DAMAGED.name.lower() if self.damage else ""
 
     def happen(self, happening: Happening, reason: str = "") -> bool:
         """Move to the state that follows; True if it is another one. Said once."""

@@ -66,7 +66,7 @@ class Replica:
         self._damage = Damage(self.own, self.peers)
         self._confirm_written = (found.confirm, 0)
         self._begun = self._ended = False
-        self._fitness = ("", "", False)
+        self._fitness = ("", "", False, False)
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         """What is to be done because of event. The first one of all begins."""
@@ -189,7 +189,8 @@ class Replica:
         term = self.leadership.term
         if term is not None:
             term.sensed()
-        fitness = own.idle_service, own.trouble, term is not None and term.gate_open
+        gate_open = term is not None and term.gate_open
+        fitness = own.idle_service, own.trouble, own.stalls_are_over, gate_open
         if fitness != self._fitness:
             self._fitness = fitness
             self._reception.tell_status()

@@ -27,6 +27,7 @@ def own_status(own: Own, term: Mastership | None, promised: int) -> StatusOk:
     facts: dict[str, Any] = {
         "reason": reason_of(own),
         "trouble": own.trouble,
+        "stalls_are_over": own.stalls_are_over,
         # Named as it was when only the broker was judged: earlier versions read it.
         "broker": not own.idle_service,
         "open": term is not None and term.gate_open,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.ha.events import Command, Sensed
+from services.ha.lease.value import Member
 from services.ha.liveness import FORGIVEN_PER_MS, Liveness, Stalls
 from services.ha.operator import SWITCH_MS_MAX
 from shared.cluster.time_rules import DEFAULT, LOCAL, LONG, TimeRules
@@ -167,6 +168,47 @@ def test_an_order_to_switch_is_answered_when_the_target_takes_sends_or_says_why_
     assert took_ms < SWITCH_MS_MAX + 5 * LOCAL.lease_ms
     assert "stalled-service" in group["b"].own.alarms
     group.send_confirmed()
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_an_order_to_switch_to_a_node_that_moves_again_is_taken(service: str) -> None:
+    # It was refused for up to eight lease times after the stall. And the node, made master, would
+    # have handed the lease back at once, for the same stall.
+    group = grown()
+    group["b"].pause(service)
+    group.run(3 * LOCAL.lease_ms)
+    assert service == "ha" or not order(group["a"], "switchover", to="b").ok
+    group["b"].resume(service)
+    group.run(100)
+    group.wait_in_sync("a", "b", "c")
+    group.run(100)  # the master learns that its write is applied
+    assert group["b"].own.trouble == f"{service}_stalls"
+    assert order(group["a"], "switchover", to="b", wait_ms=1000).ok
+    epoch = lease_of(group).epoch
+    group.run(10 * LOCAL.lease_ms)
+    assert group.serves("b")
+    assert (lease_of(group).epoch, group["b"].own.alarms) == (epoch, {})
+
+
+def test_an_order_that_names_no_node_prefers_one_that_did_not_stall() -> None:
+    group = grown()
+    group["b"].pause("reput")
+    group.run(3 * LOCAL.lease_ms)
+    group["b"].resume("reput")
+    group.run(100)
+    # Nobody hands over to it without an order.
+    assert [member.node for member in fit(group, ordered=True)] == ["c", "b"]
+    assert [member.node for member in fit(group, ordered=False)] == ["c"]
+    assert order(group["a"], "switchover", wait_ms=1000).ok
+    assert group.master.name == "c"
+
+
+def fit(group: Group, *, ordered: bool) -> list[Member]:
+    replica = group["a"].replica
+    assert replica is not None
+    term = replica.leadership.term
+    assert term is not None
+    return term.fit_targets(replica.peers, ordered=ordered)
 
 
 def test_a_node_tells_at_once_that_it_can_lead_again() -> None:
