@@ -15,6 +15,8 @@ from urllib.parse import quote
 
 import pytest
 
+from shared.files.log_start import write_log_start
+from shared.files.os_disk import OsDisk
 from tests.support.log_state import ends_in_log, state_in_log
 from tests.support.node import Node, wait_until
 from tidemark.formats.metadata_json import parse_consumer_offsets, parse_groups, parse_topics
@@ -205,6 +207,8 @@ def test_without_the_oldest_files_it_comes_back_from_a_snapshot(
     stop(node)
     in_log = state_in_log(node.store_dir)
     log_files = sorted((node.store_dir / "commitlog").iterdir())
+    # As retention does: the new start is durable before a file goes.
+    write_log_start(OsDisk(), node.store_dir / "log-start", int(log_files[3].name))
     for path in log_files[:3]:
         path.unlink()
     if derived_too:
