@@ -32,6 +32,10 @@ from tidemark.offsets import UNIT_SIZE
 
 LOOKS_AT_ONCE: Final = 256
 """Places looked at between two turns of the loop: some milliseconds."""
+SLICE_COUNT_MIN: Final = 16
+SLICE_SIZE_MIN: Final = 64 << 10
+"""An answer is shared among the queues that are ready, in slices of so much or more: less would
+cost more for each queue than for its messages."""
 _QUEUE_OFFSET_AT: Final = 20
 _AT_THE_END: Final = frozenset({PullStatus.OFFSET_OVERFLOW_ONE, PullStatus.NO_MESSAGE_IN_QUEUE})
 _SAID_ONCE: Final = frozenset({PullStatus.OFFSET_TOO_SMALL, PullStatus.OFFSET_OVERFLOW_BADLY})
@@ -175,6 +179,10 @@ class Fetches:
     ) -> list[Piece]:
         """Look at ready places until the answer is full; all in one step of the loop.
 
+        Each place gets its share of what is left of the answer. One queue's backlog would fill it
+        alone otherwise, and the messages of the others would wait for as long as the member needs
+        for all of that.
+
         moved: places that moved without a message, with what is to be said of them; added to.
         Raises what kept it from looking, if nothing was found before: then that place is the last
         in line, and else the first, so that one queue that fails neither stops nor is left out.
@@ -182,14 +190,18 @@ class Fetches:
         session = reader.session
         pieces: list[Piece] = []
         count_left, bytes_left = request.count_max, request.bytes_max
-        for _ in range(min(len(session.line), LOOKS_AT_ONCE)):
+        for places_left in range(min(len(session.line), LOOKS_AT_ONCE), 0, -1):
             place = next(iter(session.line))
             del session.line[place]
             if reader.order and place.handed_to > (reader.committed(place.queue) or 0):
                 continue  # blocked: the commit puts it in line again
             began, handed_to = place.next_offset, place.handed_to
             try:
-                result = self._look(place, count_left, bytes_left)
+                result = self._look(
+                    place,
+                    min(count_left, max(SLICE_COUNT_MIN, -(-count_left // places_left))),
+                    min(bytes_left, max(SLICE_SIZE_MIN, -(-bytes_left // places_left))),
+                )
                 piece = self._step(reader, place, began, result)
             except Exception:
                 # Damage, or a lack: descriptors, memory. Whatever it was, the place stays in line.

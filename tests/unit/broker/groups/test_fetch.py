@@ -49,6 +49,17 @@ async def test_queues_are_taken_in_turn(rig: Rig) -> None:
     assert {queue for answer in answers[4:] for queue in answer} == set(range(4))
 
 
+async def test_queues_share_an_answer_so_that_none_waits_for_the_backlog_of_another(
+    rig: Rig,
+) -> None:
+    for queue, count in enumerate((200, 200, 20, 200)):
+        rig.put(count, queue)
+    await rig.join()
+    shares = {queue: len(offsets) for queue, offsets in got(await rig.fetch(count_max=128)).items()}
+    # Queue 2 leaves a part of its share to those behind it.
+    assert shares == {0: 32, 1: 32, 2: 20, 3: 44}
+
+
 async def test_an_answer_ends_at_its_bytes_but_holds_one_message(rig: Rig) -> None:
     rig.put(5)
     await rig.join()
