@@ -119,7 +119,7 @@ class Mastership:
             facts = {} if (told := peers.fresh(link.peer.node)) is None else told.facts
             stalled = ordered and facts.get("stalls_are_over") is True
             unfit = self.in_sync.peer(link.peer).leaving or facts.get("broker") is False
-            unfit = unfit or (facts.get("trouble") and not stalled)
+            unfit = unfit or (bool(facts.get("trouble")) and not stalled)
             if link.peer in self.in_sync.published and link.counts is not None and not unfit:
                 counted.append((stalled, -link.counts, link.peer))
         return [member for _, _, member in sorted(counted)]
