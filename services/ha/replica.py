@@ -176,6 +176,10 @@ class Replica:
 
     def _write_confirm(self) -> None:
         own = self.own
+        if own.state is State.RESYNC:
+            # The file is emptied with the store: what was confirmed there is not in it any more.
+            self._confirm_written = (0, own.now_ms)
+            return
         written, at_ms = self._confirm_written
         if own.confirm > written and own.now_ms - at_ms >= CONFIRM_WRITTEN_MS:
             self._confirm_written = own.confirm, own.now_ms

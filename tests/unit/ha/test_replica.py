@@ -307,6 +307,21 @@ def test_an_ordered_resync_empties_the_store_and_copies_it_anew() -> None:
     assert same_logs(group, group.send_confirmed())
 
 
+def test_a_store_that_is_being_emptied_gets_no_confirm_offset_of_before() -> None:
+    # 1. A store is to be emptied, and waits for broker and reput. 2. What was confirmed in it is
+    # written to ha/confirm, behind the 0 that belongs to the empty store. 3. The node is killed.
+    # 4. Its next start finds an empty log, below a confirm offset, and halts.
+    group = grown()
+    emptied = group["c"]
+    written = emptied.volume.confirm
+    group.send_confirmed()
+    emptied.done = lambda *_, **__: None  # type: ignore[method-assign]
+    assert order(emptied, "resync", group="g0").ok
+    assert emptied.own.confirm > written
+    group.run(3_000)
+    assert emptied.volume.confirm == 0
+
+
 def test_the_master_is_not_emptied_by_an_order() -> None:
     group = grown()
     reply = order(group["a"], "resync", group="g0")
