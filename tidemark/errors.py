@@ -8,11 +8,14 @@ Expected outcomes are values, not exceptions; these are for what the caller aske
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+NAMED_MAX: Final = 8
+"""So many of a list of files are named in one sentence."""
 
 
 class TidemarkError(Exception):
@@ -125,6 +128,30 @@ class LogFilesMissing(CorruptRecord):
             reason=reason,
             path=path,
             found=found,
+        )
+
+
+class LogFilesMisnamed(CorruptRecord):
+    """Files of the commit log lie under each other's names; what is in them is sound."""
+
+    code, title = "log-files-misnamed", "Files of the commit log have wrong names"
+
+    def __init__(self, at: int, named: Mapping[int, int], path: Path) -> None:
+        """at: start of the first of them, by its name. named: start by name → true start. path: of
+        that file, in its store's ``commitlog/``."""
+        first = sorted(named.items())[:NAMED_MAX]
+        which = ", ".join(f"{name:020d} is {true:020d}" for name, true in first)
+        if len(named) > NAMED_MAX:
+            which += f" and {len(named) - NAMED_MAX} more"
+        StoreError.__init__(
+            self,
+            f"files in {path.parent} were renamed, by what their first records say: {which}. "
+            "Nothing is served, nothing was changed.",
+            "Stop the node and give them their names back, which loses nothing: "
+            f"`tidemark store repair --store {path.parent.parent} --rename`.",
+            at=at,
+            reason="renamed",
+            path=path,
         )
 
 

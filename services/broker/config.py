@@ -17,6 +17,7 @@ from shared.cluster.config import ClusterConfig
 from shared.files.store_config import LocalStoreConfig, StoreConfig
 from shared.metrics.bounds import GROUPS_MAX, PAIRS_MAX, TOPICS_MAX, Limits
 from shared.runtime.config import Ruled, setting, unless_read
+from shared.runtime.run_dir import usable_run_dir
 from tidemark.formats.hosts import Host
 
 ENV_PREFIX: Final = "TIDEMARK_BROKER_"
@@ -261,7 +262,7 @@ class BrokerConfig(Ruled):
     @property
     def sockets_dir(self) -> Path:
         """Where this node's doorbells are."""
-        return self.store_dir / "run" if self.run_dir is None else self.run_dir
+        return usable_run_dir(self.run_dir or self.store_dir / "run")
 
     @property
     def series_limits(self) -> Limits:

@@ -16,6 +16,7 @@ from yarl import URL
 from shared.cluster.config import ClusterConfig
 from shared.files.store_config import LocalStoreConfig, StoreConfig
 from shared.runtime.config import Ruled, setting
+from shared.runtime.run_dir import usable_run_dir
 
 ENV_PREFIX: Final = "TIDEMARK_HA_"
 
@@ -89,7 +90,7 @@ class HaConfig(Ruled):
     @property
     def sockets_dir(self) -> Path:
         """Where this node's doorbells and the socket of its commands are."""
-        return self.store_dir / "run" if self.run_dir is None else self.run_dir
+        return usable_run_dir(self.run_dir or self.store_dir / "run")
 
     @property
     def order_hosts(self) -> frozenset[str] | None:

@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from shared.files.store_config import LocalStoreConfig, StoreConfig
 from shared.runtime.config import Ruled, setting
+from shared.runtime.run_dir import usable_run_dir
 
 ENV_PREFIX: Final = "TIDEMARK_REPUT_"
 
@@ -80,7 +81,7 @@ class ReputConfig(Ruled):
     @property
     def sockets_dir(self) -> Path:
         """Where this node's doorbells are."""
-        return self.store_dir / "run" if self.run_dir is None else self.run_dir
+        return usable_run_dir(self.run_dir or self.store_dir / "run")
 
 
 @dataclasses.dataclass(frozen=True)

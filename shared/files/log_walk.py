@@ -35,6 +35,8 @@ PROGRESS_BYTES: Final = 64 << 20
 MAGICS: Final = tuple(
     magic.to_bytes(4, "big", signed=True) for magic in (record.MAGIC_V1, record.MAGIC_V2)
 )
+PHYSICAL_OFFSET_AT: Final = 28
+"""Where a record holds its own physical offset (docs/formats.md, section 2)."""
 _ZEROS: Final = bytes(CHUNK_SIZE)
 _UNQUEUED: Final = (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
 
@@ -127,6 +129,20 @@ class LogFiles:
             return None
         found = record.decode(view)
         return FirstRecord(found.physical_offset, found.store_timestamp_ms)
+
+    def misnamed(self) -> dict[int, int]:
+        """File start by name → the start at which the file's sound first record says to lie,
+        for every file where the two differ: files were renamed."""
+        found: dict[int, int] = {}
+        for start in self.starts:
+            view = self.view(start)
+            said = int.from_bytes(view[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8], "big")
+            if said == start or said % self.file_size or view[4:8] not in MAGICS:
+                continue
+            checks = Checks(record_crc=False)
+            if record.validate(view, 0, at=said, checks=checks).kind is Kind.VALID:
+                found[start] = said
+        return found
 
 
 class WalkResult(NamedTuple):

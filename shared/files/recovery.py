@@ -4,7 +4,8 @@ Run by the holder of byte 0 before anybody appends. ``log_walk`` reads, ``valid_
 carries out. Synchronous and possibly long: call it in a thread. Invariants:
 
 - Corruption below a durable mark ends here with ``CorruptRecord``, and a log that lacks a file with
-  ``LogFilesMissing``; not a byte was written then.
+  ``LogFilesMissing``, one whose files were renamed with ``LogFilesMisnamed``; not a byte was
+  written then.
 - A position is believed only if its check fits; an old or a lost page costs time.
 - What is cut is kept in ``cut/`` first, durable, then zeroed and synced, later files are removed
   and the directory synced; a kill in between is found again by the next start.
@@ -43,6 +44,7 @@ from tidemark.errors import (
     CorruptRecord,
     DamagedFile,
     DiskFull,
+    LogFilesMisnamed,
     LogFilesMissing,
     ReadOnlyDisk,
     StoreError,
@@ -111,8 +113,8 @@ def recover(
     even if the page is lost. recovered_by: the ``start_id`` of this process. begin_at: where an
     operator says that the log begins now, whatever it lacks. progress: called with (bytes done,
     bytes in all) at least every 64 MiB, and with zeros while queues are looked at; what it raises
-    ends the recovery. Raises CorruptRecord, LogFilesMissing with nothing cut or written, StrayFile,
-    WrongFileSize.
+    ends the recovery. Raises CorruptRecord, LogFilesMissing, LogFilesMisnamed with nothing cut or
+    written, StrayFile, WrongFileSize.
     """
     files = LogFiles(store.disk, store.commit_log_dir, store.config.commit_log_file_size)
     try:
@@ -171,6 +173,7 @@ class _Recovery:
             return False  # no evidence; the start says later what is damaged
 
     def run(self, progress: Progress, recovered_by: int) -> Recovered:
+        self._refuse_misnamed()
         self._refuse_missing_start()
         queues_end = self._look_at_queues(progress)
         dispatched_durable = self._dispatched_durable()
@@ -263,6 +266,12 @@ class _Recovery:
         if self.region_is_ours and self.positions.is_checked(Slot.MIN):
             found.append(self.positions.get(Slot.MIN))
         return max(found, default=None)
+
+    def _refuse_misnamed(self) -> None:
+        """Raise LogFilesMisnamed: taken for damage, all that is sound in them would be cut."""
+        named = self.files.misnamed()
+        if named:
+            raise LogFilesMisnamed(min(named), named, self.files.path(min(named)))
 
     def _refuse_missing_start(self) -> None:
         """Raise LogFilesMissing if the log begins behind the place where it should.

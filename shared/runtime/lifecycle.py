@@ -17,6 +17,7 @@ from typing import Final
 
 import uvloop
 
+from shared.runtime.bus_error import name_bus_errors
 from tidemark.errors import BadConfig, PartEnded, TidemarkError
 from tidemark.formats import twins
 
@@ -101,6 +102,7 @@ def run_process(main: Callable[[], Coroutine[None, None, None]]) -> int:
             "the pure Python twins of the hot functions run, many times slower",
             extra={"event": "pure-twins", "reason": twins.WHY_PURE},
         )
+    name_bus_errors(_report)
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
     try:

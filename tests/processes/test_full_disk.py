@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import tidemark
+from shared.runtime.run_dir import usable_run_dir
 from tests.support.node import Node, wait_until
 from tests.support.small_disk import MIB, mounted
 from tidemark.errors import TidemarkError
@@ -44,14 +46,16 @@ def _remount_read_only(disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
 
 
-def _node(tmp_path: Path, disk: Path) -> Node:
+def _node(tmp_path: Path, disk: Path, *, run_dir: Path | None = None) -> Node:
     # Queue files of the usual size: mostly holes. A full disk takes no messages here; where it does
     # is tested in test_retention_full_disk.
+    run = {} if run_dir is None else {"run_dir": str(run_dir)}
     return Node(
         tmp_path / "node",
         store_dir=disk / "store",
         store={"consume_queue_file_size": 6_000_000},
-        broker={"clean_file_forcibly": False},
+        broker={"clean_file_forcibly": False, **run},
+        reput=run,
     )
 
 
@@ -140,7 +144,9 @@ async def test_a_node_starts_on_a_full_disk_and_serves_what_it_has(
 async def test_a_node_starts_on_a_read_only_disk_and_serves_reads(
     tmp_path: Path, small_disk: Path
 ) -> None:
-    with _node(tmp_path, small_disk) as node:
+    # As by default: run_dir lies in the store, and refuses sockets and locks as everything there.
+    # Both processes ended on run/lock, although all that was stored could be read.
+    with _node(tmp_path, small_disk, run_dir=small_disk / "store" / "run") as node:
         node.start()
         node.wait_ready()
         async with tidemark.connect(node.api_url) as mq:
@@ -164,3 +170,4 @@ async def test_a_node_starts_on_a_read_only_disk_and_serves_reads(
         )
         assert (status, answer["code"]) == (507, "read-only-disk")
         assert str(small_disk) in answer["detail"]
+        shutil.rmtree(usable_run_dir(small_disk / "store" / "run"))

@@ -121,7 +121,7 @@ def _paths(container: Container, settings: Any) -> Iterator[str]:
     """What the settings write or read lies on a volume, and every volume is used."""
     used = {"/etc/tidemark": "--config", "/tmp": "scratch", str(ACCOUNT_DIR): "token"}
     used[str(settings.store_dir.parent)] = "store_dir"
-    used[str(settings.sockets_dir)] = "run_dir"
+    used[str(settings.run_dir or settings.store_dir / "run")] = "run_dir"
     cluster = getattr(settings, "cluster", None)
     if container.name == "ha" and cluster is not None:
         used[str(cluster.secret_file.parent)] = "cluster.secret_file"

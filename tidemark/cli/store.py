@@ -28,15 +28,18 @@ from tidemark.cli.store_rebuild import (
     Loss,
     begin,
     config_of_store,
+    give_names_back,
     loss_at,
     losses,
     plan_rebuild,
+    renames,
 )
 from tidemark.cli.store_rebuild import cut as cut_log
 from tidemark.cli.store_rebuild import rebuild as rebuild_derived
 from tidemark.cli.store_verify import report_facts
 from tidemark.cli.store_verify import verify as check
 from tidemark.errors import CorruptRecord
+from tidemark.formats.filenames import offset_name
 
 T = TypeVar("T")
 
@@ -209,6 +212,11 @@ def rebuild(
     type=click.IntRange(min=0),
     help="Let the log begin at this file: everything before it is lost to consumers.",
 )
+@click.option(
+    "--rename",
+    is_flag=True,
+    help="Give log files that were renamed their names back; nothing is lost.",
+)
 @click.option("--yes", is_flag=True, help="Yes, cut.")
 @index_slots_option
 @output_option
@@ -216,6 +224,7 @@ def rebuild(
 def repair(
     root: Path,
     dry_run: bool,
+    rename: bool,
     cut_at: int | None,
     begin_at: int | None,
     yes: bool,
@@ -225,11 +234,20 @@ def repair(
 
     A damaged record cannot be mended here: copy the file from another replica or a backup if there
     is one. The way without: --cut-at keeps what is cut in cut/, zeroes it in the log, and makes
-    queues and index anew. Where files are missing, --begin-at goes on with those behind them. No
-    service may run then.
+    queues and index anew. Where files are missing, --begin-at goes on with those behind them. Files
+    that lie under each other's names are no damage: --rename. No service may run then.
     """
+    if rename and (cut_at is not None or begin_at is not None):
+        raise click.UsageError("--rename mends names; run it before --cut-at or --begin-at")
     if cut_at is not None and begin_at is not None:
         raise click.UsageError("--cut-at takes the log's end away, --begin-at its beginning: one")
+    if rename and not dry_run:
+        give_names_back(root, say)
+        return
+    if _explain_renamed(root, is_asked=rename):
+        if cut_at is not None or begin_at is not None:
+            raise click.UsageError("files were renamed: run it with --rename first")
+        return
     if begin_at is not None:
         _begin(root, begin_at, index_slots, dry_run=dry_run, yes=yes)
         return
@@ -249,6 +267,20 @@ def repair(
         _explain(offline, [loss], cut=True)
     cut_log(root, loss, config_of_store(root, index_slots), say)
     say(f"the log ends at {cut_at} now")
+
+
+def _explain_renamed(root: Path, *, is_asked: bool) -> bool:
+    """Name the log files that have each other's names; whether there are any, or it was asked."""
+    with OfflineStore(root) as offline:
+        found = sorted(renames(offline.files).items())
+    if as_json() and (found or is_asked):
+        print_facts(
+            {"renamed": [{"name": offset_name(n), "is": offset_name(true)} for n, true in found]}
+        )
+    else:
+        for name, true in found:
+            click.echo(f"{offset_name(name)} was renamed, it is {offset_name(true)}: --rename")
+    return bool(found) or is_asked
 
 
 def _begin(root: Path, begin_at: int, index_slots: int | None, *, dry_run: bool, yes: bool) -> None:

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from shared.files import log_walk
 from shared.files.consume_queue import EVERYTHING
 from shared.files.disk import RecordLock
+from shared.files.log_walk import LogFiles
 from shared.files.positions import Positions
 from shared.files.recovery import Recovered, recover
 from shared.files.store_config import StoreConfig
@@ -33,9 +34,11 @@ from tidemark.cli.index_check import geometry_of_store
 from tidemark.cli.offline import LogEnd, OfflineStore
 from tidemark.errors import BadRequest, DamagedFile, StoreLocked
 from tidemark.formats.checkpoint import Slot
-from tidemark.formats.filenames import parse_index_name
+from tidemark.formats.filenames import offset_name, parse_index_name
 
 ZEROS_AT_ONCE: Final = 1 << 20
+RENAMED: Final = "-renamed"
+"""Ends the name in cut/ of a log file that is on its way to its own name."""
 QueueKey = tuple[str, int]
 
 
@@ -238,6 +241,56 @@ def begin(root: Path, begin_at: int, config: StoreConfig, say: Callable[[str], N
         files.close()
         _recover(store, say, begin_at=begin_at)
         _dispatch(offline, locks, say)
+
+
+def give_names_back(root: Path, say: Callable[[str], None]) -> None:
+    """Give log files that lie under other names than their own the right ones. Nothing is lost.
+
+    They go through cut/, so that no file ever takes another's place; killed anywhere, the same
+    command may be run again. Raises BadRequest if two files are the same part of the log.
+    """
+    with ExitStack() as parts, OfflineStore(root) as offline:
+        store, files = offline.store, offline.files
+        disk = store.disk
+        hold_all(store, parts)
+        moves = renames(files)
+        files.close()
+        disk.make_directory(store.cut_dir)
+        for start, true in moves.items():
+            disk.rename(files.path(start), store.cut_dir / (offset_name(true) + RENAMED))
+        disk.sync_directory(store.cut_dir)
+        disk.sync_directory(store.commit_log_dir)
+        for entry in disk.list_directory(store.cut_dir):
+            if entry.name.endswith(RENAMED):
+                name = entry.name.removesuffix(RENAMED)
+                disk.rename(store.cut_dir / entry.name, store.commit_log_dir / name)
+                say(f"{name} has its name again")
+        disk.sync_directory(store.commit_log_dir)
+        disk.sync_directory(store.cut_dir)
+
+
+def renames(files: LogFiles) -> dict[int, int]:
+    """Start by name → the start to be named after, of every log file that has to be renamed."""
+    moves = files.misnamed()
+    vacated = sorted(set(moves) - set(moves.values()))
+    for start in sorted(set(moves.values()) & set(files.starts) - set(moves)):
+        if files.first_record(start) is not None:
+            named = next(name for name, true in moves.items() if true == start)
+            raise _two_of_one(files, start, named)
+        moves[start] = vacated.pop(0)  # it holds no record: it was made ahead
+    names = dict(zip(moves.values(), moves, strict=False))
+    for start, true in moves.items():
+        if names[true] != start:
+            raise _two_of_one(files, names[true], start)
+    return moves
+
+
+def _two_of_one(files: LogFiles, start: int, other: int) -> BadRequest:
+    return BadRequest(
+        f"{files.path(start)} and {files.path(other)} are the same part of the log. "
+        "Nothing was changed.",
+        "Move the older one out of the directory, and run this again.",
+    )
 
 
 def _recover(

@@ -1,0 +1,52 @@
+"""Where the processes of a node meet: the directory of sockets and, if need be, of locks.
+
+Pure but for what it asks of the file system. Before: configuration. After: ``doorbell``, and
+``shared.files.store_dir`` on a store that cannot be written.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+
+from tidemark.errors import ReadOnlyDisk
+
+
+def usable_run_dir(wanted: Path) -> Path:
+    """The directory wanted; if its file system or its rights refuse writes, one that stands in.
+
+    The default, ``run/`` in the store, is of no use on a disk that became read-only: the node could
+    neither bind a socket nor lock anything, and would end although all it has can still be read.
+    The directory that stands in has the same name for all processes of the node. Raises
+    ReadOnlyDisk if there is none either.
+    """
+    if _is_writable(wanted):
+        return wanted
+    name = sha256(os.fsencode(wanted.absolute())).hexdigest()[:16]
+    try:
+        stand_in = Path(tempfile.gettempdir()) / f"tidemark-{os.geteuid()}-{name}"
+        stand_in.mkdir(mode=0o700, exist_ok=True)
+        found = stand_in.lstat()
+    except OSError as error:
+        raise _refused(wanted, f"and so does the directory for temporary files: {error}") from error
+    # Anybody may make names in /tmp: another user's directory or link must not be trusted.
+    if stand_in.is_symlink() or not stand_in.is_dir() or found.st_uid != os.geteuid():
+        raise _refused(wanted, f"and {stand_in} in its place belongs to somebody else")
+    return stand_in
+
+
+def _is_writable(path: Path) -> bool:
+    present = next(each for each in (path, *path.absolute().parents) if each.exists())
+    return os.access(present, os.W_OK | os.X_OK)
+
+
+def _refused(wanted: Path, why: str) -> ReadOnlyDisk:
+    return ReadOnlyDisk(
+        f"{wanted} refuses the sockets and locks that the processes of this node need, {why}. "
+        "What is stored is untouched; nothing was started.",
+        "Set run_dir to a directory that this user may write, on tmpfs for example, and start "
+        "again: the store is then served for reading.",
+        path=wanted,
+    )
