@@ -8,9 +8,8 @@ from typing import BinaryIO
 from tidemark.cli.output import message_facts, to_json
 from tidemark.cli.produce import NO_NEWLINE
 from tidemark.client.messages import Message, RawPull
+from tidemark.client.received import decode_sound
 from tidemark.errors import BrokenAnswer
-from tidemark.formats import twins
-from tidemark.formats.record import UndecodableRecord
 
 
 class Writer:
@@ -41,15 +40,14 @@ class Writer:
 
     def write(self, pulled: RawPull, end: int | None) -> None:
         """Write a pull's messages with queue offsets below ``end``. Raises BrokenAnswer."""
-        try:
-            messages = twins.decode_messages(pulled.records)
-        except UndecodableRecord as error:
-            raise BrokenAnswer(str(error)) from error
+        messages, damage = decode_sound(pulled.records)
         if self._tags is not None:
             messages = [message for message in messages if message.tags in self._tags]
         if end is not None and messages and messages[-1].queue_offset >= end:
             messages = [message for message in messages if message.queue_offset < end]
         self.write_messages(messages)
+        if damage is not None and not self.full:
+            raise BrokenAnswer(str(damage)) from damage
 
     def write_messages(self, messages: Sequence[Message]) -> None:
         """Write these, or as many of them as are still wanted."""

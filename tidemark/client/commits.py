@@ -9,10 +9,12 @@ a request was under way leaves with the next. The shell is ``committing``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Literal
 
 Queue = tuple[str, int]
 """Topic and number of a queue."""
+CommitAck = Literal["accepted", "disk"]
+"""Level at which a commit is answered."""
 
 COMMIT_INTERVAL_MS: Final = 100
 """As often as the broker writes a record of moved offsets (docs/formats.md): more gains nothing."""

@@ -18,8 +18,7 @@ from tidemark.client.answers import RECORDS, Answer
 from tidemark.client.connection import Connection
 from tidemark.client.messages import Message, PullResult, RawPull
 from tidemark.client.paths import path
-from tidemark.formats import twins
-from tidemark.formats.record import UndecodableRecord
+from tidemark.client.received import decode_sound
 
 PULL_COUNT_MAX: Final = 1024
 PULL_SIZE_MAX: Final = 4 << 20
@@ -82,22 +81,28 @@ class Consumer:
         """Pull up to ``max`` messages from queue offset ``offset`` on.
 
         tags: ``a || b`` or None for all. wait_ms: how long the broker holds the call while there is
-        nothing. Every body is checked against its CRC; raises BrokenAnswer if one does not match.
+        nothing. Every body is checked against its CRC: of an answer with a damaged record the
+        messages before it are given, and ``next_offset`` is behind them. Raises BrokenAnswer if
+        it is the first.
         """
         raw = await self.pull_raw(
             topic, queue, offset, max=max, max_bytes=max_bytes, tags=tags, wait_ms=wait_ms
         )
-        try:
-            messages = twins.decode_messages(raw.records)
-        except UndecodableRecord as error:
-            raise errors.BrokenAnswer(f"{topic} queue {queue} at {offset}: {error}") from error
+        messages, damage = decode_sound(raw.records)
+        next_offset = raw.next_offset
+        if damage is not None:
+            if not messages:
+                raise errors.BrokenAnswer(
+                    f"{topic} queue {queue} at {offset}: {damage}"
+                ) from damage
+            next_offset = messages[-1].queue_offset + 1
         if tags is not None and tags.strip() != "*":
             # The broker compares hashes of tags (docs/formats.md, section 11.4): collisions pass.
             wanted = {tag.strip() for tag in tags.split("||")}
             messages = [message for message in messages if message.tags in wanted]
         return PullResult(
             raw.status,
-            raw.next_offset,
+            next_offset,
             raw.min_offset,
             raw.max_offset,
             messages,

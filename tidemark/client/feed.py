@@ -89,7 +89,7 @@ class Feed:
         async with self.member.calls.connection.joining():
             if self._settings:
                 await self._configure()
-            await self.member.join()
+            await self._join()
         if self.member.joined.broadcast:
             try:
                 await self._begin()
@@ -108,6 +108,25 @@ class Feed:
         }
         for task in self._tasks.values():
             task.add_done_callback(self._ended)
+
+    async def _join(self) -> None:
+        """Join the group; if that is cancelled, leave it again.
+
+        1. The broker is asked to make a member; 2. the task is cancelled, and its connection
+        closed; 3. the broker goes on, and the queues would be the member's until its session ends.
+        A leave that is sent at once may be done before the join.
+        """
+        joining = asyncio.create_task(self.member.join())
+        try:
+            await asyncio.shield(joining)
+        except asyncio.CancelledError:
+            try:
+                async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                    await joining
+            except (errors.TidemarkError, TimeoutError):
+                pass  # the member may be there all the same
+            await self._sign_off()
+            raise
 
     async def _configure(self) -> None:
         """Set the group's settings. Raises GroupInUse if its members have been told others."""
@@ -283,12 +302,16 @@ class Feed:
             return await self.send_back(held, source, delay_level=delay_level)
         except (errors.UnknownMessage, errors.UnknownTopic, errors.UnknownQueue) as error:
             log.warning(
-                "a message that was to be sent back has expired",
+                "%s: a message that was to be sent back has expired: %s",
+                self.member.calls,
+                error,
                 extra={"event": "nack-expired", "reason": str(error), **self._facts(source)},
             )
         except errors.MessageTooLarge as error:
             log.error(
-                "a message can be neither sent back nor a dead letter; it is passed over",
+                "%s: a message can be neither sent back nor a dead letter; it is passed over: %s",
+                self.member.calls,
+                error,
                 extra={"event": "nack-refused", "reason": str(error), **self._facts(source)},
             )
         return True
@@ -343,8 +366,16 @@ class Feed:
             # Not raised: all is committed, and the broker gives the queues away when the session
             # ends. Who waits for them wants to know why it took so long.
             log.warning(
-                "the broker was not told that this member left; its session has to end first",
-                extra={"event": "leave-failed", "reason": str(error)},
+                "%s has left, and the broker did not take its leave; its queues go to others when "
+                "its session ends: %s",
+                self.member.calls,
+                error,
+                extra={
+                    "event": "leave-failed",
+                    "reason": str(error),
+                    "group": self.member.calls.group,
+                    "member": self.member.calls.member,
+                },
             )
 
     async def _end(self, *names: str) -> None:

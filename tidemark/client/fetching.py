@@ -23,11 +23,10 @@ from tidemark.client.group_calls import Fetched, FetchedQueue
 from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.client.member import Member
 from tidemark.client.progress import QueueProgress
-from tidemark.client.received import received
+from tidemark.client.received import decode_sound, received
 from tidemark.client.retries import delay_s, is_transient
 from tidemark.client.tags import Wanted
 from tidemark.formats.message import Message
-from tidemark.formats.record import UndecodableRecord
 
 FETCH_COUNT_MAX: Final = 8192
 """Messages that a broker gives in one answer at most."""
@@ -145,6 +144,8 @@ class Fetching:
         if self._full and held in self._full and held.progress.span <= self._span_max // 2:
             self._slices.extendleft(reversed(self._full.pop(held)))
             self.want(held)
+        elif held.damaged_at is not None and held.is_idle:
+            self.want(held)
 
     def drop(self, held: HeldQueue) -> None:
         """Forget what was fetched of a queue and not taken: it is fetched again."""
@@ -243,8 +244,14 @@ class Fetching:
         return [
             held
             for held in self._member.holdings.of(Hold.OWNED)
-            if held.is_paused or held in self._full
+            if held.is_paused or held in self._full or self._ends_at_damage(held)
         ]
+
+    def _ends_at_damage(self, held: HeldQueue) -> bool:
+        """Whether a damaged record is next, and messages before it are not finished."""
+        if held.damaged_at is None or held.damaged_at != held.fetched_to:
+            return False
+        return not held.is_idle or any(each.held is held for each in self._slices)
 
     def _leaves_out(self, queue: Queue) -> bool:
         """Whether the fetch under way, or just answered, does not want messages of this queue."""
@@ -350,24 +357,33 @@ class Fetching:
             return
         if fetched.status == OFFSET_TOO_SMALL and fetched.min_offset > expected:
             log.warning(
-                "messages expired before this group read them",
+                "%s: %d messages of %s/%d expired before the group read them",
+                self._member.calls,
+                fetched.min_offset - expected,
+                *fetched.queue,
                 extra={
                     "event": "messages-expired",
                     "group": self._member.calls.group,
+                    "member": self._member.calls.member,
                     "topic": fetched.queue[0],
                     "queue": fetched.queue[1],
                     "messages": fetched.min_offset - expected,
                     "next_offset": fetched.min_offset,
                 },
             )
-        try:
-            messages = received(
-                fetched.records, fetched.queue[0], self._wanted, from_offset=expected
-            )
-        except UndecodableRecord as error:
-            raise errors.BrokenAnswer(f"queue {fetched.queue} at {expected}: {error}") from error
-        held.fetched_to = fetched.next_offset
-        made = _Slice(held, messages, expected, fetched.next_offset)
+        decoded, damage = decode_sound(fetched.records)
+        next_offset = fetched.next_offset
+        if damage is not None:
+            next_offset = decoded[-1].queue_offset + 1 if decoded else expected
+            if next_offset <= expected:
+                raise errors.BrokenAnswer(
+                    f"queue {fetched.queue} at {expected}: {damage}"
+                ) from damage
+            # First the program handles what is before it; then it is fetched again, and named.
+            held.damaged_at, held.is_placed = next_offset, False
+        messages = received(decoded, fetched.queue[0], self._wanted, from_offset=expected)
+        held.fetched_to = next_offset
+        made = _Slice(held, messages, expected, next_offset)
         self._full.get(held, self._slices).append(made)
         self._in_flight += len(messages)
         self._size_in_flight += sum(message.size for message in messages)

@@ -23,7 +23,7 @@ from tidemark.client.paths import path
 
 _SIZE: Final = struct.Struct(">I")
 """Bytes of the map in front of the records of a fetch."""
-NEW_FIELDS: Final = frozenset({"incarnation", "paused"})
+NEW_FIELDS: Final = frozenset({"incarnation", "paused", "sequence"})
 """Fields that a broker of the version before refuses by name; it works without them."""
 
 
@@ -76,6 +76,11 @@ class GroupCalls:
         """Tells this member from another program's that has taken its name."""
         self._unknown: set[str] = set()
         """Of ``NEW_FIELDS``, those that the broker of this membership has refused."""
+        self._fetch_count = 0
+
+    def __str__(self) -> str:
+        """As texts of the log name it."""
+        return f"member {self.member!r} of group {self.group!r}"
 
     async def configure(self, settings: Mapping[str, object]) -> None:
         """Make the group, or change these settings of it."""
@@ -158,9 +163,14 @@ class GroupCalls:
         positions: where the broker's cursors of these queues are to stand first. An answer that
         does not arrive has moved the cursors all the same. paused: queues to leave out; a broker
         of the version before does not leave them out.
+
+        A fetch that is given up and reaches the broker after a later one moves no cursor: the
+        broker tells them apart by their sequence.
         """
+        self._fetch_count += 1
         body: dict[str, object] = {
             "generation": generation,
+            "sequence": self._fetch_count,
             "max": count_max,
             "max_bytes": size_max,
             "wait_ms": wait_ms,

@@ -206,7 +206,9 @@ class Handlers:
             retry_max=joined.retry_max,
         )
         log.warning(
-            "a handler failed",
+            "%s: a handler failed: %s",
+            calls,
+            error,
             exc_info=error,
             extra={
                 "event": "handler-failed",

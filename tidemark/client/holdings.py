@@ -32,6 +32,7 @@ class HeldQueue:
     """One queue from assignment to release. A queue that comes again is another HeldQueue."""
 
     __slots__ = (
+        "damaged_at",
         "fetched_to",
         "hold",
         "is_paused",
@@ -50,6 +51,8 @@ class HeldQueue:
         """Where the next fetch goes on; None: where the broker says."""
         self.is_placed = False
         """Whether the broker's cursor is at ``fetched_to``; if not, the next fetch says it."""
+        self.damaged_at: int | None = None
+        """Where an answer met a damaged record behind sound ones."""
         self.told = False
         """Whether the program knows that it has the queue, or is just being told."""
         self.is_paused = False
@@ -69,7 +72,7 @@ class HeldQueue:
 
     def go_on_at(self, offset: int) -> None:
         """The next fetch brings the messages from ``offset`` on."""
-        self.fetched_to, self.is_placed = offset, False
+        self.fetched_to, self.is_placed, self.damaged_at = offset, False, None
 
 
 class Change(NamedTuple):

@@ -97,7 +97,8 @@ class Member:
                 self.lease.ended()
                 self._is_urgent = True
                 log.warning(
-                    "the broker does not have this member any more; it joins again",
+                    "the broker does not have %s any more; it joins again",
+                    self.calls,
                     extra={"event": "member-forgotten", **self._facts()},
                 )
             except errors.TidemarkError as error:
@@ -106,13 +107,16 @@ class Member:
                 failed, failure = failed + 1, error
                 if failed == LOGGED_FAILURE:
                     log.warning(
-                        "no heartbeat gets through; the member goes on trying",
+                        "no heartbeat of %s gets through; it goes on trying: %s",
+                        self.calls,
+                        error,
                         extra={"event": "heartbeat-failed", "reason": str(error), **self._facts()},
                     )
             else:
                 if failed >= LOGGED_FAILURE:
                     log.info(
-                        "heartbeats get through again",
+                        "heartbeats of %s get through again",
+                        self.calls,
                         extra={"event": "heartbeat-again", **self._facts()},
                     )
                 failed = 0
@@ -194,7 +198,9 @@ class Member:
         self._lost += change.lost
         self._is_known = True
         log.info(
-            "member again",
+            "%s is there again; it lost %d queues",
+            self.calls,
+            len(change.lost),
             extra={"event": "member-again", "queues_lost": len(change.lost), **self._facts()},
         )
 
@@ -213,7 +219,9 @@ class Member:
                     raise
                 del wanted[topic]
                 log.warning(
-                    "a topic was deleted; the member goes on with the others",
+                    "topic %s was deleted; %s goes on with the others",
+                    topic,
+                    self.calls,
                     extra={"event": "topic-gone", "topic": topic, **self._facts()},
                 )
 

@@ -1,4 +1,4 @@
-"""From what a fetch brought to the messages that a program gets: decode, restore, filter. Pure.
+"""From what a pull or a fetch brought to messages: decode, restore, filter. Pure.
 
 A message that was sent back comes through the group's retry topic and says in ``RETRY_TOPIC``
 where it is from (docs/formats.md): the program sees that topic, and ``source`` keeps the place
@@ -7,11 +7,13 @@ where it was read, which is what is committed and sent back again.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 from tidemark.client.tags import Wanted, passing
 from tidemark.formats import properties, twins
-from tidemark.formats.message import Message, Source
+from tidemark.formats.message import Message, Source, iterate_records
+from tidemark.formats.record import UndecodableRecord
 from tidemark.formats.record_layout import Buffer
 from tidemark.formats.send_back import RETRY_PREFIX
 
@@ -34,15 +36,27 @@ class Returned(Message):
         return restored
 
 
+def decode_sound(records: Buffer) -> tuple[list[Message], UndecodableRecord | None]:
+    """The messages before the first record that is not what the broker stored, and what is wrong
+    with that one; None: nothing."""
+    try:
+        return twins.decode_messages(records), None
+    except UndecodableRecord as error:
+        damage = error
+    sound: list[Message] = []
+    with contextlib.suppress(UndecodableRecord):
+        for stored in iterate_records(records):
+            sound.append(Message.from_record(stored))
+    return sound, damage
+
+
 def received(
-    records: Buffer, topic: str, wanted: Mapping[str, Wanted], *, from_offset: int
+    messages: Sequence[Message], topic: str, wanted: Mapping[str, Wanted], *, from_offset: int
 ) -> Sequence[Message]:
     """Messages of one queue of ``topic``, at or above ``from_offset``, whose tags are wanted.
 
-    records: whole ones, in the queue's order. wanted: per subscribed topic; every retry passes.
-    Raises UndecodableRecord if what came is not what the broker stored.
+    messages: in the queue's order. wanted: per subscribed topic; every retry passes.
     """
-    messages: list[Message] = twins.decode_messages(records)
     if messages and messages[0].queue_offset < from_offset:
         messages = [message for message in messages if message.queue_offset >= from_offset]
     if topic.startswith(RETRY_PREFIX):

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from tidemark import errors
-from tidemark.client.commits import Queue
+from tidemark.client.commits import CommitAck, Queue
 from tidemark.client.feed import Feed
 from tidemark.client.handlers import (
     RETRY_PAUSE_MS,
@@ -333,7 +333,7 @@ class Subscription:
                 queue=source.queue,
             )
 
-    async def commit(self, *, ack: str = "accepted") -> None:
+    async def commit(self, *, ack: CommitAck = "accepted") -> None:
         """Commit now what is done: not the message, or the batch, in hand.
 
         ack: ``disk`` returns when the commit survives a power cut of the broker.

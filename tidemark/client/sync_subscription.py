@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
-from tidemark.client.commits import Queue
+from tidemark.client.commits import CommitAck, Queue
 from tidemark.client.subscription import BATCH_COUNT_MAX, Iteration, Subscription
 from tidemark.formats.message import Message
 
@@ -116,7 +116,7 @@ class SyncSubscription:
         """Send a message back for retry; going on from it then does no more."""
         self._run(self._subscription.nack(message, delay_level=delay_level))
 
-    def commit(self, *, ack: str = "accepted") -> None:
+    def commit(self, *, ack: CommitAck = "accepted") -> None:
         """Commit now what is done: not the message, or the batch, in hand."""
         self._run(self._subscription.commit(ack=ack))
 

@@ -24,7 +24,7 @@ from services.broker.queue_offsets import Queue
 from services.broker.topics import Topics
 from shared.state.records import GroupConfig, Start
 from tidemark.clock import Clock
-from tidemark.errors import BroadcastGroup, MemberRequired, OffsetBeyondEnd
+from tidemark.errors import BroadcastGroup, OffsetBeyondEnd
 
 
 class Reset(NamedTuple):
@@ -87,7 +87,7 @@ class Commits:
         """One step of the loop: what is checked still holds when it is taken."""
         group = config.name
         self._refuse_broadcast(config)
-        self._check_caller(group, request)
+        self._coordinator.check_caller(group, request.member, request.generation)
         moves: dict[Queue, int] = {}
         for queue, offset in request.moves.items():
             if request.member is None:
@@ -117,25 +117,6 @@ class Commits:
                 if oldest is None
                 else max(0, now_ms - oldest.store_timestamp_ms) / 1000,
             )
-
-    def _check_caller(self, group: str, request: CommitRequest) -> None:
-        if request.member is None and request.generation is None:
-            if (count := self._coordinator.member_count(group)) > 0:
-                raise MemberRequired(
-                    f"group {group!r} has members ({count}): only they may commit. Nothing was "
-                    "committed.",
-                    "Name member and generation, or stop the consumers first.",
-                    group=group,
-                    members=count,
-                )
-            return
-        if request.member is None or request.generation is None:
-            raise MemberRequired(
-                "a commit of a member names both member and generation. Nothing was committed.",
-                "The answer to a heartbeat has the generation.",
-                group=group,
-            )
-        self._coordinator.check_caller(group, request.member, request.generation)
 
     def _member_move(self, group: str, queue: Queue, offset: int) -> int | None:
         """Where a member's commit moves the queue; None if nowhere. Raises OffsetBeyondEnd."""

@@ -20,6 +20,8 @@ from services.broker.groups.live_groups import LiveGroups
 from services.broker.groups.offsets import Offsets
 from services.broker.groups.refusals import (
     check_enabled,
+    half_named,
+    member_required,
     not_assigned,
     stale_generation,
     unknown_member,
@@ -205,11 +207,14 @@ class Coordinator:
         return None if live is None or owner is None else live.sessions.get(owner)
 
     def check_caller(self, group: str, member: str | None, generation: int | None) -> None:
-        """Raise StaleGeneration or UnknownMember if what a caller says of itself is not so.
-
-        None: the caller does not say.
+        """Raise MemberRequired, StaleGeneration or UnknownMember unless this is a member of the
+        group, or the group has no members and the caller (None, None) claims to be none.
         """
         live = self._live.find(group)
+        if (member is None) != (generation is None):
+            raise half_named(group)
+        if member is None and (count := self.member_count(group)) > 0:
+            raise member_required(group, count)
         current = None if live is None else live.roster.generation
         if generation is not None and generation != current:
             raise stale_generation(group, generation, current)
@@ -247,6 +252,12 @@ class Coordinator:
         if request.generation not in (None, live.roster.generation):
             raise stale_generation(group, request.generation, live.roster.generation)
         session, roster = live.sessions[member], live.roster
+        if request.sequence is not None:
+            # 1. A member gives a fetch up and sends the next on another connection; 2. the broker
+            # reads the later one first; 3. the earlier one would take messages that no member gets.
+            if request.sequence < session.sequence:
+                return Fetched(roster.generation, [], session)
+            session.sequence = request.sequence
         for queue, _ in request.positions:
             if queue not in session.places:
                 raise not_assigned(group, member, queue)

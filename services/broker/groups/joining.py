@@ -156,6 +156,8 @@ class Joining:
         session.incarnation = said or session.incarnation
         if request.generation is None:
             session.begin_anew()  # whoever it is now, it has nothing in its hands
+            if said is None or is_other:
+                session.sequence = 0  # another program counts its fetches from the beginning
         other_tags = live.subscriptions.get(member) != wanted
         live.subscriptions[member], live.filters[member] = wanted, filters
         change = live.roster.heartbeat(

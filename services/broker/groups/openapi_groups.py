@@ -231,6 +231,15 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
                 "maxItems": QUEUES_PER_GROUP_MAX,
                 "description": "Queues of which this fetch, and nothing later, brings nothing.",
             },
+            "sequence": or_null(
+                integer(
+                    0,
+                    I64_MAX,
+                    "Number of this fetch, larger with each fetch of a member. A fetch that "
+                    "arrives after one with a larger number was given up by its sender: it moves "
+                    "no position and is answered with nothing.",
+                )
+            ),
         },
         [],
         additionalProperties=False,

@@ -71,8 +71,15 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
                     "letters at once, or one of the store's levels.",
                 )
             ),
-            "member": or_null({**_NAME, "description": "Who asks, if it is a member."}),
+            "member": or_null(
+                {**_NAME, "description": "Who asks. Needed while the group has members."}
+            ),
             "generation": or_null(integer(0, I64_MAX, "That the member knows; with member.")),
+            "without_member": {
+                "type": ["boolean", "null"],
+                "description": "A tool asks, for a message that no member has in hand; not "
+                "together with member.",
+            },
         },
         [],
         additionalProperties=False,

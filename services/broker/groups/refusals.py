@@ -7,6 +7,7 @@ from shared.state.records import GroupConfig
 from tidemark.errors import (
     ConsumeDisabled,
     MemberFenced,
+    MemberRequired,
     NotAssigned,
     StaleGeneration,
     UnknownMember,
@@ -42,6 +43,25 @@ def member_fenced(group: str, member: str) -> MemberFenced:
         "Give each program a member name of its own, or none.",
         group=group,
         member=member,
+    )
+
+
+def member_required(group: str, count: int) -> MemberRequired:
+    """The error for a caller that names no member of a group that has so many."""
+    return MemberRequired(
+        f"group {group!r} has members ({count}): only they may do this. Nothing was changed.",
+        "Name member and generation, or stop the consumers first.",
+        group=group,
+        members=count,
+    )
+
+
+def half_named(group: str) -> MemberRequired:
+    """The error for a member that does not say its generation, or the other way round."""
+    return MemberRequired(
+        "a member names both itself and its generation. Nothing was changed.",
+        "The answer to a heartbeat has the generation.",
+        group=group,
     )
 
 

@@ -48,7 +48,7 @@ JOIN_FIELDS: Final = frozenset(
 )
 INCARNATION_SIZE_MAX: Final = 64
 FETCH_FIELDS: Final = frozenset(
-    {"generation", "max", "max_bytes", "wait_ms", "positions", "paused"}
+    {"generation", "max", "max_bytes", "wait_ms", "positions", "paused", "sequence"}
 )
 POSITION_FIELDS: Final = frozenset({"topic", "queue", "offset"})
 COMMIT_FIELDS: Final = frozenset({"member", "generation", "offsets", "ack"})
@@ -84,6 +84,8 @@ class FetchRequest(NamedTuple):
     positions: list[tuple[Queue, int]]
     paused: frozenset[Queue] = frozenset()
     """Queues of which nothing is wanted now."""
+    sequence: int | None = None
+    """Number of the fetch among those of its member; None: the caller does not count them."""
 
 
 class CommitLevel(StrEnum):
@@ -167,6 +169,9 @@ def parse_fetch(value: object) -> FetchRequest:
         _number(fields, "wait_ms", 0, 0, FETCH_WAIT_MS_MAX),
         list(_offsets(fields.get("positions") or [], "positions").items()),
         _queues(fields.get("paused") or [], "paused"),
+        None
+        if (sequence := fields.get("sequence")) is None
+        else whole_number(sequence, "sequence", 0, I64_MAX),
     )
 
 

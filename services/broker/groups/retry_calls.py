@@ -36,7 +36,16 @@ REDRIVE_DEFAULT: Final = 1000
 ID_SIZE_MAX: Final = 255
 """Characters of an id in a path: a unique id is its sender's own."""
 NACK_FIELDS: Final = frozenset(
-    {"message_id", "topic", "queue", "queue_offset", "delay_level", "member", "generation"}
+    {
+        "message_id",
+        "topic",
+        "queue",
+        "queue_offset",
+        "delay_level",
+        "member",
+        "generation",
+        "without_member",
+    }
 )
 REDRIVE_FIELDS: Final = frozenset(
     {"to", "topic", "key", "begin_ms", "end_ms", "message_id", "from_offset", "max", "dry_run"}
@@ -70,12 +79,16 @@ class RetryCalls:
             member, generation = fields.get("member"), fields.get("generation")
             if generation is not None and member is None:
                 raise BadRequest("generation goes with member only.", field="generation")
+            without = _flag(fields, "without_member")
+            if without and member is not None:
+                raise BadRequest("give either member or without_member.", field="without_member")
             sent = await self._tools.parts().send_back.nack(
                 group,
                 _message(fields),
                 delay_level=_optional(fields, "delay_level", -I32_MAX, I32_MAX) or 0,
                 member=None if member is None else check_name(string(member, "member"), "member"),
                 generation=_optional(fields, "generation", 0, I64_MAX),
+                without_member=without,
             )
             if (trace := self._tools.traces.of(request.headers)) is not None:
                 trace.sent_back(group, _message(fields), sent.as_dict())
@@ -161,9 +174,7 @@ def _message(fields: Mapping[str, object]) -> str | Place:
 
 def _redrive_request(body: Mapping[str, object]) -> RedriveRequest:
     fields = known_fields(body, REDRIVE_FIELDS, "")
-    to, dry_run = fields.get("to"), fields.get("dry_run")
-    if dry_run is not None and not isinstance(dry_run, bool):
-        raise BadRequest(f"dry_run must be true or false, not {shown(dry_run)}.", field="dry_run")
+    to = fields.get("to")
     topic = _text(fields, "topic")
     matched_max = _optional(fields, "max", 1, REDRIVE_MAX)
     return RedriveRequest(
@@ -177,7 +188,7 @@ def _redrive_request(body: Mapping[str, object]) -> RedriveRequest:
         ),
         from_offset=_optional(fields, "from_offset", 0, I64_MAX) or 0,
         matched_max=REDRIVE_DEFAULT if matched_max is None else matched_max,
-        dry_run=bool(dry_run),
+        dry_run=_flag(fields, "dry_run"),
     )
 
 
@@ -189,3 +200,10 @@ def _optional(fields: Mapping[str, object], name: str, low: int, high: int) -> i
 def _text(fields: Mapping[str, object], name: str) -> str | None:
     value = fields.get(name)
     return None if value is None else string(value, name)
+
+
+def _flag(fields: Mapping[str, object], name: str) -> bool:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise BadRequest(f"{name} must be true or false, not {shown(value)}.", field=name)
+    return bool(value)

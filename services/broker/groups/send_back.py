@@ -68,7 +68,7 @@ class Members(Protocol):
     """What this module needs of who is in a group."""
 
     def check_caller(self, group: str, member: str | None, generation: int | None) -> None:
-        """Raises UnknownMember, StaleGeneration if what a caller says of itself is not so."""
+        """Raises MemberRequired, UnknownMember, StaleGeneration; see ``Coordinator``."""
         ...
 
     def holds(self, group: str, member: str, queue: tuple[str, int]) -> bool:
@@ -139,15 +139,18 @@ class SendBack:
         delay_level: int = 0,
         member: str | None = None,
         generation: int | None = None,
+        without_member: bool = False,
     ) -> SentBack:
         """Send one message back; on disk on return.
 
         message: its message id, or where it lies. delay_level: 0 for the rule (the third level at
         first, one more each time), DEAD_AT_ONCE for no more retries, else that level. member,
-        generation: who asks, if it is one of the group's members.
-        Raises BadName, UnknownGroup, BroadcastGroup, UnknownMember, StaleGeneration, NotAssigned,
-        DelayOutOfRange, UnknownMessage, UnknownTopic, UnknownQueue, NotPermitted, MessageTooLarge,
-        what an append raises, and AckTimeout if the node stops before it is on disk.
+        generation: who asks; needed while the group has members. without_member: a tool asks, for
+        a message that no member has in hand, whatever members there are.
+        Raises BadName, UnknownGroup, BroadcastGroup, MemberRequired, UnknownMember,
+        StaleGeneration, NotAssigned, DelayOutOfRange, UnknownMessage, UnknownTopic, UnknownQueue,
+        NotPermitted, MessageTooLarge, what an append raises, and AckTimeout if the node stops
+        before it is on disk.
         """
         self._check_level(delay_level)
         stored = (
@@ -165,7 +168,8 @@ class SendBack:
                 "Let the member handle it again itself, or make the group a clustering one.",
                 group=group,
             )
-        self._members.check_caller(group, member, generation)
+        if not without_member:
+            self._members.check_caller(group, member, generation)
         queue = (stored.topic, stored.queue_id)
         if member is not None and not self._members.holds(group, member, queue):
             # Whoever has the queue now is handed the message, too: a retry would be one too many.

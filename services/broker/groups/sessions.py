@@ -147,6 +147,8 @@ class Session:
         """The member's fetch that waits."""
         self.fetches = 0
         """Of the member so far: a later one ends an earlier one."""
+        self.sequence = 0
+        """Of the latest fetch that named its own; see ``FetchRequest``."""
         self.asking = Asking()
         self._watching = watching
 

@@ -41,6 +41,7 @@ class GroupBroker(FakeBroker):
         self.holding: dict[str, set[Queue]] = {}
         self.incarnations: dict[str, str] = {}
         self.cursors: dict[tuple[str, Queue], int] = {}
+        self.sequences: dict[str, int] = {}
         self.committed: dict[Queue, int] = {}
         self.commits: list[dict[str, Any]] = []
         self.nacks: list[dict[str, Any]] = []
@@ -125,6 +126,8 @@ class GroupBroker(FakeBroker):
     async def member(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["member"]
         if request.method == "DELETE":
+            if (fault := await self._fault("leave", request)) is not None:
+                return fault
             if (refused := self._refusal(request.query.keys())) is not None:
                 return refused
             if request.query.get("incarnation") != self.incarnations.get(name):
@@ -192,6 +195,10 @@ class GroupBroker(FakeBroker):
             return error(404, "unknown-member")
         if body["generation"] != self.generation:
             return error(409, "stale-generation")
+        if (sequence := body.get("sequence")) is not None:
+            if sequence < self.sequences.get(name, 0):
+                return self._fetched([])
+            self.sequences[name] = sequence
         for each in body.get("positions", ()):
             self.cursors[name, (each["topic"], each["queue"])] = each["offset"]
         try:
@@ -203,10 +210,13 @@ class GroupBroker(FakeBroker):
                     await self.changed.wait()
         except TimeoutError:
             found = []
+        self._said("fetch", request)
+        return self._fetched(found)
+
+    def _fetched(self, found: list[tuple[dict[str, Any], list[bytes]]]) -> web.Response:
         queues = [facts for facts, _ in found]
         packed = msgpack.packb({"generation": self.generation, "queues": queues})
         records = b"".join(record for _, records in found for record in records)
-        self._said("fetch", request)
         return web.Response(
             body=struct.pack(">I", len(packed)) + packed + records,
             content_type="application/vnd.tidemark.records",

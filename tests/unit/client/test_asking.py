@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+from typing import NoReturn
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -364,7 +366,7 @@ async def test_a_queue_that_is_resumed_at_once_brings_again_what_was_dropped(
 async def test_a_broker_that_does_not_know_the_new_fields_is_asked_without_them(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
-    broker.unknown_fields = {"incarnation", "paused"}
+    broker.unknown_fields = {"incarnation", "paused", "sequence"}
     broker.put("orders", 0, *(b"a%d" % n for n in range(4)))
     async with mq.subscribe("orders", group="billing", member="m") as messages:
         assert ["incarnation" in each for each in broker.heartbeats] == [True, False]
@@ -382,6 +384,7 @@ async def test_a_broker_that_does_not_know_the_new_fields_is_asked_without_them(
         messages.resume(QUEUE)
         assert bodies(await messages.getmany(9)) == [b"a1", b"a2", b"a3"]
         assert not any("incarnation" in each for each in broker.heartbeats[1:])
+        assert ["sequence" in each for each in broker.fetches[:2]] == [True, False]
         # An upgraded one is told again.
         broker.unknown_fields.clear()
         broker.forget()
@@ -407,6 +410,37 @@ async def test_a_refusal_of_another_field_ends_the_subscription(
     with pytest.raises(errors.BadRequest):
         await mq.subscribe("orders", group="billing").start()
     assert len(broker.heartbeats) == 1
+
+
+# The message that such a fetch took came with the queue's next message, or never.
+async def test_a_fetch_that_was_given_up_and_reaches_the_broker_late_takes_no_message_away(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    given_up: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def keep(request: web.Request) -> NoReturn:
+        given_up.set_result(await request.read())
+        await asyncio.Future()  # until its client has closed the connection
+        raise AssertionError
+
+    broker.put("orders", 0, b"0")
+    async with mq.subscribe("orders", group="billing", member="m", max_in_flight=1) as messages:
+        first = await messages.getone(30)
+        assert first is not None
+        broker.group_faults["fetch"] = [keep]
+        await messages.ack(first)
+        late = await given_up
+        await messages.seek("orders", 1, 0)
+        broker.put("orders", 0, b"1", b"2")
+        first = await messages.getone(30)
+        assert first is not None
+        url = f"{broker.url}/v1/groups/billing/members/m/fetch"
+        async with aiohttp.ClientSession() as session, session.post(url, data=late) as answered:
+            assert answered.status == 200
+        await messages.ack(first)
+        second = await messages.getone(30)
+        assert second is not None
+        assert second.body == b"2"
 
 
 async def test_all_queues_may_be_paused(broker: GroupBroker, mq: tidemark.Client) -> None:

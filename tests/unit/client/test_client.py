@@ -113,6 +113,31 @@ async def test_records_that_came_damaged_are_not_handed_out(broker: FakeBroker) 
             await mq.pull("orders", 0, 0)
 
 
+async def test_messages_before_a_damaged_record_are_given_and_then_it_is_named(
+    broker: FakeBroker,
+) -> None:
+    async with tidemark.connect(broker.url) as mq:
+        for body in (b"1", b"2", b"hello", b"3"):
+            await mq.send("orders", body, queue=0, tags="new")
+        stored = bytearray(broker.queues["orders"][0][2])
+        stored[stored.index(b"hello")] ^= 1
+        broker.queues["orders"][0][2] = bytes(stored)
+        pulled = await mq.pull("orders", 0, 0)
+        assert [each.body for each in pulled.messages] == [b"1", b"2"]
+        assert pulled.next_offset == 2
+        assert (await mq.pull("orders", 0, 0, tags="old")).next_offset == 2
+        read: list[bytes] = []
+
+        async def read_all() -> None:
+            async for message in mq.read("orders", 0):
+                read.append(message.body)
+
+        with pytest.raises(errors.BrokenAnswer, match=r"orders queue 0 at 2: .*CRC"):
+            await read_all()
+        assert read == [b"1", b"2"]
+        assert (await mq.pull("orders", 0, 3)).messages[0].body == b"3"
+
+
 async def test_reads_go_on_through_a_connection_that_breaks(broker: FakeBroker) -> None:
     async def broken(request: web.Request) -> web.Response:
         assert request.transport is not None

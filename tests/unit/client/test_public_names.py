@@ -9,6 +9,8 @@ import typing
 import tidemark
 from tidemark.client.dead_letters import DeadLetters
 from tidemark.client.groups import Groups
+from tidemark.client.subscription import Subscription
+from tidemark.client.sync_subscription import SyncSubscription
 
 
 def test_dir_shows_every_public_name_before_the_first_use() -> None:
@@ -39,5 +41,7 @@ def test_words_that_a_call_takes_are_in_its_types() -> None:
             hints = typing.get_type_hints(call)
             assert words(hints["ack"]) == levels
         assert words(typing.get_type_hints(kind.subscribe)["start"]) == {"first", "last"}
+    for subscription in (Subscription, SyncSubscription):
+        assert words(typing.get_type_hints(subscription.commit)["ack"]) == {"accepted", "disk"}
     assert words(typing.get_type_hints(Groups.reset)["to"]) == {"first", "last"}
     assert typing.get_args(typing.get_type_hints(DeadLetters.redrive)["to"]) == ("topic", "group")

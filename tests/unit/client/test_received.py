@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.client.fake_broker import FakeBroker
-from tidemark import errors
+from tidemark import Message, errors
 from tidemark.client.group_calls import FetchedQueue, read_fetched
-from tidemark.client.received import Returned, received
+from tidemark.client.received import Returned, decode_sound, received
 from tidemark.client.tags import wanted_tags
 
 
@@ -20,6 +20,12 @@ def records(*messages: dict[str, Any], topic: str = "orders") -> bytes:
     for wire in messages:
         broker.add(topic, 0, {"body": b"", **wire})
     return b"".join(broker.queues[topic][0])
+
+
+def decoded(raw: bytes) -> list[Message]:
+    messages, damage = decode_sound(raw)
+    assert damage is None
+    return messages
 
 
 def framed(facts: dict[str, Any], raw: bytes) -> bytes:
@@ -71,9 +77,22 @@ def test_a_fetch_that_is_cut_anywhere_is_not_taken(data: st.DataObject) -> None:
         read_fetched(whole + b"\0")
 
 
+# One damaged body made a whole batch unreadable.
+@given(st.integers(0, 3), st.data())
+def test_what_lies_before_a_damaged_record_is_sound(count: int, data: st.DataObject) -> None:
+    sound = [{"body": b"%d" % number} for number in range(count)]
+    raw = bytearray(records(*sound, {"body": b"damaged"}, {"body": b"behind"}))
+    body_at = raw.index(b"damaged")
+    at = data.draw(st.integers(body_at, body_at + 6))
+    raw[at] ^= 1 << data.draw(st.integers(0, 7))
+    messages, damage = decode_sound(bytes(raw))
+    assert "CRC" in str(damage)
+    assert [each.body for each in messages] == [each["body"] for each in sound]
+
+
 def test_what_lies_before_our_place_is_left_out() -> None:
     raw = records({"body": b"0"}, {"body": b"1"}, {"body": b"2"})
-    messages = received(raw, "orders", {"orders": None}, from_offset=1)
+    messages = received(decoded(raw), "orders", {"orders": None}, from_offset=1)
     assert [message.body for message in messages] == [b"1", b"2"]
 
 
@@ -84,14 +103,14 @@ def test_a_retry_keeps_its_place_and_its_other_fields() -> None:
         {"body": b"2"},
         topic=topic,
     )
-    back, other = received(raw, topic, {"orders": wanted_tags("new")}, from_offset=0)
+    back, other = received(decoded(raw), topic, {"orders": wanted_tags("new")}, from_offset=0)
     assert isinstance(back, Returned)
     # It was delivered once, so its tag passed then; and the topic is not one that was subscribed.
     assert (back.topic, back.tags, back.queue_offset) == ("orders", "old", 0)
     assert back.source == (topic, 0, 0)
-    assert back._replace(topic=topic)[:] == received(raw, topic, {}, from_offset=0)[0]._replace(
-        topic=topic
-    )
+    assert back._replace(topic=topic)[:] == received(decoded(raw), topic, {}, from_offset=0)[
+        0
+    ]._replace(topic=topic)
     assert (other.topic, other.source) == (topic, (topic, 0, 1))
 
 
@@ -107,5 +126,5 @@ def test_a_retry_keeps_its_place_and_its_other_fields() -> None:
 )
 def test_tags_are_compared_as_text(expression: str, passes: list[bytes]) -> None:
     raw = records({"body": b"a", "tags": "a"}, {"body": b"b", "tags": "b"}, {"body": b"none"})
-    messages = received(raw, "orders", {"orders": wanted_tags(expression)}, from_offset=0)
+    messages = received(decoded(raw), "orders", {"orders": wanted_tags(expression)}, from_offset=0)
     assert [message.body for message in messages] == passes

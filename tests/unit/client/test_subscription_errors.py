@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from aiohttp import web
 
 import tidemark
 from tests.support.subscribed import broker as broker
@@ -40,11 +41,66 @@ async def test_settings_that_cannot_work_are_refused(mq: tidemark.Client) -> Non
         mq.subscribe({"orders": "*"}, group="billing", tags="new")
 
 
+# The broker kept a member that its program did not know: its queues stood still for a session.
+async def test_a_start_that_is_cancelled_leaves_the_group(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    came = asyncio.Event()
+
+    async def hold(_request: web.Request) -> None:
+        came.set()
+
+    broker.answers_heartbeats.clear()
+    broker.group_faults["heartbeat"] = [hold]  # type: ignore[list-item]  # None: it is answered
+    starting = asyncio.create_task(mq.subscribe("orders", group="billing", member="m").start())
+    await came.wait()
+    starting.cancel()
+    await asyncio.sleep(0)
+    assert not starting.done(), "the broker may be making the member: a leave now is too early"
+    broker.answers_heartbeats.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert broker.left == ["m"]
+    assert broker.members == {}
+
+
+async def test_a_member_that_cannot_leave_is_named_in_the_log(
+    broker: GroupBroker, mq: tidemark.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with mq.subscribe("orders", group="billing", member="m"):
+        broker.group_faults["leave"] = [refusal(400, "bad-request", field="other")]
+    (record,) = [each for each in caplog.records if vars(each).get("event") == "leave-failed"]
+    assert "member 'm' of group 'billing'" in record.message
+
+
 async def test_settings_of_the_group_are_made_before_it_is_joined(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     async with mq.subscribe("orders", group="billing", start="last", broadcast=False):
         assert broker.config["start"] == "last"
+
+
+# 1. A record is damaged; 2. the messages before it came in the same answer, and were thrown away;
+# 3. each member that got the queue met the same, and none of them handled any.
+async def test_messages_before_a_damaged_record_are_handled_and_then_it_is_named(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1", b"2", b"hello", b"3")
+    stored = bytearray(broker.queues["orders"][0][2])
+    stored[stored.index(b"hello")] ^= 1
+    broker.queues["orders"][0][2] = bytes(stored)
+    handled: list[bytes] = []
+
+    async def handle_them() -> None:
+        async with mq.subscribe("orders", group="billing") as messages:
+            async for message in messages:
+                await asyncio.sleep(0.01)  # what is fetched meanwhile does not end it
+                handled.append(message.body)
+
+    with pytest.raises(errors.BrokenAnswer, match=r"\('orders', 0\) at 2: .*CRC"):
+        await handle_them()
+    assert handled == [b"1", b"2"]
+    assert broker.committed["orders", 0] == 2
 
 
 async def test_members_that_start_together_set_the_group_one_after_another(

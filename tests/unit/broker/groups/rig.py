@@ -223,10 +223,17 @@ class Rig:
         wait_ms: int = 0,
         positions: Sequence[tuple[Queue, int]] = (),
         paused: Collection[Queue] = (),
+        sequence: int | None = None,
         is_gone: bool = False,
     ) -> Fetched:
         request = FetchRequest(
-            generation, count_max, bytes_max, wait_ms, list(positions), frozenset(paused)
+            generation,
+            count_max,
+            bytes_max,
+            wait_ms,
+            list(positions),
+            frozenset(paused),
+            sequence,
         )
         return await self.coordinator.fetch(GROUP, member, request, lambda: is_gone)
 

@@ -16,6 +16,7 @@ from tidemark.errors import (
     ConsumeDisabled,
     GroupInUse,
     MemberFenced,
+    MemberRequired,
     NotPermitted,
     Overloaded,
     StaleGeneration,
@@ -552,9 +553,15 @@ async def test_a_topic_that_is_deleted_while_another_finds_no_room_is_let_go(rig
 
 
 async def test_a_caller_is_known_by_its_member_and_generation(rig: Rig) -> None:
+    rig.coordinator.check_caller(GROUP, None, None)
     joined = await rig.join()
     rig.coordinator.check_caller(GROUP, "m1", joined.generation)
-    rig.coordinator.check_caller(GROUP, None, None)
+    rig.coordinator.check_caller("other", None, None)
+    with pytest.raises(MemberRequired, match=r"has members \(1\)"):
+        rig.coordinator.check_caller(GROUP, None, None)
+    for half in (("m1", None), (None, joined.generation)):
+        with pytest.raises(MemberRequired, match="both"):
+            rig.coordinator.check_caller(GROUP, *half)
     with pytest.raises(StaleGeneration):
         rig.coordinator.check_caller(GROUP, "m1", joined.generation - 1)
     with pytest.raises(UnknownMember):

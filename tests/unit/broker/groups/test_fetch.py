@@ -167,6 +167,37 @@ async def test_a_fetch_brings_nothing_of_queues_that_it_pauses(rig: Rig) -> None
     assert got(await rig.fetch()) == {0: [3]}
 
 
+# 1. A member gives fetch 1 up and sends fetch 2 on another connection; 2. the broker reads fetch 2
+# first; 3. fetch 1 took the next messages, and they came with the queue's next message, or never.
+async def test_a_fetch_that_comes_after_a_later_one_moves_no_place(rig: Rig) -> None:
+    rig.put(2)
+    await rig.join(incarnation="a")
+    assert got(await rig.fetch(count_max=1, sequence=2)) == {0: [0]}
+    late = await rig.fetch(sequence=1, positions=[(("orders", 0), 0)], wait_ms=20_000)
+    assert late.pieces == []
+    assert got(await rig.fetch(sequence=2)) == {0: [1]}, "a repeated fetch is answered"
+    waiting = await held(rig, sequence=3, paused=[ALL[1]])
+    assert (await rig.fetch(sequence=2)).pieces == []
+    rig.put(1, 1)
+    await asyncio.sleep(0)
+    assert not waiting.done(), "it goes on, and what it pauses stays paused"
+    rig.put(1, 0)
+    assert got(await waiting) == {0: [2]}
+
+
+@pytest.mark.parametrize("incarnation", [None, "b"])
+async def test_another_program_counts_its_fetches_from_the_beginning(
+    rig: Rig, incarnation: str | None
+) -> None:
+    await rig.join(incarnation="a")
+    await rig.fetch(sequence=7)
+    rig.put(1)
+    await rig.join(incarnation="a")
+    assert (await rig.fetch(sequence=6)).pieces == [], "the same program has joined again"
+    await rig.join(incarnation=incarnation)
+    assert got(await rig.fetch(sequence=1)) == {0: [0]}
+
+
 async def test_positions_say_where_to_go_on(rig: Rig) -> None:
     rig.put(5)
     await rig.join()

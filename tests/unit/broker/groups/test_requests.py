@@ -45,7 +45,11 @@ def test_a_heartbeat_says_what_it_holds_and_knows() -> None:
 
 def test_a_fetch_without_fields_takes_the_defaults() -> None:
     fetch = parse_fetch({})
-    assert fetch == (None, requests.FETCH_DEFAULT, requests.FETCH_BYTES_DEFAULT, 0, [], frozenset())
+    defaults = (requests.FETCH_DEFAULT, requests.FETCH_BYTES_DEFAULT, 0)
+    assert fetch == (None, *defaults, [], frozenset(), None)
+    assert parse_fetch({"sequence": 7}).sequence == 7
+    with pytest.raises(BadRequest, match="sequence"):
+        parse_fetch({"sequence": -1})
     assert parse_fetch({"positions": [{"topic": "orders", "queue": 0, "offset": 5}]}).positions == [
         (("orders", 0), 5)
     ]

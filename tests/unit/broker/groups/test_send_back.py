@@ -18,6 +18,7 @@ from tidemark.errors import (
     BadRequest,
     BroadcastGroup,
     DelayOutOfRange,
+    MemberRequired,
     NotAssigned,
     NotPermitted,
     StaleGeneration,
@@ -224,7 +225,10 @@ async def test_a_dead_letter_that_is_consumed_can_come_back_again(kit: Kit) -> N
     assert (sent.status, sent.topic) == ("RETRY", "%RETRY%undertaker")
 
 
-@pytest.mark.parametrize("refusal", [StaleGeneration("old"), UnknownMember("gone")])
+REFUSALS = [StaleGeneration("old"), UnknownMember("gone"), MemberRequired("say who")]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
 async def test_who_is_no_member_any_more_sends_nothing_back(
     kit: Kit, refusal: TidemarkError
 ) -> None:
@@ -233,6 +237,14 @@ async def test_who_is_no_member_any_more_sends_nothing_back(
     with pytest.raises(type(refusal)):
         await kit.send_back.nack("billing", message.message_id, member="m", generation=4)
     assert kit.members.asked == [("billing", "m", 4)]
+
+
+async def test_a_tool_sends_back_what_no_member_has_in_hand(kit: Kit) -> None:
+    message = await kit.message()
+    kit.members.refusal = MemberRequired("say who")
+    sent = await kit.send_back.nack("billing", message.message_id, without_member=True)
+    assert sent.status == "RETRY"
+    assert kit.members.asked == []
 
 
 async def test_only_whoever_has_the_queue_sends_its_messages_back(kit: Kit) -> None:
