@@ -51,9 +51,13 @@ setup: $(STAMP) ## Make the virtual environment .venv and install into it
 run: $(RUN_STAMP) ## Start a master and a slave in this terminal (NODES=1: a node alone; STORE=data) and print their URLs
 	exec $(BIN)/tidemark dev --nodes $(NODES) --store $(STORE)
 
+# What encodes, reads, checks or dispatches records, where the compiled twins are at work.
+PURE_TESTS := $(addprefix tests/unit/,broker client files formats reput state) tests/golden \
+	tests/simulation --ignore-glob='tests/simulation/test_replication*'
+
 test: analytics ## Run all tests, first the pure twins', then all; missing tools are named
 	@failed=0; \
-	TIDEMARK_PURE=1 $(BIN)/pytest -n 2 --dist loadgroup tests/unit tests/golden tests/simulation || failed=1; \
+	TIDEMARK_PURE=1 $(BIN)/pytest -n 2 --dist loadgroup $(PURE_TESTS) || failed=1; \
 	$(BIN)/pytest -n 2 --dist loadgroup && exit $$failed
 
 check: analytics format lint types contracts ## Format, lint, types, contracts, unit and property tests
