@@ -82,7 +82,7 @@ class Log:
             SystemClock(),
         )
         self._random = Random(messages)
-        files = sorted(self._store.commit_log_dir.iterdir())
+        files = sorted(self._store.commit_log_dir.glob("[0-9]*"))
         self._file_size = self._store.config.commit_log_file_size
         self._descriptors = {int(file.name): os.open(file, os.O_RDONLY) for file in files}
 

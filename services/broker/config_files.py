@@ -108,6 +108,7 @@ class ConfigFiles:
         a group, under which it was written.
         """
         self._epoch = epoch
+        self._store = store
         self._cache = JsonCache(store.disk, store.config_dir)
         self._state = state
         self._topics = topics
@@ -149,7 +150,7 @@ class ConfigFiles:
         self._wake.set()
 
     async def read_foreign(self, *, state_known: bool) -> ForeignTables:
-        """What RocketMQ left, if it wrote last.
+        """What RocketMQ left, if it had the store since it was ours.
 
         state_known: the log has told a state already (``JsonCache.read_foreign_topics``).
         """
@@ -163,6 +164,9 @@ class ConfigFiles:
                 _readable(lambda: cache.read_foreign_levels(state_known=state_known)),
             )
             wrote = any(table is not None for table in tables)
+            if wrote and self._store.is_opened:
+                _warn_of_refused_broker()
+                return ForeignTables()
             return tables._replace(timer=cache.read_timer()) if wrote else tables
 
         return await asyncio.to_thread(read)
@@ -179,10 +183,23 @@ class ConfigFiles:
         finally:
             stopper.cancel()
 
+    async def opened(self) -> bool:
+        """Record that the files are ours from here on; True."""
+        await asyncio.to_thread(self._store.mark_opened)
+        return True
+
     async def write_all(self) -> bool:
         """Write all that is new, now; whether the files say what is served, or may not yet."""
+        async with self._writing:
+            foreign = await asyncio.to_thread(
+                lambda: [file for file in self._files if self._cache.is_replaced(file.name)]
+            )
+        if foreign:
+            _warn_of_refused_broker()
         for file in self._files:
             file.due_at = 0.0
+            if file in foreign:
+                file.written = None
             if file.name == json_cache.TOPICS and self._topics.list(system=True) != self._listed:
                 file.written = None  # a system topic counts from its first message on, unsaid
         await self._write_due()
@@ -257,6 +274,14 @@ class ConfigFiles:
     async def _wake_on(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self._wake.set()
+
+
+def _warn_of_refused_broker() -> None:
+    log.warning(
+        "a RocketMQ broker that was started on this store wrote JSON files; they are not taken "
+        "over: this node held the store. Stop that broker, or give it a directory of its own",
+        extra={"event": "config-files-replaced"},
+    )
 
 
 def _readable(read: Callable[[], T | None]) -> T | None:

@@ -105,6 +105,7 @@ class Opening:
             # While the files are RocketMQ's, a restart would take them over again and undo what is
             # changed from here on.
             self._files.write_all if any_left(left) else _nothing,
+            self._files.opened,
             self._record_start,
         )
         for step in steps:

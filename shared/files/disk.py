@@ -131,6 +131,14 @@ class File(Protocol):
 class RecordLock(Protocol):
     """An open-file-description lock on one byte; freed by ``release`` or the process's end."""
 
+    def show(self, sign: Path) -> None:
+        """Make a symbolic link named sign to this process's open lock file, until ``release``.
+
+        The link leads to a file of a few bytes while the process lives, and to nothing after its
+        end, whatever ends it. Does nothing where the system or the disk does not allow it.
+        """
+        ...
+
     def release(self) -> None: ...
 
 

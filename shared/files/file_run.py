@@ -21,7 +21,7 @@ from shared.files.disk import Disk, File
 from shared.files.region_cache import RegionCache, wrong_size
 from shared.files.warm_up import WarmUp
 from tidemark.errors import ReadOnlyDisk, StoreError, StrayFile
-from tidemark.formats.filenames import offset_name, parse_offset_name
+from tidemark.formats.filenames import RUNNING_SIGN, offset_name, parse_offset_name
 
 
 class FileRun:
@@ -60,7 +60,7 @@ class FileRun:
         """
         found: list[tuple[int, int]] = []
         for entry in self._disk.list_directory(self.directory):
-            if entry.is_directory:
+            if entry.is_directory or entry.name == RUNNING_SIGN:
                 continue
             path = self.directory / entry.name
             start = parse_offset_name(entry.name)
@@ -153,7 +153,7 @@ class FileRun:
         problems: list[str] = []
         previous: int | None = None
         for entry in self._disk.list_directory(self.directory):
-            if entry.is_directory:
+            if entry.is_directory or entry.name == RUNNING_SIGN:
                 continue
             path = self.directory / entry.name
             start = parse_offset_name(entry.name)

@@ -18,7 +18,7 @@ from shared.files.torn_record import unwritten_at
 from shared.files.valid_end import FirstRecord
 from tidemark.errors import CorruptRecord, StrayFile, WrongFileSize
 from tidemark.formats import record, twins
-from tidemark.formats.filenames import offset_name, parse_offset_name
+from tidemark.formats.filenames import RUNNING_SIGN, offset_name, parse_offset_name
 from tidemark.formats.plan import Plan
 from tidemark.formats.record import Checks, Kind
 from tidemark.formats.scan import Entry, Stop
@@ -59,7 +59,7 @@ class LogFiles:
         """Start of every file of length 0: a creation that was killed, or never synced."""
         self._mapped: tuple[int, MappedRegion] | None = None
         for entry in disk.list_directory(directory):
-            if not entry.is_directory:
+            if not entry.is_directory and entry.name != RUNNING_SIGN:
                 self._take(entry.name)
 
     def _take(self, name: str) -> None:

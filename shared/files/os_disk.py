@@ -270,14 +270,28 @@ class OsFile:
 class OsRecordLock:
     """One byte locked through an open file description of its own."""
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_descriptor", "_sign")
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._sign: Path | None = None
+
+    def show(self, sign: Path) -> None:
+        """Make a symbolic link named sign to this process's open lock file, until ``release``."""
+        target = f"/proc/{os.getpid()}/fd/{self._descriptor}"
+        if self._sign is not None or not Path(target).exists():
+            return
+        with contextlib.suppress(OSError):  # a full or read-only disk: it is not needed to write
+            sign.unlink(missing_ok=True)  # of a process that was killed
+            sign.symlink_to(target)
+            self._sign = sign
 
     def release(self) -> None:
         """Give the byte free; a second call does nothing."""
         if self._descriptor >= 0:
+            if self._sign is not None:
+                with contextlib.suppress(OSError):
+                    self._sign.unlink()
             os.close(self._descriptor)  # the last descriptor of the description: the lock goes
             self._descriptor = -1
 

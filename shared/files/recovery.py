@@ -167,6 +167,8 @@ class _Recovery:
         every few seconds, and when it stops."""
         if self.origin is not Origin.OURS:
             return True
+        if self.store.is_opened:
+            return False
         try:
             return JsonCache(self.store.disk, self.store.config_dir).is_foreign
         except DamagedFile:

@@ -44,10 +44,13 @@ from tidemark.errors import (
     StoreMissing,
 )
 from tidemark.formats.checkpoint import Slot, pid_of, start_id
+from tidemark.formats.filenames import RUNNING_SIGN
 
 __all__ = ["Role", "StoreConfig", "StoreDir", "config_of"]
 
 LOCK_CONTENT: Final = b"lock"
+OPENED: Final = b" tidemark"
+"""Ends abort's content once a start of ours has taken over what RocketMQ left."""
 LMQ_PREFIX: Final = "%LMQ%"
 DESCRIBE_TRIES: Final = 8
 QUEUE_MAX: Final = (1 << 31) - 1
@@ -104,6 +107,10 @@ class StandInLock:
         """Hold the store's own byte as well."""
         self._locks.append(lock)
 
+    def show(self, sign: Path) -> None:
+        """Of the store's own lock, if that is held by now."""
+        self._locks[-1].show(sign)
+
     def release(self) -> None:
         """Give all free."""
         self.held = False
@@ -144,6 +151,7 @@ class StoreDir:
         self._was_clean: bool | None = None
         self._stand_ins: list[StandInLock] = []
         self._abort_owed: int | None = None
+        self._append_lock: RecordLock | None = None
 
     @property
     def is_grouped(self) -> bool:
@@ -242,6 +250,7 @@ class StoreDir:
         if describing:
             adopting: Adopting = "clean" if self.was_clean else "unclean"
             self._describe(describe(self.config, adopting=adopting if self.is_foreign else None))
+        self._show_running()
         # A process killed between making a name and syncing it left it to the page cache alone.
         self.disk.sync_directory(self.root)
 
@@ -270,12 +279,27 @@ class StoreDir:
         store, but two processes of one role would still share sockets and positions.
         """
         try:
-            return self._take(self.lock_path, role)
+            lock = self._take(self.lock_path, role)
+            if role is Role.APPEND:
+                self._append_lock = lock
+                self._show_running()
+            return lock
         except ReadOnlyDisk:
             self.disk.make_directory(self.run_dir)
             lock = StandInLock(role, self._take(self.run_dir / "lock", role))
         self._stand_ins.append(lock)
         return lock
+
+    def _show_running(self) -> None:
+        """Keep RocketMQ from changing a store that is in use.
+
+        It recovers before it takes the lock (docs/formats.md, section 8): it removes log files and
+        index files behind the end that it finds. A name in commitlog/ whose size is not a log
+        file's makes it give up first. A link that leads nowhere it removes, and goes on: so a
+        store whose process was killed opens as before.
+        """
+        if self._append_lock is not None:
+            self._append_lock.show(self.commit_log_dir / RUNNING_SIGN)
 
     def _take(self, path: Path, role: Role) -> RecordLock:
         lock = self.disk.lock(path, byte=role)
@@ -328,7 +352,7 @@ class StoreDir:
             start = int.from_bytes(page[slot * 8 : slot * 8 + 8], "little")
             if start:
                 return pid_of(start)
-        text = (read_whole(self.disk, self.abort_path) or b"").strip()
+        text = (read_whole(self.disk, self.abort_path) or b"").removesuffix(OPENED).strip()
         return int(text) if text.isdigit() else None
 
     @property
@@ -345,13 +369,13 @@ class StoreDir:
     def mark_running(self, pid: int | None = None) -> None:
         """Make ``abort`` durable, holding the decimal process id, no newline.
 
-        Raises DiskFull, ReadOnlyDisk: then nothing may be appended before ``make_up``, which the
-        appender calls.
+        One that says ``is_opened`` stays as it is. Raises DiskFull, ReadOnlyDisk: then nothing may
+        be appended before ``make_up``, which the appender calls.
         """
         _ = self.was_clean
         self._abort_owed = os.getpid() if pid is None else pid
         text = str(self._abort_owed).encode()
-        if read_whole(self.disk, self.abort_path) == text:
+        if self.is_opened or read_whole(self.disk, self.abort_path) == text:
             self.disk.sync_directory(self.root)
             self._abort_owed = None
             return
@@ -365,6 +389,25 @@ class StoreDir:
                 self.disk.create(self.abort_path, 0, reserve=False).close()
         self.disk.sync_directory(self.root)
         self._abort_owed = None
+
+    @property
+    def is_opened(self) -> bool:
+        """Whether the last program that started on this store is ours and has opened it.
+
+        A RocketMQ broker writes its own ``abort`` once it holds the lock. Where this is true, JSON
+        files of RocketMQ come from a broker that was refused: it rewrites them when it ends, with
+        what it read at its start, and that is not to be taken over.
+        """
+        return (read_whole(self.disk, self.abort_path) or b"").endswith(OPENED)
+
+    def mark_opened(self) -> None:
+        """Record ``is_opened``: what RocketMQ left is in the log, the JSON files are ours. Blocks.
+
+        After ``mark_running``. On a disk that takes no writes it stays unrecorded.
+        """
+        with contextlib.suppress(DiskFull, ReadOnlyDisk, FileExistsError, FileNotFoundError):
+            if self.disk.stat(self.abort_path) is not None and not self.is_opened:
+                write_atomically(self.disk, self.abort_path, str(os.getpid()).encode() + OPENED)
 
     def mark_clean(self) -> None:
         """Remove ``abort``: everything is synced and dispatched. Fine if it is not there."""

@@ -66,6 +66,14 @@ class CoveredTable(Protocol):
 Table = TypeVar("Table", bound=CoveredTable)
 
 
+class _Facts(NamedTuple):
+    """What changes when a file is replaced or written to."""
+
+    inode: int
+    size: int
+    modified_ms: int
+
+
 class ForeignTables(NamedTuple):
     """What RocketMQ left in its files; None for a file that is ours, or not there."""
 
@@ -84,8 +92,9 @@ class JsonCache:
     def __init__(self, disk: Disk, config_dir: Path) -> None:
         self._disk = disk
         self._config_dir = config_dir
-        self._written: dict[str, tuple[DataVersion, int]] = {}
-        """File -> its version and size, as last written here: it need not be parsed again."""
+        self._written: dict[str, tuple[DataVersion, _Facts]] = {}
+        """File -> its version, and what it was, as last written here: it need not be parsed again.
+        """
 
     # -- read --------------------------------------------------------------------------------------
 
@@ -234,6 +243,15 @@ class JsonCache:
             ),
         )
 
+    def is_replaced(self, name: str) -> bool:
+        """Whether somebody else has written a file since it was written here."""
+        facts, known = self._facts(name), self._written.get(name)
+        return facts is not None and known is not None and facts != known[1]
+
+    def _facts(self, name: str) -> _Facts | None:
+        stat = self._disk.stat(self._config_dir / name)
+        return None if stat is None else _Facts(stat.inode, stat.size, stat.modified_ms)
+
     def exists(self, name: str) -> bool:
         """Whether a file has any content, or its ``.bak`` has."""
         stats = map(self._disk.stat, (self._config_dir / name, self._backup(name)))
@@ -272,9 +290,8 @@ class JsonCache:
         text_of: Callable[[DataVersion], str],
     ) -> DataVersion:
         path = self._config_dir / name
-        stat = self._disk.stat(path)
         known = self._written.get(name)
-        if known is not None and stat is not None and stat.size == known[1]:
+        if known is not None and self._facts(name) == known[1]:
             # As it was left here; the largest take seconds to parse, every five seconds.
             previous, is_good = known[0], True
         else:
@@ -286,7 +303,9 @@ class JsonCache:
         data = text_of(version).encode("utf-8")
         self._written.pop(name, None)
         self._replace(name, data, keep=is_good)
-        self._written[name] = version, len(data)
+        facts = self._facts(name)
+        if facts is not None:
+            self._written[name] = version, facts
         return version
 
     def _backup(self, name: str) -> Path:

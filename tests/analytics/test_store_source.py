@@ -124,7 +124,7 @@ def test_spark_and_the_reader_without_it_say_the_same(
     copy = tmp_path / "copy"
     node.pause()  # a copy of a moment
     try:
-        shutil.copytree(node.store_dir, copy)
+        shutil.copytree(node.store_dir, copy, symlinks=True)
     finally:
         node.resume()
     frame = frame_of(spark, copy)
@@ -171,7 +171,7 @@ def test_damage_is_a_row_and_without_its_column_an_error(
 ) -> None:
     told = send(node, 60)
     copy = tmp_path / "copy"
-    shutil.copytree(node.store_dir, copy)
+    shutil.copytree(node.store_dir, copy, symlinks=True)
     _, _, _, victim = sorted(told, key=lambda each: each[3])[-30]
     size = StoreFiles(copy).file_size
     with StoreFiles(copy).log_path(victim // size * size).open("r+b") as file:

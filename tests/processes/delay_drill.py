@@ -300,7 +300,7 @@ def _drained_ms(outage: Outage, due_ms: dict[int, int], times: dict[int, int]) -
 
 def _records(store_dir: Path) -> Iterator[Record]:
     """Every record of the log, one file in memory at a time."""
-    for path in sorted((store_dir / "commitlog").iterdir()):
+    for path in sorted((store_dir / "commitlog").glob("[0-9]*")):
         data = path.read_bytes()
         at = 0
         while at + record.BLANK_SIZE <= len(data):

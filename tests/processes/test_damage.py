@@ -98,7 +98,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Base]:
             assert status in (200, 201), answer
         acked = fill(node, "a", 8)
         stop(node)
-        shutil.copytree(node.store_dir, older)
+        shutil.copytree(node.store_dir, older, symlinks=True)
         start(node)
         acked += fill(node, "b", 18)
         status, answer = node.request_json(
@@ -111,11 +111,11 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Base]:
         )
         assert status == 200, answer
         stop(node)
-        shutil.copytree(node.store_dir, clean)
+        shutil.copytree(node.store_dir, clean, symlinks=True)
         start(node)
         more = fill(node, "c", 4)
         node.kill()
-        shutil.copytree(node.store_dir, killed)
+        shutil.copytree(node.store_dir, killed, symlinks=True)
     yield Base(
         clean, killed, older, {Moment.CLEAN: acked, Moment.UP: acked, Moment.KILLED: acked + more}
     )
@@ -128,7 +128,9 @@ def test_damage_is_healed_or_named_and_the_remedy_heals(
 ) -> None:
     node_dir = tmp_path / "n"
     store = node_dir / "store"
-    shutil.copytree(base.killed if case.moment is Moment.KILLED else base.clean, store)
+    shutil.copytree(
+        base.killed if case.moment is Moment.KILLED else base.clean, store, symlinks=True
+    )
     acked = list(base.acked[case.moment])
     with Node(node_dir, store=STORE) as node:
         judge = Judge(node)

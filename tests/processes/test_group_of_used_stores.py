@@ -42,7 +42,7 @@ def test_a_slave_copies_what_rocketmq_wrote_in_between(tmp_path: Path) -> None:
         start(node)
         stop(node)
         with Cluster(tmp_path / "group", store=STORE) as cluster:
-            shutil.copytree(node.store_dir, cluster.nodes["n1"].store_dir)
+            shutil.copytree(node.store_dir, cluster.nodes["n1"].store_dir, symlinks=True)
             cluster.start()
             assert cluster.wait_master() == "n1", "the one that holds records"
             cluster.wait_in_sync()

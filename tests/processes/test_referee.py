@@ -7,6 +7,7 @@ Tidemark opens what RocketMQ left. `make referee` builds the program.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from pathlib import Path
 
@@ -16,8 +17,9 @@ import tidemark
 from tests.support.command import dump
 from tests.support.command import tidemark as command
 from tests.support.node import Node, wait_until
-from tests.support.referee import PROBES, classpath, judge
+from tests.support.referee import PROBES, classpath, judge, refused
 from tests.support.samples import fill
+from tidemark.formats.filenames import RUNNING_SIGN
 
 ROLLED_STORE = {
     "commit_log_file_size": 1 << 17,
@@ -164,4 +166,40 @@ async def test_rocketmq_reads_a_store_of_many_files_however_tidemark_ended(
                 assert again.queue_offset == ends[topic, 0] + PROBES
         assert node.stop("broker") == {"broker": 0}
         assert node.stop("reput") == {"reput": 0}
+        command("store", "verify", "--store", node.store_dir)
+
+
+async def test_a_broker_started_on_a_store_in_use_is_refused_before_it_changes_a_file(
+    tmp_path: Path,
+) -> None:
+    """RocketMQ recovers before it takes the lock: it removed the log files that were made ahead,
+    the one that was written to by then too, and the index files. The node ended with
+    log-file-replaced, and its next start was refused.
+    """
+    classpath()
+    with Node(tmp_path / "node", store={"record_crc": False, **ROLLED_STORE}) as node:
+        node.start()
+        node.wait_ready()
+        sent = await fill(node.api_url, seed=9, requests=50, topics=("alpha",))
+        logs = node.store_dir / "commitlog"
+        before = {
+            path: path.stat().st_ino
+            for folder in ("commitlog", "index")
+            for path in (node.store_dir / folder).iterdir()
+        }
+        says = asyncio.create_task(
+            asyncio.to_thread(refused, node.store_dir, tmp_path, ROLLED_STORE)
+        )
+        while not says.done():
+            sent += await fill(node.api_url, seed=len(sent), requests=20, topics=("alpha",))
+        assert "the store did not load" in await says
+        rocketmqs_log = (tmp_path / "logs" / "rocketmqlogs" / "store.log").read_text()
+        assert f"{logs / RUNNING_SIGN}\t4 length not matched" in rocketmqs_log
+        assert {path: path.stat().st_ino for path in before} == before
+        sent += await fill(node.api_url, seed=8, requests=50, topics=("alpha",))
+        assert node.stop() == {"broker": 0, "reput": 0}
+        stored = {record["physical_offset"]: record for record in dump(node.store_dir)}
+        for one in sent:
+            digest = stored[one.physical_offset]["body_sha256"]
+            assert digest == hashlib.sha256(one.body).hexdigest()
         command("store", "verify", "--store", node.store_dir)

@@ -206,7 +206,7 @@ def test_without_the_oldest_files_it_comes_back_from_a_snapshot(
     before = served(node)
     stop(node)
     in_log = state_in_log(node.store_dir)
-    log_files = sorted((node.store_dir / "commitlog").iterdir())
+    log_files = sorted((node.store_dir / "commitlog").glob("[0-9]*"))
     # As retention does: the new start is durable before a file goes.
     write_log_start(OsDisk(), node.store_dir / "log-start", int(log_files[3].name))
     for path in log_files[:3]:
@@ -266,7 +266,7 @@ def test_offsets_of_a_queue_whose_records_have_all_gone_go_on_after_a_rebuild(no
     send(node, "orders", *[{"body_text": "old", "queue": 1}] * 7)
     fill_files(node, 4)
     stop(node)
-    for path in sorted((node.store_dir / "commitlog").iterdir())[:2]:
+    for path in sorted((node.store_dir / "commitlog").glob("[0-9]*"))[:2]:
         path.unlink()
     remove_derived(node)
     assert ("orders", 1) not in ends_in_log(node.store_dir)

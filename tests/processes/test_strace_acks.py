@@ -92,7 +92,7 @@ def test_every_ack_at_disk_follows_a_completed_fdatasync_of_its_bytes(tmp_path: 
     assert len(acked) > SENDERS * SENDS
     assert verdict.violations == ()
     assert verdict.syncs > 1
-    assert len(list((node.store_dir / "commitlog").iterdir())) > 1
+    assert len(list((node.store_dir / "commitlog").glob("[0-9]*"))) > 1
     print(f"{len(acked)} messages acked, {verdict.syncs} fdatasyncs of the log, all in order")
 
 

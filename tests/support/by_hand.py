@@ -47,7 +47,9 @@ def append(root: Path, messages: list[Appended], *, now_ms: int) -> tuple[int, i
     """Append records behind the log's end, across files; the range of what was written.
 
     Files are begun as RocketMQ begins them, with the first record that does not fit the one before.
+    Like RocketMQ after an orderly stop it leaves no ``abort``, whoever has left one before.
     """
+    (root / "abort").unlink(missing_ok=True)
     start = at = log_end(root)
     with OfflineStore(root) as offline:
         file_size = offline.config.commit_log_file_size

@@ -58,7 +58,9 @@ def _nth(pattern: str, place: int) -> Callable[[Path], Path | None]:
 
 def _active(store: Path) -> Path | None:
     """The log file that the log ends in: the last that begins with a record."""
-    used = [path for path in sorted((store / "commitlog").iterdir()) if _head(path).strip(b"\0")]
+    used = [
+        path for path in sorted((store / "commitlog").glob("[0-9]*")) if _head(path).strip(b"\0")
+    ]
     return used[-1] if used else None
 
 
@@ -69,7 +71,9 @@ def _head(path: Path) -> bytes:
 
 def _ahead(store: Path) -> Path | None:
     unused = [
-        path for path in sorted((store / "commitlog").iterdir()) if not _head(path).strip(b"\0")
+        path
+        for path in sorted((store / "commitlog").glob("[0-9]*"))
+        if not _head(path).strip(b"\0")
     ]
     return unused[0] if unused else None
 

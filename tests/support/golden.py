@@ -69,7 +69,7 @@ def unpack(name: str, into: Path) -> Path:
 
 def commit_log_files(store: Path) -> list[tuple[int, Path]]:
     """(start offset, path) of every commit log file of an unpacked store, in order."""
-    files = sorted((store / "commitlog").iterdir())
+    files = sorted((store / "commitlog").glob("[0-9]*"))
     return [(int(path.name), path) for path in files]
 
 

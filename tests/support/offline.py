@@ -32,7 +32,7 @@ def records(store: Path) -> list[record.Record]:
     Knows only sizes and fillers; raises UndecodableRecord at a record that cannot be read.
     """
     found = []
-    for path in sorted((store / "commitlog").iterdir()):
+    for path in sorted((store / "commitlog").glob("[0-9]*")):
         view = memoryview(path.read_bytes())
         at = 0
         while at + record.BLANK_SIZE <= len(view):
@@ -103,7 +103,7 @@ def rebuilt_copy(store: Path, target: Path, config: Path) -> Path:
 
     config: settings file of a reput for this store; paths on its command line win.
     """
-    shutil.copytree(store, target, ignore=shutil.ignore_patterns("run"))
+    shutil.copytree(store, target, symlinks=True, ignore=shutil.ignore_patterns("run"))
     for name in ("consumequeue", "index"):
         shutil.rmtree(target / name, ignore_errors=True)
     (target / "checkpoint").unlink(missing_ok=True)

@@ -54,6 +54,13 @@ def write_store(
     _run("Writer", store, home, shape, str(count), *flags)
 
 
+def refused(store: Path, home: Path, shape: Mapping[str, object] = SMALL_STORE) -> str:
+    """What the real implementation says when it cannot start on a store."""
+    done = _start("Writer", store, home, shape, "1")
+    assert done.returncode == 1, done.stdout[-3000:]
+    return done.stderr
+
+
 def judge(
     store: Path,
     home: Path,
@@ -74,8 +81,16 @@ def judge(
 def _run(
     program: str, store: Path, home: Path, shape: Mapping[str, object], *arguments: str
 ) -> str:
+    done = _start(program, store, home, shape, *arguments)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def _start(
+    program: str, store: Path, home: Path, shape: Mapping[str, object], *arguments: str
+) -> subprocess.CompletedProcess[str]:
     sizes = ("commit_log_file_size", "consume_queue_file_size", "index_slots", "index_entries")
-    done = subprocess.run(
+    return subprocess.run(
         [
             "java",
             f"-Duser.home={home}",
@@ -91,5 +106,3 @@ def _run(
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout

@@ -682,6 +682,9 @@ class SimLock:
     def __init__(self, locks: dict[tuple[int, int], SimLock], key: tuple[int, int]) -> None:
         self._locks, self._key = locks, key
 
+    def show(self, sign: Path) -> None:
+        """Nothing: only programs of a real machine look for it."""
+
     def release(self) -> None:
         """Free the byte."""
         if self._locks.get(self._key) is self:

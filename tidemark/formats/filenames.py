@@ -15,6 +15,9 @@ INDEX_DIGITS: Final = 17
 OFFSET_MAX: Final = 2**63 - 1
 """Offsets are signed 64 bit everywhere; a larger name cannot have been written by anyone."""
 
+RUNNING_SIGN: Final = "tidemark-is-running"
+"""A symbolic link in commitlog/ of a store that a process holds (docs/formats.md, section 8)."""
+
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 

@@ -106,6 +106,9 @@ class ProcessLock:
     def __init__(self, machine: Machine, byte: int, process: Process) -> None:
         self._machine, self._byte, self._process = machine, byte, process
 
+    def show(self, sign: Path) -> None:
+        """Nothing: only programs of a real machine look for it."""
+
     def release(self) -> None:
         """Give it back."""
         self._process.check_alive()

@@ -359,3 +359,51 @@ async def test_the_record_of_a_masters_start_names_its_epoch_and_is_not_waited_f
     told = records.decode(log.bodies[-1])
     assert isinstance(told, EpochRecord)
     assert (told.epoch, told.start_count) == (5, 1)
+
+
+async def test_files_of_a_broker_that_was_refused_a_running_store_are_not_taken_over(
+    tmp_path: Path,
+) -> None:
+    """A RocketMQ broker that does not get the lock rewrites its JSON files all the same when it
+    ends. 1. It reads them; 2. a topic is made; 3. it writes what it read; 4. our node is killed.
+    Taken over, its files would delete the topic.
+    """
+    log = Log()
+    start = Start(tmp_path, log)
+    start.store.mark_running()
+    await start.open()
+    for name, text in ROCKETMQS.items():
+        start.json(name, text)
+    written = len(log.bodies)
+    again = Start(tmp_path, log)
+    again.store.mark_running()
+    await again.open()
+    assert len(log.bodies) == written + 1, "the record of the start alone"
+    assert again.state.groups == {}
+    # A broker that does get the lock writes its own abort.
+    again.store.abort_path.write_text("4711")
+    taken = Start(tmp_path, log)
+    taken.store.mark_running()
+    await taken.open()
+    assert taken.state.groups.keys() == {"g"}
+
+
+async def test_such_files_are_replaced_at_the_stop_so_that_the_next_start_finds_ours(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = Log()
+    start = Start(tmp_path, log)
+    start.json("topics.json", ROCKETMQS["topics.json"])
+    await start.open()
+    assert await start.files.write_all()
+    ours = (start.store.config_dir / "topics.json").read_bytes()
+    start.json("topics.json", ROCKETMQS["topics.json"])
+    assert await start.files.write_all()
+    assert [getattr(each, "event", "") for each in caplog.records] == ["config-files-replaced"]
+    assert '"tidemark"' in ours.decode()
+    assert '"tidemark"' in (start.store.config_dir / "topics.json").read_text()
+    start.store.mark_clean()
+    again = Start(tmp_path, log)
+    written = len(log.bodies)
+    await again.open()
+    assert len(log.bodies) == written + 1

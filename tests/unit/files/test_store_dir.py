@@ -10,8 +10,11 @@ from typing import ClassVar
 
 import pytest
 
+from shared.files.file_run import FileRun
+from shared.files.log_walk import LogFiles
 from shared.files.os_disk import OsDisk, OsFile, OsRecordLock
 from shared.files.positions import Positions
+from shared.files.region_cache import RegionCache
 from shared.files.store_dir import Role, StoreConfig, StoreDir, config_of
 from tests.unit.files.test_os_disk import end, posix_locker
 from tidemark.errors import (
@@ -25,6 +28,7 @@ from tidemark.errors import (
     StoreSizesDiffer,
 )
 from tidemark.formats.checkpoint import Slot
+from tidemark.formats.filenames import RUNNING_SIGN
 
 DISK = OsDisk()
 SMALL = StoreConfig(
@@ -280,6 +284,42 @@ class TestLocks:
         end(process)
         opened.lock(Role.APPEND).release()
 
+    def test_whoever_may_append_shows_it_among_the_log_files(self, tmp_path: Path) -> None:
+        """RocketMQ recovers a store, and removes files, before it takes the lock. It does not load
+        a log with a file of another size; a link that leads nowhere it removes, and goes on.
+        """
+        opened = store(tmp_path)
+        sign = opened.commit_log_dir / RUNNING_SIGN
+        opened.lock(Role.REPUT).release()
+        lock = opened.lock(Role.APPEND)
+        opened.open_or_create()  # the directory is not there before
+        assert sign.stat().st_size == len(b"lock")
+        assert [entry.name for entry in DISK.list_directory(sign.parent)] == [RUNNING_SIGN]
+        lock.release()
+        assert not sign.is_symlink()
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(tmp_path), str(Role.APPEND.value)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        assert sign.stat().st_size == len(b"lock")
+        process.kill()
+        end(process)
+        assert sign.is_symlink()
+        assert not sign.exists(), "the link leads nowhere once the process is gone"
+        files = FileRun(
+            DISK, sign.parent, 4096, cache=RegionCache(DISK, 1), writable=True, reserve=False
+        )
+        files.load()
+        assert (files.starts, files.self_check()) == ([], [])
+        assert LogFiles(DISK, sign.parent, 4096).starts == []
+        lock = opened.lock(Role.APPEND)
+        assert sign.exists(), "the link of a killed process is replaced"
+        lock.release()
+
     def test_another_process_is_named_by_the_id_it_published(self, tmp_path: Path) -> None:
         process = subprocess.Popen(
             [sys.executable, "-c", HOLDER, str(tmp_path), str(Role.REPUT.value)],
@@ -406,6 +446,24 @@ class TestGroups:
 
 
 class TestAbort:
+    def test_it_says_that_ours_has_opened_until_another_program_starts(
+        self, tmp_path: Path
+    ) -> None:
+        opened = store(tmp_path)
+        opened.open_or_create()
+        opened.mark_opened()
+        assert not opened.abort_path.exists(), "nobody runs"
+        opened.mark_running(17)
+        assert not opened.is_opened
+        opened.mark_opened()
+        again = store(tmp_path)
+        again.mark_running(18)
+        assert (again.is_opened, again.was_clean) == (True, False)
+        again.abort_path.write_bytes(b"4711")  # as a RocketMQ broker does once it has the lock
+        assert not again.is_opened
+        again.mark_clean()
+        assert not again.is_opened
+
     def test_it_holds_the_process_id_until_all_is_clean(self, tmp_path: Path) -> None:
         opened = store(tmp_path)
         opened.open_or_create()

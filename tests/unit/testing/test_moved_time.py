@@ -42,7 +42,7 @@ async def connected(store: LocalStore, topic: str) -> AsyncIterator[Client]:
 
 def oldest_file(store: LocalStore) -> int:
     """Physical offset at which the log's first file begins."""
-    return min(int(path.name) for path in (store.store_dir / "commitlog").iterdir())
+    return min(int(path.name) for path in (store.store_dir / "commitlog").glob("[0-9]*"))
 
 
 async def shown(mq: Client, topic: str, *, wait_ms: int = 0) -> list[bytes]:

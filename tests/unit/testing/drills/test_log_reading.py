@@ -50,7 +50,7 @@ async def test_logs_are_compared_byte_by_byte_up_to_an_offset(
     store_dir: Path, tmp_path: Path
 ) -> None:
     other, end = tmp_path / "other", read_log(store_dir, TOPIC).end
-    shutil.copytree(store_dir, other)
+    shutil.copytree(store_dir, other, symlinks=True)
     assert first_difference(store_dir, other, end) is None
     at = end - 100
     with (other / "commitlog" / f"{0:020d}").open("r+b") as file:
@@ -64,13 +64,13 @@ async def test_logs_are_compared_byte_by_byte_up_to_an_offset(
 
 async def test_a_log_file_that_is_missing_is_a_difference(store_dir: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    shutil.copytree(store_dir, other)
+    shutil.copytree(store_dir, other, symlinks=True)
     (other / "commitlog" / f"{0:020d}").unlink()
     assert first_difference(store_dir, other, 1000) == 0
 
 
 async def test_equal_stores_have_equal_queues(store_dir: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    shutil.copytree(store_dir, other)
+    shutil.copytree(store_dir, other, symlinks=True)
     assert queue_table(store_dir) == queue_table(other)
     assert any(f'"topic":"{TOPIC}"' in line for line in queue_table(store_dir))
