@@ -181,7 +181,7 @@ async def test_a_broker_started_on_a_store_in_use_is_refused_before_it_changes_a
         node.start()
         node.wait_ready()
         sent = await fill(node.api_url, seed=9, requests=50, topics=("alpha",))
-        logs = node.store_dir / "commitlog"
+        assert (node.store_dir / "commitlog" / RUNNING_SIGN).exists()
         before = {
             path: path.stat().st_ino
             for folder in ("commitlog", "index")
@@ -193,8 +193,6 @@ async def test_a_broker_started_on_a_store_in_use_is_refused_before_it_changes_a
         while not says.done():
             sent += await fill(node.api_url, seed=len(sent), requests=20, topics=("alpha",))
         assert "the store did not load" in await says
-        rocketmqs_log = (tmp_path / "logs" / "rocketmqlogs" / "store.log").read_text()
-        assert f"{logs / RUNNING_SIGN}\t4 length not matched" in rocketmqs_log
         assert {path: path.stat().st_ino for path in before} == before
         sent += await fill(node.api_url, seed=8, requests=50, topics=("alpha",))
         assert node.stop() == {"broker": 0, "reput": 0}
