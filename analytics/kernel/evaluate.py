@@ -220,6 +220,7 @@ def _judge(
         usual=np.where(stall.gap > rules.period_s, stall.gap, 0.0),
         recovers=progress.recovers,
         may_recover=progress.may_recover,
+        rises=progress.rises,
         still=_since_pause(motion.still, paused_ago),
         still_most=_since_pause(motion.still_most, paused_ago),
         stall_after=np.where(left_work, np.minimum(stall.after, rules.grace_s), stall.after),

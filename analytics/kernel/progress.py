@@ -18,6 +18,7 @@ from analytics.kernel.age import EXACT, INTERPOLATED, Age
 from analytics.kernel.columns import SECOND, Bools, Floats, Ints
 from analytics.kernel.grid import Positions, Ticks
 from analytics.kernel.rules import Rules
+from analytics.schema import Status
 
 ROBUST_FROM: Final = 8  # looks
 CELLS: Final = 2_048
@@ -36,20 +37,23 @@ class Batches(NamedTuple):
     seldom: Bools
     """[tick, series], from the first tick that is gone through."""
     overdue: Bools
+    soon: Bools
+    """A commit is overdue, or will be before FALLING_BEHIND is raised."""
 
 
 def batches_of(commit: Floats, lag: Floats, still: Floats, gap: Floats, rules: Rules) -> Batches:
     """Find the stairs. commit and lag: of all ticks; still and gap [s] from tick `begin` on."""
     seldom = gap > rules.period_s
     overdue = still > rules.overdue_factor * gap
+    soon = overdue | (rules.overdue_factor * gap <= rules.raise_s[Status.FALLING_BEHIND])
     if not seldom.any():
-        return Batches(np.broadcast_to(np.bool_(True), commit.shape), seldom, overdue)
+        return Batches(np.broadcast_to(np.bool_(True), commit.shape), seldom, overdue, soon)
     corner = lag == 0
     before = np.full(commit.shape[1], np.nan)
     for row, now in enumerate(commit):
         corner[row] |= ~np.isnan(now) & (now != before)
         np.copyto(before, now, where=~np.isnan(now))
-    return Batches(corner, seldom, overdue)
+    return Batches(corner, seldom, overdue, soon)
 
 
 def not_due(still: Floats, gap: Floats, rules: Rules) -> Floats:
@@ -72,6 +76,9 @@ class Progress(NamedTuple):
     """The age has fallen from look to look for recovery_s, for three looks at least."""
     may_recover: Bools
     """It is lower than recovery_s ago."""
+    rises: Bools
+    """It is higher than at the look before, and a commit would have been seen by the time at which
+    FALLING_BEHIND is raised."""
 
 
 def progress_of(
@@ -98,6 +105,7 @@ def progress_of(
         np.full(full.shape, np.inf),
         ~(full >= size / 2),
         *recovery_of(grid.ts, age, segment, begin, rules),
+        _rises(grid.ts, age, segment, begin, rules) & batches.soon,
     )
     dated = (age.method == EXACT) | (age.method == INTERPOLATED)
     wanted = (lag[begin:] > 0) & dated[begin:] & ~out.young
@@ -139,25 +147,31 @@ def recovery_of(
     """
     steps = max(rules.ticks(rules.recovery_s), 3)
     least = rules.catches_up_above - 1
-    dated = (age.method == EXACT) | (age.method == INTERPOLATED)
-    ages = np.where(dated, age.age, np.nan)
-
-    def fell(apart: int) -> Bools:
-        found = np.zeros(ages.shape, np.bool_)
-        seconds = (ts[apart:] - ts[:-apart]) / SECOND
-        one = segment[apart:] == segment[:-apart]
-        found[apart:] = one & (ages[:-apart] - ages[apart:] > least * seconds)
-        return found
-
-    if ages.shape[0] <= steps:
-        nowhere = np.zeros(ages[begin:].shape, np.bool_)
-        return nowhere, nowhere
-    step = fell(1)
+    step = _changes(ts, age, segment, 1) < -least
     each = step.copy()
     for back in range(1, steps):
         each[back:] &= step[:-back]
     each[:steps] = False
-    return each[begin:], fell(rules.ticks(rules.recovery_s))[begin:]
+    minute = _changes(ts, age, segment, rules.ticks(rules.recovery_s)) < -least
+    return each[begin:], minute[begin:]
+
+
+def _rises(ts: Floats, age: Age, segment: Floats, begin: int, rules: Rules) -> Bools:
+    found: Bools = _changes(ts, age, segment, 1) > 1 - rules.keeps_pace_above
+    return found[begin:]
+
+
+def _changes(ts: Floats, age: Age, segment: Floats, apart: int) -> Floats:
+    """By how much the age has changed per second since the look so many ticks before; NaN where
+    one of the two is missing, or a cut lies between them."""
+    dated = (age.method == EXACT) | (age.method == INTERPOLATED)
+    ages = np.where(dated, age.age, np.nan)
+    found = np.full(ages.shape, np.nan)
+    if ages.shape[0] > apart:
+        seconds = (ts[apart:] - ts[:-apart]) / SECOND
+        known = (segment[apart:] == segment[:-apart]) & (seconds > 0)
+        np.divide(ages[apart:] - ages[:-apart], seconds, out=found[apart:], where=known)
+    return found
 
 
 def _slopes(

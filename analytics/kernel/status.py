@@ -55,6 +55,8 @@ class Looks(NamedTuple):
     """The age has fallen look by look for a minute."""
     may_recover: Bools
     """It is lower than a minute ago."""
+    rises: Bools
+    """It is higher than at the look before, and no commit is due for long."""
     still: Floats
     still_most: Floats
     stall_after: Floats
@@ -141,7 +143,8 @@ def _stalled(looks: Looks, rules: Rules) -> Bools:
 
 
 def _may_be_stalled(looks: Looks, rules: Rules) -> Bools:
-    held: Bools = looks.still_most >= looks.stall_after
+    # One that falls behind for certain is late, stalled or not: a hole must not hide that.
+    held: Bools = (looks.still_most >= looks.stall_after) & ~_falling_behind(looks, rules)
     return held
 
 
@@ -161,7 +164,7 @@ def _catching_up(looks: Looks, rules: Rules) -> Bools:
 
 def _may_catch_up(looks: Looks, rules: Rules) -> Bools:
     held: Bools = (looks.progress_most > rules.catches_up_above) & (looks.method != BOUNDED)
-    return held
+    return held & ~_falling_behind(looks, rules)
 
 
 def _recovering(looks: Looks, rules: Rules) -> Bools:
@@ -169,7 +172,10 @@ def _recovering(looks: Looks, rules: Rules) -> Bools:
 
 
 def _falling_behind(looks: Looks, rules: Rules) -> Bools:
-    held: Bools = looks.progress_most < rules.keeps_pace_above
+    # Where missing looks leave the slope open, those that are there count: an age that rises from
+    # each to the next for the time of the rule.
+    open_ = (looks.progress_least < looks.progress_most) & looks.rises
+    held: Bools = (looks.progress_most < rules.keeps_pace_above) | open_
     return held
 
 

@@ -8,6 +8,9 @@ less than three ticks equal candidates on both sides are taken to have held in b
 stands until another rule has held for its time; what is no alarm becomes UNKNOWN after a hole
 behind which another rule holds. Story: a group stops, the scrape of its second tick fails, and the
 third look shows it catching up: whether it was STOPPED meanwhile cannot be known.
+While a status is UNKNOWN, looks at which a series is late count together, whichever rule holds.
+Story: a consumer hangs in a hole. Behind the hole its age rises for 55 s, then its stall time is
+over, and the time of a rule would begin again with each of the two.
 """
 
 from __future__ import annotations
@@ -27,6 +30,17 @@ UNKNOWN: Final = CODE[Status.UNKNOWN]
 OK: Final = CODE[Status.OK]
 ALARMING: Final = np.array([LEVEL[each] in ("page", "ticket") for each in STATUSES] + [False])
 """By status; the last one is NEVER."""
+LATE: Final = np.isin(
+    np.array([*STATUSES, ""]),
+    [
+        Status.STOPPED,
+        Status.STALLED,
+        Status.RACING,
+        Status.FALLING_BEHIND,
+        Status.LAGGING,
+    ],
+)
+"""By status: the age is beyond the objective, and nothing takes it back."""
 
 
 class Steady(NamedTuple):
@@ -87,9 +101,10 @@ def settle(
 
         passed = now - judged
         hole = passed > 1.5 * rules.period_us
-        goes_on = found == before
+        same = found == before
+        goes_on = same | ((status == UNKNOWN) & LATE[found] & LATE[before])
         # A short hole is as long as its ticks; what a long one hides is not counted.
-        bridged = hole & (passed <= lost_after)
+        bridged = hole & same & (passed <= lost_after)
         ticks_passed = np.where(bridged, np.rint(passed / rules.period_us), 1.0)
         held_now = np.where(goes_on, held + ticks_passed, 1.0)
         takes = silences | (held_now >= needed[found]) | (first & (found == OK))

@@ -342,7 +342,20 @@ def stuck_in_holes(random: Random) -> Drawn:
     setting = Setting.drawn(random)
     when = float(random.uniform(1800.0, 3600.0))
     truth = working(random, setting, [(0.0, SECONDS)], commits_until=when)
-    holes = _drawn_holes(random, setting.period)
+    return _stuck(setting, truth, _drawn_holes(random, setting.period), when)
+
+
+def stuck_within_a_hole(random: Random) -> Drawn:
+    """The same, and it commits for the last time while nothing is heard of it for minutes."""
+    setting = Setting.drawn(random)
+    holes = _holes(random, (150.0, 600.0), (300.0, 900.0))
+    among = [hole for hole in holes if hole[0] > 1800.0][:5]
+    when = float(random.uniform(*among[int(random.integers(len(among)))]))
+    truth = working(random, setting, [(0.0, SECONDS)], commits_until=when)
+    return _stuck(setting, truth, holes, when)
+
+
+def _stuck(setting: Setting, truth: Truth, holes: Spans, when: float) -> Drawn:
     dark = max(high - low for low, high in holes)
     within = 120.0 + 2 * dark + 4 * setting.period
     return Drawn(

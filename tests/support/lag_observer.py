@@ -1,13 +1,15 @@
 """What brokers say of groups over their API, again and again, to hold computed numbers against.
 
-Offsets and store times of heads only grow while nobody resets a group, so a value of an instant
-lies between what was seen before and after it: that is the error of the comparison, and nothing
-else is allowed for.
+Offsets and store times of heads only grow while nobody resets a group. The figures of a look are
+read while it goes on, each at an instant of its own. So each of them lies between an answer that
+was there before the look began and one that was asked for after it ended: that is the error of the
+comparison, and nothing else is allowed for.
 """
 
 from __future__ import annotations
 
 import bisect
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,7 +27,7 @@ class Queue(NamedTuple):
     head_low_s: float | None
     head_high_s: float | None
     """Store time of the oldest unread message lies between; None: there is none. The answer says
-    an age, and when it was taken lies between asking and answering."""
+    an age, and when it was taken lies between asking and answering. Infinite: it was not told."""
 
 
 class Seen(NamedTuple):
@@ -34,6 +36,8 @@ class Seen(NamedTuple):
     asked_s: float
     answered_s: float
     """Wall clock: the broker looked between the two."""
+    generation: int | None
+    """Of the group's membership, read after the members: they do not change while it stays."""
     members: int
     objective_s: float
     queues: Mapping[int, Queue]
@@ -79,44 +83,52 @@ class Observer:
                 asked_s = time.time()
                 status, answer = ask(f"{url()}/v1/groups/{group}")
                 if status == 200:
-                    self._seen[group, topic].append(_seen(answer, topic, asked_s, time.time()))
+                    self.take(group, topic, answer, asked_s, time.time())
 
-    def around(self, group: str, topic: str, at_s: float) -> tuple[Seen, Seen]:
-        """The last answer that was there before, and the first that was asked for after."""
+    def take(
+        self, group: str, topic: str, answer: dict[str, Any], asked_s: float, answered_s: float
+    ) -> None:
+        """Keep an answer, with when it was asked for and when it was there."""
+        self._seen[group, topic].append(_seen(answer, topic, asked_s, answered_s))
+
+    def around(self, group: str, topic: str, look: Range) -> tuple[Seen, Seen]:
+        """The last answer that was there before a look, and the first that was asked for after it.
+
+        look: when it began and when it ended [seconds since 1970].
+        """
         seen = self._seen[group, topic]
-        before = bisect.bisect_right([each.answered_s for each in seen], at_s) - 1
-        after = bisect.bisect_left([each.asked_s for each in seen], at_s)
-        assert before >= 0, f"{group} was not asked for before {at_s}"
-        assert after < len(seen), f"{group} was not asked for after {at_s}"
+        before = bisect.bisect_right([each.answered_s for each in seen], look.low) - 1
+        after = bisect.bisect_left([each.asked_s for each in seen], look.high)
+        assert before >= 0, f"{group} was not asked for before {look.low}"
+        assert after < len(seen), f"{group} was not asked for after {look.high}"
         return seen[before], seen[after]
 
-    def lag(self, group: str, topic: str, at_s: float) -> Range:
-        """Messages unread at a time, over all queues."""
-        before, after = self.around(group, topic, at_s)
-        low = high = 0
-        for number, queue in before.queues.items():
-            later = after.queues[number]
-            low += max(0, queue.max_offset - (later.committed or 0))
-            high += max(0, later.max_offset - (queue.committed or 0))
-        return Range(low, high)
+    def lag(self, group: str, topic: str, look: Range) -> Range:
+        """Messages unread at a look, over all queues."""
+        each = [
+            self.queue_lag(group, topic, number, look)
+            for number in self.around(group, topic, look)[0].queues
+        ]
+        return Range(sum(lag.low for lag in each), sum(lag.high for lag in each))
 
-    def queue_lag(self, group: str, topic: str, number: int, at_s: float) -> Range:
-        """Messages unread at a time in one queue."""
-        before, after = (each.queues[number] for each in self.around(group, topic, at_s))
+    def queue_lag(self, group: str, topic: str, number: int, look: Range) -> Range:
+        """Messages unread at a look in one queue."""
+        before, after = (each.queues[number] for each in self.around(group, topic, look))
         return Range(
             max(0, before.max_offset - (after.committed or 0)),
             max(0, after.max_offset - (before.committed or 0)),
         )
 
-    def age(self, group: str, topic: str, at_s: float) -> Range:
-        """Seconds since the oldest unread message was stored; 0 if there may be none."""
-        before, after = self.around(group, topic, at_s)
+    def age(self, group: str, topic: str, look: Range) -> Range:
+        """Seconds from the oldest unread message's store time to the look's beginning; 0 if there
+        may be none."""
+        before, after = self.around(group, topic, look)
         high = max(
-            at_s - (before.asked_s if queue.head_low_s is None else queue.head_low_s)
+            look.low - (before.asked_s if queue.head_low_s is None else queue.head_low_s)
             for queue in before.queues.values()
         )
         low = max(
-            0.0 if queue.head_high_s is None else at_s - queue.head_high_s
+            0.0 if queue.head_high_s is None else look.low - queue.head_high_s
             for queue in after.queues.values()
         )
         return Range(max(0.0, low), max(0.0, high))
@@ -128,16 +140,17 @@ def _seen(answer: dict[str, Any], topic: str, asked_s: float, answered_s: float)
         if each["topic"] != topic:
             continue
         for queue in each["queues"]:
-            seconds = queue["seconds"] if queue["messages"] else None
-            queues[queue["queue"]] = Queue(
-                queue["committed"],
-                queue["max_offset"],
-                None if seconds is None else asked_s - seconds,
-                None if seconds is None else answered_s - seconds,
-            )
+            low: float | None = None
+            high: float | None = None
+            if queue["messages"]:
+                seconds = queue["seconds"]
+                low = -math.inf if seconds is None else asked_s - seconds
+                high = math.inf if seconds is None else answered_s - seconds
+            queues[queue["queue"]] = Queue(queue["committed"], queue["max_offset"], low, high)
     return Seen(
         asked_s,
         answered_s,
+        answer["generation"],
         len(answer["members"]),
         answer["lag_objective_ms"] / 1000,
         queues,
