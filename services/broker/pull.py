@@ -25,7 +25,7 @@ from shared.files.consume_queue import ConsumeQueues
 from shared.files.pull import PullResult, PullStatus, get_message
 from shared.runtime.doorbell import Doorbell
 from tidemark.clock import Clock
-from tidemark.errors import BadTags
+from tidemark.errors import BadTags, NotServing
 from tidemark.formats import hashing
 from tidemark.formats.record import Checks
 from tidemark.formats.select import Wanted
@@ -110,6 +110,8 @@ class Puller:
         self.held = HeldPulls()
         self._polls = Polls()
         self._dispatched_seen = PhysicalOffset(-1)
+        self._shown = PhysicalOffset(0)
+        """The largest end of what may be seen that a pull has gone by."""
         self._looked_at = clock.monotonic()
         self._places = Budget("held pulls", held_max, "Pull with a shorter wait_ms, or again.")
 
@@ -148,11 +150,13 @@ class Puller:
         return self._queue_offsets.next_of(queue)
 
     def _get(self, request: PullRequest) -> PullResult:
+        dispatched = self._dispatched()
+        self._shown = max(self._shown, dispatched)
         return get_message(
             self._queues.get(request.topic, request.queue),
             self._log,
             offset=request.offset,
-            dispatched=self._dispatched(),
+            dispatched=dispatched,
             count_max=request.count_max,
             bytes_max=request.bytes_max,
             wanted=request.tags,
@@ -165,12 +169,27 @@ class Puller:
         is_gone: whether the client has closed its connection; nobody waits for it then.
         """
         result = self.look(request)
+        if result.max_offset < request.offset:
+            self._refuse_while_made_again()
         if request.wait_ms == 0 or not _wants_more(result, request.offset):
             return result
         if not self.may_hold:
             return result._replace(poll_after_ms=self.poll_after_ms(request.wait_ms / 1000))
         with self.place():
             return await self._wait(request, result, is_gone)
+
+    def _refuse_while_made_again(self) -> None:
+        """Raise NotServing if less can be seen than a pull has gone by before: reput makes the
+        queues again, and the consumer would be sent back to the end of a shorter queue."""
+        dispatched = self._dispatched()
+        if dispatched < self._shown:
+            raise NotServing(
+                f"the queues are made again from the log: {dispatched} of {self._shown} bytes. "
+                "Nothing is read.",
+                "Try again; /ready of reput shows the progress.",
+                done_bytes=int(dispatched),
+                total_bytes=int(self._shown),
+            )
 
     @property
     def may_hold(self) -> bool:

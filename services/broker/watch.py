@@ -55,8 +55,8 @@ class Watch:
                 )
             self._judge_dispatch()
             await self._watch_log()
-            reput = (positions.get(Slot.REPUT_PID), positions.get(Slot.REPUT_GENERATION))
-            if self._reput != reput:
+            reput = positions.resumed_dispatch()
+            if reput is not None and self._reput != reput:
                 self._reput = reput
                 if self.queues is not None:
                     self.queues.forget()  # its files may have been made anew

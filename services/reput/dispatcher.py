@@ -168,6 +168,9 @@ class Dispatcher:
         self._resume_number = 0
         self._unit_timestamp_ms = 0
         self._synced: tuple[int, int] | None = None
+        self._unsynced_files: frozenset[Path] = frozenset()
+        """Of a sync that could not be begun; the next one covers them."""
+        self._unsynced_directories: frozenset[Path] = frozenset()
         self._settled = Settled(0, Totals(0, 0), 0)
 
     @property
@@ -295,6 +298,7 @@ class Dispatcher:
         # 1. the generation is stored; 2. killed; 3. the next start believes the old DISPATCHED.
         self._publish_dispatched(decision.dispatched)
         self._positions.publish(Slot.REPUT_GENERATION, generation)
+        self._positions.publish(Slot.RESUMED_BY, self._positions.get(Slot.REPUT_PID))
 
     def _marks(self, generation: int) -> Marks:
         get = self._positions.proven
@@ -533,8 +537,9 @@ class Dispatcher:
         more_files, more_directories = self._index.take_touched()
         publishable = not self._in_pass
         state = (self._resume_number, self._settled.position)
-        files |= more_files
-        directories |= more_directories
+        files |= more_files | self._unsynced_files
+        directories |= more_directories | self._unsynced_directories
+        self._unsynced_files = self._unsynced_directories = frozenset()
         if not files and not directories and (not publishable or self._synced == state):
             return None
         return SyncJob(
@@ -562,6 +567,11 @@ class Dispatcher:
         size = self._store.config.commit_log_file_size
         starts = range(flushed - flushed % size, position, size) if flushed < position else ()
         return frozenset(self._log.files.path(start) for start in starts)
+
+    def give_back(self, job: SyncJob) -> None:
+        """The job could not be run, and no sync of it failed: the next one covers it as well."""
+        self._unsynced_files |= job.files
+        self._unsynced_directories |= job.directories
 
     def finish_sync(self, job: SyncJob) -> None:
         """Publish what job made durable, unless ``resume`` came in between."""

@@ -25,7 +25,7 @@ from services.reput.sync_job import SyncJob
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.traced_ranges import TracedRange, TracedRanges
-from tidemark.errors import FlushFailed, ReplacedPositions, StoreError
+from tidemark.errors import FlushFailed, OutOfResources, ReplacedPositions, StoreError
 from tidemark.formats.checkpoint import Slot, Trouble
 from tidemark.formats.twins import COMPILED
 
@@ -338,8 +338,12 @@ class Follower:
         job.run(self._sync_helpers.map if len(job.files) > SYNC_ALONE_MAX else map)
         return self._clock.monotonic() - started
 
-    async def _end_sync(self) -> None:
-        """Wait for the sync in flight and publish what it made durable. Raises FlushFailed."""
+    async def _end_sync(self, *, is_last: bool = False) -> None:
+        """Wait for the sync in flight and publish what it made durable. Raises FlushFailed.
+
+        Where the system gives no descriptor to sync with, the next sync covers its files as well:
+        their pages are as they were. is_last: there is no next one; raises OutOfResources then.
+        """
         sync, job = self._sync, self._sync_job
         self._sync = self._sync_job = None
         if sync is None or job is None:
@@ -350,6 +354,19 @@ class Follower:
             self._metrics.errors.labels(FlushFailed.code).inc()
             self._dispatcher.distrust_cache(failed.paths)
             raise
+        except OutOfResources as error:
+            self._metrics.errors.labels(error.code).inc()
+            if is_last:
+                raise
+            self._dispatcher.give_back(job)
+            if self._health.add_reason(error.code, f"a sync waits: {error}"):
+                log.error(
+                    "what was dispatched cannot be synced; it is tried again",
+                    extra={"event": "sync-waits", "code": error.code, "detail": str(error)},
+                )
+            return
+        if self._blocked != OutOfResources.code and self._health.clear_reason(OutOfResources.code):
+            log.info("what was dispatched is synced", extra={"event": "sync-goes-on"})
         self._dispatcher.finish_sync(job)
 
     # -- ending -------------------------------------------------------------------------------
@@ -362,7 +379,7 @@ class Follower:
             pass
         await self._end_sync()
         self._begin_sync(self._clock.monotonic())
-        await self._end_sync()
+        await self._end_sync(is_last=True)
         log.info(
             "dispatch has stopped",
             extra={

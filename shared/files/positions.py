@@ -155,6 +155,17 @@ class Positions:
             for slot in Slot:
                 slots[check_slot(slot)] = check_of(slot, slots[slot], slots[slot])
 
+    def resumed_dispatch(self) -> tuple[int, int] | None:
+        """Which start of reput made the queue files what they are, and under which generation.
+
+        None while a start of reput has not looked at them: files may be missing until it has, and
+        whoever opens a queue anew then would take it for a shorter one, for good.
+        """
+        started, resumed = self.get(Slot.REPUT_PID), self.get(Slot.RESUMED_BY)
+        if started and resumed and started != resumed:
+            return None
+        return started, self.get(Slot.REPUT_GENERATION)
+
     def damaged(self) -> list[Slot]:
         """The slots whose value is not the one that their owner published."""
         return damaged_slots(self._slots.__getitem__)

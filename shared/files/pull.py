@@ -53,8 +53,6 @@ class PullStatus(Enum):
     """Units were looked at, the filter took none: ask again from next_offset at once."""
     MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
     """The records behind the units are gone: ask again from next_offset at once."""
-    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
-    """In range, but that queue file is gone: go on with the next one."""
     OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
     OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
     """The very end: wait for the next message."""
@@ -176,7 +174,11 @@ def get_message(
     scan_count = -(-max(SCAN_BYTES_MAX, count_max * UNIT_SIZE) // UNIT_SIZE)
     view = queue.view(offset, scan_count, dispatched)
     if view is None:
-        return scan.result(PullStatus.OFFSET_FOUND_NULL, queue.roll_next(offset), first, end)
+        # Retention may have removed the file since the minimum was asked for. If not, the file of
+        # units that are there is missing: to go on behind it would skip its messages.
+        if (now := queue.min_offset(log.min_offset)) > offset:
+            return scan.result(PullStatus.OFFSET_TOO_SMALL, now, now, max(now, end))
+        raise _lost_units(queue)
     wished = TOTAL_BYTES_MAX if bytes_max is None else bytes_max
     bytes_max = min(max(wished, TOTAL_BYTES_MIN), TOTAL_BYTES_MAX)
     if bulk:

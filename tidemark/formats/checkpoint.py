@@ -136,6 +136,8 @@ class Slot(IntEnum):
     """1 while index files are made again: a key may not be found although DISPATCHED covers it."""
     REPUT_TROUBLE = _REPUT + 16
     """A ``Trouble``: why another node would serve better."""
+    RESUMED_BY = _REPUT + 17
+    """REPUT_PID of the start that made the queue files whole last; 0: of an earlier version."""
 
     # ha
     CONFIRM = _HA

@@ -17,7 +17,6 @@ from services.broker.queue_offsets import Queue
 from shared.state.records import STATE_QUEUE, STATE_TOPIC
 from shared.state.state import BrokerState
 from tidemark.formats import twins
-from tidemark.formats.checkpoint import Slot
 from tidemark.formats.record import Checks
 from tidemark.formats.scan import Stop
 from tidemark.offsets import PhysicalOffset, QueueOffset
@@ -118,8 +117,8 @@ class FollowedState:
 
     def _follow_reput(self) -> None:
         """Queue files may have been made anew by another start of reput, log files by ha."""
-        reput = (self._slots.get(Slot.REPUT_PID), self._slots.get(Slot.REPUT_GENERATION))
-        if self._reput != reput:
+        reput = self._slots.resumed_dispatch()
+        if reput is not None and self._reput != reput:
             self._reput = reput
             self._readers.queues.forget()
 

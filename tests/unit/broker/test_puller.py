@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import pytest
@@ -15,6 +16,7 @@ from shared.files.consume_queue import ConsumeQueues
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from tests.support.metrics import sample
+from tidemark.errors import NotServing
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 
@@ -46,7 +48,13 @@ class Log(NamedTuple):
     min_offset: int = 0
 
 
-def puller_of(store: Store, *, floor: int = 0, registry: Registry | None = None) -> Puller:
+def puller_of(
+    store: Store,
+    *,
+    floor: int = 0,
+    registry: Registry | None = None,
+    dispatched: Callable[[], PhysicalOffset] = lambda: PhysicalOffset(1000),
+) -> Puller:
     return Puller(
         cast(ConsumeQueues, store),
         cast(CommitLogReader, Log()),
@@ -54,7 +62,7 @@ def puller_of(store: Store, *, floor: int = 0, registry: Registry | None = None)
         SystemClock(),
         BrokerMetrics(registry or Registry("broker")),
         floor=lambda topic, queue: QueueOffset(floor),
-        dispatched=lambda: PhysicalOffset(1000),
+        dispatched=dispatched,
         written=lambda: PhysicalOffset(1000),
         held_max=1,
     )
@@ -133,3 +141,20 @@ async def test_a_pull_that_cannot_be_held_says_when_to_come_again() -> None:
         assert at_once.poll_after_ms is None
     held = await puller.pull(request._replace(wait_ms=1), lambda: False)
     assert held.poll_after_ms is None
+
+
+# 1. A consumer stands at 20; 2. a queue file is removed, and reput makes the queues again from the
+# log's start; 3. the queue ended at 5 then, and the pull sent the consumer back to there.
+async def test_a_pull_beyond_a_queue_that_is_made_again_waits_for_it() -> None:
+    seen = [PhysicalOffset(1000)]
+    puller = puller_of(Store(0, 20), dispatched=lambda: seen[0])
+    request = PullRequest("t", 0, 20, 32, None, None, 0, bulk=False)
+    assert (await puller.pull(request, lambda: False)).status.value == "OFFSET_OVERFLOW_ONE"
+    puller._queues = cast(ConsumeQueues, Store(0, 5))
+    beyond = await puller.pull(request, lambda: False)
+    assert (beyond.status.value, beyond.next_offset) == ("OFFSET_OVERFLOW_BADLY", 5)
+    seen[0] = PhysicalOffset(300)
+    with pytest.raises(NotServing, match="300 of 1000 bytes"):
+        await puller.pull(request, lambda: False)
+    within = await puller.pull(request._replace(offset=5), lambda: False)
+    assert within.status.value == "OFFSET_OVERFLOW_ONE"

@@ -231,3 +231,23 @@ def test_another_process_never_reads_half_a_value(tmp_path: Path) -> None:
     out, _ = process.communicate(timeout=60)
     assert out.strip() == "[]"
     page.close()
+
+
+@pytest.mark.parametrize(
+    ("started", "resumed", "expected"),
+    [
+        (7, 7, (7, 3)),
+        (8, 7, None),  # it has begun, and has not looked at the queue files yet
+        (0, 7, (0, 3)),  # it has ended in order
+        (8, 0, (8, 3)),  # of a version that does not say so
+    ],
+)
+def test_whether_the_start_of_reput_that_is_up_has_made_the_queues_whole(
+    tmp_path: Path, started: int, resumed: int, expected: tuple[int, int] | None
+) -> None:
+    page = Positions.open(DISK, tmp_path / "checkpoint")
+    page.publish(Slot.REPUT_PID, started)
+    page.publish(Slot.RESUMED_BY, resumed)
+    page.publish(Slot.REPUT_GENERATION, 3)
+    assert page.resumed_dispatch() == expected
+    page.close()

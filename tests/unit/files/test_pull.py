@@ -141,11 +141,12 @@ class TestStatus:
             assert result.status is status
             assert (result.next_offset, result.min_offset, result.max_offset) == (3, 3, 3)
 
-    def test_a_missing_unit_file_sends_the_reader_to_the_next_one(self, small: SmallStore) -> None:
+    def test_the_messages_of_a_missing_unit_file_are_not_skipped(self, small: SmallStore) -> None:
+        """As RocketMQ does, the reader was sent to the next file, and lost a thousand messages."""
         put(small, 2500)
         small.queue_file("orders", 0, 20_000).unlink()
-        result = pull(small, 1500)
-        assert (result.status, result.next_offset) == (PullStatus.OFFSET_FOUND_NULL, 2000)
+        with pytest.raises(DamagedFile, match="lacks units"):
+            pull(small, 1500)
         assert numbers(pull(small, 2000, count_max=2)) == [2000, 2001]
 
 

@@ -34,6 +34,7 @@ from tidemark.errors import (
     DamagedFile,
     DiskFull,
     FlushFailed,
+    OutOfResources,
     ReplacedPositions,
     RestartNeeded,
     StoreLocked,
@@ -365,6 +366,35 @@ async def test_a_failed_sync_ends_the_process_and_the_next_start_trusts_the_disk
     async with running(config) as reput:
         await reput.wait_ready()
         await until(lambda: small.positions.get(Slot.DISPATCHED_DURABLE) == small.end)
+
+
+# Reading the log takes no descriptor, and a sync takes one per file: at the limit of the process
+# the first sync ended it, and so did that of its next start.
+async def test_a_sync_for_which_there_is_no_descriptor_is_made_later(
+    config: ReputConfig, small: SmallStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    real_open, is_out = OsDisk.open, True
+
+    def opened(self: OsDisk, path: Path, *, writable: bool) -> OsFile:
+        if not writable and "consumequeue" in path.parts:
+            if is_out:
+                raise OutOfResources(f"cannot open or map {path}: Too many open files.")
+            synced.append(path)
+        return real_open(self, path, writable=writable)
+
+    async with running(config) as reput:
+        await reput.wait_ready()
+        monkeypatch.setattr(OsDisk, "open", opened)
+        small.put()
+        small.flush()
+        assert "a sync waits" in await reput.wait_reason("out-of-resources")
+        await until(lambda: small.positions.get(Slot.DISPATCHED) == small.end)
+        assert small.positions.get(Slot.DISPATCHED_DURABLE) < small.end
+        is_out = False
+        await until(lambda: small.positions.get(Slot.DISPATCHED_DURABLE) == small.end)
+        assert small.queue_file("orders", 0, 0) in synced
+        await reput.wait_ready()
 
 
 async def test_a_replaced_checkpoint_ends_the_process(
