@@ -59,6 +59,7 @@ class OpenStore:
             for role in (Role.APPEND, Role.BROKER):
                 locks.append(directory.lock(role))
             directory.open_or_create()
+            directory.describe_delay_levels()
             for what in directory.unsupported():
                 log.warning(
                     "kept untouched and not served", extra={"event": "unsupported", "what": what}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
@@ -121,9 +121,15 @@ class LocalStoreConfig(StoreConfig):
     index_entries: int = 200_000
 
 
-def describe(config: StoreConfig, *, adopting: Adopting | None = None) -> bytes:
-    """Content of tidemark.json. adopting: RocketMQ's store until recovery has finished with it."""
+def describe(
+    config: StoreConfig, *, adopting: Adopting | None = None, delay_levels: Sequence[str] = ()
+) -> bytes:
+    """Content of tidemark.json. adopting: RocketMQ's store until recovery has finished with it.
+    delay_levels: those that the broker has run with, the latest last.
+    """
     content: dict[str, object] = {"format": STORE_FORMAT, **config.sizes}
+    if delay_levels:
+        content["delay_levels"] = list(delay_levels)
     if adopting is not None:
         content["adopting"] = adopting
     return (json.dumps(content, indent=2) + "\n").encode()
@@ -142,6 +148,24 @@ def described_adopting(disk: Disk, path: Path) -> Adopting | None:
             case "unclean":
                 return "unclean"
     return None
+
+
+def described_delay_levels(disk: Disk, path: Path) -> tuple[str, ...]:
+    """The settings of delay levels that tidemark.json records, the latest last.
+
+    Empty if it records none: RocketMQ's stores, and ours until a broker of this version runs.
+    Offline tools need them: the due time of a delayed message is in its queue unit, not in its
+    record.
+    """
+    found: list[str] = []
+    with contextlib.suppress(ValueError):
+        values = json.loads(read_whole(disk, path) or b"")
+        levels = values.get("delay_levels") if isinstance(values, dict) else None
+        for text in levels if isinstance(levels, list) else []:
+            if isinstance(text, str):
+                parse_delay_levels(text)
+                found.append(text)
+    return tuple(found)
 
 
 def described_sizes(disk: Disk, path: Path, names: Iterable[str]) -> dict[str, int] | None:
@@ -241,8 +265,8 @@ def _index_sizes(disk: Disk, directory: Path) -> dict[str, int]:
 
 
 def config_of(disk: Disk, root: Path, config: StoreConfig) -> StoreConfig:
-    """config as the store at root already is: sizes, and whether it belongs to a group; for tools
-    that take any store.
+    """config as the store at root already is: sizes, delay levels, and whether it belongs to a
+    group; for tools that take any store.
 
     Slots and entries of an index stay as configured where neither tidemark.json nor an entry in
     an index file tells them. Raises StoreFormatUnknown, DamagedFile.
@@ -250,9 +274,11 @@ def config_of(disk: Disk, root: Path, config: StoreConfig) -> StoreConfig:
     found = described_sizes(disk, root / "tidemark.json", config.sizes)
     sizes = config.sizes | (existing_sizes(disk, root) if found is None else found)
     grouped = disk.stat(root / GROUP_MARKER) is not None
+    levels = described_delay_levels(disk, root / "tidemark.json")
     return replace(
         config,
         visible_after="confirmed" if grouped else config.visible_after,
+        delay_levels=levels[-1] if levels else config.delay_levels,
         commit_log_file_size=sizes["commit_log_file_size"],
         consume_queue_file_size=sizes["consume_queue_file_size"],
         index_slots=sizes["index_slots"],

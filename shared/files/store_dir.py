@@ -32,6 +32,7 @@ from shared.files.store_config import (
     config_of,
     describe,
     described_adopting,
+    described_delay_levels,
     described_sizes,
     existing_sizes,
 )
@@ -53,6 +54,8 @@ OPENED: Final = b" tidemark"
 """Ends abort's content once a start of ours has taken over what RocketMQ left."""
 LMQ_PREFIX: Final = "%LMQ%"
 DESCRIBE_TRIES: Final = 8
+DELAY_LEVELS_KEPT: Final = 16
+"""Settings of delay levels that tidemark.json keeps; units of still earlier ones are long due."""
 QUEUE_MAX: Final = (1 << 31) - 1
 """Largest queue id that a record can carry."""
 
@@ -268,7 +271,24 @@ class StoreDir:
     def finish_adoption(self) -> None:
         """Recovery is through with RocketMQ's store: from now on it is one of ours."""
         if described_adopting(self.disk, self.description_path) is not None:
-            write_atomically(self.disk, self.description_path, describe(self.config))
+            levels = described_delay_levels(self.disk, self.description_path)
+            content = describe(self.config, delay_levels=levels)
+            write_atomically(self.disk, self.description_path, content)
+
+    def describe_delay_levels(self) -> None:
+        """Record the configured delay levels in tidemark.json. Blocks.
+
+        For the broker, before recovery: no other process changes the file then. On a disk that
+        takes no writes the next start records them.
+        """
+        known = described_delay_levels(self.disk, self.description_path)
+        current = self.config.delay_levels
+        if known[-1:] == (current,) or self.disk.stat(self.description_path) is None:
+            return
+        levels = [*(each for each in known if each != current), current][-DELAY_LEVELS_KEPT:]
+        adopting = described_adopting(self.disk, self.description_path)
+        with contextlib.suppress(DiskFull, ReadOnlyDisk):
+            self._describe(describe(self.config, adopting=adopting, delay_levels=levels))
 
     # -- locks and the abort marker -----------------------------------------------------------
 

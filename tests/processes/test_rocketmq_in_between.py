@@ -207,9 +207,7 @@ def test_rocketmqs_own_classes_read_our_groups_and_what_they_change_is_taken_ove
 def test_verify_calls_an_index_that_a_killed_rocketmq_removed_no_damage(tmp_path: Path) -> None:
     """RocketMQ removes index files at its start after a kill, and makes again only what lies behind
     its checkpoint."""
-    # The offline tools take the delay levels for the usual ones.
-    usual = {name: value for name, value in STORE.items() if name != "delay_levels"}
-    with Node(tmp_path, store=usual) as node:
+    with Node(tmp_path, store=STORE) as node:
         start(node)
         use(node)
         stop(node)

@@ -6,6 +6,7 @@ units in the files up to the log's end, then those of records that were not disp
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections import defaultdict
@@ -13,6 +14,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from shared.files.consume_queue import EVERYTHING, ConsumeQueueReader
+from shared.state import records
+from shared.state.records import STATE_TOPIC, StateRecordUnreadable
+from shared.state.state import BrokerState
 from tidemark.cli.offline import UNQUEUED, LogEnd, OfflineStore
 from tidemark.cli.output import body_facts
 from tidemark.formats import record
@@ -70,23 +74,33 @@ def queue_lines(offline: OfflineStore) -> Iterator[str | LogEnd]:
         reader = offline.reader(topic, queue)
         ends[topic, queue] = reader.max_offset(EVERYTHING)
         reader.close()
-    log_end, behind = _undispatched(offline, ends)
+    state = BrokerState()
+    log_end, behind = _undispatched(offline, ends, state)
     for topic, queue in sorted(ends.keys() | behind.keys()):
+        known = state.find(topic)
+        begins = 0 if known is None else known.min_offsets.get(queue, 0)
         reader = offline.reader(topic, queue)
-        yield _encode(_queue_facts(offline, reader, log_end.end, behind[topic, queue]))
+        yield _encode(_queue_facts(offline, reader, log_end.end, behind[topic, queue], begins))
         reader.close()
     yield log_end
 
 
 def _undispatched(
-    offline: OfflineStore, ends: dict[tuple[str, int], int]
+    offline: OfflineStore, ends: dict[tuple[str, int], int], state: BrokerState
 ) -> tuple[LogEnd, dict[tuple[str, int], list[Entry]]]:
-    """Where the log ends, and the records that have no unit in any file, by queue."""
+    """Where the log ends, and the records that have no unit in any file, by queue.
+
+    state: gets what the log's state records say.
+    """
     behind: dict[tuple[str, int], list[Entry]] = defaultdict(list)
     for found in offline.windows():
         if isinstance(found, LogEnd):
             return found, behind
         for entry in found.entries:
+            if entry.topic == STATE_TOPIC:
+                with contextlib.suppress(StateRecordUnreadable):
+                    body = record.decode(found.view, found.at(entry)).body
+                    state.apply(records.decode(bytes(body)), entry.physical_offset)
             key = entry.topic, entry.queue_id
             if (
                 entry.queue_offset >= ends.get(key, 0)
@@ -97,22 +111,29 @@ def _undispatched(
 
 
 def _queue_facts(
-    offline: OfflineStore, reader: ConsumeQueueReader, log_end: int, behind: list[Entry]
+    offline: OfflineStore,
+    reader: ConsumeQueueReader,
+    log_end: int,
+    behind: list[Entry],
+    begins: int,
 ) -> dict[str, object]:
+    """begins: nothing below is shown; the topic was deleted there."""
     end: int = reader.max_offset(log_end)
     first: int = min(reader.min_offset(offline.min_offset), end)
     if behind and reader.directory_is_empty:
         first = end = behind[0].queue_offset
+    first = max(first, begins)
     units = list(_units(reader, first, end, log_end))
     for entry in behind:
         # Behind a lost log tail the files count further than the log; numbers start again there.
         if entry.queue_offset == end:
-            units.append(_unit(end, entry.physical_offset, entry.size, entry.tags_code))
+            if end >= first:
+                units.append(_unit(end, entry.physical_offset, entry.size, entry.tags_code))
             end += 1
     return {
         "topic": reader.topic,
         "queue": reader.queue,
-        "min_offset": first,
+        "min_offset": min(first, end),
         "max_offset": end,
         "units": units,
     }

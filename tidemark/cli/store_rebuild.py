@@ -399,9 +399,11 @@ def why_it_ended(stderr: str, status: int) -> str:
 
 
 def _settings(config: StoreConfig, run_dir: str) -> Iterator[str]:
-    """The store's own sizes, as a service is told them."""
+    """The store's own sizes and delay levels, as settings of a service."""
     yield f"run_dir = {json.dumps(run_dir)}\n[store]\n"
     for name, value in config.sizes.items():
         yield f"{name} = {json.dumps(value)}\n"
+    # Units of delayed messages made by other levels are due at other times.
+    yield f"delay_levels = {json.dumps(config.delay_levels)}\n"
     if config.visible_after == "confirmed":
         yield f"visible_after = {json.dumps(config.visible_after)}\n"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from shared.files.consume_queue import EVERYTHING, ConsumeQueueReader
+from shared.files.store_config import described_delay_levels, parse_delay_levels
 from shared.files.valid_end import Verdict
 from tidemark.cli.damage import DamagedRange, walk
 from tidemark.cli.index_check import IndexCheck
@@ -22,6 +23,7 @@ from tidemark.cli.offline import UNQUEUED, LogEnd, OfflineStore, described
 from tidemark.formats import json_dialect, record
 from tidemark.formats.checkpoint import SIZE, SLOT_SIZE, Slot
 from tidemark.formats.filenames import offset_name
+from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.formats.plan import INNER_BATCH
 from tidemark.formats.queue_unit import Unit, is_pre_blank
 from tidemark.formats.scan import Entry
@@ -173,6 +175,12 @@ class _QueueCheck:
         self._next: dict[QueueKey, int] = {}
         """Queue offset that the next record of a queue must have."""
         self._matched: dict[QueueKey, int] = {}
+        self._levels = [
+            parse_delay_levels(text)
+            for text in described_delay_levels(offline.disk, offline.store.description_path)
+        ]
+        self._due_unknown = 0
+        """Units of delayed messages whose due time nothing proves or disproves."""
         self._named: set[tuple[QueueKey, int]] = set()
         """Units that were found damaged by their record: not to be named again."""
         self.lost_records = False
@@ -196,7 +204,11 @@ class _QueueCheck:
         self._check_order(key, entry)
         unit = reader.unit(entry.queue_offset)
         expected = Unit(entry.physical_offset, entry.size, entry.tags_code)
-        if unit == expected or (unit is not None and self._offline.has_extension(unit, expected)):
+        if unit is not None and (
+            unit == expected
+            or self._offline.has_extension(unit, expected)
+            or self._is_due_by_other_levels(entry, unit, expected)
+        ):
             self._matched[key] = self._matched.get(key, 0) + 1
             self._report.units += 1
         elif unit is not None and unit.size > 0 and self._was_dispatched(entry):
@@ -213,6 +225,27 @@ class _QueueCheck:
             )
         else:
             self._report.not_dispatched += 1
+
+    def _is_due_by_other_levels(self, entry: Entry, unit: Unit, expected: Unit) -> bool:
+        """Whether a delayed message's unit differs in its due time alone, and may do so.
+
+        The due time is the store time and the delay of the level, as it was set when the unit was
+        made. Where tidemark.json records no levels, nothing is known of them.
+        """
+        level = entry.queue_id
+        current = self._offline.config.delay_levels_ms
+        if (
+            entry.topic != SCHEDULE_TOPIC
+            or unit._replace(tags_code=expected.tags_code) != expected
+            or not 0 <= level < len(current)
+        ):
+            return False
+        if not self._levels:
+            self._due_unknown += 1
+            return True
+        stored_ms = expected.tags_code - current[level]
+        delays = (levels[level] for levels in self._levels if level < len(levels))
+        return unit.tags_code - stored_ms in delays
 
     def _was_dispatched(self, entry: Entry) -> bool:
         return entry.physical_offset + entry.size <= self._complete_until
@@ -231,6 +264,12 @@ class _QueueCheck:
 
     def finish(self, log_end: int) -> None:
         """What is in the files and belongs to no record."""
+        if self._due_unknown:
+            self._report.remarks.append(
+                f"{self._due_unknown} delayed messages are due at other times than the usual delay "
+                "levels say; this store does not record its levels, so their due times were not "
+                "checked. A broker of this version records them when it starts"
+            )
         keys = set(self._offline.queues())
         self._report.queues = len(keys)
         for key in sorted(keys):

@@ -11,6 +11,7 @@ Before: ``retry_calls``. After: an append, then dispatch like any message.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -32,7 +33,6 @@ from services.broker.topics import Topics, check_user_name
 from tidemark.errors import (
     AckTimeout,
     BadName,
-    MessageTooLarge,
     NotPermitted,
     NotServing,
     TidemarkError,
@@ -45,6 +45,8 @@ from tidemark.formats.record import Record
 from tidemark.formats.runs import Run
 from tidemark.formats.send_back import RedriveOrigin
 from tidemark.offsets import PhysicalOffset
+
+log = logging.getLogger(__name__)
 
 _SHARDING_KEY: Final = properties.SHARDING_KEY.encode()
 
@@ -277,15 +279,19 @@ class Redrive:
             return None
         raw = send_back.redriven(letter, group, to_group=request.to_group)
         if len(raw) > self._properties_size_max:
-            call.refuse(
-                origin,
-                MessageTooLarge(
-                    "with the place of the letter the properties take more than "
-                    f"{self._properties_size_max} bytes.",
-                    limit=self._properties_size_max,
-                ),
+            # RocketMQ fills letters to the last byte. With room for the retries of the copy.
+            room = self._properties_size_max - send_back.PROPERTIES_ROOM
+            raw, dropped = send_back.shortened(raw, room)
+            log.warning(
+                "a dead letter has no room for its place in the copy; the copy lacks properties",
+                extra={
+                    "event": "redriven-shortened",
+                    "group": group,
+                    "message_id": letter.message_id,
+                    "topic": topic,
+                    "count": len(dropped),
+                },
             )
-            return None
         run = Run(
             topic,
             self._queue(letter, topic, queues),

@@ -79,6 +79,7 @@ class GroupedStore(OpenStore):
         lock = directory.lock(Role.BROKER)
         try:
             directory.open_or_create()
+            directory.describe_delay_levels()
             for what in directory.unsupported():
                 log.warning(
                     "kept untouched and not served", extra={"event": "unsupported", "what": what}

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+import tidemark
+from shared.files.os_disk import OsDisk
+from shared.files.store_config import (
+    DELAY_LEVELS,
+    StoreConfig,
+    config_of,
+    describe,
+    described_delay_levels,
+)
+from shared.files.store_dir import StoreDir
 from tests.support import golden
 from tidemark.cli.main import cli
 from tidemark.cli.store_rebuild import why_it_ended
 from tidemark.formats.hashing import index_hash
 from tidemark.formats.index_file import ROW, Geometry, IndexFile
 from tidemark.formats.queue_unit import UNIT
+from tidemark.testing import LocalStore
+
+pytest_plugins = ["tidemark.testing.fixtures"]
 
 
 def run(*arguments: str | Path, stdin: bytes = b"") -> Result:
@@ -283,3 +297,61 @@ def test_a_record_damaged_in_the_midst_of_the_log_is_no_torn_tail(store: Path, c
     done = run("store", "dump", "--store", store)
     assert done.exit_code == 1
     assert "[corrupt-record]" in done.stderr
+
+
+def test_units_of_other_delay_levels_are_compared_with_those_that_the_store_records(
+    store: Path,
+) -> None:
+    """The due time of a delayed message is in its unit alone. Units of other levels than the usual
+    ones were called damaged, and a rebuild made them due at other times."""
+    level = store / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / "2" / f"{0:020}"
+    units = list(UNIT.iter_unpack(level.read_bytes()))
+    last = max(range(len(units)), key=lambda at: units[at][0])
+    physical_offset, size, due_ms = units[last]
+    poke(level, last * UNIT.size, UNIT.pack(physical_offset, size, due_ms + 50_000))
+    status, report = verified(store)
+    assert (status, report["damages"]) == (0, []), "RocketMQ records no levels"
+    assert any("1 delayed messages are due at other times" in each for each in report["remarks"])
+    sizes = golden.manifest("cut")["config"]
+    config = StoreConfig(
+        commit_log_file_size=sizes["mappedFileSizeCommitLog"],
+        consume_queue_file_size=sizes["mappedFileSizeConsumeQueue"],
+        index_slots=sizes["maxHashSlotNum"],
+        index_entries=sizes["maxIndexNum"],
+    )
+    described = store / "tidemark.json"
+
+    def recorded(*settings: str) -> dict[str, Any]:
+        described.write_bytes(describe(config))
+        for levels in settings:
+            StoreDir(OsDisk(), store, replace(config, delay_levels=levels)).describe_delay_levels()
+        return verified(store)[1]
+
+    # The one unit is none of its record's; level 3 was a minute once: it is.
+    assert recorded(DELAY_LEVELS)["units"] == report["units"] - 1
+    assert recorded("1s 5s 60s", DELAY_LEVELS)["units"] == report["units"]
+    assert described_delay_levels(OsDisk(), described) == ("1s 5s 60s", DELAY_LEVELS)
+    assert config_of(OsDisk(), store, StoreConfig()).delay_levels == DELAY_LEVELS
+
+
+def test_a_queue_of_a_topic_that_was_deleted_begins_where_the_node_says(
+    tidemark_store: LocalStore,
+) -> None:
+    """The numbers below are the deleted topic's. The dump showed minimum 0 and their units."""
+    with tidemark.connect_sync(tidemark_store.url) as mq:
+        mq.create_topic("orders", queues=1)
+        mq.send_many("orders", [b"%d" % n for n in range(20)])
+        mq.delete_topic("orders")
+        mq.create_topic("orders", queues=1)
+        for count in range(2):
+            done = run("store", "dump", "--queues", "--store", tidemark_store.store_dir)
+            (shown,) = (
+                queue
+                for queue in map(json.loads, done.stdout.splitlines())
+                if queue["topic"] == "orders"
+            )
+            (served,) = mq.topic("orders").ranges
+            assert (shown["min_offset"], shown["max_offset"]) == (20, 20 + count)
+            assert (served.min_offset, served.max_offset) == (20, 20 + count)
+            assert [unit["queue_offset"] for unit in shown["units"]] == list(range(20, 20 + count))
+            mq.send("orders", b"more")

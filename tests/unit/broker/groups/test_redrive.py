@@ -372,14 +372,30 @@ async def test_letters_whose_topic_is_gone_do_not_keep_the_others_back(kit: Kit)
     assert kit.copies(RETRY) == [b"1", b"3", b"5"]
 
 
-async def test_a_letter_without_room_for_its_origin_is_refused(kit: Kit) -> None:
+async def test_a_letter_that_is_filled_to_the_last_byte_is_redriven_without_its_largest_properties(
+    kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RocketMQ leaves no room in a dead letter for what its copy adds. It was refused for ever."""
     await kit.topics()
-    await kit.die(b"a", pairs={"long": "x" * 100})
+    letter = await kit.die(b"a", pairs={"long": "x" * 3000, "short": "s"})
     await kit.die(b"b")
-    kit.again(properties_size_max=100)
+    redriven = send_back.redriven(letter, "billing", to_group=False)
+    kit.again(properties_size_max=len(redriven) - 1)
     result = await kit.redrive()
-    assert counts(result) == (2, 1, 0)
-    assert result.as_dict()["refusals"][0]["code"] == "too-large"
+    assert (counts(result), result.as_dict()["refused"]) == ((2, 2, 0), 0)
+    assert kit.copies() == [b"a", b"b"]
+    (copy,) = (
+        each
+        for each in kit.broker.all("orders", 0)
+        if bytes(each.body) == b"a" and send_back.redrive_origin(each.properties) is not None
+    )
+    found = properties.parse(copy.properties)
+    assert "long" not in found
+    assert found["short"] == "s"
+    assert found[send_back.DROPPED_PROPERTIES] == "long"
+    assert copy.unique_id == "ID-a"
+    assert [getattr(each, "event", "") for each in caplog.records] == ["redriven-shortened"]
+    assert counts(await kit.redrive()) == (2, 0, 2), "each is found to be redriven"
 
 
 async def test_a_dry_run_makes_nothing(kit: Kit) -> None:
