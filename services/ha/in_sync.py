@@ -30,14 +30,13 @@ class Addition(NamedTuple):
 class Peer:
     """What the master knows of one replica in this term."""
 
-    __slots__ = ("durable", "heard_ms", "leaving", "linked", "mark", "marked_ms", "reached_ms")
+    __slots__ = ("durable", "heard_ms", "leaving", "mark", "marked_ms", "reached_ms")
 
     def __init__(self, now_ms: int) -> None:
-        self.linked = False
         self.heard_ms = now_ms
         """When its last frame came; at first the term's start."""
         self.durable: int | None = None
-        """Acknowledged on the present link."""
+        """Acknowledged on the present link; None: nothing was, or there is no link."""
         self.leaving = False
         """It said on its last link that its process is about to end."""
         self.mark: int | None = None
@@ -93,10 +92,8 @@ class InSync:
         self.joins += len(set(lease.in_sync) - set(self._published))
         self.leaves += len(set(self._published) - set(lease.in_sync))
         self._published, self._perhaps, self._min = lease.in_sync, perhaps, lease.min_in_sync
-        for member in list(self.adding):
-            # Published; or it faltered while its publication was not known.
-            if member in lease.in_sync or not self.peer(member).linked:
-                del self.adding[member]
+        for member in self.adding.keys() & set(lease.in_sync):
+            del self.adding[member]
         self._settle()
 
     def begin(self, now_ms: int) -> None:
@@ -123,15 +120,18 @@ class InSync:
         return peer
 
     def linked(self, member: Member, now_ms: int) -> None:
-        """A link to it passed the comparison of logs: nothing on it counts yet."""
+        """A link to it passed the comparison of logs: nothing on it counts yet.
+
+        ``unlinked`` was called for the link before: it forgot what was acknowledged there, and that
+        the member was to be added. So it is added by what it acknowledges on this link alone.
+        """
         peer = self.peer(member)
-        peer.linked, peer.durable, peer.mark, peer.heard_ms = True, None, None, now_ms
-        peer.leaving = False
+        peer.heard_ms, peer.leaving = now_ms, False
 
     def unlinked(self, member: Member) -> None:
         """Its link is over: what it acknowledged there counts no more."""
         peer = self.peer(member)
-        peer.linked, peer.durable, peer.mark = False, None, None
+        peer.durable = peer.mark = None
         self._falter(member)
 
     def leaving(self, member: Member) -> None:
@@ -205,10 +205,9 @@ class InSync:
         return None
 
     def _falter(self, member: Member) -> None:
-        # Once the write is on its way it may be published at any time: it is waited for until the
-        # outcome is known.
-        if member in self.adding and member not in self._perhaps:
-            del self.adding[member]
+        # A write that adds it may be on its way: then it is in ``_perhaps``, and waited for until
+        # the outcome is known.
+        if self.adding.pop(member, None) is not None:
             self._settle()
 
     def _settle(self) -> None:

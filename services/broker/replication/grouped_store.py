@@ -20,7 +20,7 @@ from shared.files.clean_stop import mark_clean_if_last
 from shared.files.disk import Disk, RecordLock
 from shared.files.log_walk import Progress
 from shared.files.positions import Positions
-from shared.files.recovery import Recovered, recover
+from shared.files.recovery import Recovered
 from shared.files.store_dir import Role, StoreDir, new_start_id
 from shared.runtime.clock import boot_id
 from shared.runtime.health import Health
@@ -94,10 +94,13 @@ class GroupedStore(OpenStore):
         return store
 
     def _introduce(self) -> None:
-        """Say that a broker is here. The nonce last: ha may grant it an epoch from then on."""
+        """Say that a broker is here. The nonce last: ha may grant it an epoch from then on.
+
+        EPOCH_RECORD_END keeps what an earlier start said: it counts behind SERVING_EPOCH alone,
+        and is cleared before that is published.
+        """
         publish = self.positions.publish
         publish(Slot.SERVING_EPOCH, 0)
-        publish(Slot.EPOCH_RECORD_END, 0)
         publish(Slot.BROKER_TROUBLE, Trouble.NONE)
         publish(Slot.DAMAGED_AT, 0)
         publish(Slot.BROKER_STATE, BrokerState.STARTING)
@@ -128,8 +131,11 @@ class GroupedStore(OpenStore):
         return granted(self.positions, nonce=self.nonce, boot=self.boot, served=served)
 
     def check_not_emptied(self) -> None:
-        """Raise RestartNeeded if ha is about to empty the store."""
-        if self.ha_has_spoken and self.positions.get(Slot.ROLE) == NodeRole.RESYNC:
+        """Raise RestartNeeded if ha is about to empty the store, or was when the power went."""
+        # Whatever boot said so. Else 1. the power goes while a store is emptied; 2. the next start
+        # of ha goes on with that, and waits for this process's byte before it says anything else;
+        # 3. this process waits for ha to speak, for ever.
+        if self.positions.get(Slot.ROLE) == NodeRole.RESYNC:
             raise RestartNeeded(
                 f"the store {self.directory.root} is emptied and copied anew from the master.",
                 "Start this process again; it waits until the copy can be read.",
@@ -173,27 +179,10 @@ class GroupedStore(OpenStore):
         """
         assert self._append_lock is not None, "whoever recovers holds byte 0"
         self.directory.mark_running()
+        # ha has written to the log since this process began.
+        self.directory.forget_clean()
         self._recovered = self._recover(progress)
         return self._recovered
-
-    def _recover(self, progress: Progress) -> Recovered:
-        # A directory looked at anew: the log has been written to since this process began, and
-        # "it was stopped clean then" would have recovery trust what nobody has synced.
-        directory = StoreDir(
-            self.directory.disk,
-            self.directory.root,
-            self.directory.config,
-            run_dir=self.directory.run_dir,
-        )
-        directory.open_or_create()
-        return recover(
-            directory,
-            self.positions,
-            boot_id=boot_id(),
-            now=self._clock.wall_ms(),
-            progress=progress,
-            recovered_by=self.positions.get(Slot.BROKER_PID),
-        )
 
     def give_append_lock_back(self) -> None:
         """Everything of this term is in its file: ha may have the log."""

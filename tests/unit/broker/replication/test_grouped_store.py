@@ -1,0 +1,52 @@
+"""The store of a node of a group: what its broker recovers was written by ha meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from services.broker.replication.grouped_store import GroupedStore
+from shared.files.os_disk import OsDisk
+from shared.files.store_dir import StoreDir
+from shared.runtime.clock import SystemClock
+from tests.support.small_store import CONFIG, SmallStore
+from tidemark.errors import RestartNeeded
+from tidemark.formats.checkpoint import NodeRole, Slot
+
+STORE = dataclasses.replace(CONFIG, visible_after="confirmed")
+
+
+def test_a_clean_stop_of_before_says_nothing_of_what_ha_wrote_since(tmp_path: Path) -> None:
+    # 1. All processes of a node stop in order, and a broker starts. 2. ha copies, and the power
+    # goes for the disk's last pages: a tail is torn. 3. To a recovery that trusts the clean stop
+    # that is damage, and the node never leads again.
+    small = SmallStore(tmp_path, STORE)
+    for _ in range(3):
+        small.put()
+    small.flush()
+    end = small.end
+    small.appender.close(clean=True)
+    small.store.mark_clean()
+    store = GroupedStore._open(StoreDir(OsDisk(), tmp_path, STORE), OsDisk(), SystemClock())
+    small.overwrite(end, b"\0\0\0\x64torn")
+    small.positions.publish(Slot.WRITTEN, end + 8)
+    assert store.take_append_lock()
+    recovered = store.recover_for_term(lambda done, total: None)
+    assert recovered.end == end
+    assert recovered.cut is not None
+    store.close()
+
+
+def test_a_store_that_was_being_emptied_when_the_power_went_is_let_go(tmp_path: Path) -> None:
+    # 1. The power goes while ha empties the store. 2. In the next boot the broker starts first. 3.
+    # ha goes on emptying: it waits for the broker's byte before it says which boot it speaks in.
+    small = SmallStore(tmp_path, STORE)
+    small.appender.close(clean=True)
+    small.positions.publish(Slot.ROLE, NodeRole.RESYNC)
+    store = GroupedStore._open(StoreDir(OsDisk(), tmp_path, STORE), OsDisk(), SystemClock())
+    assert not store.ha_has_spoken
+    with pytest.raises(RestartNeeded, match="emptied"):
+        store.check_not_emptied()
+    store.close()
