@@ -16,6 +16,7 @@ from services.broker.config import BrokerConfig
 from services.broker.gate import Gate
 from services.broker.messages import AckLevel, ProduceRequest
 from services.broker.metrics import BrokerMetrics
+from services.broker.pull import PullRequest
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.node import GroupNode
 from services.broker.watch import Watch
@@ -24,6 +25,8 @@ from shared.metrics.registry import Registry
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
+from shared.state.records import STATE_QUEUE, STATE_TOPIC
+from shared.state.state import BrokerState
 from tests.simulation.replication.history import History
 from tests.simulation.replication.machine import ROOT, STORE, Machine
 from tests.simulation.replication.process import Process
@@ -31,10 +34,13 @@ from tests.simulation.replication.service import Service
 from tidemark.errors import TidemarkError
 from tidemark.formats import batch, properties
 from tidemark.formats.batch import WireMessage
+from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hosts import Host
 
 HOST: Final = Host(b"\x7f\0\0\1", 8080)
-TOPIC: Final = "orders"
+TOPICS: Final = ("orders", "orders", "orders", "refunds", "audit")
+QUEUES_SEEN: Final = (*((topic, 0) for topic in dict.fromkeys(TOPICS)), (STATE_TOPIC, STATE_QUEUE))
+PULLED_MAX: Final = 8
 BODY_MAX: Final = 300
 WAITING_MAX: Final = 50
 _NAMES: Final = ("n0", "n1")
@@ -85,6 +91,16 @@ class Broker(Service):
         term = None if self.node is None else self.node._term
         return None if term is None else term.epoch
 
+    @property
+    def shows(self) -> int:
+        """Where the log ends for consumers here; 0: they are not served."""
+        return self.store.dispatched if self.store is not None and self._gate.reads_open else 0
+
+    @property
+    def state(self) -> BrokerState:
+        """As it is served."""
+        return cast(BrokerState, self._api.parts.groups.state)
+
     async def main(self) -> None:
         """As ``services.broker.service``, in a group."""
         stop = self.stop
@@ -132,7 +148,7 @@ class Broker(Service):
     async def _send(self) -> None:
         """One request. The answer leaves in the step of the loop in which the send ends."""
         history, random = self.history, self._random
-        serial = history.next_serial()
+        serial, topic = history.next_serial(), random.choice(TOPICS)
         body = f"{serial} ".encode() * random.randint(1, BODY_MAX // 8)
         asked = random.choice((AckLevel.REPLICATED, AckLevel.DISK, None, None))
         pairs = properties.encode({properties.UNIQ_KEY: f"{serial:016x}"})
@@ -141,17 +157,21 @@ class Broker(Service):
             message_count=1,
             picks=None,
             ack=asked,
-            timeout_ms=self._ack_limit_ms,
+            timeout_ms=random.choice((1, 1, 6)) * self._ack_limit_ms,
         )
         placed: list[int] = []
+        admitted_us = self.machine.timeline.now_us
         try:
             self._gate.check_sends()
             sent = await self._api.parts.sends.send(
-                TOPIC, request, HOST, lambda topic, sent, start, end: placed.extend((start, end))
+                topic, request, HOST, lambda topic, sent, start, end: placed.extend((start, end))
             )
         except TidemarkError:
+            if placed:
+                history.stored(self.machine, admitted_us)
             return
         start, end = placed
+        history.stored(self.machine, admitted_us)
         by_the_group = sent.level is AckLevel.REPLICATED or asked is None
         history.acknowledged(self.machine, start, end, body, sent.copies, by_the_group=by_the_group)
 
@@ -168,5 +188,23 @@ class Broker(Service):
                 continue
             epoch = self.epoch
             if not anywhere and epoch is not None:
+                self.history.answers(self.machine, "answers reads")
                 self.history.read_at_master(self.machine, epoch, newest_before)
+                opened = self.machine.slot(Slot.EPOCH_RECORD_END)
+                self.history.state(self.machine, self.state, opened)
             self.history.read(self.machine, store.dispatched)
+            self._pull()
+
+    def _pull(self) -> None:
+        """A stretch of a queue, as any consumer gets it."""
+        (topic, queue), store = self._random.choice(QUEUES_SEEN), self.store
+        puller = self._api.parts.puller
+        assert store is not None
+        before, (first, _) = store.dispatched, puller.bounds(topic, queue)
+        known = self.history.records.seen(topic, queue, before)
+        offset = max(first, len(known) - self._random.randint(1, PULLED_MAX))
+        result = puller.look(PullRequest(topic, queue, offset, PULLED_MAX, None, None, 0, False))
+        found = [bytes(data) for _, _, data in result.messages()]
+        self.history.pulled(
+            self.machine, topic, queue, offset, found, result.max_offset, before, store.dispatched
+        )

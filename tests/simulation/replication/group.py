@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from services.ha.events import Command
 from services.ha.lease.value import Lease, Member, Stored
@@ -16,12 +15,10 @@ from tests.simulation.replication.history import History
 from tests.simulation.replication.lease_object import LeaseObject
 from tests.simulation.replication.machine import FILE_SIZE, Machine
 from tests.simulation.replication.network import Network
-from tests.simulation.replication.plan import TIMES, Plan
+from tests.simulation.replication.plan import SERVICES, TIMES, Plan
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.reput import Reput
 from tests.simulation.replication.timeline import Timeline
-
-SERVICES: Final = ("ha", "broker", "reput")
 
 
 class Group:
@@ -35,6 +32,8 @@ class Group:
         self.random = timeline.random
         self.healed = False
         """Nothing bad happens any more."""
+        self.gone: set[tuple[str, str]] = set()
+        """Services that are not started any more."""
         self.on_lease: list[Callable[[Lease, Lease], None]] = []
         """Called with what the lease said and says, when it is changed."""
         self._print = say
@@ -68,6 +67,11 @@ class Group:
         service = self.services.get((node, "ha"))
         return service if isinstance(service, Ha) and service.process.alive else None
 
+    def broker_of(self, node: str) -> Broker | None:
+        """The present start of the broker of a node; None if none runs."""
+        service = self.services.get((node, "broker"))
+        return service if isinstance(service, Broker) and service.process.alive else None
+
     def end(self) -> None:
         """The world ends: every process is unwound."""
         for machine in self.machines.values():
@@ -94,6 +98,8 @@ class Group:
 
         def start() -> None:
             running = machine.processes.get(service)
+            if (machine.name, service) in self.gone:
+                return
             if machine.is_on and machine.boot == boot and (running is None or not running.alive):
                 self._start(machine, service)
 
@@ -142,8 +148,8 @@ class Group:
 
     def _epoch_of(self, machine: Machine) -> int | None:
         """The epoch for which the broker of a node holds the log."""
-        broker = self.services.get((machine.name, "broker"))
-        if isinstance(broker, Broker) and machine.holds(Role.APPEND, broker.process):
+        broker = self.broker_of(machine.name)
+        if broker is not None and machine.holds(Role.APPEND, broker.process):
             return broker.epoch
         return None
 

@@ -16,11 +16,11 @@ from services.ha import effects as do
 from services.ha.carrier import Carrier
 from services.ha.effects import Effect, LeaseCreate, LeaseGet, LeasePut
 from services.ha.events import Done, Event, LeaseAnswered, Received, Sensed, Tick
-from services.ha.frames import BadFrame, Frame, FrameType
+from services.ha.frames import BadFrame, Frame
 from services.ha.lease.interface import Outcome
 from services.ha.lease.value import Holder, Lease, Member, Stored
 from services.ha.opening import HeldStore
-from services.ha.payloads import Ack, Append, parse
+from services.ha.payloads import Ack, Append, Hello, Payload, parse
 from services.ha.replica import Replica
 from services.ha.replica_disk import ReplicaDisk
 from services.ha.setup import Setup
@@ -31,12 +31,13 @@ from shared.files.store_dir import StoreDir
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
-from tests.simulation.replication.history import PROMISING, History, Violation
+from tests.simulation.replication.history import PROMISING, History
 from tests.simulation.replication.lease_object import LeaseObject
 from tests.simulation.replication.machine import ROOT, STORE, Machine
 from tests.simulation.replication.network import Network
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.service import Service
+from tests.simulation.replication.violation import Violation
 
 IMPOSSIBLE: Final = ("ack-refused", "bad-stream")
 """What only a lie or a bug raises."""
@@ -170,7 +171,9 @@ class _Judged:
         terms = {int(term.epoch) for term in (before, after) if term is not None}
         if ha.say is not None and not isinstance(event, Tick | Sensed):
             ha.tell(f"event {_short(event)}")
-        if after is not None and after._durable != self._counted:
+        # Of a term that is over without its knowing, an acknowledgement may have become untrue.
+        lives = after is not None and after.epoch >= ha.history.epoch
+        if after is not None and lives and after._durable != self._counted:
             self._counted = dict(after._durable)
             for member, end in self._counted.items():
                 ha.history.counts(ha.machine, member, end)
@@ -191,12 +194,11 @@ class _Judged:
                 history.acts(frame.epoch, ha.holder, "streams")
             case do.Send(_, frame) if frame.type in PROMISING:
                 history.says(ha.machine, frame)
-                if frame.type is FrameType.ACK:
-                    for version in _SPOKEN:
-                        with contextlib.suppress(BadFrame):
-                            ack = cast(Ack, parse(frame, version))
-                            history.acknowledges(ha.machine, ack.appended, ack.durable)
-                            break
+                match _parsed(frame):
+                    case Ack(appended, durable):
+                        history.acknowledges(ha.machine, appended, durable)
+                    case Hello() as hello:
+                        history.greets(ha.machine, hello)
             case do.PersistTable(_, entries) if entries:
                 history.enters(ha.machine, entries, begins=reigns is not None)
             case LeasePut(_, lease, base):
@@ -299,10 +301,14 @@ def _short(what: Any) -> str:
 
 
 def _told(frame: Frame) -> str:
+    told = _parsed(frame)
+    if isinstance(told, Append):
+        told = told._replace(data=f"{len(told.data)} bytes".encode())
+    return f"{told}"
+
+
+def _parsed(frame: Frame) -> Payload | Frame:
     for version in _SPOKEN:
         with contextlib.suppress(BadFrame):
-            told = parse(frame, version)
-            if isinstance(told, Append):
-                told = told._replace(data=f"{len(told.data)} bytes".encode())
-            return f"{told}"
-    return f"{frame}"
+            return parse(frame, version)
+    return frame

@@ -13,28 +13,27 @@ from typing import Final, NamedTuple
 
 from services.ha.frames import Frame, FrameType
 from services.ha.lease.value import Holder, Lease, Member, Stored
+from services.ha.payloads import Hello
 from shared.cluster.time_rules import LOCAL
 from shared.files.store_dir import Role
+from shared.state.state import BrokerState
+from tests.simulation.replication import page_rules
+from tests.simulation.replication.confirmed import Confirmed
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.process import Process
+from tests.simulation.replication.violation import Violation
 from tidemark.formats.checkpoint import NodeRole, Slot
 from tidemark.formats.epochs import EpochStart
 
 PROMISING: Final = (FrameType.HELLO, FrameType.ACK, FrameType.PROMISE_OK)
 ACK_LOOK_SIZE: Final = 8192
 """Bytes before an acknowledged end that are compared with the disk."""
-CLOCK_SLACK_MS: Final = 20
+CLOCK_SLACK_MS: Final = 1
+CLOCK_DRIFT_MAX: Final = 0.05
 ANSWER_MAX_US: Final = 5_000
 """Between the loads that allow an answer and the answer, unless the process is stopped."""
-SILENT_MS_MAX: Final = 1_500
-"""A node whose broker is silent for twice the limit must not go on renewing for as long again."""
-
-
-class Violation(SystemExit):
-    """Something that must hold does not. The message says what; the runner adds the seed.
-
-    Of a kind that neither the product's code nor asyncio takes for an error of its own.
-    """
+SILENT_MS_MAX: Final = 1_700
+"""A broker counts as silent by then, and no write of the lease that began before is repeated."""
 
 
 class Acked(NamedTuple):
@@ -50,7 +49,8 @@ class History:
 
     def __init__(self, nodes: Callable[[], list[Machine]]) -> None:
         self._nodes = nodes
-        self.confirmed = bytearray()
+        self.records = Confirmed()
+        self.confirmed = self.records.log
         """The one history of the group."""
         self.acked: list[Acked] = []
         self.reads_count = 0
@@ -80,11 +80,15 @@ class History:
         self.times = LOCAL
         self.least = 1
         """Members without which nothing is acknowledged."""
-        self._applied_ms: dict[str, int] = {}
-        """When the lease was last written with a node as its holder, by that node's clock."""
-        self._fenced_us: dict[str, int] = {}
+        self._sent_ms: dict[int, tuple[Process, int]] = {}
+        """Who sent each write of the lease, and when by its clock."""
+        self._applied_ms: dict[Process, int] = {}
+        """When the write was sent that made a start of ha the holder, the last one that did."""
+        self._applied_us = 0
+        """When the lease was last written."""
+        self._won_us = 0
+        """When the largest epoch was acquired."""
         self._served: set[int] = set()
-        self._silent_from: dict[str, int] = {}
         self._promised: set[tuple[Member, int]] = set()
         self._serial = 0
         self._won: dict[int, Holder] = {}
@@ -95,33 +99,33 @@ class History:
 
     def publishes(self, machine: Machine, process: Process, slot: Slot, value: int) -> None:
         """A process is about to store to the page of its node."""
+        page_rules.check_owner(machine, process, slot, value)
+        page_rules.check_value(machine, process, slot, value)
         match slot:
-            case Slot.WRITTEN | Slot.FLUSHED:
-                self._must_hold_the_log(machine, process, f"publishes {slot.name} {value}")
-                if slot is Slot.FLUSHED:
-                    _must_be_durable(machine, machine.slot(slot), value)
+            case Slot.FLUSHED:
+                _must_be_durable(machine, machine.slot(slot), value)
             case Slot.CONFIRM:
                 self._must_be_of_the_epoch_that_is_appended(machine, process)
                 self.confirm_moved(machine, value)
+            case Slot.IN_SYNC_SIZE:
+                self._must_be_in_the_set(machine, value)
             case Slot.LEASE_DEADLINE if value:
-                self._must_be_within_the_lease(machine, value)
+                self._must_be_within_the_lease(machine, process, value)
             case Slot.GENERATION if process.name == "broker":
-                self._must_be_granted_still(machine)
-            case Slot.FENCED if value and not machine.slot(Slot.FENCED):
-                self._fenced_us[machine.name] = machine.timeline.now_us
+                self._must_be_granted_still(machine, process)
             case Slot.ROLE if value in (NodeRole.HALTED, NodeRole.RESYNC):
                 confirm = max(machine.slot(Slot.CONFIRM), machine.noted_confirm)
                 self.needs_help(machine, NodeRole(value), confirm)
             case Slot.SERVING_EPOCH if value:
-                self._must_hold_the_log(machine, process, f"serves epoch {value}")
                 self.serves(machine, value, machine.boot)
                 self.check_equal_histories()
             case Slot.DISPATCHED | Slot.DISPATCHED_DURABLE:
                 self._must_be_one_history(machine, value, "dispatches")
 
-    def writes(self, machine: Machine, process: Process) -> None:
-        """A process is about to write to the log."""
-        self._must_hold_the_log(machine, process, "writes to the log")
+    def writes(self, machine: Machine, process: Process, what: str) -> None:
+        """A process is about to write to the log, or has replaced the epoch table."""
+        if not machine.holds(Role.APPEND, process):
+            raise Violation(f"{process.name} of {machine.name} {what} without byte 0")
 
     def promises(self, machine: Machine, epoch: int) -> None:
         """A replica promises an epoch: its volume does, not its node."""
@@ -142,6 +146,15 @@ class History:
                 f"sure of the promise of {promised} only"
             )
 
+    def greets(self, machine: Machine, hello: Hello) -> None:
+        """A slave describes its log, from which its master finds the divergence point."""
+        _must_be_durable(machine, max(0, hello.durable - ACK_LOOK_SIZE), hello.durable)
+        if hello.end > machine.end or machine.durable_table[: len(hello.table)] != hello.table:
+            raise Violation(
+                f"{machine.name} tells its master of a log up to {hello.end} with the epochs "
+                f"{hello.table}; it ends at {machine.end} and has {machine.durable_table}"
+            )
+
     def acknowledges(self, machine: Machine, appended: int, durable: int) -> None:
         """A slave says what it has."""
         _must_be_durable(machine, max(0, durable - ACK_LOOK_SIZE), durable)
@@ -151,6 +164,8 @@ class History:
     def counts(self, machine: Machine, member: Member, end: int) -> None:
         """A master counts what a member acknowledged: that one has it, and it is the same."""
         other = self._node(member.node)
+        if other.is_being_emptied:
+            return  # it had the log; its link ends when it is another member
         start = max(0, end - ACK_LOOK_SIZE)
         same = other.durable_log(start, end) == machine.log(start, end)
         if not same and other.incarnation == member.incarnation:
@@ -169,6 +184,7 @@ class History:
     ) -> None:
         """A node is about to write the lease, or to make it. switches: its planned switch has fixed
         the log's end."""
+        self._sent_ms[wanted.renewed] = machine.processes["ha"], machine.boot_ms()
         if before is None:
             self._must_be_promised_by_all(machine, wanted)
         elif switches and wanted.holder is None and wanted.handover_to:
@@ -184,14 +200,10 @@ class History:
             self._must_not_be_silent(machine)
 
     def _must_not_be_silent(self, machine: Machine) -> None:
-        """A node that renews again and again has a broker that lives."""
+        """A node that renews has a broker that lives, or has not run for long itself."""
         silent_ms = machine.boot_ms() - machine.slot(Slot.BROKER_HEARTBEAT_MS)
-        if silent_ms < SILENT_MS_MAX or self.clocks_lie:
-            self._silent_from.pop(machine.name, None)
-            return
-        now_us = machine.timeline.now_us
-        since_us = self._silent_from.setdefault(machine.name, now_us)
-        if now_us - since_us > SILENT_MS_MAX * 1000:
+        ran_ms = (self._now_us() - machine.processes["ha"].resumed_us) // 1000
+        if min(silent_ms, ran_ms) > SILENT_MS_MAX and not self.clocks_lie:
             raise Violation(
                 f"{machine.name} goes on renewing the lease, and its broker is silent for "
                 f"{silent_ms} ms"
@@ -240,26 +252,32 @@ class History:
         """A thread of the disk says that the log ends there, all of it on disk."""
         _must_be_durable(machine, max(0, end - ACK_LOOK_SIZE), end)
 
-    def _must_be_granted_still(self, machine: Machine) -> None:
-        """A broker looks at its grant again once it holds byte 0: what follows takes a while."""
-        before_us = machine.taken_us[Role.APPEND] - self._fenced_us.get(machine.name, 0)
-        if machine.slot(Slot.FENCED) and before_us > 0:
+    def _must_be_in_the_set(self, machine: Machine, size: int) -> None:
+        """Senders are promised as many copies as the published set has members, or fewer."""
+        is_holder = self.holder is not None and self.holder.node == machine.name
+        if is_holder and size > len(self.published) and not self.went_back:
             raise Violation(
-                f"the broker of {machine.name} recovers the log for a grant that had ended "
-                f"{before_us} µs before it took byte 0"
+                f"{machine.name} tells its broker of {size} members; the set has "
+                f"{len(self.published)}"
             )
 
-    def _must_be_within_the_lease(self, machine: Machine, deadline_ms: int) -> None:
+    def _must_be_granted_still(self, machine: Machine, process: Process) -> None:
+        """A broker looks at its grant again once it holds byte 0: what follows takes a while."""
+        if process.asked_us < machine.taken_us[Role.APPEND]:
+            raise Violation(
+                f"the broker of {machine.name} recovers the log for a grant that it looked at "
+                "before it took byte 0"
+            )
+
+    def _must_be_within_the_lease(
+        self, machine: Machine, process: Process, deadline_ms: int
+    ) -> None:
         """The holder stops before anybody else may begin, counted from its last write."""
-        limit_ms = self._applied_ms.get(machine.name, 0) + self.times.lease_ms
+        limit_ms = self._applied_ms.get(process, 0) + self.times.lease_ms
         if deadline_ms > limit_ms - self.times.margin_ms + CLOCK_SLACK_MS and not self.clocks_lie:
             raise Violation(
                 f"{machine.name} may answer until {deadline_ms}, and its lease ends at {limit_ms}"
             )
-
-    def _must_hold_the_log(self, machine: Machine, process: Process, what: str) -> None:
-        if not machine.holds(Role.APPEND, process):
-            raise Violation(f"{process.name} of {machine.name} {what} without byte 0")
 
     def _must_be_of_the_epoch_that_is_appended(self, machine: Machine, process: Process) -> None:
         """Senders of another epoch would take the confirm offset for theirs."""
@@ -283,16 +301,16 @@ class History:
         """B, D: a node says that its log up to confirm may be seen."""
         known = len(self.confirmed)
         self._must_be_one_history(node, min(confirm, known), "confirms")
+        _must_be_durable(node, max(0, confirm - ACK_LOOK_SIZE), confirm)
         if confirm > known:
-            _must_be_durable(node, known, confirm)
-            self.confirmed += node.log(known, confirm)
+            self.records.extend(node.log(known, confirm))
             self.check_members(f"when {node.name} confirmed {confirm}")
 
     def acknowledged(
         self, node: Machine, start: int, end: int, body: bytes, copies: int, *, by_the_group: bool
     ) -> None:
         """A send was answered: A, and as many copies as the answer says."""
-        self._must_be_granted(node)
+        self.answers(node, "acknowledges")
         raw = node.log(start, end)
         if body not in raw:
             raise Violation(f"{node.name} acknowledged [{start}, {end}), where another record is")
@@ -306,6 +324,7 @@ class History:
                 f"A: {node.name} acknowledged the record at {start}, which the confirmed history "
                 f"of {len(self.confirmed)} bytes does not have there"
             )
+        _must_be_durable(node, start, end)
         found = sum(other.durable_log(start, end) == raw for other in self._nodes()) + len(
             self.replaced
         )
@@ -316,22 +335,74 @@ class History:
             )
         self.acked.append(Acked(start, end, copies))
 
-    def _must_be_granted(self, node: Machine) -> None:
-        """An answer leaves while the grant stands; a fence between its loads and now is allowed."""
-        now_us, broker = node.timeline.now_us, node.processes.get("broker")
-        if broker is None or self.clocks_lie or now_us - broker.resumed_us < ANSWER_MAX_US:
+    def stored(self, node: Machine, admitted_us: int) -> None:
+        """A send was stored that came at admitted_us: what the page said since then allowed it."""
+        broker = node.processes.get("broker")
+        held, fenced = node.slot(Slot.SENDS_HELD), node.slot(Slot.FENCED)
+        few = node.slot(Slot.IN_SYNC_SIZE) < node.slot(Slot.MIN_IN_SYNC)
+        watched = (Slot.SENDS_HELD, Slot.FENCED, Slot.IN_SYNC_SIZE, Slot.MIN_IN_SYNC)
+        changed_us = max(node.changed_us.get(slot, 0) for slot in watched)
+        if broker is None or max(changed_us, broker.resumed_us) >= admitted_us:
+            return  # it may have been allowed when it was asked
+        if held or fenced or few:
+            why = "sends are held" if held else "it is fenced" if fenced else "the set is too small"
+            raise Violation(f"the broker of {node.name} stores a message while {why}")
+
+    def answers(self, node: Machine, what: str) -> None:
+        """An answer that speaks for the group leaves in the step of the broker's loop in which it
+        looked at grant and deadline, and found both well."""
+        broker = node.processes.get("broker")
+        if broker is None or broker.loop is None or self.clocks_lie:
             return
-        fenced_us = self._fenced_us.get(node.name, now_us)
-        if node.slot(Slot.FENCED) and now_us - fenced_us > ANSWER_MAX_US:
-            raise Violation(f"{node.name} acknowledges, fenced {now_us - fenced_us} µs ago")
-        late_ms = node.boot_ms() - node.slot(Slot.LEASE_DEADLINE)
-        if not node.slot(Slot.FENCED) and late_ms * 1000 > ANSWER_MAX_US:
-            raise Violation(f"{node.name} acknowledges {late_ms} ms behind its lease's deadline")
+        looked, step = broker.looked, broker.loop.steps
+        if broker.resumed_at == step:
+            return  # stopped between the loads and the answer: no program can help that
+        if looked.step != step or not looked.in_time:
+            raise Violation(
+                f"{node.name} {what} in step {step}, and looked at its grant in step {looked.step}"
+                + ("" if looked.in_time else ", when it had run out")
+            )
+        serving = node.slot(Slot.SERVING_EPOCH)
+        if serving and serving < self.epoch and self._now_us() - self._won_us > ANSWER_MAX_US:
+            raise Violation(f"{node.name} {what} in epoch {serving}, and {self.epoch} was acquired")
 
     def read(self, node: Machine, end: int) -> None:
         """A consumer was shown the log up to end: C."""
         self._must_be_one_history(node, end, "shows consumers")
         self.reads_count += 1
+
+    def pulled(
+        self,
+        node: Machine,
+        topic: str,
+        queue: int,
+        offset: int,
+        found: Sequence[bytes],
+        max_offset: int,
+        dispatched: int,
+        dispatched_since: int,
+    ) -> None:
+        """A consumer was given messages from a queue offset on; dispatched: before and behind."""
+        fewest = len(self.records.seen(topic, queue, dispatched))
+        known = self.records.seen(topic, queue, dispatched_since)
+        wanted = known[offset : offset + len(found)]
+        if not fewest <= max_offset <= len(known) or (fewest > offset and not found):
+            raise Violation(
+                f"{node.name} shows {len(found)} messages of {topic}/{queue} from {offset} on, and "
+                f"{max_offset} as its end; up to {dispatched} it has {fewest}"
+            )
+        if found != [bytes(self.confirmed[place.start : place.end]) for place in wanted]:
+            raise Violation(f"{node.name} shows other messages of {topic}/{queue} from {offset} on")
+
+    def state(self, node: Machine, state: BrokerState, end: int) -> None:
+        """A broker serves with that state: it has all that the log tells below end."""
+        lacking = [
+            name
+            for name, topic in self.records.topics_at(end).items()
+            if state.topics.get(name) != topic
+        ]
+        if lacking:
+            raise Violation(f"{node.name} serves without the topics {lacking} of its log")
 
     def read_at_master(self, node: Machine, epoch: int, newest_before: int) -> None:
         """A master says that it may answer; newest_before: the lease's epoch when it was asked."""
@@ -419,16 +490,33 @@ class History:
                         f"{member.node} joins the set, and its table has no epoch {lease.epoch}"
                     )
         self._newest = shown
+        if before is not None:
+            self._must_have_run_out(before.lease, lease)
+        self._applied_us = self._now_us()
         nodes = [member.node for member in lease.in_sync]
         if len(set(nodes)) != len(nodes):
             raise Violation(f"two incarnations of one node are in the in-sync set: {nodes}")
         if lease.holder is not None:
-            self._applied_ms[lease.holder.node] = self._node(lease.holder.node).boot_ms()
+            if lease.renewed in self._sent_ms:
+                sender, sent_ms = self._sent_ms[lease.renewed]
+                self._applied_ms[sender] = sent_ms
             if lease.holder.member not in lease.in_sync:
                 raise Violation(f"{lease.holder.node} holds the lease and is not in the set")
             self._note_holder(lease.epoch, lease.holder)
         self.published, self.holder = lease.in_sync, lease.holder
         self.check_members(f"in version {now.version} of the lease, epoch {lease.epoch}")
+
+    def _must_have_run_out(self, before: Lease, now: Lease) -> None:
+        """Nobody takes the lease from another volume before that one has stopped answering."""
+        if before.holder is None or now.holder is None or now.epoch == before.epoch:
+            return
+        kept_ms = (self._now_us() - self._applied_us) // 1000
+        in_time = kept_ms * (1 + CLOCK_DRIFT_MAX) < self.times.lease_ms
+        if in_time and before.holder.member != now.holder.member and not self.clocks_lie:
+            raise Violation(
+                f"{now.holder.node} takes the lease {kept_ms} ms after {before.holder.node} had "
+                f"renewed it for {self.times.lease_ms}"
+            )
 
     def acts(self, epoch: int, holder: Holder, how: str) -> None:
         """E: somebody does what only the master of an epoch may do."""
@@ -436,10 +524,17 @@ class History:
             raise Violation(f"E: {holder.node} {how} in epoch {epoch}, which it never acquired")
         if self._acted.setdefault(epoch, holder) != holder:
             raise Violation(f"E: {holder.node} {how} in epoch {epoch}, in which another one acted")
+        promised = self._node(holder.node).durably_promised
+        if promised != epoch:
+            raise Violation(
+                f"{holder.node} {how} in epoch {epoch}; the promise on its disk is {promised}"
+            )
 
     def granted(self, epoch: int, holder: Holder, boot: tuple[int, int]) -> None:
         """A master grants its epoch to its broker. boot: of its node."""
         self.acts(epoch, holder, "grants")
+        if epoch in self._boots:
+            raise Violation(f"{holder.node} grants epoch {epoch} a second time")
         self._boots[epoch] = boot
 
     def serves(self, node: Machine, epoch: int, boot: tuple[int, int]) -> None:
@@ -470,6 +565,9 @@ class History:
 
     # -- inside ----------------------------------------------------------------------------
 
+    def _now_us(self) -> int:
+        return self._nodes()[0].timeline.now_us
+
     def _node(self, name: str) -> Machine:
         return next(node for node in self._nodes() if node.name == name)
 
@@ -481,7 +579,7 @@ class History:
             # A number taken twice, harmlessly: nothing ever bore it before the object was deleted.
             self._won[epoch] = holder
         if epoch > self.epoch:
-            self.epoch = epoch
+            self.epoch, self._won_us = epoch, self._now_us()
             self.epochs_count += 1
 
 

@@ -31,6 +31,8 @@ class Loop(asyncio.BaseEventLoop):
         super().__init__()
         self._process, self._failed = process, failed
         self._turning: Thread | None = None
+        self.steps = 0
+        """Callbacks that were begun."""
         self._tasks: list[asyncio.Task[Any]] = []
         process.loop = self
         self.set_task_factory(self._make_task)
@@ -134,6 +136,7 @@ class Loop(asyncio.BaseEventLoop):
         for _ in range(len(ready)):
             handle = ready.popleft()
             if not handle._cancelled:
+                self.steps += 1
                 handle._run()
         if ready:
             thread.work(TURN_US)

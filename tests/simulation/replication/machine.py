@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from random import Random
 from typing import Final, Protocol
@@ -34,6 +35,7 @@ PAGE: Final = ROOT / "checkpoint"
 PROMISE: Final = ROOT / "ha" / "promise"
 IDENTITY: Final = ROOT / "ha" / "identity"
 INTENT: Final = ROOT / "ha" / "intent"
+CONFIRM: Final = ROOT / "ha" / "confirm"
 CUT: Final = ROOT / "cut"
 WATCHED_FILES: Final = (
     *("promise", "confirm", "intent", "identity"),
@@ -50,8 +52,8 @@ class Judge(Protocol):
         """A process is about to store to the page."""
         ...
 
-    def writes(self, machine: Machine, process: Process) -> None:
-        """A process is about to write to the log."""
+    def writes(self, machine: Machine, process: Process, what: str) -> None:
+        """A process is about to write to the log, or has replaced what belongs to it."""
         ...
 
     def promises(self, machine: Machine, epoch: int) -> None:
@@ -93,6 +95,8 @@ class Machine:
         self._locks: dict[int, Process] = {}
         self.taken_us: dict[int, int] = {}
         """When each byte of the lock file was taken last."""
+        self.changed_us: dict[Slot, int] = {}
+        """When another value was last stored to each slot."""
 
     def _new_boot(self) -> tuple[int, int]:
         bits = self.timeline.random.getrandbits
@@ -122,6 +126,8 @@ class Machine:
     def publishes(self, process: Process, slot: Slot, value: int) -> None:
         """Before a store to the page."""
         self._judge.publishes(self, process, slot, value)
+        if value != self.slot(slot):
+            self.changed_us[slot] = self.timeline.now_us
 
     def published(self, slot: Slot) -> None:
         """Behind it."""
@@ -131,15 +137,17 @@ class Machine:
     def check_write(self, process: Process, path: Path) -> None:
         """Before a write to a file."""
         if path.parent == LOG:
-            self._judge.writes(self, process)
+            self._judge.writes(self, process, "writes to the log")
 
     def unlinks(self, path: Path) -> None:
         """A name is about to go."""
         if path == INTENT:
             self._judge.cut_is_over(self)
 
-    def touched(self, path: Path) -> None:
+    def touched(self, path: Path, process: Process) -> None:
         """A name was made, replaced or removed."""
+        if path == TABLE:
+            self._judge.writes(self, process, "replaces the epoch table")
         if path == PROMISE:
             self._judge.promises(self, self.promised)
         if path == IDENTITY:
@@ -239,30 +247,36 @@ class Machine:
     @property
     def incarnation(self) -> str:
         """As ``ha/identity`` says; empty: it says nothing."""
-        said = self._said("identity").get("incarnation")
+        said = self._said(IDENTITY).get("incarnation")
         return said if isinstance(said, str) else ""
 
     @property
     def noted_confirm(self) -> int:
         """As ``ha/confirm`` says."""
-        said = self._said("confirm").get("confirm")
+        said = self._said(CONFIRM).get("confirm")
         return said if isinstance(said, int) else 0
 
     @property
     def promised(self) -> int:
         """As ``ha/promise`` says."""
-        said = self._said("promise").get("promised")
+        said = self._said(PROMISE).get("promised")
         return said if isinstance(said, int) else 0
 
     @property
     def durably_promised(self) -> int:
         """As ``ha/promise`` will say after a power cut."""
-        directory = self.disk._find(PROMISE.parent)
-        inode = directory.durable.get(PROMISE.name) if isinstance(directory, Directory) else None
-        if not isinstance(inode, Inode):
-            return 0
-        said = json.loads(bytes(inode.durable[: inode.lengths[0]]).partition(b"\n")[0] or b"{}")
-        return int(said.get("promised", 0))
+        said = _facts(self._durable_file(PROMISE)).get("promised", 0)
+        return said if isinstance(said, int) else 0
+
+    @property
+    def durable_table(self) -> tuple[EpochStart, ...]:
+        """The epoch table as it will be after a power cut."""
+        return _entries(self._durable_file(TABLE))
+
+    def _durable_file(self, path: Path) -> bytes:
+        directory = self.disk._find(path.parent)
+        inode = directory.durable.get(path.name) if isinstance(directory, Directory) else None
+        return bytes(inode.durable[: inode.lengths[0]]) if isinstance(inode, Inode) else b""
 
     @property
     def has_intent(self) -> bool:
@@ -272,8 +286,7 @@ class Machine:
     @property
     def table(self) -> tuple[EpochStart, ...]:
         """The epoch table."""
-        raw = self.disk.peek(TABLE)
-        return () if raw is None else tuple(epochs.decode(raw))
+        return _entries(self.disk.peek(TABLE) or b"")
 
     @property
     def end(self) -> int:
@@ -333,11 +346,19 @@ class Machine:
     @property
     def is_being_emptied(self) -> bool:
         """Whether a resync has begun: nothing in the store counts, the identity is not new yet."""
-        return self._said("intent").get("what") == "resync"
+        return self._said(INTENT).get("what") == "resync"
 
-    def _said(self, name: str) -> dict[str, object]:
-        raw = self.disk.peek(ROOT / "ha" / name)
-        if not raw:
-            return {}
-        said = json.loads(raw.partition(b"\n")[0])
-        return said if isinstance(said, dict) else {}
+    def _said(self, path: Path) -> dict[str, object]:
+        return _facts(self.disk.peek(path) or b"")
+
+
+@lru_cache(maxsize=1024)
+def _facts(raw: bytes) -> dict[str, object]:
+    """What a file of ha says; the judge asks again and again."""
+    said = json.loads(raw.partition(b"\n")[0] or b"{}")
+    return said if isinstance(said, dict) else {}
+
+
+@lru_cache(maxsize=1024)
+def _entries(raw: bytes) -> tuple[EpochStart, ...]:
+    return tuple(epochs.decode(raw)) if raw else ()

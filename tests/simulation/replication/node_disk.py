@@ -27,7 +27,7 @@ class ProcessDisk:
     def create(self, path: Path, size: int, *, reserve: bool) -> File:
         """As of a real disk."""
         file = self._disk.create(path, size, reserve=reserve)
-        self.machine.touched(path)
+        self.machine.touched(path, self.process)
         border()
         return ProcessFile(self, file)
 
@@ -50,14 +50,14 @@ class ProcessDisk:
     def rename(self, old: Path, new: Path) -> None:
         """As of a real disk."""
         self._disk.rename(old, new)
-        self.machine.touched(new)
+        self.machine.touched(new, self.process)
         border()
 
     def unlink(self, path: Path) -> None:
         """As of a real disk."""
         self.machine.unlinks(path)
         self._disk.unlink(path)
-        self.machine.touched(path)
+        self.machine.touched(path, self.process)
         border()
 
     def remove_directory(self, path: Path) -> None:

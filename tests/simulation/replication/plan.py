@@ -107,6 +107,12 @@ WATCHED: Final = (
     Slot.FENCED,
     Slot.LEASE_DEADLINE,
     Slot.DISPATCHED,
+    Slot.DISPATCHED_DURABLE,
+    Slot.REPUT_GENERATION,
+    Slot.BROKER_NONCE,
+    Slot.BROKER_STATE,
+    Slot.IN_SYNC_SIZE,
+    Slot.SENDS_HELD,
 )
 """Slots at which AT_SLOT strikes."""
 RARE: Final = (
@@ -123,8 +129,19 @@ RARE: Final = (
 )
 
 
-LEFT: Final = ("ha", "broker", "reput")
-"""Of a group whose other nodes are enough."""
+OFTEN_ENOUGH: Final = (Fault.HASTY, Fault.RESYNC, Fault.NEW_VOLUME)
+"""Of the rare ones those that need others beside them to show anything."""
+SERVICES: Final = ("ha", "broker", "reput")
+
+
+class Left(NamedTuple):
+    """What is not healed: services of one node, of a group whose other nodes are enough."""
+
+    services: tuple[str, ...]
+    at_master: bool
+    """Of the node that holds the lease, or of another one."""
+    gone: bool
+    """Ended for good; else stopped."""
 
 
 class Plan(NamedTuple):
@@ -143,8 +160,7 @@ class Plan(NamedTuple):
     gap_ms: int
     """Between two faults, on average."""
     duration_ms: int
-    left: str | None
-    """A service of one node that stays stopped for good, behind the healing, too."""
+    left: Left | None
     at_master: float
     """How often a fault is aimed at the node that holds the lease."""
 
@@ -164,7 +180,7 @@ def draw_plan(random: Random) -> Plan:
     usual = USUAL if random.random() < 0.6 else SEVERE
     faults = [fault for fault in usual if random.random() < 0.35]
     faults += [
-        fault for fault in RARE if random.random() < (0.25 if fault is Fault.HASTY else 0.12)
+        fault for fault in RARE if random.random() < (0.25 if fault in OFTEN_ENOUGH else 0.12)
     ]
     if Fault.DELETE_LEASE in faults and random.random() < 0.5:
         faults.append(Fault.HASTY)
@@ -182,5 +198,14 @@ def draw_plan(random: Random) -> Plan:
         gap_ms=random.choice((150, 400, 900)),
         duration_ms=random.choice((3_000, 6_000, 12_000)),
         at_master=random.choice((0.3, 0.6, 0.9)),
-        left=random.choice((*LEFT, None, None, None, None, None, None)) if nodes > least else None,
+        left=_draw_left(random) if nodes > least and random.random() < 0.4 else None,
+    )
+
+
+def _draw_left(random: Random) -> Left:
+    services = tuple(service for service in SERVICES if random.random() < 0.5)
+    return Left(
+        services or (random.choice(SERVICES),),
+        at_master=random.random() < 0.7,
+        gone=random.random() < 0.4,
     )

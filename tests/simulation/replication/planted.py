@@ -31,12 +31,15 @@ class Planted(NamedTuple):
 LINKS: Final = (Fault.SWITCH, Fault.POWER, Fault.RESET_LINKS, Fault.STOP, Fault.SLOW_DISK)
 TABLES: Final = (Fault.AT_FILE, Fault.WINNER, Fault.KILL, Fault.SWITCH)
 WRITES: Final = (Fault.LATE_CHANGE, Fault.LEASE_DEAF, Fault.LEASE_UNREACHABLE, Fault.CUT)
+SILENCE: Final = (Fault.STOP,)
+SWITCHES: Final = (Fault.SWITCH, Fault.AT_SLOT, Fault.SLOW_DISK)
+REPLACED: Final = (Fault.DELETE_LEASE, Fault.NEW_VOLUME)
 
 FAULTS: Final[dict[str, Planted]] = {
     "added-member-not-waited-for": Planted(acks.added_member_not_waited_for, "A: ", 21),
     "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: ", 7),
     "acks-of-an-old-epoch-counted": Planted(
-        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 98, LINKS
+        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 68, LINKS
     ),
     "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 6, LINKS),
     "unsynced-bytes-acknowledged": Planted(
@@ -93,15 +96,27 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.log_taken_before_byte_0_is_free, "without byte 0", 0
     ),
     "deadline-kept-over-a-reboot": Planted(
-        logs.deadline_kept_over_a_reboot, "E: |for a grant that had ended|acknowledges", 4
+        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 4
     ),
     "byte-0-before-the-flush-ended": Planted(
-        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 6
+        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 1
     ),
     "byte-0-before-serving-epoch-is-cleared": Planted(
         shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 1
     ),
     "hello-before-the-promise-is-durable": Planted(
         shells.HELLO_BEFORE_THE_PROMISE_IS_DURABLE, "is sure of the promise of", 1
+    ),
+    "grant-not-looked-at-with-byte-0": Planted(
+        shells.GRANT_NOT_LOOKED_AT_WITH_BYTE_0, "before it took byte 0", 0
+    ),
+    "silent-broker-renewed": Planted(
+        shells.SILENT_BROKER_RENEWED, "its broker is silent", 0, SILENCE
+    ),
+    "released-before-the-target-has-the-end": Planted(
+        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 45, SWITCHES
+    ),
+    "promise-of-a-replaced-volume": Planted(
+        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 1, REPLACED
     ),
 }

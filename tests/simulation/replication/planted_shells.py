@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from services.broker.replication import grouped_store, master
-from services.ha import following
+from services.ha import following, mastership, recreation, switchover
 from tests.simulation.replication.mutation import change
 
 BYTE_0_BEFORE_THE_FLUSH_ENDED: Final = change(
@@ -43,3 +43,44 @@ HELLO_BEFORE_THE_PROMISE_IS_DURABLE: Final = change(
     ),
 )
 """A slave follows a new master while its promise is being written."""
+
+GRANT_NOT_LOOKED_AT_WITH_BYTE_0: Final = change(
+    master,
+    (
+        "            if await asyncio.to_thread(self._store.take_append_lock):\n"
+        "                return self._term.stands\n",
+        "            if await asyncio.to_thread(self._store.take_append_lock):\n"
+        "                return True\n",
+    ),
+)
+"""A grant that ended while the broker waited for byte 0 is served."""
+
+SILENT_BROKER_RENEWED: Final = change(
+    mastership,
+    (
+        "        if not own.broker_serves:\n"
+        "            return  # a node that serves nobody must not keep the lease\n",
+        "",
+    ),
+)
+"""A node whose broker is silent goes on renewing the lease."""
+
+RELEASED_BEFORE_THE_TARGET_HAS_THE_END: Final = change(
+    switchover,
+    (
+        "elif self._stage is _Stage.DRAINING and durable == own.end:",
+        "elif self._stage is _Stage.DRAINING:",
+    ),
+)
+"""A planned switch releases the lease as soon as the log's end is fixed."""
+
+PROMISE_OF_A_REPLACED_VOLUME: Final = change(
+    recreation,
+    (
+        "        if peer is not None and peer.member in self._missing:\n"
+        "            self._missing.discard(peer.member)\n",
+        "        if peer is not None:\n"
+        "            self._missing = {each for each in self._missing if each.node != peer.node}\n",
+    ),
+)
+"""What the new volume of a node promises counts for the member that the old one was."""

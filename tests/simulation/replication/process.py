@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -31,6 +31,14 @@ class Killed(SystemExit):
     """The process is gone. Of all exceptions, asyncio lets this kind alone through."""
 
 
+class Looked(NamedTuple):
+    """A look of a broker at the deadline of its lease."""
+
+    step: int
+    """Of its loop."""
+    in_time: bool
+
+
 class Process:
     """One start of a service of one node."""
 
@@ -40,8 +48,14 @@ class Process:
         self.timeline: Timeline = machine.timeline
         self.alive = True
         self.paused = False
-        self.resumed_us = -(10**9)
-        """When it last went on after a stop."""
+        self.resumed_us = self.timeline.now_us
+        """When it began, or last went on after a stop."""
+        self.resumed_at = -1
+        """The step of its loop in which that was."""
+        self.looked = Looked(-1, in_time=False)
+        """At its grant and its deadline, the last time."""
+        self.asked_us = -1
+        """When it looked last at whether it is fenced."""
         self.preemption = preemption
         self.on_end: list[Callable[[], None]] = []
         self.loop: Loop | None = None
@@ -80,6 +94,7 @@ class Process:
         if self.paused:
             self.paused = False
             self.resumed_us = self.timeline.now_us
+            self.resumed_at = -1 if self.loop is None else self.loop.steps
             for thread in self._threads:
                 thread.resumed()
 

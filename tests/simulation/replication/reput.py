@@ -18,9 +18,9 @@ from tests.simulation.replication.machine import ROOT, STORE
 from tests.simulation.replication.service import Service
 from tidemark.errors import StoreLocked
 
-POLL_S: Final = 0.05
+POLL_S: Final = 0.1
 CONFIG: Final = ReputConfig(
-    store_dir=ROOT, store=STORE, busy_poll_ms=20, idle_poll_ms=40, sync_interval_ms=200
+    store_dir=ROOT, store=STORE, busy_poll_ms=40, idle_poll_ms=80, sync_interval_ms=200
 )
 
 

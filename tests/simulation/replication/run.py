@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.simulation.replication.history import Violation
 from tests.simulation.replication.plan import Fault
+from tests.simulation.replication.violation import Violation
 from tests.simulation.replication.world import World
 
 

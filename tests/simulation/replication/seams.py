@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Final, cast
 from unittest.mock import patch
 
-from services.broker import building, files_ahead, flusher, watch
+from services.broker import building, files_ahead, flusher, open_store, watch
 from services.broker.replication import grouped_store, master
 from services.ha import copied_log, lock_bytes, locked_store, log_check, opening, replica_disk
 from services.ha import worker as ha_worker
@@ -28,7 +28,7 @@ from shared.runtime.clock import BootId
 from tests.simulation.replication import threads
 from tests.simulation.replication.consuming import NoConsuming
 from tests.simulation.replication.node_disk import ProcessDisk
-from tests.simulation.replication.process import Killed, Process, border, running
+from tests.simulation.replication.process import Killed, Looked, border, running
 from tests.simulation.replication.timeline import Timeline
 from tidemark.formats.checkpoint import Slot
 
@@ -40,28 +40,31 @@ THREADED: Final = (
 QUEUED: Final = (ha_worker, flusher)
 POOLED: Final = (files_ahead, follower)
 RANDOM: Final = (grouped_store, locked_store, opening, store_dir)
-BOOTED: Final = (grouped_store, reput_store)
+BOOTED: Final = (grouped_store, open_store, reput_store)
 HEARTBEAT_S: Final = 0.2
 """In proportion to the times of ``plan``, which are those of a fast profile."""
-BUSY_POLL_S: Final = 0.005
+ANSWER_MAX_MS: Final = 5
+"""Between the look at the clock and the load of the deadline."""
+BUSY_POLL_S: Final = 0.02
 """Doorbells are hardly ever lost: what polls beside them costs time and finds nothing."""
-
-
-def _process_of(positions: Positions) -> Process | None:
-    disk = positions._disk
-    return disk.process if isinstance(disk, ProcessDisk) else None
 
 
 def _get(
     load: Callable[[Positions, Slot], int],
 ) -> Callable[[Positions, Slot], int]:
     def get(self: Positions, slot: Slot) -> int:
-        process = _process_of(self)
-        if process is None:
+        disk = self._disk
+        if type(disk) is not ProcessDisk:
             return load(self, slot)
+        process = disk.process
         if not process.alive:
             raise Killed
         value = self._slots[slot]
+        if slot is Slot.FENCED:
+            process.asked_us = process.timeline.now_us
+        if slot is Slot.LEASE_DEADLINE and process.loop is not None:
+            in_time = process.machine.boot_ms() < value + ANSWER_MAX_MS
+            process.looked = Looked(process.loop.steps, in_time)
         process.quiet -= 1
         if process.quiet <= 0:
             border(of_load=True)
@@ -74,10 +77,11 @@ def _publish(
     store: Callable[[Positions, Slot, int], None],
 ) -> Callable[[Positions, Slot, int], None]:
     def publish(self: Positions, slot: Slot, value: int) -> None:
-        process = _process_of(self)
-        if process is None:
+        disk = self._disk
+        if type(disk) is not ProcessDisk:
             store(self, slot, value)
             return
+        process = disk.process
         process.check_alive()
         process.machine.publishes(process, slot, value)
         store(self, slot, value)

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.simulation.replication.history import History, Violation
+from tests.simulation.replication.history import History
 from tests.simulation.replication.loop import Loop
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.node_disk import ProcessDisk
 from tests.simulation.replication.process import Killed, Process, border
+from tests.simulation.replication.violation import Violation
 from tidemark.errors import (
     CorruptRecord,
     DamagedFile,

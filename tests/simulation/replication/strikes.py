@@ -6,13 +6,16 @@ from collections.abc import Callable
 from typing import Final
 
 from services.ha.lease.value import Lease
-from tests.simulation.replication.group import SERVICES, Group
+from tests.simulation.replication.group import Group
 from tests.simulation.replication.machine import WATCHED_FILES, Machine
-from tests.simulation.replication.plan import SUDDEN, TIMES, WATCHED, Fault
+from tests.simulation.replication.plan import SERVICES, SUDDEN, TIMES, WATCHED, Fault
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.service import Service
+from tidemark.formats.checkpoint import Slot
 
 GRACE_US: Final = 4_000_000
+SWITCH_TRIES: Final = 5
+SWITCH_AGAIN_US: Final = 200_000
 
 
 class Strikes:
@@ -107,7 +110,7 @@ class Strikes:
             case Fault.SLOW_DISK:
                 self._slow_disk(machine)
             case Fault.SWITCH:
-                self._group.order("switchover", {"to": self._other(machine).name})
+                self._switch(SWITCH_TRIES)
             case Fault.END:
                 self._end_in_order(machine)
             case Fault.END_OTHER | Fault.END_NODE:
@@ -132,9 +135,13 @@ class Strikes:
             case Fault.WINNER | Fault.CHANGE:
                 self._armed.add(fault)
             case Fault.RESYNC:
-                if len(self._history.replaced | {name}) < len(self._machines):
-                    self._history.replaced.add(name)
-                    self._group.order("resync", {"group": "g0"}, machine)
+                holder = self._history.holder
+                is_master = holder is not None and holder.node == name
+                # A master is not emptied by an order.
+                slave = self._other(machine) if is_master else machine
+                if len(self._history.replaced | {slave.name}) < len(self._machines):
+                    self._history.replaced.add(slave.name)
+                    self._group.order("resync", {"group": "g0"}, slave)
             case Fault.NEW_VOLUME:
                 # One node keeps its disk: a group of empty disks alone is another group.
                 if len(self._history.replaced | {name}) < len(self._machines):
@@ -150,10 +157,37 @@ class Strikes:
                 self._history.clocks_lie = True
                 machine.clock.jump(random.choice((300, 2_000, 100_000)))
 
+    def _switch(self, tries: int) -> None:
+        """Order it again and again until it is taken, as an operator does; something may happen to
+        the master while it hands over."""
+        holder, random = self._history.holder, self._random
+        if holder is None or self._group.healed:
+            return
+        master = self._machines[holder.node]
+        token = self._group.order("switchover", {"to": self._other(master).name})
+        if random.random() < 0.5:
+            slot = random.choice((Slot.SENDS_HELD, Slot.SENDS_HELD, Slot.FENCED, Slot.CONFIRM))
+            end = slot is Slot.SENDS_HELD and random.random() < 0.6
+            strike = self._end_broker_soon if end else self._strike_at_once
+            master.arm(slot, lambda: strike(master))
+
+        def look() -> None:
+            service = self._group.ha_of(master.name)
+            reply = None if service is None or token is None else service.replies.get(token)
+            if tries > 1 and (token is None or (reply is not None and not reply.ok)):
+                self._switch(tries - 1)
+
+        self._timeline.after(SWITCH_AGAIN_US, look)
+
     def _strike_at_once(self, machine: Machine) -> None:
         """Between two accesses to the page, or soon after."""
         random = self._random
-        process = machine.processes.get(random.choice(("ha", "broker")))
+        process = machine.processes.get(random.choice(("ha", "ha", "broker", "broker", "reput")))
+        if random.random() < 0.3:
+            # Two at once: one is late, and the other one begins anew or says otherwise meanwhile.
+            late = machine.processes.get(random.choice(("broker", "ha")))
+            if late is not None and late is not process:
+                late.strike_after(random.randint(1, 12), lambda: self._stop([late]))
         match random.randrange(3):
             case 0 if process is not None:
                 process.strike_after(random.randint(1, 6), process.end)
@@ -161,6 +195,12 @@ class Strikes:
                 process.strike_after(random.randint(1, 6), lambda: self._stop([process]))
             case _:
                 self._power_cut_soon(machine)
+
+    def _end_broker_soon(self, machine: Machine) -> None:
+        """With what it was appending on its way to nobody."""
+        broker = machine.processes.get("broker")
+        if broker is not None:
+            broker.strike_after(self._random.randint(1, 12), broker.end)
 
     def _power_cut_soon(self, machine: Machine) -> None:
         """Or, now and then, nobody reaches it any more."""

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tests.simulation.replication.group import SERVICES, Group
-from tests.simulation.replication.history import Violation
+from services.ha.lease.value import Member
+from tests.simulation.replication import page_rules
+from tests.simulation.replication.group import Group
 from tests.simulation.replication.lease_object import Weather
-from tests.simulation.replication.plan import TIMES, Fault, draw_plan
+from tests.simulation.replication.plan import SERVICES, TIMES, Fault, draw_plan
 from tests.simulation.replication.seams import simulated
 from tests.simulation.replication.strikes import Strikes
 from tests.simulation.replication.timeline import Timeline
+from tests.simulation.replication.violation import Violation
 
 HEAL_MS: Final = 20 * TIMES.lease_ms
 """Within this a healed group has a master, and everybody is in the set."""
+LOOK_MS: Final = 20
+"""Between two looks at whether it has."""
 
 
 class World:
@@ -34,7 +38,9 @@ class World:
         self.strikes = Strikes(self.group)
         self.history = self.group.history
         self._left: str | None = None
-        """The node of which a service stays stopped."""
+        """The node of which services are not healed."""
+        self._confirmed = 0
+        """End of what was confirmed before the healing."""
 
     def run(self) -> None:
         """Bootstrap, faults, healing. Raises Violation."""
@@ -54,12 +60,10 @@ class World:
         self.timeline.run_until(group.plan.duration_ms * 1000)
         self._heal()
         acked = len(self.history.acked)
-        whole = self.timeline.run_until(
-            self.timeline.now_us + HEAL_MS * 1000,
-            done=lambda: (
-                len(self.history.acked) > acked and (self._left is not None or self._is_whole())
-            ),
-        )
+        until_us, whole = self.timeline.now_us + HEAL_MS * 1000, False
+        while not whole and self.timeline.now_us < until_us:
+            self.timeline.run_until(self.timeline.now_us + LOOK_MS * 1000)
+            whole = len(self.history.acked) > acked and self._is_whole()
         self.history.check_equal_histories()
         self.history.check_members("at the end")
         if not whole and self._must_recover():
@@ -67,26 +71,48 @@ class World:
 
     def _check_now_and_then(self) -> None:
         self.history.check_equal_histories()
+        for machine in self.group.machines.values():
+            page_rules.check_yields(machine)
+            page_rules.check_held(machine)
+            if not self.history.clocks_lie:
+                page_rules.check_deadline(machine)
         self.timeline.after(250_000, self._check_now_and_then)
 
     def _is_whole(self) -> bool:
-        return set(self.history.published) == set(self.group.members)
+        """Every node that was healed is in the set, and shows its consumers what was confirmed."""
+        if not self._able <= set(self.history.published):
+            return False
+        for member in self._able:
+            broker = self.group.broker_of(member.node)
+            if broker is None or broker.shows < max(1, self._confirmed):
+                return False
+            if self.group.machines[member.node].has_intent:
+                return False
+        return True
+
+    @property
+    def _able(self) -> set[Member]:
+        return {member for member in self.group.members if member.node != self._left}
 
     def _must_recover(self) -> bool:
         """Whether what is left is enough: the disk of a member of the set."""
         history, published = self.history, set(self.history.published)
         if history.went_back and history.replaced:
             return False  # the only one that knew the object to be old may be the lost disk
-        able = {member for member in self.group.members if member.node != self._left}
-        return bool(published & able) or not history.epoch
+        return bool(published & self._able) or not history.epoch
 
     def _why_not_whole(self, acked: int) -> str:
         now = {name: self._state_of(name) for name in self.group.machines}
         return (
             f"healed for {HEAL_MS} ms: {acked} sends were acknowledged since; the set is "
             f"{[member.node for member in self.history.published]}, the holder "
-            f"{self.history.holder and self.history.holder.node}; {now}"
+            f"{self.history.holder and self.history.holder.node}; shown of {self._confirmed} is "
+            f"{ {name: self._shown(name) for name in self.group.machines} }; {now}"
         )
+
+    def _shown(self, name: str) -> int | None:
+        broker = self.group.broker_of(name)
+        return None if broker is None else broker.shows
 
     def _state_of(self, name: str) -> str:
         service = self.group.ha_of(name)
@@ -133,11 +159,22 @@ class World:
                     process.calm()
                 else:
                     group.start_later(machine, service, 50)
-        if group.plan.left is not None and self.history.epoch and not self.history.deleted:
-            holder = self.history.holder
-            name = holder.node if holder is not None else next(iter(group.machines))
-            process = group.machines[name].processes.get(group.plan.left)
+        self._confirmed = len(self.history.confirmed)
+        if self.history.epoch and not self.history.deleted:
+            self._leave_some()
+
+    def _leave_some(self) -> None:
+        """Services of one node are not healed: the others are enough."""
+        left, group, holder = self.group.plan.left, self.group, self.history.holder
+        if left is None:
+            return
+        master = holder.node if holder is not None else next(iter(group.machines))
+        others = [name for name in group.machines if name != master]
+        self._left = name = master if left.at_master else self.timeline.random.choice(others)
+        group.tell("world", f"{left} of {name}")
+        for service in left.services:
+            process = group.machines[name].processes.get(service)
+            if left.gone:
+                group.gone.add((name, service))
             if process is not None and process.alive:
-                group.tell("world", f"{group.plan.left} of {name} stays stopped")
-                self._left = name
-                process.pause()
+                process.end() if left.gone else process.pause()

@@ -1,0 +1,98 @@
+"""The one history of the group, record by record: what every consumer and every master has to see.
+
+``History`` appends bytes as they become confirmed. From them alone follow the queues (P5: dense,
+ascending, each message once) and the state, to which brokers are compared.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from services.broker import state_replay
+from shared.state.records import STATE_TOPIC, EpochRecord
+from shared.state.state import BrokerState
+from shared.state.values import TopicConfig
+from tests.simulation.replication.machine import FILE_SIZE
+from tests.simulation.replication.violation import Violation
+from tidemark.formats import record, twins
+from tidemark.formats.record import Checks
+from tidemark.formats.scan import Stop
+from tidemark.offsets import PhysicalOffset
+
+ALL_CHECKS: Final = Checks(body_crc=True, record_crc=True)
+RECORDS_AT_ONCE: Final = 4096
+
+
+class Place(NamedTuple):
+    """Of one record."""
+
+    start: int
+    end: int
+
+
+class Confirmed:
+    """The confirmed log and what it says. Grows, and never changes."""
+
+    def __init__(self) -> None:
+        self.log = bytearray()
+        self.queues: dict[tuple[str, int], list[Place]] = {}
+        self._state = BrokerState()
+        self._topics: list[tuple[int, dict[str, TopicConfig]]] = []
+        """(end of a state record, topics behind it), ascending."""
+        self._epoch = 0
+        """That was recorded last."""
+        self._parsed = 0
+
+    def extend(self, data: bytes) -> None:
+        """So much more is confirmed. Raises Violation if the queues are not dense."""
+        self.log += data
+        while self._parsed < len(self.log):
+            file_end = self._parsed - self._parsed % FILE_SIZE + FILE_SIZE
+            walked = twins.walk(
+                bytes(self.log[self._parsed : file_end]),
+                at=PhysicalOffset(self._parsed),
+                checks=ALL_CHECKS,
+                records_max=RECORDS_AT_ONCE,
+                delay_levels_ms=(),
+            )
+            for entry in walked.entries:
+                self._add(entry)
+            self._parsed += walked.end
+            if walked.stop is Stop.BLANK and file_end <= len(self.log):
+                self._parsed = file_end
+            elif walked.stop is Stop.BAD:
+                raise Violation(f"the confirmed record at {self._parsed} is bad: {walked.reason}")
+            elif not walked.entries:
+                return  # the rest of a record is not confirmed yet
+
+    def seen(self, topic: str, queue: int, end: int) -> Sequence[Place]:
+        """The messages of a queue below end, by queue offset."""
+        places = self.queues.get((topic, queue), [])
+        return places[: bisect_right(places, end, key=lambda place: place.end)]
+
+    def topics_at(self, end: int) -> Mapping[str, TopicConfig]:
+        """The topics that the log below end tells."""
+        index = bisect_right(self._topics, end, key=lambda told: told[0])
+        return self._topics[index - 1][1] if index else {}
+
+    def _add(self, entry: Any) -> None:
+        places = self.queues.setdefault((entry.topic, entry.queue_id), [])
+        if entry.queue_offset != len(places):
+            raise Violation(
+                f"P5: the confirmed record at {entry.physical_offset} has queue offset "
+                f"{entry.queue_offset} of {entry.topic}/{entry.queue_id}, which has {len(places)} "
+                "messages before it"
+            )
+        end = entry.physical_offset + entry.size
+        places.append(Place(entry.physical_offset, end))
+        if entry.topic == STATE_TOPIC:
+            stored = record.decode(bytes(self.log[entry.physical_offset : end]))
+            told = state_replay.decoded(stored)
+            if isinstance(told, EpochRecord):
+                if told.epoch <= self._epoch:
+                    raise Violation(f"epoch {told.epoch} is recorded behind epoch {self._epoch}")
+                self._epoch = told.epoch
+            self._state.apply(told, entry.physical_offset)
+            self._topics.append((end, dict(self._state.topics)))

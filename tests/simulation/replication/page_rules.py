@@ -1,0 +1,186 @@
+"""What may stand in a node's page: who stores to a slot, and what has to be so at that moment.
+
+The page is how the three services tell each other what holds. Every rule here is about what a
+reader may conclude from a slot, whatever the writer did before: so it finds mistakes that nobody
+thought of. Called before a store becomes visible. Confirm offset, lease and log are judged in
+``history``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shared.files.store_dir import Role
+from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.process import Process
+from tests.simulation.replication.violation import Violation
+from tidemark.formats.checkpoint import REGION_HA, REGION_REPUT, SLOT_SIZE, NodeRole, Slot
+
+OF_BROKER: Final = frozenset(
+    {
+        Slot.SERVING_EPOCH,
+        Slot.EPOCH_RECORD_END,
+        Slot.BROKER_HEARTBEAT_MS,
+        Slot.BROKER_PID,
+        Slot.BROKER_STATE,
+        Slot.BROKER_NONCE,
+        Slot.BROKER_TROUBLE,
+        Slot.DAMAGED_AT,
+    }
+)
+OF_LOG: Final = frozenset(
+    {
+        Slot.WRITTEN,
+        Slot.FLUSHED,
+        Slot.BOOT_ID_HIGH,
+        Slot.BOOT_ID_LOW,
+        Slot.LOG_EPOCH,
+        Slot.RECOVERED_BY,
+        Slot.GENERATION,
+    }
+)
+YIELD_US: Final = 4_000_000
+"""A broker that runs has let go by then, on a slow disk, too."""
+LATE_FENCE_MS: Final = 1_000
+"""More than a request to the lease takes."""
+HELD_US: Final = 1_500_000
+"""A switch gives up before, or ends the grant."""
+LATE_APPEND_US: Final = 20_000
+"""Between the loads that allow an append and its publication, unless the process is stopped."""
+
+
+def check_owner(machine: Machine, process: Process, slot: Slot, value: int) -> None:
+    """One writer of each slot at a time: whoever holds its byte of the lock file."""
+    if slot in OF_LOG:
+        byte = Role.APPEND
+    elif slot in OF_BROKER:
+        byte = Role.BROKER
+    elif REGION_REPUT <= slot * SLOT_SIZE < REGION_HA:
+        byte = Role.REPUT
+    elif slot * SLOT_SIZE >= REGION_HA:
+        byte = Role.HA
+    else:
+        return
+    if not machine.holds(byte, process):
+        raise Violation(
+            f"{process.name} of {machine.name} publishes {slot.name} {value} without byte {byte}"
+        )
+
+
+def check_value(machine: Machine, process: Process, slot: Slot, value: int) -> None:
+    """What a reader takes the value to say is so."""
+    match slot:
+        case Slot.WRITTEN:
+            _must_be(machine, slot, value, value >= machine.slot(Slot.FLUSHED), "below FLUSHED")
+            _must_be_allowed_to_append(machine, process)
+        case Slot.FLUSHED:
+            _must_be(machine, slot, value, value <= machine.slot(Slot.WRITTEN), "above WRITTEN")
+        case Slot.CONFIRM:
+            kept = value >= machine.slot(slot) or machine.holds(Role.BROKER, process)
+            _must_be(machine, slot, value, kept, f"and was {machine.slot(slot)}")
+            _must_be(machine, slot, value, value <= machine.slot(Slot.WRITTEN), "above WRITTEN")
+        case Slot.DISPATCHED | Slot.DISPATCHED_DURABLE:
+            _must_be(machine, slot, value, value <= machine.slot(Slot.CONFIRM), "above CONFIRM")
+        case Slot.SERVING_EPOCH if value:
+            blank = not machine.slot(Slot.EPOCH_RECORD_END)
+            _must_be(machine, slot, value, blank, "with the end of another epoch's record")
+        case Slot.EPOCH_RECORD_END if value:
+            _must_be(machine, slot, value, value <= machine.slot(Slot.WRITTEN), "above WRITTEN")
+        case Slot.BROKER_NONCE if value:
+            idle = not machine.slot(Slot.SERVING_EPOCH)
+            _must_be(machine, slot, value, idle, "of a start that serves an epoch already")
+        case Slot.REPUT_GENERATION if value:
+            _must_be(machine, slot, value, value <= machine.slot(Slot.GENERATION), "of no recovery")
+        case Slot.ROLE:
+            _check_role(machine, process, NodeRole(value))
+        case Slot.FENCED if not value:
+            _check_grant(machine, process)
+        case _:
+            pass
+
+
+def check_deadline(machine: Machine) -> None:
+    """A node that runs ends a grant whose lease it could not renew."""
+    ha, now_us = machine.processes.get("ha"), machine.timeline.now_us
+    if ha is None or ha.paused or not ha.alive or machine.slot(Slot.FENCED):
+        return
+    late_ms = machine.boot_ms() - machine.slot(Slot.LEASE_DEADLINE)
+    granted = machine.slot(Slot.GRANTED_TO) and machine.holds(Role.HA, ha)
+    if granted and min(late_ms, (now_us - ha.resumed_us) // 1000) > LATE_FENCE_MS:
+        raise Violation(f"{machine.name} keeps its grant {late_ms} ms behind its lease's deadline")
+
+
+def check_held(machine: Machine) -> None:
+    """Sends are held for a switch only as long as one takes."""
+    ha, now_us = machine.processes.get("ha"), machine.timeline.now_us
+    if ha is None or ha.paused or not ha.alive or machine.slot(Slot.FENCED):
+        return
+    since_us = max(machine.changed_us.get(Slot.SENDS_HELD, now_us), ha.resumed_us)
+    if machine.slot(Slot.SENDS_HELD) and now_us - since_us > HELD_US:
+        raise Violation(f"{machine.name} holds sends for {now_us - since_us} µs, and is not fenced")
+
+
+def check_yields(machine: Machine) -> None:
+    """A broker whose grant has ended gives the log back, one whose store is to be emptied ends."""
+    broker, now_us = machine.processes.get("broker"), machine.timeline.now_us
+    if broker is None or broker.paused or not broker.alive:
+        return
+
+    def lasts(slot: Slot) -> bool:
+        since_us = max(machine.changed_us.get(slot, now_us), broker.resumed_us)
+        return now_us - since_us > YIELD_US
+
+    if machine.slot(Slot.FENCED) and lasts(Slot.FENCED) and machine.holds(Role.APPEND, broker):
+        raise Violation(f"the broker of {machine.name} keeps byte 0 long after its grant")
+    emptied = machine.slot(Slot.ROLE) == NodeRole.RESYNC
+    if emptied and lasts(Slot.ROLE) and machine.holds(Role.BROKER, broker):
+        raise Violation(f"the broker of {machine.name} keeps a store that is to be emptied")
+
+
+def _check_role(machine: Machine, process: Process, role: NodeRole) -> None:
+    if role is NodeRole.FOLLOWER:
+        if not machine.holds(Role.APPEND, process):
+            raise Violation(f"{machine.name} becomes a follower without byte 0")
+        if not machine.slot(Slot.FENCED):
+            raise Violation(f"{machine.name} becomes a follower, and its grant stands")
+    elif role is NodeRole.MASTER:
+        end, epoch = machine.slot(Slot.EPOCH_RECORD_END), machine.slot(Slot.EPOCH)
+        if not 0 < end <= machine.slot(Slot.CONFIRM):
+            raise Violation(f"{machine.name} is master before the record of epoch {epoch} counts")
+
+
+def _check_grant(machine: Machine, process: Process) -> None:
+    """Nothing is granted that a start after a power cut would not know of."""
+    epoch = machine.slot(Slot.EPOCH)
+    if machine.holds(Role.APPEND, process):
+        raise Violation(f"{machine.name} grants epoch {epoch} and keeps byte 0")
+    if machine.durably_promised != epoch:
+        raise Violation(
+            f"{machine.name} grants epoch {epoch}; its disk knows the promise of "
+            f"{machine.durably_promised}"
+        )
+    table = machine.durable_table
+    if not table or table[-1].epoch != epoch:
+        raise Violation(f"{machine.name} grants epoch {epoch}, which its table on disk lacks")
+    boot = machine.slot(Slot.HA_BOOT_ID_HIGH), machine.slot(Slot.HA_BOOT_ID_LOW)
+    if boot != machine.boot or not machine.slot(Slot.GRANTED_TO):
+        raise Violation(f"{machine.name} grants epoch {epoch} to no start of this boot")
+    if machine.slot(Slot.SENDS_HELD):
+        raise Violation(f"{machine.name} grants epoch {epoch} with sends held for a switch")
+
+
+def _must_be_allowed_to_append(machine: Machine, process: Process) -> None:
+    """A broker that serves an epoch appends only while its grant stands."""
+    serving, now_us = machine.slot(Slot.SERVING_EPOCH), machine.timeline.now_us
+    if process.name != "broker" or not serving or not machine.slot(Slot.FENCED):
+        return
+    fenced_us = now_us - machine.changed_us.get(Slot.FENCED, now_us)
+    if min(fenced_us, now_us - process.resumed_us) > LATE_APPEND_US:
+        raise Violation(
+            f"the broker of {machine.name} appends in epoch {serving}, fenced {fenced_us} µs ago"
+        )
+
+
+def _must_be(machine: Machine, slot: Slot, value: int, so: bool, otherwise: str) -> None:
+    if not so:
+        raise Violation(f"{machine.name} publishes {slot.name} {value}, {otherwise}")
