@@ -53,7 +53,7 @@ FAULTS: Final[dict[str, Planted]] = {
     ),
     "shrunk-without-compare-and-set": Planted(acks.shrunk_without_compare_and_set, "A: ", 4),
     "shrunk-before-it-is-confirmed": Planted(
-        acks.shrunk_before_it_is_confirmed, "A: |members, 2 is the minimum", 4
+        acks.shrunk_before_it_is_confirmed, "A: |members, 2 is the minimum|tells its broker of", 4
     ),
     "added-below-the-confirm-offset": Planted(
         acks.added_below_the_confirm_offset, "A: |joins the set, and its table", 1
