@@ -188,7 +188,7 @@ def _judge(
     of, broker = known.pair, logs.of_pair[known.pair]
     stall = Learned(*(each[:, of] for each in motion.stall))
     batches = batches_of(grid.commit, lag.lag, motion.still, stall.gap, rules)
-    progress = progress_of(grid, lag.lag, age, segment, batches, ticks, begin, rules)
+    progress = progress_of(grid, lag.lag, age, segment, batches, stall.gap, ticks, begin, rules)
     # A member that went away took along what it had not committed: no commit of it will come.
     now = ticks.at[begin:, None]
     left_work = (stall.learned == 0) & (facts.left[:, of] >= now - motion.still * SECOND)

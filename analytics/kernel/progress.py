@@ -87,13 +87,15 @@ def progress_of(
     age: Age,
     segment: Floats,
     batches: Batches,
+    gap: Floats,
     ticks: Ticks,
     begin: int,
     rules: Rules,
 ) -> Progress:
     """The slope before every tick from number `begin` on.
 
-    segment: matrix of all ticks, when each one's segment began [microseconds].
+    segment: matrix of all ticks, when each one's segment began [microseconds]. gap: what is usual
+    between two commits [s], from `begin` on.
     """
     size = rules.ticks(rules.progress_window_s)
     since = segment[begin:]
@@ -104,7 +106,7 @@ def progress_of(
         np.full(full.shape, -np.inf),
         np.full(full.shape, np.inf),
         ~(full >= size / 2),
-        *recovery_of(grid.ts, age, segment, begin, rules),
+        *recovery_of(grid.ts, age, segment, gap, begin, rules),
         _rises(grid.ts, age, segment, begin, rules) & batches.soon,
     )
     dated = (age.method == EXACT) | (age.method == INTERPOLATED)
@@ -138,22 +140,35 @@ def progress_of(
 
 
 def recovery_of(
-    ts: Floats, age: Age, segment: Floats, begin: int, rules: Rules
+    ts: Floats, age: Age, segment: Floats, gap: Floats, begin: int, rules: Rules
 ) -> tuple[Bools, Bools]:
     """Where the age falls now, whatever it did in the window of progress before.
 
     A group that comes back from ten minutes' absence reads at three times the pace of its topic;
     for half a window the slope over all of it still says that it falls behind.
+    Where looks are so frequent that not each of them sees a commit, the age falls by thirds of the
+    time instead, and by more than what two looks differ for lying before and behind a commit.
     """
-    steps = max(rules.ticks(rules.recovery_s), 3)
     least = rules.catches_up_above - 1
-    step = _changes(ts, age, segment, 1) < -least
-    each = step.copy()
-    for back in range(1, steps):
-        each[back:] &= step[:-back]
-    each[:steps] = False
     minute = _changes(ts, age, segment, rules.ticks(rules.recovery_s)) < -least
-    return each[begin:], minute[begin:]
+    falls = _for_long(_changes(ts, age, segment, 1) < -least, 1, rules)
+    third = rules.ticks(rules.recovery_s / 3)
+    if third > 1:
+        steps = _for_long(_changes(ts, age, segment, third) < -least, third, rules)
+        fallen = -_changes(ts, age, segment, 3 * third) * (3 * third * rules.period_s)
+        beyond = fallen[begin:] > gap + least * rules.recovery_s
+        return falls[begin:] | (steps[begin:] & beyond), minute[begin:]
+    return falls[begin:], minute[begin:]
+
+
+def _for_long(fell: Bools, apart: int, rules: Rules) -> Bools:
+    """Where it fell at each of the looks so many ticks apart for recovery_s, three at least."""
+    steps = max(rules.ticks(rules.recovery_s) // apart, 3)
+    each = fell.copy()
+    for back in range(apart, steps * apart, apart):
+        each[back:] &= fell[:-back]
+        each[:back] = False
+    return each
 
 
 def _rises(ts: Floats, age: Age, segment: Floats, begin: int, rules: Rules) -> Bools:

@@ -48,10 +48,11 @@ SYSTEM_TOPICS: Final = frozenset(
 )
 NEVER_COMMITTED: Final = "never_committed"
 NOT_EXPORTED: Final = "not_exported"
+BROADCASTING: Final = "broadcasting"
 HEAD_UNKNOWN: Final = "head_unknown"
 """There are unread messages, and the store time of the oldest is not known."""
 
-_REASONS: Final = pa.array([NEVER_COMMITTED, NOT_EXPORTED, HEAD_UNKNOWN])
+_REASONS: Final = pa.array([NEVER_COMMITTED, NOT_EXPORTED, HEAD_UNKNOWN, BROADCASTING])
 _METHODS: Final = pa.array(["none", "exact"])
 _MAX: Final = "tidemark_queue_max_offset_messages"
 _MIN: Final = "tidemark_queue_min_offset_messages"
@@ -154,14 +155,8 @@ class Pairs:
         scrape = rows.scrape.at[row]
         metrics = (_SUBSCRIBED, *_GAUGES.values(), *_TIMES.values())
         found = wide(rows, self.key_of, metrics, self.is_named)
-        groups = len(rows.group.names) + 1
-        of_group = wide(
-            rows,
-            rows.scrape.at * groups + rows.group.codes,
-            tuple(_OF_GROUPS.values()),
-            rows.topic.are(("",)),
-        )
-        group_keys = scrape * groups + rows.group.codes[row]
+        of_group = wide(rows, _group_keys(rows), tuple(_OF_GROUPS.values()), rows.topic.are(("",)))
+        group_keys = _group_keys(rows)[row]
         subscribed = found.at(_SUBSCRIBED, keys)
         enabled = of_group.at(_OF_GROUPS["consume_enabled"], group_keys)
         broadcasting = of_group.at(_OF_GROUPS["broadcasting"], group_keys)
@@ -194,6 +189,12 @@ class Pairs:
         return sampled.table(schema.PAIRS, columns).sort_by(order)
 
 
+def _group_keys(rows: Rows) -> Ints:
+    """(scrape, group) of each sample."""
+    keys: Ints = rows.scrape.at * (len(rows.group.names) + 1) + rows.group.codes
+    return keys
+
+
 def _by_topic(rows: Rows, metric: str, topic_keys: Ints) -> Floats:
     """A counter of topics, summed over its other labels; for the (scrape, topic) keys given."""
     of_topic = rows.scrape.at * (len(rows.topic.names) + 1) + rows.topic.codes
@@ -215,7 +216,7 @@ def positions_and_series(rows: Rows, pairs: Pairs, scrapes: Scrapes) -> tuple[pa
     commit = of_series.at(_COMMIT, key)
     head_us = microseconds(of_series.at(_OLDEST, key))
     scrape = rows.scrape.at[row]
-    reason = _reasons(rows, pairs, pairs.key_of[row], least, most, commit, head_us)
+    reason = _reasons(rows, pairs, row, least, most, commit, head_us)
     set_code = rows.set.at[row]
     series = Grouped.of((set_code * pairs.count + pairs.pair_of[row]) * _queues(rows) + queue)
     first = series.first_rows()
@@ -309,27 +310,31 @@ def _standings(rows: Rows, pairs: Pairs) -> tuple[Ints, Ints, Ints, Ints]:
 def _reasons(
     rows: Rows,
     pairs: Pairs,
-    pair_key: Ints,
+    row: Ints,
     least: Floats,
     most: Floats,
     commit: Floats,
     head_us: Floats,
 ) -> pa.Array:
-    """Why something of a position is null; null where nothing is missing."""
+    """Why something of a position is null; null where nothing is missing. row: a sample of each."""
     unknown = wide(rows, pairs.key_of, (_UNKNOWN_QUEUES,), pairs.is_named)
-    each = Grouped.of(pair_key)
+    each = Grouped.of(pairs.key_of[row])
     absent = np.bincount(each.at, weights=np.isnan(commit), minlength=len(each.keys))
     said = look_up(unknown.keys, unknown.of(_UNKNOWN_QUEUES), each.keys)
     # A pair that says nothing of unknown queues has room: what is absent was never committed.
     never = (np.isnan(said) | (absent <= said))[each.at]
     unread = most > np.maximum(commit, least)
+    metric = _OF_GROUPS["broadcasting"]
+    group_keys = _group_keys(rows)
+    broadcasts = wide(rows, group_keys, (metric,), rows.topic.are(("",)))
     code = np.select(
         [
+            broadcasts.at(metric, group_keys[row]) == 1,
             np.isnan(commit) & never,
             np.isnan(commit) | np.isnan(most) | np.isnan(least),
             unread & np.isnan(head_us),
         ],
-        [0, 1, 2],
+        [3, 0, 1, 2],
         -1,
     )
     return _REASONS.take(pa.array(code.astype(np.int8), mask=code < 0))

@@ -349,7 +349,7 @@ def stuck_within_a_hole(random: Random) -> Drawn:
     """The same, and it commits for the last time while nothing is heard of it for minutes."""
     setting = Setting.drawn(random)
     holes = _holes(random, (150.0, 600.0), (300.0, 900.0))
-    among = [hole for hole in holes if hole[0] > 1800.0][:5]
+    among = [hole for hole in holes if 1800.0 < hole[0] < 3600.0]
     when = float(random.uniform(*among[int(random.integers(len(among)))]))
     truth = working(random, setting, [(0.0, SECONDS)], commits_until=when)
     return _stuck(setting, truth, holes, when)

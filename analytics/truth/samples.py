@@ -74,7 +74,7 @@ def lines(truth: Truth, of: Target, looks: Ints) -> list[Line]:
         if mine.any():
             made += _queues(truth, broker, looks, mine)
             for pair in truth.pairs:
-                if pair.broker == broker.name and not pair.broadcasting:
+                if pair.broker == broker.name:
                     made += _pair(truth, pair, looks, mine)
         made.append(Line("tidemark_broker_look_timestamp_seconds", {}, _seconds(looks + off)))
     elif of.service == "reput":
@@ -166,6 +166,9 @@ def _pair(truth: Truth, pair: Pair, looks: Ints, mine: Mask) -> Iterator[Line]:
         if pair.broadcasting is not None:
             broadcasting = np.where(here, float(pair.broadcasting), np.nan)
             yield Line("tidemark_group_broadcasting", group, broadcasting)
+    if pair.broadcasting:
+        yield Line("tidemark_group_unknown_queues", labels, np.where(here, 0.0, np.nan))
+        return
     unknown = _numbers(look.unknown_queues, here)
     yield Line("tidemark_group_unknown_queues", labels, unknown)
     yield Line("tidemark_group_inflight_messages", labels, _numbers(look.inflight, here))

@@ -162,6 +162,10 @@ def _pairs(truth: Truth, pair: Pair, ticks: Ints, looks: Ints) -> pa.Table:
         "subscribed": subscribed == 1,
         "members": pair.members(looks),
         "objective_seconds": np.full(size, pair.objective_seconds),
+        "topic_messages_in_total": look.arrived,
+        "topic_received_bytes_total": look.arrived * RECORD_SIZE,
+    }
+    of_lag: dict[str, object] = {
         "inflight": look.inflight,
         "oldest_undelivered_ts": by_clock(look.oldest_undelivered, broker.clock_off),
         "oldest_uncommitted_ts": by_clock(look.oldest_uncommitted, broker.clock_off),
@@ -171,9 +175,9 @@ def _pairs(truth: Truth, pair: Pair, ticks: Ints, looks: Ints) -> pa.Table:
         "expired_total": look.totals.expired,
         "reset_forward_total": look.totals.reset_forward,
         "reset_backward_total": look.totals.resets_backward,
-        "topic_messages_in_total": look.arrived,
-        "topic_received_bytes_total": look.arrived * RECORD_SIZE,
     }
+    if not pair.broadcasting:
+        columns |= of_lag
     if pair.stall_after_seconds is not None:
         columns["stall_after_seconds"] = np.full(size, pair.stall_after_seconds)
     if len(pair.paused.at):

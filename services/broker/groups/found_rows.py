@@ -147,7 +147,8 @@ class Rows:
             columns[9].append(uncommitted_s)
             columns[10].append(awaiting_s)
             self._seen[labels] = queues
-            self._topics_read.add(found.topic)
+            if queues:  # a topic that only broadcasting groups read is shown as one that none does
+                self._topics_read.add(found.topic)
             self._group_queue_count += len(queues)
         self._groups.labels.append((config.name,))
         of_group = self._groups.columns

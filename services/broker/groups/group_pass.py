@@ -139,7 +139,7 @@ class Pass:
     async def group(self, config: GroupConfig, member_count: int) -> Sequence[PairSeen]:
         """The pairs of one group: the topics that members read, and those it has offsets in."""
         if config.broadcast:
-            return ()
+            return self._broadcasting(config.name)
         name = config.name
         known = self._before.get(name) or _Known()
         self.memory[name] = known
@@ -162,6 +162,18 @@ class Pass:
             lags = any(each.pair.messages for each in seen)
             known.still = _Still(config, topics, seen, lags)
         return seen
+
+    def _broadcasting(self, name: str) -> Sequence[PairSeen]:
+        """The topics that members read, without queues: a broadcasting group has no lag."""
+        self._known = self.memory[name] = self._before.get(name) or _Known()
+        self._known.still = None
+        topics = sorted(self._members.topics_read(name))
+        pairs = [
+            pair(name, topic, "main", (), objective_s=0.0, subscribed=True) for topic in topics
+        ]
+        found = [self._pair_seen(each, ()) for each in pairs]
+        self._forget_gone(found)
+        return found
 
     async def _grown_older(self, known: _Known, still: _Still) -> Sequence[PairSeen]:
         """The pairs of a group that stands still, as of now."""

@@ -32,8 +32,6 @@ from tests.analytics.truth.rendered import samples_table
 from tests.support.prometheus import Prometheus, make_blocks, over_blocks
 
 COMPUTED = ("rates", "lag", "pair_lag", "stages", "status_changes", "offset_events")
-NOT_EXPOSED = frozenset({"broadcast", "paused"})
-"""Groups of whom no metric says what they are: they are in the tables alone."""
 UNEVEN = {
     "poison_of_sixteen": "poison_message",
     "slow_member": "slow_member",
@@ -44,13 +42,8 @@ UNEVEN = {
 
 
 def exposed() -> dict[str, Truth]:
-    """Every workload under a cluster of its own name, less what no metric tells."""
-    found = {}
-    for name, make in cases.EVERY.items():
-        truth = make()
-        pairs = tuple(pair for pair in truth.pairs if pair.group not in NOT_EXPOSED)
-        found[name] = replace(truth, cluster=name, pairs=pairs)
-    return found
+    """Every workload under a cluster of its own name."""
+    return {name: replace(make(), cluster=name) for name, make in cases.EVERY.items()}
 
 
 def computed(window: Window, truth: Truth) -> Evaluated:

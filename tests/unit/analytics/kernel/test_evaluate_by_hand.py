@@ -6,9 +6,12 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
+from analytics.kernel.age import Age
 from analytics.kernel.evaluate import evaluate
+from analytics.kernel.progress import recovery_of
 from analytics.kernel.rules import Rules
 from analytics.truth.steps import moment
 from tests.unit.analytics.kernel.positions_by_hand import (
@@ -406,3 +409,43 @@ def test_a_group_that_commits_every_two_minutes_is_late_only_when_a_commit_is_ov
     # The last commit was at look 72, the next was due at look 80.
     assert 80 < numbers[0] <= 80 + 9
     assert numbers[1] * 15 >= 72 * 15 + 4 * 120
+
+
+def test_a_consumer_that_hangs_in_a_hole_is_late_a_minute_behind_it() -> None:
+    # It commits every 45 s, so its stall time is 180 s. It commits for the last time in a hole of
+    # five minutes; nothing but the looks behind the hole tells that it hangs. It was UNKNOWN for
+    # the stall time and half a minute, with an age beyond the objective at every look.
+    fine = [row(n, 150 * n, 150 * (n - n % 3), age=2.0 + 15 * (n % 3)) for n in range(60)]
+    hung = [row(n, 150 * n, 9_300, age=200.0 + 15 * (n - 80)) for n in range(80, 110)]
+    found = judged(window([*fine, *hung]), 110).lag
+    status = {
+        (each["tick"].timestamp() - START / 1e6) / 15 - 1: each["status"]
+        for each in found.to_pylist()
+    }
+    assert status[59] == "OK"
+    assert [status[n] for n in range(80, 84)] == ["UNKNOWN"] * 4
+    assert status[84] == "FALLING_BEHIND"
+    assert status[80 + 12 + 1] == "STALLED"
+    # One that reads on behind the hole is never called late.
+    reads = [row(n, 150 * n, 150 * (n - 13), age=200.0 - 12 * (n - 80)) for n in range(80, 95)]
+    found = judged(window([*fine, *reads]), 95).lag
+    assert set(column(found, "status")) <= {"OK", "UNKNOWN", "CATCHING_UP"}
+
+
+@pytest.mark.parametrize(
+    ("pace", "recovers"), [(3.0, True), (2.5, True), (1.0, False), (0.5, False)]
+)
+def test_an_age_recovers_though_not_each_look_sees_a_commit(pace: float, recovers: bool) -> None:
+    # Looks every 5 s, commits every 11 s: at every other look the age has risen. A group that came
+    # back from half an hour's absence stayed STOPPED for two minutes, its members at work.
+    rules = Rules(period_s=5.0)
+    looks = np.arange(0.0, 300.0, 5.0)
+    committed = looks - looks % 11.0
+    ages = (1_000.0 + looks - pace * committed)[:, None]
+    exact = np.zeros(ages.shape, np.int64)
+    nowhere = np.zeros(ages.shape, np.bool_)
+    age = Age(ages, ages, ages, exact, nowhere, nowhere.astype(np.int8))
+    gap = np.full(ages.shape, 15.0)
+    found, _ = recovery_of((looks * 1e6)[:, None], age, np.zeros(ages.shape), gap, 0, rules)
+    assert not found[:12].any()
+    assert found[20:].all() if recovers else not found.any()

@@ -12,7 +12,7 @@ import pytest
 from services.broker.groups import look as look_module
 from services.broker.groups.found_rows import Columns, Found, Rows
 from services.broker.groups.look import AGAIN_S, REST, Looks
-from services.broker.groups.metrics import LookGauges
+from services.broker.groups.metrics import OF_PAIRS, LookGauges
 from services.broker.groups.queue_looks import QueueLooks
 from services.broker.groups.sources import Watched
 from services.broker.log_look import LogLook
@@ -444,6 +444,32 @@ async def test_a_broadcasting_group_has_no_series_by_queue(made: Made) -> None:
     found = await made.look()
     assert rows(found.groups) == {"all": (1, 60.0, 1, 1)}
     assert rows(found.group_queues) == {}
+    # Its topic's queues are shown all the same.
+    assert rows(found.queues) == {"orders 0": (4, 0), "orders 1": (1, 0), "orders 2": (0, 0)}
+
+
+async def test_the_topics_of_a_broadcasting_group_are_named_and_nothing_is_said_of_lag(
+    made: Made,
+) -> None:
+    # They were not shown at all: lag analytics could not say that it does not judge them.
+    made.broker.state.groups["all"] = GroupConfig("all", broadcast=True)
+    made.join("all", "orders")
+    found = await made.look()
+    assert rows(found.lag) == {"all orders main": (None, None)}
+    names = [each.name for each in OF_PAIRS]
+    values = dict(zip(names, rows(found.pairs)["all orders"], strict=True))
+    assert {name: value for name, value in values.items() if value is not None} == {
+        "tidemark_group_ahead_queues": 0,
+        "tidemark_group_unknown_queues": 0,
+        "tidemark_group_subscribed": 1,
+    }
+    made.members.topics.clear()
+    made.members.counts.clear()
+    assert rows((await made.look()).pairs) == {}
+    # It may be changed while nobody is in it; then it has lag like any other.
+    made.broker.state.groups["all"] = GroupConfig("all")
+    made.add_group("all", {0: 1})
+    assert rows((await made.look()).lag)["all orders main"][0] == 3
 
 
 async def test_what_a_look_found_is_what_the_registry_shows(made: Made) -> None:
