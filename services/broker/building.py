@@ -193,9 +193,9 @@ def build_with(
         state,
         topics,
         consuming.offsets,
-        lambda: state_log.delay_now(),
+        (lambda: state_log.delay_now()) if ground.appends else (lambda: state.delay),
         clock,
-        flushed=ground.lasts_to,
+        flushed=ground.lasts_to if ground.appends else ground.dispatched,
         epoch=epoch,
     )
 

@@ -2,22 +2,31 @@
 
 Caches: what counts is in the log. Topics and groups are written a second after they change, offsets
 and delay progress, which always move, every five; all once more at the stop, for a RocketMQ broker
-that opens the store next. A file without our key was written by RocketMQ since; what it says is
-taken over before sends open (``take_over``). A damaged one costs a log line: the log knows.
+that opens the store next. A slave writes them too, of what it follows. A file without our key was
+written by RocketMQ since; what it says is taken over before sends open (``take_over``). A damaged
+one costs a log line: the log knows.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from shared.files.store_dir import StoreDir
 from shared.state import json_cache
 from shared.state.json_cache import ForeignTables, JsonCache
-from shared.state.records import DelayState, Queue, TopicConfig
+from shared.state.records import (
+    DelayState,
+    GroupRecord,
+    OffsetsRecord,
+    Queue,
+    StateRecord,
+    TopicConfig,
+    TopicRecord,
+)
 from shared.state.state import BrokerState
 from tidemark.clock import Clock
 from tidemark.errors import DamagedFile, StoreError
@@ -105,7 +114,7 @@ class ConfigFiles:
         epoch: int = ALONE,
     ) -> None:
         """state: as served. flushed: end of the log up to which the state is known, and epoch, in
-        a group, under which it was written.
+        a group, under which it was written; of a slave ``followed`` says it.
         """
         self._epoch = epoch
         self._store = store
@@ -148,6 +157,27 @@ class ConfigFiles:
         """
         self._begun = True
         self._wake.set()
+
+    async def begin_following(self, epoch: int) -> None:
+        """As ``begin``, on a slave: nothing is written over what RocketMQ wrote here. Its files are
+        evidence, for whoever makes this node a master, that it had the store."""
+        self._epoch = epoch
+        try:
+            is_foreign = await asyncio.to_thread(lambda: self._cache.is_foreign)
+        except DamagedFile:
+            is_foreign = False
+        if not is_foreign:
+            self.begin()
+
+    def followed(self, changed: Collection[type[StateRecord]], epoch: int) -> None:
+        """Note that records of these kinds came from the master of that epoch."""
+        self._epoch = epoch
+        if TopicRecord in changed:
+            self.topics_changed()
+        if GroupRecord in changed:
+            self.groups_changed()
+        if OffsetsRecord in changed or GroupRecord in changed:
+            self._offsets.changes += 1
 
     async def read_foreign(self, *, state_known: bool) -> ForeignTables:
         """What RocketMQ left, if it had the store since it was ours.

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import pytest
 
+from shared.files.os_disk import OsDisk
+from shared.state.json_cache import JsonCache
 from tests.support.cluster import Cluster
 from tests.support.node import wait_until
 from tidemark.formats.checkpoint import NodeRole, Slot
@@ -85,6 +87,25 @@ def role(cluster: Cluster, node: str) -> int:
     return cluster.slot(node, Slot.ROLE)
 
 
+def change(cluster: Cluster, name: str, method: str, path: str, body: object) -> None:
+    status, answer = cluster.nodes[name].request_json(method, path, body)
+    assert status in (200, 201), answer
+
+
+def tables_of(cluster: Cluster, name: str) -> tuple[object, ...] | None:
+    """What the JSON files in a node's config/ say; None while one of them is missing."""
+    cache = JsonCache(OsDisk(), cluster.nodes[name].store_dir / "config")
+    topics, groups = cache.read_topics(), cache.read_groups()
+    offsets = cache.read_consumer_offsets()
+    if topics is None or groups is None or offsets is None:
+        return None
+    assert topics.covered is not None
+    assert topics.covered.epoch == 1
+    # RocketMQ makes its system topics by itself; a slave lists those that it started with.
+    mine = {topic: entry for topic, entry in topics.topics.items() if topic == TOPIC}
+    return mine, groups.groups, offsets.offsets
+
+
 def test_two_nodes_elect_a_master_and_copy_every_byte(tmp_path: Path) -> None:
     # Not the local profile: a slave that is slow for two seconds would leave the set.
     with Cluster(tmp_path, profile="default") as cluster:
@@ -111,6 +132,14 @@ def test_two_nodes_elect_a_master_and_copy_every_byte(tmp_path: Path) -> None:
             **{("n0", "primary"): 200, ("n0", "replica"): 503},
             **{("n1", "primary"): 503, ("n1", "replica"): 200},
         }
+        # The slave's config/ stayed empty: a RocketMQ broker found no topics, groups or offsets.
+        change(cluster, master, "PUT", "/v1/groups/shipping", {})
+        moved = {"offsets": [{"topic": TOPIC, "queue": 0, "offset": 7}], "ack": "disk"}
+        change(cluster, master, "POST", "/v1/groups/shipping/offsets", moved)
+        wait_until(
+            lambda: tables_of(cluster, "n1") == tables_of(cluster, master) is not None,
+            "the slave's JSON files to say what the master's say",
+        )
         wait_until(lambda: in_sync_by(cluster, "n1") == {"n0", "n1"}, "the slave to know the set")
         assert cluster.status("n1")["master"] == master
         status, body = send(cluster, "n1", "to the slave")

@@ -14,9 +14,10 @@ from services.broker import state_replay
 from services.broker.ground import Readers
 from services.broker.open_store import OpenStore
 from services.broker.queue_offsets import Queue
-from shared.state.records import STATE_QUEUE, STATE_TOPIC
+from shared.state.records import STATE_QUEUE, STATE_TOPIC, EpochRecord, StateRecord
 from shared.state.state import BrokerState
 from tidemark.formats import twins
+from tidemark.formats.checkpoint import Slot
 from tidemark.formats.record import Checks
 from tidemark.formats.scan import Stop
 from tidemark.offsets import PhysicalOffset, QueueOffset
@@ -39,8 +40,17 @@ class FollowedState:
         self._reput: tuple[int, int] | None = None
         self.state = BrokerState()
         """As of the last ``follow``; changed in place while it goes on from record to record."""
+        self.changed: set[type[StateRecord]] = set()
+        """Kinds of the records that the last ``follow`` applied."""
+        self._epoch = 0
         self._next: int | None = None
         """Queue offset of the first state record not applied; None: none was read yet."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the newest record applied, as far as is known: that of the log at the last
+        recovery, or of an epoch record since."""
+        return max(self._epoch, self._slots.get(Slot.LOG_EPOCH))
 
     def is_far_behind(self, dispatched: PhysicalOffset) -> bool:
         """Whether ``replay`` is the shorter way: it takes a while, and makes a new ``state``."""
@@ -64,13 +74,18 @@ class FollowedState:
         """
         assert self._next is not None, "replay comes first"
         self._follow_reput()
+        self.changed.clear()
         end = min(self._end(dispatched), self._next + APPLIED_AT_ONCE)
         if end <= self._next:
             return 0
         readers = self._readers
         found = state_replay.read(readers.queues, readers.log, self._next, end, dispatched)
         for stored in found:
-            self.state.apply(state_replay.decoded(stored), stored.physical_offset)
+            record = state_replay.decoded(stored)
+            self.state.apply(record, stored.physical_offset)
+            self.changed.add(type(record))
+            if isinstance(record, EpochRecord):
+                self._epoch = record.epoch
         self._next = end
         return len(found)
 

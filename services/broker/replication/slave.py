@@ -85,6 +85,8 @@ class Slave:
         finally:
             stopper.cancel()
             self._gate.reads_open = False
+            if stop.is_set() and self._built is not None:
+                await self._built.config_files.write_all()
             await self._end()
 
     def _granted(self) -> int | None:
@@ -119,9 +121,11 @@ class Slave:
             await asyncio.to_thread(self._followed.replay, dispatched)
             if self._granted() is not None:
                 return  # all the rest is for slaves
-            self._show(await asyncio.to_thread(self._followed.queue_ends, dispatched))
+            ends = await asyncio.to_thread(self._followed.queue_ends, dispatched)
+            await self._show(ends).config_files.begin_following(self._followed.epoch)
         applied = self._followed.follow(dispatched)
-        if applied:
+        if applied and self._built is not None:
+            self._built.config_files.followed(self._followed.changed, self._followed.epoch)
             self._doorbell.wake()  # there may be more: in the next turn, after the others
         if not self._gate.reads_open:
             self._gate.reads_open = True
@@ -143,7 +147,7 @@ class Slave:
             self._store.positions.publish(Slot.BROKER_TROUBLE, trouble)
         self._gate.publish_damage(self._store.positions)
 
-    def _show(self, queue_ends: Mapping[Queue, QueueOffset]) -> None:
+    def _show(self, queue_ends: Mapping[Queue, QueueOffset]) -> Built:
         """Serve with the state as it was just read."""
         if self._built is not None:
             self._built.parts.puller.held.close()
@@ -153,13 +157,18 @@ class Slave:
         self._kept.set()
         if self._keeping is None:
             self._keeping = asyncio.create_task(self._keep(), name="retention")
+        return built
 
     async def _keep(self) -> None:
-        """Retention, by the parts that serve now: those before them know a state that stands."""
+        """Retention and the JSON files, by the parts that serve now: those before them know a
+        state that stands."""
         while not self._over.is_set():
-            self._kept = asyncio.Event()
+            self._kept = kept = asyncio.Event()
             assert self._built is not None, "it is shown first"
-            await self._built.consuming.retention.run(self._kept)
+            built = self._built
+            async with asyncio.TaskGroup() as parts:
+                parts.create_task(built.consuming.retention.run(kept), name="retention")
+                parts.create_task(built.config_files.run(kept), name="config-files")
 
     def _stay_damaged(self, error: CorruptRecord | DamagedFile) -> None:
         log.error(

@@ -29,6 +29,25 @@ class Retention:
         self._running.remove(self._state)
 
 
+class Files:
+    """The JSON files of a state, which run as retention does."""
+
+    def __init__(self, state: str, running: list[str]) -> None:
+        self._name, self._running = state.replace("state", "files"), running
+
+    async def begin_following(self, epoch: int) -> None:
+        """They may be written."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        self._running.append(self._name)
+        await stop.wait()
+        self._running.remove(self._name)
+
+    async def write_all(self) -> bool:
+        self._running.append("written at the stop")
+        return True
+
+
 class Followed:
     """A state that is read anew whenever ``far`` says so."""
 
@@ -36,6 +55,8 @@ class Followed:
         self.far = False
         self.read = 0
         self.state = ""
+        self.changed: set[object] = set()
+        self.epoch = 1
 
     def is_far_behind(self, dispatched: int) -> bool:
         return self.far
@@ -77,7 +98,7 @@ async def test_retention_goes_by_the_state_that_is_served(monkeypatch: pytest.Mo
         held = SimpleNamespace(close=lambda: None, may_all_look=lambda: None)
         parts = SimpleNamespace(puller=SimpleNamespace(held=held))
         consuming = SimpleNamespace(retention=Retention(state, running))
-        return SimpleNamespace(parts=parts, consuming=consuming)
+        return SimpleNamespace(parts=parts, consuming=consuming, config_files=Files(state, running))
 
     monkeypatch.setattr(module, "build_with", build_with)
     store = SimpleNamespace(
@@ -101,9 +122,9 @@ async def test_retention_goes_by_the_state_that_is_served(monkeypatch: pytest.Mo
     stop = asyncio.Event()
     task = asyncio.create_task(Slave(*fakes).run(stop, 0))
     for number in (1, 2, 3):
-        await until(lambda number=number: running == [f"state {number}"])  # type: ignore[misc]
+        await until(lambda number=number: sorted(running) == [f"files {number}", f"state {number}"])  # type: ignore[misc]
         followed.far = True
     await until(lambda: followed.read == 4)
     stop.set()
     assert await task is None
-    assert running == []
+    assert running == ["written at the stop"]
