@@ -250,11 +250,14 @@ class WriteFailed(StoreError):
     """A write to the commit log failed part-way; nothing of it was published. The process ends.
 
     The outcome is unknown, as after ``ack-timeout``: records that were written whole before the
-    failure are there after the next start. A repeat with the same unique ids is stored once.
+    failure are there after the next start. A repeat with the same unique ids is stored once. To a
+    sender ``results`` says of each message where it is if it is there, and ``outcome``.
     """
 
     code, title, status = "write-failed", "A write to the commit log failed", 504
     retriable = True
+    appended: object | None = None
+    """Of an append: where its records were to be, as the broker's ``append`` says it."""
 
 
 class FlushFailed(StoreError):

@@ -72,6 +72,11 @@ class LogAppender(Protocol):
         """Put all as one batch; publish it, unless the log is pooled; say where they are."""
         ...
 
+    @property
+    def intended(self) -> Placed | None:
+        """Where the last append was to put them; None if it wrote nothing of them."""
+        ...
+
 
 class Appended(NamedTuple):
     """Where one request's messages are: adjacent records, in the order of its runs."""
@@ -222,7 +227,13 @@ class Append:
             except (WriteFailed, FlushFailed) as fault:
                 self._closed = True
                 self._on_fault(fault)
-                raise
+                intended = self._appender.intended
+                if intended is None:
+                    raise
+                mine = WriteFailed(fault.detail, fault.advice, **fault.facts)
+                end = PhysicalOffset(intended.start + sum(memoryview(intended.sizes).cast("I")))
+                mine.appended = Appended(firsts, *intended, time_ms, end)
+                raise mine from fault
             finally:
                 if count:
                     self._first = ((), ())

@@ -46,7 +46,8 @@ _ERRORS: Final[dict[int, str]] = {
     413: "Too large, or too many messages; `limit` is the bound.",
     415: "Content type or content encoding not understood.",
     503: f"The node does not serve now, or is at a bound. {_RETRIABLE}",
-    504: "Stored, but the level was not reached in time: the outcome is unknown. See `results`.",
+    504: "Stored, but the level was not reached in time, or the disk failed meanwhile: the outcome "
+    "is unknown. See `results`.",
     507: f"The disk is full or read-only: `path`, free bytes and limit are given. {_RETRIABLE}",
 }
 

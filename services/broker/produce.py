@@ -9,8 +9,8 @@ the messages name different queues. Before: ``messages`` (walk step 2). After: `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from services.broker import queue_choice
 from services.broker.append import FILE_TRIES, Append, Appended
@@ -38,8 +38,12 @@ from tidemark.clock import Clock
 from tidemark.errors import (
     AckTimeout,
     FileNotReady,
+    FlushFailed,
+    LogFileReplaced,
     NodeAlone,
     NotServing,
+    StoreError,
+    WriteFailed,
 )
 from tidemark.formats.delay import TIMER_TOPIC
 from tidemark.formats.hashing import SCHEDULE_TOPIC
@@ -197,6 +201,11 @@ class Sends:
             if seen is None:
                 raise
             return await self._send_missing(topic, request, born_host, told, started, seen)
+        except WriteFailed as fault:
+            if not isinstance(fault.appended, Appended):
+                raise  # nothing of this request was written
+            sent = Sent(level, entries, runs, fault.appended, positions, waits)
+            raise _outcome_unknown(fault, sent.results()) from fault
         self._counts.accepted(topic, request, appended, waits)
         sent = Sent(level, entries, runs, appended, positions, waits)
         if told is not None:
@@ -211,6 +220,8 @@ class Sends:
                 in_time = self._committer is None or await self._committer.committed(appended.end)
         except NotServing as stopping:
             raise self._stopped(sent, appended.end) from stopping
+        except (WriteFailed, FlushFailed, LogFileReplaced) as fault:
+            raise _outcome_unknown(fault, sent.results()) from fault
         if not in_time:
             raise await self._out_of_time(timeout_ms, sent, appended)
         if group is not None and promised is not None:
@@ -259,6 +270,15 @@ class Sends:
                         raise
                     await self._append.file_made()
                     continue
+                except (WriteFailed, FlushFailed, LogFileReplaced) as fault:
+                    results = fault.facts.get("results")
+                    if not present or results is None:
+                        raise
+                    merged = self._merged(old, results)
+                    for place, result in zip(old.places, merged, strict=True):
+                        if place is not None:
+                            result["outcome"] = "stored"
+                    raise _same_with(fault, merged) from fault
                 if not present:
                     return sent
             answered = self._answer(old, level, sent)
@@ -307,19 +327,23 @@ class Sends:
 
     def _answer(self, old: _Old, level: AckLevel, sent: Sent | SentAgain | None) -> SentAgain:
         """Old places and new ones. sent: the rest of the request; None: all of it was there."""
-        fresh = iter(() if sent is None else sent.results())
         return SentAgain(
             level if sent is None else sent.level,
             COPIES if sent is None else sent.copies,
-            [
-                next(fresh)
-                if place is None
-                else place.result(
-                    old.unique_ids[n], self._store_host, old.waits[n] if old.waits else None
-                )
-                for n, place in enumerate(old.places)
-            ],
+            self._merged(old, () if sent is None else sent.results()),
         )
+
+    def _merged(self, old: _Old, rest: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Results of what is there already and, in between, those of the rest of the request."""
+        fresh = iter(rest)
+        return [
+            next(fresh)
+            if place is None
+            else place.result(
+                old.unique_ids[n], self._store_host, old.waits[n] if old.waits else None
+            )
+            for n, place in enumerate(old.places)
+        ]
 
     async def _wait_for_old(
         self,
@@ -436,3 +460,12 @@ class Sends:
             results=results,
             **facts,
         )
+
+
+def _outcome_unknown(fault: StoreError, results: list[dict[str, Any]]) -> StoreError:
+    """The disk's failure, said to one sender: where each message is if it is there."""
+    return _same_with(fault, [result | {"outcome": "unknown"} for result in results])
+
+
+def _same_with(fault: StoreError, results: list[dict[str, Any]]) -> StoreError:
+    return type(fault)(fault.detail, fault.advice, **{**fault.facts, "results": results})

@@ -84,6 +84,8 @@ class CommitLogAppender(LogWriter):
         self._appended = Mark(0, 0)
         self._buffer = memoryview(bytearray(1 << 16))
         self._committing = threading.Lock()
+        self.intended: Placed | None = None
+        """Where the last append put its records, or would have if its write had not failed."""
 
     # -- where it is ----------------------------------------------------------------------------
 
@@ -133,6 +135,7 @@ class CommitLogAppender(LogWriter):
         hold them), RecordError, BadBatch. Raises WriteFailed or FlushFailed once and for all after
         an I/O error; nothing of this append was published then.
         """
+        self.intended = None
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         at, current = self._appended.end, self._current
@@ -147,8 +150,9 @@ class CommitLogAppender(LogWriter):
             return self._append_in_next(runs, firsts, store_timestamp_ms)
         buffer = self._room_for(total)
         sizes = self._encode(buffer, runs, firsts, at, store_timestamp_ms)
+        placed = self.intended = Placed(PhysicalOffset(at), sizes)
         self._take(buffer, at, store_timestamp_ms)
-        return Placed(PhysicalOffset(at), sizes)
+        return placed
 
     def _append_in_next(
         self, runs: Sequence[Run], firsts: Sequence[int], store_timestamp_ms: int
@@ -174,9 +178,12 @@ class CommitLogAppender(LogWriter):
         if current is not None and (room := current + self._file_size - written) >= BLANK_SIZE:
             self._write(record.encode_blank(room), written)
         self._current = files.roll()
-        self._take(buffer, at, store_timestamp_ms)
         own_size = sum(memoryview(sizes).cast("I")[:before])
-        return Placed(PhysicalOffset(at + own_size), sizes[SIZE_OF_SIZE * before :])
+        placed = self.intended = Placed(
+            PhysicalOffset(at + own_size), sizes[SIZE_OF_SIZE * before :]
+        )
+        self._take(buffer, at, store_timestamp_ms)
+        return placed
 
     def _room_for(self, total: int) -> memoryview:
         """Memory for that many bytes: of the pool, or overwritten by the next call."""

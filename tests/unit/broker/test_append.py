@@ -401,9 +401,15 @@ async def test_a_failed_write_ends_appending_for_good(
         await parts.store(message())
         file = next(iter(parts.appender._open.values()))
         monkeypatch.setattr(type(file), "pwrite", _fails)
-        with pytest.raises(WriteFailed):
-            await parts.store(message())
+        end = parts.appender.appended
+        with pytest.raises(WriteFailed) as failed:
+            await parts.store(message(), message())
         monkeypatch.undo()
+        intended = failed.value.appended
+        assert isinstance(intended, Appended)
+        assert (intended.firsts, intended.start) == ([1], end)
+        sizes = memoryview(intended.sizes).cast("I")
+        assert (len(sizes), intended.end) == (2, end + sum(sizes))
         assert [type(fault) for fault in parts.faults] == [WriteFailed]
         with pytest.raises(NotServing):
             await parts.store(message())

@@ -29,11 +29,15 @@ from tidemark.errors import (
     DelayOutOfRange,
     DiskFull,
     FileNotReady,
+    FlushFailed,
+    LogFileReplaced,
     NotEnoughReplicas,
     NotServing,
     Overloaded,
+    StoreError,
     TidemarkError,
     UnknownQueue,
+    WriteFailed,
 )
 from tidemark.formats import batch, hashing, properties, runs
 from tidemark.formats.batch import WireMessage
@@ -54,6 +58,8 @@ class Log:
         self.end = PhysicalOffset(0)
         self.is_durable = True
         self.lacks_file = self.is_stopping = False
+        self.write_fault: WriteFailed | None = None
+        self.sync_fault: StoreError | None = None
         self.committed_to = 0
         self._offsets = QueueOffsets({})
 
@@ -73,7 +79,11 @@ class Log:
         )
         self.end = PhysicalOffset(start + size)
         self._offsets.commit(numbered, self.end)
-        return Appended(numbered.firsts, start, sizes, 5, self.end)
+        appended = Appended(numbered.firsts, start, sizes, 5, self.end)
+        if self.write_fault is not None:
+            self.write_fault.appended = appended
+            raise self.write_fault
+        return appended
 
     async def file_made(self) -> None:
         self.lacks_file = False
@@ -81,6 +91,8 @@ class Log:
     async def durable(self, end: PhysicalOffset, deadline: float) -> bool:
         if self.is_stopping:
             raise NotServing("the node is stopping")
+        if self.sync_fault is not None:
+            raise self.sync_fault
         return self.is_durable
 
     async def committed(self, end: PhysicalOffset) -> bool:
@@ -362,3 +374,38 @@ async def test_a_request_with_a_time_too_far_ahead_stores_nothing() -> None:
     with pytest.raises(DelayOutOfRange, match=r"messages\[1\].deliver_at_ms"):
         await sends_to(log).send("orders", asked, BORN)
     assert log.requests == []
+
+
+# A write that failed part-way said that the outcome was unknown, and of what: a sender of thirty
+# messages could not look for the ten that were there after the restart.
+@pytest.mark.parametrize("kind", [WriteFailed, FlushFailed, LogFileReplaced])
+async def test_a_failure_of_the_disk_says_of_each_message_where_it_is_if_it_is_there(
+    kind: type[StoreError],
+) -> None:
+    log = Log()
+    fault = kind("the disk failed.", "Look at it.", path="p")
+    if isinstance(fault, WriteFailed):
+        log.write_fault = fault
+    else:
+        log.sync_fault = fault
+    with pytest.raises(kind, match="the disk failed") as failed:
+        await sends_to(log).send("t", request(b"a", b"b", b"c", picks=[2, 0, 2]), BORN)
+    results = failed.value.facts["results"]
+    assert [(each["queue"], each["queue_offset"]) for each in results] == [(2, 0), (0, 0), (2, 1)]
+    assert {each["outcome"] for each in results} == {"unknown"}
+    assert [each["unique_id"] for each in results] == [None, b"b".hex(), None]
+    assert sorted(each["physical_offset"] for each in results)[0] == 0
+    assert failed.value.facts["path"] == "p"
+    assert "results" not in fault.facts, "the same failure is said to other senders"
+
+
+async def test_a_write_that_failed_before_any_record_of_the_request_has_no_results() -> None:
+    log = Log()
+
+    def fails(made: Sequence[Run], *, own: bool = False, room: int = 0) -> Appended:
+        raise WriteFailed("filling up the file failed.")
+
+    log.append_now = fails  # type: ignore[method-assign]
+    with pytest.raises(WriteFailed) as failed:
+        await sends_to(log).send("t", request(b"a"), BORN)
+    assert "results" not in failed.value.facts
