@@ -21,7 +21,14 @@ from yarl import URL
 from services.ha.effects import Reply
 from services.ha.events import Command
 from shared.runtime.doorbell import socket_path
-from tidemark.errors import BadRequest, ClusterRefused, Overloaded, TidemarkError, UnknownCall
+from tidemark.errors import (
+    BadRequest,
+    ClusterRefused,
+    Overloaded,
+    SlowRequest,
+    TidemarkError,
+    UnknownCall,
+)
 
 SOCKET_NAME: Final = "ha-control"
 COMMANDS: Final = frozenset(
@@ -37,6 +44,8 @@ COMMANDS: Final = frozenset(
     }
 )
 BODY_SIZE_MAX: Final = 64 << 10
+BODY_S: Final = 5.0
+"""A body of an order arrives whole within this; whoever sends nothing keeps no connection."""
 COMMANDS_MAX: Final = 16
 """Commands that wait at a time; a second operator is an accident already."""
 ADVICE: Final = "See what `tidemark cluster status` says before anything else is ordered."
@@ -175,10 +184,15 @@ class Control:
 
     async def _on_command(self, request: web.Request) -> web.Response:
         try:
-            arguments = _arguments(await _read_body(request))
+            body = await _read_body(request, timeout_s=min(BODY_S, self._timeout_s))
+            arguments = _arguments(body)
             if OWN_ARGUMENT in arguments:
                 raise BadRequest(f"{OWN_ARGUMENT} is no argument of an order. Nothing was done.")
             return _json(await self.command(request.match_info["command"], arguments))
+        except SlowRequest as error:
+            answer = _error(error)
+            answer.force_close()  # the rest of the body may come, and is no request
+            return answer
         except TidemarkError as error:
             return _error(error)
 
@@ -257,15 +271,23 @@ def _is_address(host: str) -> bool:
     return True
 
 
-async def _read_body(request: web.Request) -> bytes:
-    """The body, bounded. Raises BadRequest."""
+async def _read_body(request: web.Request, *, timeout_s: float) -> bytes:
+    """The body, bounded in size and time. Raises BadRequest, SlowRequest."""
     if request.content_length is not None and request.content_length > BODY_SIZE_MAX:
         raise _too_large()
     body = bytearray()
-    async for chunk in request.content.iter_any():
-        body += chunk
-        if len(body) > BODY_SIZE_MAX:
-            raise _too_large()
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for chunk in request.content.iter_any():
+                body += chunk
+                if len(body) > BODY_SIZE_MAX:
+                    raise _too_large()
+    except TimeoutError:
+        raise SlowRequest(
+            f"{len(body)} bytes of the body arrived within {timeout_s:g} s, and not its end. "
+            "Nothing was done.",
+            "Send the whole body with the request.",
+        ) from None
     return bytes(body)
 
 

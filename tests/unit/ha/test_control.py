@@ -124,6 +124,23 @@ async def test_who_waits_is_told_when_the_process_ends() -> None:
             assert "has ended" in (await answer.json())["detail"]
 
 
+@pytest.mark.parametrize("sent", [b"", b'{"to"'])
+async def test_a_body_that_does_not_end_costs_a_connection_for_a_bounded_time(sent: bytes) -> None:
+    # A client that announced a body and sent nothing kept its connection for ever.
+    operator = Operator()
+    with tempfile.TemporaryDirectory(prefix="tm-") as directory:
+        async with ControlSocket(operator.control, Path(directory)):
+            reader, writer = await asyncio.open_unix_connection(f"{directory}/ha-control.sock")
+            head = b"POST /v1/cluster/pause HTTP/1.1\r\nHost: n\r\nContent-Length: 9\r\n\r\n"
+            writer.write(head + sent)
+            answer = await asyncio.wait_for(reader.readuntil(b"}\n"), 10)
+            assert b" 408 " in answer.partition(b"\r\n")[0]
+            assert b"slow-request" in answer
+            assert f"{len(sent)} bytes of the body arrived within 0.05 s".encode() in answer
+            writer.close()
+    assert operator.commands == []
+
+
 async def test_commands_that_wait_are_bounded() -> None:
     operator = Operator(ok=None)
 
