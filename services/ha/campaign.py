@@ -106,6 +106,11 @@ class Patience:
             found = Claim.EXPIRED if unchanged_ms >= own.times.lease_ms else None
         if found is not Claim.EXPIRED:
             return found
+        holder = stored.lease.holder
+        if own.damage and holder is not None and holder.member != own.member:
+            # It goes on in its own lease where nobody else stands. It takes no other node's:
+            # between two starts nobody knows what else the disk has lost.
+            return None
         if self._seen != (stored.uid, stored.version):
             self._seen = stored.uid, stored.version
             self._extra_ms = int(self._random() * own.times.wait_random_ms)

@@ -17,7 +17,7 @@ from typing import Final
 from services.ha.effects import CheckLog
 from services.ha.following import LOGS_DIFFER
 from services.ha.mastership import Mastership
-from services.ha.own import DAMAGE, Halt, Own
+from services.ha.own import DAMAGE, Halt, Own, damage_sentence
 from services.ha.peers import Peers
 
 CHECKED_MAX: Final = 1000
@@ -55,6 +55,8 @@ class Damage:
         """A record of the own log is damaged, and this node does not follow anybody."""
         own = self._own
         own.damage = detail
-        own.alarm(DAMAGE, detail)
+        own.alarm(DAMAGE, damage_sentence(detail))
         if own.halted is not None and own.halted.code == LOGS_DIFFER:
-            own.halted = Halt(DAMAGE, detail)  # now it is known which of the two it is
+            own.halted = Halt(
+                DAMAGE, damage_sentence(detail)
+            )  # now it is known which of the two it is

@@ -126,6 +126,12 @@ class Following:
             outcome, effects = slave.hello_ok(payload, own.log.crc_before, own.now_ms)
         else:
             outcome, effects = slave.resync_required(payload, own.now_ms)
+        if isinstance(outcome, InOrder) and own.damage:
+            # Met when nobody else led. Another one does now, and has what is damaged here. Nothing
+            # is acknowledged: the master would add this replica to the set.
+            self.leave("this log is damaged")
+            own.halt(DAMAGE, own.damage)
+            return
         own.out.put(*effects)
         if outcome is not None:
             self._compared(outcome)
@@ -226,11 +232,6 @@ class Following:
             case InOrder():
                 own.calm(RESYNC)
                 own.happen(Happening.IN_ORDER)
-                if own.damage:
-                    # Met when nobody else led. Another one does now, and has what is damaged here.
-                    self.leave("this log is damaged")
-                    own.halt(DAMAGE, own.damage)
-                    return
                 self.published()
             case CutPlan(point, table):
                 self.link = None

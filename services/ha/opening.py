@@ -4,7 +4,7 @@
 3. Byte 0, as soon as the broker has given it back.
 4. What a cut or a resync left unfinished is finished.
 5. The log is recovered; what is found is on disk.
-6. Table and marks are compared with it.
+6. Table and marks are compared with it, and the place is read again where damage was found before.
 
 Damage does not end the process: the replica says HALTED and why, and an operator can order a
 resync. Step before: configuration. Step after: ``replica.Replica`` begins with what was found.
@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 from services.ha import cutting, resync
 from services.ha.lock_bytes import Stopping
 from services.ha.locked_store import LockedStore
+from services.ha.log_check import LogCheck
 from services.ha.recovered_table import contradiction, without_bytes_dropped
 from services.ha.replica_files import (
     INCARNATION_DIGITS,
@@ -28,6 +30,7 @@ from services.ha.replica_files import (
     ResyncIntent,
 )
 from services.ha.setup import Found
+from services.ha.whole_records import BadBytes
 from shared.files.log_walk import LogFiles, Progress
 from tidemark.errors import (
     CorruptRecord,
@@ -92,6 +95,7 @@ class HeldStore(LockedStore):
             fault = self._fault(table, first_offset, end, confirm)
             if fault is not None:
                 faults.append(f"{HaltedReplica.code}: {fault}")
+        damage = self._known_damage(faults, stopping)
         if not faults:
             self._settle(table, new=promise is None and end > first_offset)
         self.is_halted = bool(faults)
@@ -109,7 +113,35 @@ class HeldStore(LockedStore):
             initialised=promise is not None,
             holds_records=end > first_offset,
             halted="; ".join(dict.fromkeys(faults)) or None,
+            damage=damage,
         )
+
+    def _known_damage(self, faults: list[str], stopping: Callable[[], bool]) -> str:
+        """What an earlier start found damaged below the confirm offset, if it still is; else empty.
+
+        Recovery begins at the last durable mark and does not see it. Raises Stopping.
+        """
+        known = self._read(self.files.damage, faults)
+        if known is None or faults:
+            return ""
+        check = LogCheck(self.directory, self.positions, threading.Lock())
+        try:
+            looked = more = check.begin(known.at)
+            while more:
+                if stopping():
+                    raise Stopping
+                more = check.step()
+        except (BadBytes, OSError):
+            return known.detail
+        # A page without marks does not say what is confirmed: then nothing could be looked at.
+        if not looked and known.at >= self.positions.get(Slot.MIN):
+            return known.detail
+        self.files.remove_damage()
+        log.info(
+            "the log is sound where an earlier start found damage",
+            extra={"event": "log-sound", "offset": known.at},
+        )
+        return ""
 
     def _fault(
         self, table: tuple[EpochStart, ...], first_offset: int, end: int, confirm: int

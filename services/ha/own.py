@@ -138,8 +138,9 @@ class Own:
         self.state_reason = ""
         """Why it is not further, in a sentence; empty: nothing to say."""
         self.halted: Halt | None = None
-        self.damage = ""
-        """What is damaged in the own log, found while this node did not follow; empty: nothing."""
+        self.damage = found.damage
+        """What is damaged in the own log, found while this node did not follow, or by an earlier
+        start; empty: nothing."""
         self.ending: Halt | None = None
         """Why this process ends: what it could not write, a new start may."""
         self.table = found.table
@@ -261,6 +262,8 @@ class Own:
 
     def halt(self, code: str, detail: str) -> None:
         """Nothing more may be done on this volume. A term is torn down in order first."""
+        if code == DAMAGE:
+            detail = damage_sentence(detail)
         if self.halted is None:
             self.halted = Halt(code, detail)
         self.alarm(code, detail)
@@ -330,6 +333,11 @@ class Own:
     def note_confirm(self, confirm: int) -> None:
         """So much is known to be confirmed: what is on the own disk of it is the checkpoint."""
         self.confirm = max(self.confirm, min(confirm, self.durable))
+
+
+def damage_sentence(detail: str) -> str:
+    """What is damaged, and who has this node copied anew."""
+    return f"{detail.rstrip('.')}. An operator has it copied anew: `tidemark cluster resync`."
 
 
 def with_entry(table: tuple[EpochStart, ...], entry: EpochStart) -> tuple[EpochStart, ...]:

@@ -32,7 +32,7 @@ from services.ha.following import Following
 from services.ha.leadership import Leadership
 from services.ha.lease.session import LeaseSession
 from services.ha.operator import Operator
-from services.ha.own import DAMAGE, Counters, Own
+from services.ha.own import DAMAGE, Counters, Own, damage_sentence
 from services.ha.peers import Peers
 from services.ha.promises import Promises
 from services.ha.reception import Reception
@@ -156,6 +156,8 @@ class Replica:
             own.halt(code, sentence or code)
             return
         own.happen(Happening.RECOVERED)
+        if found.damage:
+            own.alarm(DAMAGE, damage_sentence(found.damage))
         own.out.put(Publish(((Slot.ROLE, NodeRole.FOLLOWER),)))
 
     def _tick(self) -> None:

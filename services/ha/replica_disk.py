@@ -34,7 +34,7 @@ from services.ha.events import CopyFault, Done, Event, Failed
 from services.ha.lock_bytes import Stopping
 from services.ha.log_check import LogCheck
 from services.ha.opening import HeldStore
-from services.ha.replica_files import Promise
+from services.ha.replica_files import Damage, Promise
 from services.ha.whole_records import BadBytes
 from services.ha.worker import Worker
 from tidemark.errors import CorruptRecord, FlushFailed, StoreError
@@ -266,11 +266,25 @@ class ReplicaDisk:
                     in_pass = self._check.step()
                 except BadBytes as error:
                     detail = f"{error}; found while confirmed records were checked"
+                    self._keep_damage(Damage(error.at, detail), of_log)
                     self._report(CopyFault(CorruptRecord.code, detail, self._published()[0]))
                     damaged, in_pass = of_log, False
                 pause_s = CHECK_INTERVAL_S if in_pass else CHECK_PASS_INTERVAL_S
         except Exception as error:  # noqa: BLE001 - whatever it is ends the process
             self._crashed(error)
+
+    def _keep_damage(self, damage: Damage, of_log: int) -> None:
+        """Let the next start know: it looks at the end of the log only, and would stand again."""
+        with self._changing:
+            if of_log != self._emptied:
+                return
+            try:
+                self._held.files.write_damage(damage)
+            except (StoreError, OSError) as error:
+                log.warning(
+                    "where the log is damaged cannot be written: the next start does not know it",
+                    extra={"event": "damage-not-kept", "detail": str(error)},
+                )
 
     def _check_around(self, at: int) -> None:
         """Whether the log is sound where somebody met damage. Raises BadBytes."""

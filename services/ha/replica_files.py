@@ -51,6 +51,13 @@ class Promise(NamedTuple):
     """The largest (epoch, version of the in-sync set) that it saw in the lease."""
 
 
+class Damage(NamedTuple):
+    """A record of the own log that was found damaged below the confirm offset."""
+
+    at: int
+    detail: str
+
+
 class CutIntent(NamedTuple):
     """A cut that was begun: it is finished before anything else happens to the log."""
 
@@ -82,6 +89,7 @@ class ReplicaFiles:
         self.promise_path = store.ha_dir / "promise"
         self.confirm_path = store.ha_dir / "confirm"
         self.intent_path = store.ha_dir / "intent"
+        self.damage_path = store.ha_dir / "damage"
         self.table_path = store.epochs_path
         self.table_twin_path = store.epochs_path.with_name(store.epochs_path.name + ".bak")
 
@@ -139,6 +147,23 @@ class ReplicaFiles:
         """Record that everything below is confirmed, durably."""
         self._write(self.confirm_path, {"confirm": confirm})
 
+    # -- damage ---------------------------------------------------------------------------------
+
+    def damage(self) -> Damage | None:
+        """What was found damaged in the log; None: nothing, or it was emptied or mended since."""
+        path, facts = self.damage_path, self._read(self.damage_path)
+        if facts is None:
+            return None
+        return Damage(_number(path, facts, "at"), _text(path, facts, "detail"))
+
+    def write_damage(self, damage: Damage) -> None:
+        """Keep it for the next start, durably."""
+        self._write(self.damage_path, damage._asdict())
+
+    def remove_damage(self) -> None:
+        """The log is sound there, or is another one. Fine if there is none."""
+        self._remove(self.damage_path)
+
     # -- intent ---------------------------------------------------------------------------------
 
     def intent(self) -> CutIntent | ResyncIntent | None:
@@ -163,9 +188,7 @@ class ReplicaFiles:
 
     def remove_intent(self) -> None:
         """It is finished, durably. Fine if there is none."""
-        with contextlib.suppress(FileNotFoundError):
-            self._disk.unlink(self.intent_path)
-        self._disk.sync_directory(self._directory)
+        self._remove(self.intent_path)
 
     # -- epoch table ----------------------------------------------------------------------------
 
@@ -210,6 +233,11 @@ class ReplicaFiles:
         if not isinstance(facts, dict) or facts.get("format") != FORMAT:
             _damaged(path, f"its format is not {FORMAT}")
         return facts
+
+    def _remove(self, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(path)
+        self._disk.sync_directory(self._directory)
 
     def _write(self, path: Path, facts: Mapping[str, object]) -> None:
         self._disk.make_directory(self._directory)

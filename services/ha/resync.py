@@ -89,6 +89,7 @@ def finish(
         hooks.before("resync-6")
         files.write_table(())
         files.write_confirm(0)
+        files.remove_damage()
         hooks.before("resync-7")
         files.write_identity(identity)
         hooks.before("resync-8")

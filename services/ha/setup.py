@@ -75,6 +75,8 @@ class Found(NamedTuple):
     """The log has at least one record."""
     halted: str | None = None
     """Why nothing may be done here without an operator, as ``code: sentence``."""
+    damage: str = ""
+    """What an earlier start found damaged in the log, and is still; empty: nothing."""
 
     def holder(self, setup: Setup) -> Holder:
         """This start of ha on this volume, as the lease names it."""

@@ -69,8 +69,8 @@ REPLICATION: Final = Group(
             Severity.PAGE,
             NODE,
             "{{ $labels.replica }} of {{ $labels.broker }} has halted",
-            "What it holds contradicts what the group confirmed. It serves nothing and is never "
-            "elected until somebody decides.",
+            "What it holds contradicts what the group confirmed, or is damaged. It serves nothing "
+            "and is never elected until somebody orders `tidemark cluster resync`.",
             waits="30s",
         ),
         Alert(

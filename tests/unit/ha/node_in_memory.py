@@ -44,6 +44,7 @@ class Volume:
         self.seen = (0, 0)
         self.initialised = False
         self.confirm = 0
+        self.damage = ""
         self.cut: list[bytes] = []
 
     def crc_before(self, end: int, size: int) -> int | None:
@@ -200,6 +201,7 @@ class Node:
             confirm=max(volume.confirm, self.page.get(Slot.CONFIRM)),
             initialised=volume.initialised,
             holds_records=end > volume.first,
+            damage=volume.damage,
         )
         self.raised.clear()
         setup = self.group.setup(self.name, f"{self.index + 1:08x}{self.starts:08x}")
@@ -360,13 +362,15 @@ class Node:
                 volume.incarnation = f"{group.number():032x}"
                 volume.log = bytearray(first)
                 volume.first, volume.table, volume.confirm = first, (), 0
+                volume.damage = ""
                 page.publish(Slot.CONFIRM, 0)
                 self.done(token, incarnation=volume.incarnation)
             case do.CheckLog(at):
                 self.checked.append(at)
                 if self.damaged:
                     replica = self.replica
-                    fault = ev.CopyFault("corrupt-record", f"bad CRC at {at}", len(volume.log))
+                    volume.damage = f"bad CRC at {at}"
+                    fault = ev.CopyFault("corrupt-record", volume.damage, len(volume.log))
                     group.later(2, lambda: self.tell(replica, fault))
             case do.Reply(token):
                 self.replies[token] = effect

@@ -30,6 +30,48 @@ def test_a_master_whose_log_is_damaged_hands_over_and_halts() -> None:
     assert "a" not in {master.name for master in group.masters}
 
 
+def test_damage_is_known_to_later_starts_and_the_node_is_never_elected() -> None:
+    # ha forgot it with its end: its next start looks at the end of the log only, followed again,
+    # and took the lease when the master was lost.
+    group = grown(1)
+    damage(group, "a")
+    group.wait_master(other_than="a")
+    group.until(lambda: group["a"].state == "halted")
+    group["a"].met = None
+    for _ in range(2):
+        group["a"].kill_ha()
+        group.run(1000)
+        group["a"].start_ha()
+        group.until(lambda: group["a"].state == "halted")
+        assert "bad CRC at 500" in group["a"].own.alarms["corrupt-record"]
+        group.run(2 * LOCAL.lease_ms)
+        assert group.set == {"b", "c"}, "it never counted as a copy"
+    # Also if it begins when nobody else is there, and is in the set still.
+    group.edit_lease(in_sync=tuple(sorted({*lease_of(group).in_sync, group["a"].own.member})))
+    group["a"].kill_ha()
+    group["b"].kill()
+    group["c"].kill()
+    group["a"].start_ha()
+    group.run(20 * LOCAL.lease_ms)
+    assert group["a"].state == "follower"
+    assert group["a"].own.trouble == "damaged"
+
+
+def test_a_damaged_master_goes_on_in_its_own_lease_when_ha_starts_again() -> None:
+    group = grown(1, ("a", "b"))
+    group["b"].kill()
+    damage(group, "a")
+    group.until(lambda: "corrupt-record" in group["a"].own.alarms)
+    group["a"].kill_ha()
+    group.run(100)
+    group["a"].start_ha()
+    assert "corrupt-record" in group["a"].own.alarms
+    group.until(lambda: group.serves("a"))
+    group["b"].start()
+    assert group.wait_master(other_than="a").name == "b"
+    group.until(lambda: group["a"].state == "halted")
+
+
 def test_it_is_copied_anew_by_order_and_is_whole_then() -> None:
     group = grown(1)
     damage(group, "a")
@@ -91,10 +133,11 @@ def test_a_halted_node_says_so_once_it_is_known_that_its_own_log_is_the_damaged_
     own = group["c"].own
     own.halt("logs-differ", "below what was confirmed")
     group["c"].happen(CopyFault("corrupt-record", "bad CRC at 500", 1000))
-    assert own.halted == ("corrupt-record", "bad CRC at 500")
+    said = "bad CRC at 500. An operator has it copied anew: `tidemark cluster resync`."
+    assert own.halted == ("corrupt-record", said)
     own.halt("cut-below-confirm", "so")
     group["c"].happen(CopyFault("corrupt-record", "bad CRC at 700", 1000))
-    assert own.halted == ("corrupt-record", "bad CRC at 500")
+    assert own.halted == ("corrupt-record", said)
 
 
 @pytest.mark.parametrize("bad", [True, False])

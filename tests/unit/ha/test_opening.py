@@ -11,7 +11,7 @@ import pytest
 from services.ha.copied_log import CopiedLog
 from services.ha.effects import Copy
 from services.ha.opening import NO_INCARNATION, HeldStore
-from services.ha.replica_files import CutIntent, Promise, is_incarnation
+from services.ha.replica_files import CutIntent, Damage, Promise, is_incarnation
 from services.ha.setup import Setup
 from shared.cluster.grant import grant, granted
 from shared.files.store_dir import Role, StoreDir
@@ -30,7 +30,7 @@ from tests.support.sim_disk import LOSE_ALL, SimDisk
 from tests.support.small_store import BOOT, SmallStore
 from tests.unit.ha.test_cutting import must_not
 from tidemark.errors import GroupStore, ReadOnlyDisk, StoreLocked
-from tidemark.formats.checkpoint import NodeRole, Slot
+from tidemark.formats.checkpoint import NodeRole, Slot, resume_check
 from tidemark.formats.epochs import EpochStart
 from tidemark.formats.filenames import offset_name
 from tidemark.offsets import Epoch, PhysicalOffset
@@ -76,6 +76,33 @@ def test_what_was_promised_copied_and_confirmed_is_found_after_a_power_cut() -> 
     assert (found.end, found.table, found.confirm) == (LOG.end, TABLE, LOG.borders[10])
     assert (found.promised, found.seen_epoch, found.seen_version) == (2, 2, 7)
     assert (found.initialised, found.holds_records) == (True, True)
+
+
+@pytest.mark.parametrize("now", ["damaged", "mended", "expired", "unconfirmed"])
+def test_damage_that_an_earlier_start_found_is_read_again(now: str) -> None:
+    disk = SimDisk(1)
+    held = slave(disk)
+    held.positions.publish(Slot.CONFIRM, LOG.end)
+    held.positions.publish(Slot.DISPATCHED_DURABLE, LOG.end)  # recovery begins there
+    held.positions.publish(Slot.RESUME_CHECK, resume_check(LOG.end, 0, 0))
+    at = next(border for border in LOG.borders if border > FILE)
+    held.files.write_damage(Damage(at, "a CRC"))
+    if now != "mended":
+        path = store_of(disk).commit_log_dir / offset_name(at - at % FILE)
+        file = disk.open(path, writable=True)
+        file.pwrite(bytes((LOG.data[at + 60] ^ 1,)), at % FILE + 60)
+        file.close()
+    if now == "expired":
+        held.positions.publish(Slot.MIN, 2 * FILE)
+        for start in (0, FILE):
+            disk.unlink(store_of(disk).commit_log_dir / offset_name(start))
+    if now == "unconfirmed":  # a page that was lost does not say what is
+        held.positions.publish(Slot.CONFIRM, 0)
+    held.close()
+    held, found = open_replica(disk)
+    stays = now in ("damaged", "unconfirmed")
+    assert (found.halted, found.damage) == (None, "a CRC" if stays else "")
+    assert (held.files.damage() is not None) is stays
 
 
 @pytest.mark.parametrize("slot", [Slot.CONFIRM, Slot.DISPATCHED_DURABLE])

@@ -253,6 +253,10 @@ def test_damage_in_what_is_confirmed_is_found_and_told(
     assert isinstance(fault, CopyFault)
     assert (fault.code, fault.end) == ("corrupt-record", LOG.end)
     assert "while confirmed records were checked" in fault.detail
+    kept = replica.held.files.damage()
+    assert kept is not None
+    assert kept.detail == fault.detail
+    assert FILE <= kept.at <= FILE + 2000
     replica.work.close()
     assert not replica.crashes
 
@@ -284,6 +288,7 @@ def test_the_check_goes_on_behind_a_resync(tmp_path: Path, monkeypatch: pytest.M
         assert faults()[-1].code == "corrupt-record"
         replica.work.carry_out(Resync(10 + number, 0, "operator"))
         assert isinstance(replica.answer(10 + number), Done)
+        assert replica.held.files.damage() is None, "of another log"
     assert len(faults()) == 2, "the same damage is told once"
     replica.work.close()
     assert not replica.crashes
