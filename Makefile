@@ -15,7 +15,7 @@ SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: java lag-kills help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash damage delay-drill retention simulation soak referee sim simulation-group drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize lock clean alert-drill
+.PHONY: java lag-kills help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash damage delay-drill retention simulation soak referee sim simulation-group drill stall-drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize lock clean alert-drill
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -102,6 +102,9 @@ simulation-group: setup ## Ten thousand simulated histories of a group, and the 
 
 drill: setup ## All fault drills on real groups of nodes, as root in network namespaces; report in build/drills
 	$(BIN)/tidemark drill --all --out build/drills
+
+stall-drill: setup ## Each process of a master stopped for 1 s to 10 min, as root: about 40 minutes; report in build/stalls
+	$(BIN)/tidemark drill 53 54 55 56a 56b 56c --out build/stalls
 
 drill-%: setup ## One fault drill, for example `make drill-28`; `tidemark drill --list` names them
 	$(BIN)/tidemark drill $* --out build/drills

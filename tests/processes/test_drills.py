@@ -18,8 +18,8 @@ from tests.support.node import PROJECT
 
 pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(600)]
 
-PATIENCE = "5"
-"""Other tests have the machine as well: how long service is away is what ``make drill`` judges."""
+PATIENCE = "1"
+"""Limits are judged by how slow the machine is meanwhile (`drills/pace.py`): no more is needed."""
 SEED = os.environ.get("TIDEMARK_DRILL_SEED", str(time.time_ns() % 1_000_000))
 
 

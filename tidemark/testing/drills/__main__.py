@@ -25,7 +25,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tidemark.testing.drills", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="by name or number")
     parser.add_argument("--list", action="store_true", help="name all drills, and do nothing")
-    parser.add_argument("--all", action="store_true", help="run all of them")
+    parser.add_argument("--all", action="store_true", help="run all but the longest")
     parser.add_argument("--short", action="store_true", help="those of continuous integration")
     parser.add_argument("--seed", type=int, help="of everything that is random; default: any")
     parser.add_argument(
@@ -62,7 +62,7 @@ def main() -> int:
 
 def _chosen(drills: list[Drill], arguments: argparse.Namespace) -> list[Drill]:
     if arguments.all:
-        return drills
+        return [found for found in drills if not found.long]
     if arguments.short:
         return [found for found in drills if found.short]
     wanted = set(arguments.names)

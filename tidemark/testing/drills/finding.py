@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple
 
 import aiohttp
 
+from tidemark.testing.drills.pace import Pace
+
 LOOK_S: Final = 0.1
 ASK_TIMEOUT_S: Final = 0.6
 JSON: Final = {"Accept": "application/json"}
@@ -103,11 +105,11 @@ class Known:
 class Finder:
     """Asks every node of a group, from its start to its stop."""
 
-    def __init__(self, apis: Mapping[str, str], *, patience: float = 1.0) -> None:
+    def __init__(self, apis: Mapping[str, str], pace: Pace | None = None) -> None:
         """apis: URL of every node's API, by name; a single node alone is its own master.
-        patience: how many times longer everything is waited for.
+        pace: how many times longer everything is waited for; None: not longer.
         """
-        self._patience = patience
+        self.pace = pace or Pace()
         self.apis = dict(apis)
         self.known = Known()
         self._hint: str | None = None
@@ -154,7 +156,7 @@ class Finder:
 
     async def until(self, condition: Callable[[Known], bool], what: str, timeout_s: float) -> float:
         """Wait until what is known fulfils condition; how long it took [s]. Raises TimeoutError."""
-        started, timeout_s = time.monotonic(), timeout_s * self._patience
+        started, timeout_s = time.monotonic(), timeout_s * self.pace.now
         while not condition(self.known):
             left = started + timeout_s - time.monotonic()
             if left <= 0:

@@ -132,25 +132,6 @@ class ServiceProcess:
             return file.read().decode("utf-8", "replace")
 
 
-def slowness() -> float:
-    """How many times longer than its own work a start of a service takes here and now; at least 1.
-
-    The baseline of the limits of a drill: on a machine that does other things too, a node that is
-    killed comes back later by this factor, whatever its code does. Blocks for one start.
-    """
-    began = time.monotonic()
-    process = subprocess.Popen(
-        [*programs.service("broker"), "--help"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    _, status, used = os.wait4(process.pid, 0)
-    took_s = time.monotonic() - began
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return max(1.0, took_s / (used.ru_utime + used.ru_stime))
-
-
 def faulty_command(service: str, store_dir: Path, settings: Path) -> list[str]:
     """Command line of a service that looks at the page of faults."""
     return [

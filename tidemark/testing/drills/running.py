@@ -26,13 +26,14 @@ from tidemark.testing.drills.group import Group
 from tidemark.testing.drills.lease_server import LeaseServer
 from tidemark.testing.drills.ledger import Ledger, Outcome
 from tidemark.testing.drills.namespaces import Network
-from tidemark.testing.drills.processes import slowness
+from tidemark.testing.drills.pace import Pace, allowed_s
 from tidemark.testing.drills.small_disks import SmallDisks
 from tidemark.testing.drills.stage import Drill, DrillFailed, G, GroupStage, Needs, Stage
 from tidemark.testing.drills.workload import Plan, Workload
 
 READY_S: Final = 60.0
 DRILL_S: Final = 600.0
+LONG_DRILL_S: Final = 1800.0
 GROUP_NAME: Final = "drills-g0"
 
 
@@ -111,7 +112,7 @@ class Runner:
     ) -> None:
         """directory: of stores, logs and reports. network: where nodes live. patience: how many
         times longer than it may, service may be away, beside what the machine itself is slower
-        (``slowness``, measured before and after every drill).
+        (``Pace``, measured while a drill runs).
         """
         self._patience = patience
         self._directory, self._network, self._seed = directory, network, seed
@@ -161,11 +162,11 @@ class Runner:
                 disks.mount(node.store_dir for node in group.nodes.values())
                 await parts.enter_async_context(group)
                 group.start()
-                patience = await self._patience_now()
-                finder = await parts.enter_async_context(Finder(group.apis, patience=patience))
+                pace = await parts.enter_async_context(Pace(self._patience))
+                finder = await parts.enter_async_context(Finder(group.apis, pace))
                 load = Workload(finder, self._plan, ledger)
                 try:
-                    async with asyncio.timeout(READY_S * patience):
+                    async with asyncio.timeout(READY_S * pace.now):
                         await parts.enter_async_context(load)
                     stage = Stage(group, finder, load, ledger, Random(self._seed), lease)
                     await stage.in_sync(timeout_s=READY_S)
@@ -173,7 +174,7 @@ class Runner:
                     await self._no_group(drills[0], group, error)
                     return
                 for drill in drills:
-                    if not await self._one(drill, stage, session):
+                    if not await self._one(drill, stage, session, pace):
                         return
         finally:
             session.ended = time.monotonic()
@@ -186,7 +187,7 @@ class Runner:
         self.results.append(result)
         self._tell(f"{drill.number:>3} {drill.name}: FAILED, {result.failure}")
 
-    async def _one(self, drill: Drill, shared: Stage, session: Session) -> bool:
+    async def _one(self, drill: Drill, shared: Stage, session: Session, pace: Pace) -> bool:
         """One drill on a group that is whole; False: the group is not to be used any more."""
         stage = Stage(
             shared.group, shared.finder, shared.load, shared.ledger, shared.random, shared.lease
@@ -194,18 +195,15 @@ class Runner:
         result = Result(drill, self._seed)
         self.results.append(result)
         acked_before = len(stage.ledger.told)
-        patience = await self._patience_now()
         began = time.monotonic()
         self._tell(f"{drill.number:>3} {drill.name} ...")
         verdict = Verdict()
         try:
-            async with asyncio.timeout(DRILL_S * patience):
+            async with asyncio.timeout((LONG_DRILL_S if drill.long else DRILL_S) * pace.now):
                 await drill.run(stage)
                 served_until = time.monotonic()
                 verdict = await self._settle(drill, stage)
-            # Of the two measurements the slower: the machine's other work comes and goes.
-            patience = max(patience, await self._patience_now())
-            judge_drill(result, stage, verdict, served_until, patience)
+            judge_drill(result, stage, verdict, served_until, pace.since(began))
         except (DrillFailed, TimeoutError) as error:
             result.failure = str(error) or "it does not end"
         except Exception:  # noqa: BLE001 (a drill's own mistake is a result, too)
@@ -217,9 +215,6 @@ class Runner:
             await self._keep_logs(result, stage.group)
         self._tell(said_of(result))
         return result.passed and not drill.needs.fresh
-
-    async def _patience_now(self) -> float:
-        return self._patience * await asyncio.to_thread(slowness)
 
     async def _settle(self, drill: Drill, stage: Stage) -> Verdict:
         """Heal everything, wait until the group is whole, stop the load for a moment, compare."""
@@ -258,9 +253,12 @@ def judge_drill(
     stage: GroupStage[G],
     verdict: Verdict,
     served_until: float,
-    patience: float,
+    pace: float,
 ) -> None:
-    """Note what the comparison found, and whether service was away for too long."""
+    """Note what the comparison found, and whether service was away for too long.
+
+    pace: how many times longer than on a quiet machine the drill's work may have taken.
+    """
     drill = result.drill
     result.lost, result.lost_below = verdict.lost, verdict.lost_below
     violations = [*verdict.violations, *sorted(stage.finder.known.contradictions)]
@@ -272,12 +270,12 @@ def judge_drill(
         )
         limit = drill.restored_within_s
         if limit is not None:
-            stage.note(f"allowed: {limit:g} s x {patience:.1f}, as slow as the machine was")
-        if limit is not None and result.restored_s > limit * patience:
-            violations.append(
-                f"F: no ack for {result.restored_s:.2f} s, at most {limit:g} s x {patience:.1f} "
-                "are allowed"
-            )
+            # Whoever may be away for longer than a lease has to wait for its end.
+            allowed = allowed_s(limit, stage.lease_s if limit > stage.lease_s else 0.0, pace)
+            said = f"{allowed:.1f} s ({limit:g} s on a quiet machine, this one was x {pace:.1f})"
+            stage.note(f"allowed: {said}")
+            if result.restored_s > allowed:
+                violations.append(f"F: no ack for {result.restored_s:.2f} s, allowed are {said}")
     if violations:
         verdict.violations = violations
         result.failure = verdict.shown()

@@ -21,6 +21,8 @@ from tidemark.testing.drills.ledger import Ledger
 from tidemark.testing.drills.workload import Workload
 
 SETTLE_S: Final = 45.0
+SLOW: Final = 5.0
+"""Times slower than a quiet machine."""
 MS: Final = 1000
 
 
@@ -128,6 +130,10 @@ class GroupStage(Generic[G]):
     def note(self, sentence: str) -> None:
         """Say something in the report."""
         self.notes.append(sentence)
+
+    def slow_since(self, began: float) -> bool:
+        """Whether the machine was so slow that a node misses times of the profile by itself."""
+        return self.finder.pace.since(began) > SLOW
 
     def check(self, holds: bool, sentence: str) -> None:
         """Raise DrillFailed unless what the sentence says holds."""
@@ -242,6 +248,8 @@ class Drill:
     """For the profile ``local``; None: no service is owed in between."""
     short: bool
     """Runs in continuous integration as well."""
+    long: bool = False
+    """Takes longer than ten minutes: it runs by its name, not with all others."""
 
 
 REGISTERED: Final[dict[str, Drill]] = {}
@@ -255,12 +263,15 @@ def drill(
     needs: Needs = Needs(),  # noqa: B008 (a value)
     restored_within_s: float | None = None,
     short: bool = False,
+    long: bool = False,
 ) -> Callable[[DrillFunction], DrillFunction]:
     """Register a function as a drill."""
 
     def register(function: DrillFunction) -> DrillFunction:
         assert name not in REGISTERED, f"two drills are called {name}"
-        REGISTERED[name] = Drill(number, name, title, needs, function, restored_within_s, short)
+        REGISTERED[name] = Drill(
+            number, name, title, needs, function, restored_within_s, short, long
+        )
         return function
 
     return register

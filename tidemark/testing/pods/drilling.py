@@ -22,7 +22,7 @@ from tidemark.testing.drills.comparing import compare, compare_queues
 from tidemark.testing.drills.finding import Finder
 from tidemark.testing.drills.ledger import Ledger
 from tidemark.testing.drills.namespaces import Namespaces
-from tidemark.testing.drills.processes import slowness
+from tidemark.testing.drills.pace import Pace
 from tidemark.testing.drills.report import page
 from tidemark.testing.drills.running import Result, count, judge_drill, said_of
 from tidemark.testing.drills.stage import DrillFailed, GroupStage
@@ -77,7 +77,7 @@ class PodRunner:
     ) -> None:
         """directory: of claims, logs and the report. patience: as in ``drills.running``."""
         self._objects, self._directory, self._network = objects, directory, network
-        self._tell, self._patience, self._seed = tell, patience, seed
+        self._tell, self._pace, self._seed = tell, Pace(patience), seed
         self.results: list[Result] = []
 
     async def run(self, drills: Sequence[PodDrill]) -> list[Result]:
@@ -97,11 +97,11 @@ class PodRunner:
                 )
             )
             group = PodGroup(cluster, cluster.stateful_sets[0], None)
-            patience = await self._patience_now()
-            took = await group.ready(READY_S * patience)
+            pace = await parts.enter_async_context(self._pace)
+            took = await group.ready(READY_S * pace.now)
             self._tell(f"{len(group.names)} pods are ready after {took:.1f} s")
             finder = await parts.enter_async_context(
-                Finder({name: group.url(name, "api") for name in group.names}, patience=patience)
+                Finder({name: group.url(name, "api") for name in group.names}, pace)
             )
             group = PodGroup(cluster, cluster.stateful_sets[0], finder)
             telling = asyncio.create_task(_tell_addresses(group))
@@ -114,9 +114,6 @@ class PodRunner:
                     break
         return self.results
 
-    async def _patience_now(self) -> float:
-        return self._patience * await asyncio.to_thread(slowness)
-
     async def _one(self, drill: PodDrill, shared: PodStage) -> bool:
         stage = GroupStage(
             shared.group, shared.finder, shared.load, shared.ledger, shared.random, None
@@ -126,15 +123,13 @@ class PodRunner:
         acked_before, began = len(stage.ledger.told), time.monotonic()
         self._tell(f"{drill.number:>3} {drill.name} ...")
         verdict = Verdict()
-        patience = await self._patience_now()
         try:
-            async with asyncio.timeout(DRILL_S * patience):
+            async with asyncio.timeout(DRILL_S * self._pace.now):
                 await stage.load.acked(30)
                 await drill.run(stage)
                 served_until = time.monotonic()
                 verdict = await self._settle(stage)
-            patience = max(patience, await self._patience_now())
-            judge_drill(result, stage, verdict, served_until, patience)
+            judge_drill(result, stage, verdict, served_until, self._pace.since(began))
         except (DrillFailed, TimeoutError) as error:
             result.failure = str(error) or "it does not end"
         except Exception:  # noqa: BLE001 (a drill's own mistake is a result, too)
@@ -148,8 +143,8 @@ class PodRunner:
     async def _settle(self, stage: PodStage) -> Verdict:
         """Heal, wait until all pods are ready, stop the load for a moment, compare."""
         stage.group.heal()
-        await stage.group.ready(READY_S * self._patience)
-        await stage.in_sync(timeout_s=READY_S * self._patience)
+        await stage.group.ready(READY_S * self._pace.now)
+        await stage.in_sync(timeout_s=READY_S)
         refused = stage.group.cluster.api.refusals
         stage.check(not refused, f"the Roles do not give what is asked for: {refused[:2]}")
         stage.load.pause()
