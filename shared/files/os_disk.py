@@ -378,7 +378,7 @@ class OsDisk:
         """Names in the directory, sorted; empty if the directory is missing."""
         try:
             with _naming(path), os.scandir(path) as names:
-                return sorted(DirectoryEntry(name.name, name.is_dir()) for name in names)
+                return sorted(DirectoryEntry(name.name, _is_directory(name)) for name in names)
         except FileNotFoundError:
             return []
 
@@ -452,3 +452,15 @@ class OsDisk:
                 return None
             raise
         return OsRecordLock(descriptor)
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    """Whether a name leads to a directory; a link that this process may not follow does not.
+
+    1. A node in a container links ``commitlog/tidemark-is-running`` to ``/proc/1/fd/N``. 2. Outside
+    of the container, that is a descriptor of another process, which may be closed to us.
+    """
+    try:
+        return entry.is_dir()
+    except PermissionError:
+        return False

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -207,6 +208,16 @@ class TestMappings:
         file.close()
 
 
+class Closed:
+    """A directory entry whose target this process may not look at."""
+
+    def __init__(self, entry: os.DirEntry[str]) -> None:
+        self.name = entry.name
+
+    def is_dir(self) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+
 class TestDirectories:
     def test_parents_are_made_and_an_existing_one_is_fine(self, tmp_path: Path) -> None:
         DISK.make_directory(tmp_path / "a" / "b" / "c")
@@ -228,6 +239,23 @@ class TestDirectories:
         assert DISK.list_directory(tmp_path / "none") == []
         assert DISK.stat(tmp_path / "none") is None
         assert DISK.stat(tmp_path / "1" / "below") is None
+
+    def test_a_link_that_may_not_be_followed_is_no_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # The sign of a node in a container leads to a descriptor of process 1: read from outside,
+        # its log could not be listed.
+        (tmp_path / "a").mkdir()
+        (tmp_path / "sign").symlink_to("/proc/1/fd/23")
+        scandir = os.scandir
+
+        def guarded(path: Path) -> Any:
+            names = [Closed(name) if name.is_symlink() else name for name in scandir(path)]
+            return contextlib.nullcontext(names)
+
+        monkeypatch.setattr(os, "scandir", guarded)
+        found = DISK.list_directory(tmp_path)
+        assert [tuple(entry) for entry in found] == [("a", True), ("sign", False)]
 
     def test_renaming_unlinking_and_syncing(self, tmp_path: Path) -> None:
         (tmp_path / "a").write_bytes(b"1")
