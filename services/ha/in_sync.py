@@ -165,6 +165,12 @@ class InSync:
         """
         return self._without_silent(now_ms) or self._with_next(now_ms)
 
+    @property
+    def followers(self) -> int:
+        """Published members, other than this master, that acknowledge on a link to it."""
+        others = [member for member in self._published if member != self._own]
+        return sum(self.peer(member).durable is not None for member in others)
+
     def expire(self, now_ms: int) -> None:
         """Give up waiting for additions that do not get there."""
         for member, addition in list(self.adding.items()):

@@ -16,7 +16,7 @@ from services.ha.leadership import UNADOPTED, Leadership
 from services.ha.lease.value import Lease, Member
 from services.ha.mastership import Mastership
 from services.ha.payloads import StatusOk
-from services.ha.status import NOT_OPEN, could_lead, master_of, serves
+from services.ha.status import BELOW_MINIMUM, NOT_OPEN, could_lead, master_of, serves
 from services.ha.switchover import Switchover
 from tidemark.formats.checkpoint import NodeRole, Slot
 
@@ -24,6 +24,8 @@ SWITCH_PAUSE_MS: Final = 10_000
 """Between two switches that trouble asks for."""
 SWITCH_MS_MAX: Final = 5000
 """An operator waits no longer for the target."""
+SHORT_LEASES: Final = 2
+"""An alarm from so many lease times below the minimum on."""
 OPENING_LEASES: Final = 2
 """A node opens its epoch within so many lease times after something moved, or another one tries."""
 UNOPENED_MAX: Final = 2
@@ -63,6 +65,8 @@ class Operator:
         """The same, at most PATIENCE_MAX."""
         self._recreating: tuple[Command, int] | None = None
         """An order to make the lease again, and since when it waits for answers."""
+        self._short_since_ms: int | None = None
+        """Since when too few members follow this master for it to take sends."""
         self._stop: int | None = None
         """Who is told when this process may end."""
         self._stop_since_ms = 0
@@ -300,6 +304,26 @@ class Operator:
             own.calm(NOT_OPEN)
         elif own.state in (State.CATCHUP, State.IN_SYNC):
             own.calm(NOT_OPEN)
+        self._note_minimum(term)
+
+    def _note_minimum(self, term: Mastership | None) -> None:
+        """Say it if too few members follow for two lease times: the master cannot know whether they
+        are down or only cut off from it, and keeps the lease (docs/decisions/0030)."""
+        own = self.own
+        if term is None or term.in_sync.followers + 1 >= term.in_sync.least:
+            self._short_since_ms = None
+            own.calm(BELOW_MINIMUM)
+            return
+        if self._short_since_ms is None:
+            self._short_since_ms = own.now_ms
+        if own.now_ms - self._short_since_ms >= SHORT_LEASES * own.times.lease_ms:
+            own.alarm(
+                "below-minimum",
+                f"{term.in_sync.followers} members of the in-sync set follow {own.name}, and "
+                f"min_in_sync is {term.in_sync.least}: sends are refused. {own.name} keeps the "
+                "lease. If the others run, it is cut off from them: stop it, and one of them "
+                "becomes master.",
+            )
 
     def _leave_unopened(self, term: Mastership, trouble: str) -> None:
         """Let another member try, if this node does not open the epoch that it was granted.

@@ -18,6 +18,8 @@ from shared.cluster.nodes import Node
 
 NOT_OPEN: Final = "not-open"
 """Alarm: the lease was taken and the broker's gate does not open."""
+BELOW_MINIMUM: Final = "below-minimum"
+"""Alarm: too few members follow this master for it to take sends."""
 _COPYING_NAMES: Final = frozenset(state.value for state in State if copies(state))
 
 
@@ -63,12 +65,11 @@ def reason_of(own: Own) -> str:
     """Why this node is not further than it is; empty: it is as it should be."""
     if own.halted is not None:
         return f"{own.halted.code}: {own.halted.detail}"
-    if own.state in (State.MASTER, State.IN_SYNC) and NOT_OPEN not in own.alarms:
+    codes = [code for code in (NOT_OPEN, BELOW_MINIMUM) if code in own.alarms]
+    if own.state in (State.MASTER, State.IN_SYNC) and not codes:
         return ""
-    if own.alarms:
-        code = NOT_OPEN if NOT_OPEN in own.alarms else next(iter(own.alarms))
-        sentence = own.alarms[code]
-        return f"{code}: {sentence}"
+    for code in (*codes, *own.alarms):
+        return f"{code}: {own.alarms[code]}"
     return own.state_reason
 
 

@@ -39,6 +39,18 @@ REPLICATION: Final = Group(
             waits="30s",
         ),
         Alert(
+            "TidemarkBelowMinimum",
+            f"sum by (cluster, broker) (tidemark_ha_replica_connected and {ON_NODE} {IS_MASTER})"
+            " + 1 < on (cluster, broker) max by (cluster, broker)"
+            f" (tidemark_ha_min_in_sync_replicas and {ON_NODE} {IS_MASTER})",
+            Severity.PAGE,
+            SET,
+            "the master of {{ $labels.broker }} reaches too few nodes: {{ $value }} with itself",
+            "Every send is refused. The master keeps the lease: if the other nodes run, it is cut "
+            "off from them, and one of them takes over when it is stopped.",
+            waits="30s",
+        ),
+        Alert(
             "TidemarkUnderReplicated",
             "max by (cluster, broker) (tidemark_ha_in_sync_replicas and "
             f"{ON_NODE} {IS_MASTER}) < on (cluster, broker) max by (cluster, broker)"

@@ -9,6 +9,7 @@ from deploy.prometheus.cases.nodes import IN_SYNC, OTHERS_IN_SYNC, role
 
 LAG: Final = series("tidemark_ha_replica_lag_seconds", "n0/ha", peer="n1")
 CONNECTED: Final = series("tidemark_ha_replica_connected", "n0/ha", peer="n1")
+MINIMUM: Final = series("tidemark_ha_min_in_sync_replicas", "n0/ha")
 AGES: Final = tuple(series("tidemark_ha_lease_age_seconds", f"{node}/ha") for node in ("n0", "n1"))
 FAILOVERS: Final = series("tidemark_ha_failovers_total", "n1/ha", reason="lost_peer")
 LEAVES: Final = series("tidemark_ha_in_sync_changes_total", "n0/ha", change="leave")
@@ -45,6 +46,11 @@ REPLICATION_CASES: Final = (
         "A master that takes twenty seconds to open does not",
         {OPENING: f"0x20 10x1 20x1 0x{STEPS}"},
         (("11m", ()), ("12m", ())),
+    ),
+    Case(
+        "A master that reaches fewer nodes than the minimum pages; one that may be alone does not",
+        {MINIMUM: f"1x20 2x{STEPS}", CONNECTED: f"1x40 0x{STEPS}"},
+        (("20m", ()), ("22m", ("TidemarkBelowMinimum",))),
     ),
     Case(
         "A copy fewer than configured makes a ticket; what a slave believes does not count",

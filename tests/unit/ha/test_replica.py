@@ -142,6 +142,30 @@ def test_the_set_is_never_smaller_than_the_minimum() -> None:
     group.until(lambda: group.confirmed(end))
 
 
+def test_a_master_that_too_few_follow_says_that_sends_are_refused() -> None:
+    # Its set shows the minimum still: one ack in 90 s, and no word of it but fewer copies in sync.
+    group = grown()
+    group.isolate("a")
+    took_ms = group.until(lambda: "below-minimum" in group["a"].own.alarms)
+    assert 2 * LOCAL.lease_ms <= took_ms < 3 * LOCAL.lease_ms
+    reason = group["a"].status()["nodes"][0]["reason"]
+    assert reason.startswith(
+        "below-minimum: 0 members of the in-sync set follow a, and min_in_sync"
+    )
+    group.run(20 * LOCAL.lease_ms)
+    assert lease_of(group).epoch == 1
+    group.cut.clear()
+    group.until(lambda: "below-minimum" not in group["a"].own.alarms)
+    group.send_confirmed()
+
+
+def test_a_master_that_may_be_alone_is_not_below_its_minimum() -> None:
+    group = grown(1, ("a", "b"))
+    group["b"].kill()
+    group.run(5 * LOCAL.lease_ms)
+    assert group["a"].own.alarms == {}
+
+
 def test_nobody_takes_over_while_the_group_is_paused() -> None:
     group = grown()
     assert order(group["b"], "pause").ok
