@@ -15,7 +15,7 @@ from typing import NamedTuple
 from services.broker.limits import DECODED_BYTES_MAX
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
-from shared.files.index import TIME_MAX, Asked, Budget, IndexPlace, IndexReader
+from shared.files.index import TIME_MAX, Asked, Budget, IndexPlace, IndexReader, Search
 from shared.runtime.give_way import GiveWay
 from shared.runtime.turns import Turns
 from tidemark.clock import Clock
@@ -31,6 +31,16 @@ class Page(NamedTuple):
     messages: list[Record]
     next: IndexPlace | None
     """Where to go on; None: there are no older ones."""
+
+
+async def look_up(index: IndexReader, asked: Asked, clock: Clock, *, hits_max: int) -> Search:
+    """A bounded look-up, made in slices: other calls have their turn in between.
+
+    It has ended, or found hits_max, or met its bounds. Raises DamagedFile.
+    """
+    search = index.search(asked, hits_max=hits_max, budget=Budget())
+    await Turns(clock, GiveWay()).through(search.steps())
+    return search
 
 
 class Queries:

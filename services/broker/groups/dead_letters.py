@@ -19,7 +19,6 @@ Before: ``retry_calls``, ``redrive``. After: ``stored_messages`` reads.
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from enum import Enum
@@ -27,8 +26,10 @@ from typing import Any, Final, NamedTuple
 
 from services.broker.groups.stored_messages import Page, StoredMessages
 from services.broker.limits import QUERY_MAX
+from services.broker.query import look_up
 from services.broker.topics import Topics
-from shared.files.index import IndexReader
+from shared.files.index import Asked, IndexReader
+from tidemark.clock import Clock
 from tidemark.errors import DispatchBehind, Overloaded, RequestError
 from tidemark.formats import send_back
 from tidemark.formats.record import Record
@@ -103,6 +104,7 @@ class DeadLetters:
         topics: Topics,
         index: IndexReader | None,
         dispatched: Callable[[], PhysicalOffset],
+        clock: Clock,
         *,
         index_is_whole: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -115,6 +117,7 @@ class DeadLetters:
         # time than the log, and the letter would look as if it had never been sent again.
         self._index = index
         self._dispatched = dispatched
+        self._clock = clock
         self._index_is_whole = index_is_whole
         self._undispatched: OrderedDict[RedriveOrigin, PhysicalOffset | None] = OrderedDict()
         """Letters that this process redrives → the end of their copies, None while that is being
@@ -147,7 +150,7 @@ class DeadLetters:
                     at = letter.queue_offset
                     break
                 if wanted.matches(letter):
-                    found.append(self.view(group, letter))
+                    found.append(await self._view(group, letter))
             looked_at += len(page.messages)
             full = len(found) == count_max or looked_at >= LOOKED_AT_MAX
             if full or not page.messages or at >= page.max_offset:
@@ -161,7 +164,7 @@ class DeadLetters:
             "done": at >= page.max_offset,
         }
 
-    def view(self, group: str, letter: Record) -> dict[str, Any]:
+    async def _view(self, group: str, letter: Record) -> dict[str, Any]:
         """A dead letter as the API shows it."""
         return {
             "queue_offset": letter.queue_offset,
@@ -175,14 +178,16 @@ class DeadLetters:
             "tags": letter.tags,
             "keys": letter.keys,
             "size": letter.size,
-            "redriven": self._was_redriven(group, letter),
+            "redriven": await self._was_redriven(group, letter),
         }
 
-    def _was_redriven(self, group: str, letter: Record) -> bool | None:
+    async def _was_redriven(self, group: str, letter: Record) -> bool | None:
         """None: nobody can tell now."""
         if self._index is None or not self._index_is_whole():
             return None
-        return self.redriven(group, letter) is not Redriven.NO
+        if self.is_claimed(RedriveOrigin(group, letter.queue_offset)):
+            return True
+        return await self.was_sent_again(group, letter) is not Redriven.NO
 
     # -- which were redriven -------------------------------------------------------------------
 
@@ -202,50 +207,51 @@ class DeadLetters:
                 "Try again when reput's /ready says that it has caught up.",
             )
 
-    def redriven(self, group: str, letter: Record) -> Redriven:
-        """Whether a letter was sent again. Call ``check_can_tell`` before."""
+    def is_claimed(self, origin: RedriveOrigin) -> bool:
+        """Whether a call redrives the letter now, or its copy is not dispatched yet."""
+        return origin in self._undispatched
+
+    async def was_sent_again(self, group: str, letter: Record) -> Redriven:
+        """Whether the index knows a copy of a letter. Call ``check_can_tell`` before.
+
+        It is asked in slices: who is to send the letter again claims it before.
+        """
         origin = RedriveOrigin(group, letter.queue_offset)
-        if origin in self._undispatched:
-            return Redriven.YES
         unique_id = send_back.copy_unique_id(letter)
         found = Redriven.NO
         was_whole = self._index_is_whole()
         for topic in {send_back.original_topic(letter), retry_topic(group)}:
-            seen = self._seen(topic, unique_id, origin)
+            seen = await self._seen(topic, unique_id, origin)
             if seen is Redriven.YES:
                 return seen
             found = found if seen is Redriven.NO else seen
         # Before and after: it may have been taken away, or become whole, between the two look-ups.
         return found if was_whole and self._index_is_whole() else Redriven.UNKNOWN
 
-    def _seen(self, topic: str, unique_id: str, origin: RedriveOrigin) -> Redriven:
+    async def _seen(self, topic: str, unique_id: str, origin: RedriveOrigin) -> Redriven:
         """Whether the topic has a message of this unique id that descends from the letter."""
         assert self._index is not None
-        look = functools.partial(
-            self._index.records,
-            topic,
-            unique_id,
-            hits_max=QUERY_MAX,
-            dispatched=self._dispatched(),
-            unique_id_only=True,
-        )
-        hits = look()
+        asked = Asked(topic, unique_id, self._dispatched(), unique_id_only=True)
         for _ in range(LOOKS_MAX):
+            search = await look_up(self._index, asked, self._clock, hits_max=QUERY_MAX)
+            hits = search.found
             if any(send_back.redrive_origin(each.properties) == origin for each in hits):
                 return Redriven.YES
-            if len(hits) < QUERY_MAX:
+            if search.has_ended:
                 return Redriven.NO
-            oldest = hits[0]
+            if len(hits) < QUERY_MAX:
+                break  # the look-up met its bounds
             # Those of its second once more, for the index knows no more of their time.
-            hits = look(end_ms=oldest.store_timestamp_ms)
-            if hits and hits[0].physical_offset >= oldest.physical_offset:
+            older = asked._replace(end_ms=hits[0].store_timestamp_ms)
+            if older == asked:
                 break
+            asked = older
         return Redriven.UNKNOWN
 
     def claim(self, origins: Collection[RedriveOrigin]) -> None:
         """Count these letters as redriven from now on; nobody else takes them.
 
-        Call it in the step of the loop in which ``redriven`` said no. Raises Overloaded with
+        Call it in the step of the loop in which ``is_claimed`` said no. Raises Overloaded with
         nothing claimed.
         """
         self._forget_dispatched()

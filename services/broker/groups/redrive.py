@@ -214,17 +214,33 @@ class Redrive:
             await self._find_queues(group, letter, request, call)
         self.letters.check_can_tell()
         # From here to the claim nothing else runs: whoever looks next finds them claimed.
+        free = [
+            letter
+            for letter in letters
+            if not self.letters.is_claimed(RedriveOrigin(group, letter.queue_offset))
+        ]
+        call.skipped += len(letters) - len(free)
+        claimed = [RedriveOrigin(group, letter.queue_offset) for letter in free]
+        if not request.dry_run:
+            self.letters.claim(claimed)
         copies: list[_Copy] = []
-        for letter in letters:
-            if self.letters.redriven(group, letter) is not Redriven.NO:
-                call.skipped += 1
-            elif (copy := self._copy(group, letter, request, call)) is not None:
-                copies.append(copy)
-        if request.dry_run or not copies:
+        try:
+            for letter in free:
+                if await self.letters.was_sent_again(group, letter) is not Redriven.NO:
+                    call.skipped += 1
+                elif (copy := self._copy(group, letter, request, call)) is not None:
+                    copies.append(copy)
+        except BaseException:
+            if not request.dry_run:
+                self.letters.give_back(claimed)
+            raise
+        if request.dry_run:
             call.redriven += len(copies)
             return
         origins = [copy.origin for copy in copies]
-        self.letters.claim(origins)
+        self.letters.give_back(set(claimed) - set(origins))
+        if not copies:
+            return
         try:
             # Runs of one queue have to lie side by side; the sort keeps the letters' order in each.
             runs = sorted((copy.run for copy in copies), key=lambda run: (run.topic, run.queue_id))

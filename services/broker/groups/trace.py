@@ -30,9 +30,11 @@ from services.broker.groups.trace_events import (
 )
 from services.broker.limits import QUERY_MAX
 from services.broker.messages import message_map, tags_code
+from services.broker.query import look_up
 from services.broker.topics import Topics
-from shared.files.index import IndexReader
+from shared.files.index import Asked, IndexReader
 from shared.state.records import Queue
+from tidemark.clock import Clock
 from tidemark.errors import UnknownMessage
 from tidemark.formats import delay
 from tidemark.formats.record import Record
@@ -120,6 +122,7 @@ class Tracer:
         committed: Committed,
         deliveries: Deliveries,
         commit_times: CommitTimes,
+        clock: Clock,
         *,
         delay_levels_ms: Sequence[int],
         flushed: Callable[[], PhysicalOffset],
@@ -134,6 +137,7 @@ class Tracer:
         self._committed = committed
         self._deliveries = deliveries
         self._commit_times = commit_times
+        self._clock = clock
         self._delay_levels_ms = delay_levels_ms
         self._flushed = flushed
         self._dispatched = dispatched
@@ -176,37 +180,32 @@ class Tracer:
         self, home: str, unique_id: str, found: dict[PhysicalOffset, Record]
     ) -> tuple[int, bool]:
         """Add every record of the message to found; groups left out, and whether that is all."""
-        complete = self._look(home, home, unique_id, found)
+        complete = await self._look(home, home, unique_id, found)
         for topic in DELAY_TOPICS:
-            complete &= self._look(topic, home, unique_id, found)
+            complete &= await self._look(topic, home, unique_id, found)
         groups = {group for each in found.values() if (group := group_of(each)) is not None}
         groups |= await self._groups_of(home)
         for group in sorted(groups)[:GROUPS_MAX]:
             for topic in (retry_topic(group), dead_topic(group)):
                 if self._topics.find(topic) is not None:
-                    complete &= self._look(topic, home, unique_id, found)
+                    complete &= await self._look(topic, home, unique_id, found)
             await asyncio.sleep(0)
         return max(0, len(groups) - GROUPS_MAX), complete
 
-    def _look(
+    async def _look(
         self, topic: str, home: str, unique_id: str, found: dict[PhysicalOffset, Record]
     ) -> bool:
         """Add what one topic has of the message; False if there may be more of it."""
         assert self._index is not None
-        hits = self._index.records(
-            topic,
-            unique_id,
-            hits_max=QUERY_MAX,
-            dispatched=self._dispatched(),
-            unique_id_only=True,
-        )
-        for each in hits:
+        asked = Asked(topic, unique_id, self._dispatched(), unique_id_only=True)
+        search = await look_up(self._index, asked, self._clock, hits_max=QUERY_MAX)
+        for each in search.found:
             # What a topic of the same name had before it was deleted is nobody's any more.
             if home_of(each) == home and each.queue_offset >= self._topics.min_offset(
                 each.topic, each.queue_id
             ):
                 found[each.physical_offset] = each
-        return len(hits) < QUERY_MAX
+        return search.has_ended and len(search.found) < QUERY_MAX
 
     async def _groups_of(self, topic: str) -> set[str]:
         """Groups that have an offset in some queue of the topic."""

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from services.broker.groups import dead_letters
 from services.broker.groups.dead_letters import DeadLetters, IndexDisabled, LetterFilter, Redriven
 from services.broker.groups.redrive import Redrive, RedriveRequest, RedriveResult
+from shared.runtime import turns
+from shared.runtime.clock import SystemClock
 from tests.support.small_broker import BORN, FIRST_MS, HOST, SmallBroker
 from tidemark.errors import AckTimeout, DispatchBehind, Overloaded, TidemarkError, UnknownGroup
 from tidemark.formats import properties, send_back
@@ -44,6 +46,7 @@ class Kit:
             broker.topics,
             broker.index,
             broker.dispatched,
+            SystemClock(),
             index_is_whole=index_is_whole,
         )
         self.redriver = Redrive(
@@ -255,7 +258,7 @@ async def test_where_nobody_can_tell_a_letter_is_not_sent_twice(kit: Kit) -> Non
     letter = await kit.die(b"a", unique_id="ID")
     for _ in range(100):  # all in one second, which is all that the index knows of their time
         kit.broker.send("orders", unique_id="ID")
-    assert kit.letters.redriven("billing", letter) is Redriven.UNKNOWN
+    assert await kit.letters.was_sent_again("billing", letter) is Redriven.UNKNOWN
     assert counts(await kit.redrive()) == (1, 0, 1)
 
 
@@ -264,8 +267,8 @@ async def test_letters_of_another_group_are_its_own(kit: Kit) -> None:
     letter = await kit.die(b"a")
     await kit.redrive()
     kit.broker.dispatch()
-    assert kit.letters.redriven("billing", letter) is Redriven.YES
-    assert kit.letters.redriven("shipping", letter) is Redriven.NO
+    assert await kit.letters.was_sent_again("billing", letter) is Redriven.YES
+    assert await kit.letters.was_sent_again("shipping", letter) is Redriven.NO
 
 
 async def test_filters(kit: Kit) -> None:
@@ -442,7 +445,7 @@ async def test_without_index_nobody_can_tell_what_was_redriven(kit: Kit) -> None
     await kit.topics()
     await kit.die(b"a")
     broker = kit.broker
-    blind = DeadLetters(broker.messages, broker.topics, None, broker.dispatched)
+    blind = DeadLetters(broker.messages, broker.topics, None, broker.dispatched, SystemClock())
     with pytest.raises(IndexDisabled):
         blind.check_can_tell()
     listed = await blind.list("billing", ALL, 0, 10)
@@ -527,4 +530,27 @@ async def test_an_index_that_goes_during_the_look_tells_nothing(kit: Kit) -> Non
     letter = await kit.die(b"a")
     answers = iter([True, False])
     kit.again(index_is_whole=lambda: next(answers))
-    assert kit.letters.redriven("billing", letter) is Redriven.UNKNOWN
+    assert await kit.letters.was_sent_again("billing", letter) is Redriven.UNKNOWN
+
+
+# The look was one step of the loop: while it went through the copies of a unique id that many
+# messages have, nobody else was answered.
+async def test_others_have_their_turn_while_it_is_looked_up_and_no_letter_is_taken_twice(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await kit.topics()
+    await kit.die(b"a", unique_id="ID")
+    for number in range(200):
+        kit.broker.now_ms += 1000 if number % 20 == 0 else 0
+        kit.broker.send("orders", unique_id="ID")
+    kit.broker.dispatch()
+    monkeypatch.setattr(turns, "SLICE_S", 0.0)
+    looks = [asyncio.create_task(kit.redrive()) for _ in range(2)]
+    others = 0
+    while not all(look.done() for look in looks):
+        others += 1
+        await asyncio.sleep(0)
+    assert others > 100
+    found = [counts(look.result()) for look in looks]
+    assert sorted(found) == [(1, 0, 1), (1, 1, 0)]
+    assert kit.copies() == [b"a"]

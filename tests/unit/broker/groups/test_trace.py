@@ -15,6 +15,7 @@ from services.broker.groups.deliveries import Deliveries, Delivery
 from services.broker.groups.send_back import SendBack
 from services.broker.groups.trace import Tracer
 from services.broker.groups.trace_events import Role, group_of, home_of, role_of
+from shared.runtime.clock import SystemClock
 from shared.state import records
 from shared.state.records import DelayRecord, OffsetsRecord
 from tests.support.small_broker import FIRST_MS, HOST, LEVELS_MS, SmallBroker
@@ -70,6 +71,7 @@ class Kit:
             broker.offsets,
             self.remembered,
             CommitTimes(broker.queues, broker.reader, broker.dispatched),
+            SystemClock(),
             delay_levels_ms=LEVELS_MS,
             flushed=lambda: broker.appender.flushed,
             dispatched=broker.dispatched,
