@@ -39,6 +39,7 @@ NAMES: Final = (
     "many_queues",
     "idle",
     "end_to_end",
+    "one_bad_client",
     "replication",
     "write_pool",
     "growth",

@@ -7,7 +7,7 @@ so a handler holds no more than: read, check, call, answer.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from aiohttp import hdrs, web
 
@@ -19,6 +19,9 @@ from services.broker.metrics import BrokerMetrics
 from services.broker.parts import Parts
 from services.broker.traces import Traces
 from tidemark.clock import Clock
+
+if TYPE_CHECKING:  # it answers with what is here
+    from services.broker.large_answers import LargeAnswers
 
 
 class Route(NamedTuple):
@@ -46,6 +49,7 @@ class CallTools(NamedTuple):
 
     gate: Gate
     bodies: Bodies
+    answers: LargeAnswers
     clock: Clock
     metrics: BrokerMetrics
     parts: Callable[[], Parts]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Final, NoReturn, cast
 
@@ -135,6 +135,19 @@ def decode(data: bytes, encoding: Encoding) -> object:
         ) from None
 
 
+def is_long(data: bytes, encoding: Encoding) -> bool:
+    """Whether the loop may not wait while the body is decoded and checked: some milliseconds."""
+    if encoding is Encoding.MSGPACK:
+        return len(data) > LONG_MSGPACK
+    return len(data) > LONG_JSON or data.count(b"{") + data.count(b",") > LONG_VALUES
+
+
+LONG_MSGPACK: Final = 1 << 13
+LONG_JSON: Final = 1 << 16
+LONG_VALUES: Final = 512
+"""Bytes, and values of JSON: what has more is decoded in a thread."""
+
+
 def check_count(data: bytes, encoding: Encoding) -> None:
     """Raise TooManyValues if the body has more than VALUES_MAX values, or MAPS_MAX maps.
 
@@ -251,7 +264,110 @@ def encode(value: object, encoding: Encoding) -> bytes:
     """Write an answer. Text that is not Unicode (a caller's own, shown back) is escaped."""
     match encoding:
         case Encoding.MSGPACK:
-            return cast(bytes, msgpack.packb(value, unicode_errors="backslashreplace"))
+            return cast(
+                bytes, msgpack.packb(value, unicode_errors="backslashreplace", default=_made)
+            )
         case Encoding.JSON:
-            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
-            return text.encode("utf-8", "backslashreplace") + b"\n"
+            return _json(value).encode("utf-8", "backslashreplace") + b"\n"
+
+
+class Items:
+    """A list in an answer whose values are made when they are encoded, once."""
+
+    __slots__ = ("count", "values")
+
+    def __init__(self, count: int, values: Iterator[object]) -> None:
+        """count: of the values."""
+        self.count = count
+        self.values = values
+
+
+def pieces(value: object, encoding: Encoding) -> Iterator[bytes]:
+    """The same bytes as ``encode``, a few kilobytes of them at a time.
+
+    Of msgpack a piece is at least one text or one body.
+    """
+    match encoding:
+        case Encoding.MSGPACK:
+            yield from _msgpack_pieces(value, _PACKER)
+        case Encoding.JSON:
+            for text in _json_pieces(value):
+                yield text.encode("utf-8", "backslashreplace")
+            yield b"\n"
+
+
+PIECE: Final = 1 << 14
+"""Characters of a text that are encoded at once."""
+_SHORT: Final = 16
+"""Values of a list that are encoded at once."""
+
+
+def _made(value: object) -> object:
+    if isinstance(value, Items):
+        return list(value.values)
+    raise TypeError(f"{type(value).__name__} has no form in msgpack")
+
+
+def _shown(value: object) -> object:
+    return list(value.values) if isinstance(value, Items) else str(value)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_shown)
+
+
+_PACKER: Final = msgpack.Packer(unicode_errors="backslashreplace")
+
+
+def _is_long(value: object) -> bool:
+    match value:
+        case Items():
+            return True
+        case list():
+            return len(value) > _SHORT
+        case str():
+            return len(value) > PIECE
+        case dict():
+            return any(map(_is_long, value.values()))
+        case _:
+            return False
+
+
+def _json_pieces(value: object) -> Iterator[str]:
+    if not _is_long(value):
+        yield _json(value)
+    elif isinstance(value, str):
+        yield '"'
+        for at in range(0, len(value), PIECE):
+            yield _json(value[at : at + PIECE])[1:-1]
+        yield '"'
+    elif isinstance(value, dict):
+        before = "{"
+        for name, each in value.items():
+            yield f"{before}{_json(name)}:"
+            yield from _json_pieces(each)
+            before = ","
+        yield "}"
+    else:
+        assert isinstance(value, Items | list)
+        before = "["
+        for each in value.values if isinstance(value, Items) else value:
+            yield before
+            yield from _json_pieces(each)
+            before = ","
+        yield "]" if before == "," else "[]"
+
+
+def _msgpack_pieces(value: object, packer: msgpack.Packer) -> Iterator[bytes]:
+    if not _is_long(value) or isinstance(value, str):
+        yield packer.pack(value)
+    elif isinstance(value, dict):
+        yield packer.pack_map_header(len(value))
+        for name, each in value.items():
+            yield packer.pack(name)
+            yield from _msgpack_pieces(each, packer)
+    else:
+        assert isinstance(value, Items | list)
+        yield packer.pack_array_header(value.count if isinstance(value, Items) else len(value))
+        for each in value.values if isinstance(value, Items) else value:
+            yield from _msgpack_pieces(each, packer)

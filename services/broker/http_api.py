@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from aiohttp import hdrs, web
@@ -20,7 +20,7 @@ from services.broker.borrowed import records_answer
 from services.broker.calls import Calls, CallTools, Route, answer, encoding_of
 from services.broker.connections import note_role
 from services.broker.delay.calls import DelayCalls
-from services.broker.encodings import Encoding
+from services.broker.encodings import Encoding, Items
 from services.broker.fields import (
     I64_MAX,
     one_of,
@@ -38,7 +38,7 @@ from services.broker.http_requests import (
     required,
     topic_of,
 )
-from services.broker.large_answers import LargeAnswers
+from services.broker.large_answers import MANY, LargeAnswers
 from services.broker.limits import (
     DECODED_BYTES_MAX,
     PULL_BYTES_MAX,
@@ -75,6 +75,7 @@ from tidemark.errors import (
 )
 from tidemark.formats import ids, record
 from tidemark.formats.queue_unit import Unit
+from tidemark.offsets import QueueOffset
 
 MESSAGES_DEFAULT: Final = 32
 
@@ -117,7 +118,7 @@ class Api:
         self._bodies = Bodies(
             size_max=request_size_max, waiting_max=waiting_bytes_max, timeout_s=read_timeout_s
         )
-        self._answers = LargeAnswers(waiting_bytes_max)
+        self._answers = LargeAnswers(waiting_bytes_max, clock)
         self._send_call = SendCall(
             gate, rules, self._bodies, unique_ids, metrics, lambda: self._parts().sends, self.traces
         )
@@ -135,7 +136,9 @@ class Api:
             # Bodies are read and bounded by _body; aiohttp's own limit is never reached.
             client_max_size=0,
         )
-        tools = CallTools(gate, self._bodies, clock, metrics, self._parts, self.traces)
+        tools = CallTools(
+            gate, self._bodies, self._answers, clock, metrics, self._parts, self.traces
+        )
         calls = (*modules(tools), ClusterCalls(lambda: self.cluster, lambda: self.parts))
         for route in (*self._routes(), *itertools.chain(*(each.routes for each in calls))):
             self.app.router.add_route(
@@ -283,7 +286,7 @@ class Api:
         self._count_out(topic, result)
         if result.message_count and (trace := self.traces.of(request.headers)) is not None:
             trace.delivered(topic, queue, result)
-        return records_answer(result) if raw else self._pull_answer(request, result)
+        return records_answer(result) if raw else await self._pull_answer(request, result)
 
     async def _offset(self, request: web.Request) -> web.StreamResponse:
         given = parameters(request, openapi.OFFSET_PARAMETERS)
@@ -347,9 +350,11 @@ class Api:
             before=_place(given.get("before")),
         )
         encoding = encoding_of(request)
-        messages = [self._as_map(each, encoding) for each in page.messages]
+        messages = (self._as_map(each, encoding) for each in page.messages)
+        count, size = len(page.messages), sum(each.size for each in page.messages)
         next_place = None if page.next is None else str(page.next)
-        return answer(request, {"messages": messages, "next": next_place})
+        said = {"messages": Items(count, messages), "next": next_place}
+        return self._answers.answer(request, said, size=size, count=count)
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -388,34 +393,50 @@ class Api:
             json_body=encoding is Encoding.JSON,
         )
 
-    def _pull_answer(self, request: web.Request, result: PullResult) -> web.Response:
-        encoding = encoding_of(request)
-        json_body = encoding is Encoding.JSON
+    async def _pull_answer(self, request: web.Request, result: PullResult) -> web.Response:
+        json_body = encoding_of(request) is Encoding.JSON
         self._answers.check(request, result.bytes_total)
-        checks_at = self._parts().puller.checks_at
-        messages: list[dict[str, object]] = []
+        sound: list[tuple[record.Record, Unit]] = []
         next_offset = result.next_offset
-        for queue_offset, unit, data in result.messages():
-            try:
-                found = _checked(data, unit, checks_at(unit.physical_offset))
-            except CorruptRecord as error:
-                if not messages:
-                    raise
-                # What is before it is sound: who goes on from here is told of the damage.
-                self._gate.note_damage(error)
+        steps = self._checks(result)
+        while taken := (
+            list(steps) if result.message_count <= MANY else await self._answers.take(steps)
+        ):
+            for queue_offset, unit, found in taken:
+                if isinstance(found, record.Record):
+                    sound.append((found, unit))
+                    continue
+                if not sound:
+                    raise found
+                # What is before it is sound. The damage is named at the pull that begins with it.
+                self._gate.note_damage(found)
                 next_offset = queue_offset
-                break
-            messages.append(message_map(found, code=unit.tags_code, json_body=json_body))
+        messages = (
+            message_map(found, code=unit.tags_code, json_body=json_body) for found, unit in sound
+        )
         said: dict[str, object] = {
             "status": result.status.value,
             "next_offset": next_offset,
             "min_offset": result.min_offset,
             "max_offset": result.max_offset,
-            "messages": messages,
+            "messages": Items(len(sound), messages),
         }
         if result.poll_after_ms is not None:
             said["poll_after_ms"] = result.poll_after_ms
-        return answer(request, said)
+        return self._answers.answer(request, said, size=result.bytes_total, count=len(sound))
+
+    def _checks(
+        self, result: PullResult
+    ) -> Iterator[tuple[QueueOffset, Unit, record.Record | CorruptRecord]]:
+        """Queue offset, unit and record of each message, CRCs compared, up to the first damage."""
+        checks_at = self._parts().puller.checks_at
+        for queue_offset, unit, data in result.messages():
+            try:
+                found = _checked(data, unit, checks_at(unit.physical_offset))
+            except CorruptRecord as error:
+                yield queue_offset, unit, error
+                return
+            yield queue_offset, unit, found
 
     def _count_out(self, topic: str, result: PullResult) -> None:
         if result.message_count:

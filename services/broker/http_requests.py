@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import ipaddress
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import hdrs, web
@@ -31,6 +32,8 @@ from tidemark.errors import (
     UnsupportedMediaType,
 )
 from tidemark.formats.hosts import Host
+
+T = TypeVar("T")
 
 SMALL: Final = 1 << 16
 """Bytes: a body that announces no more does not count against its peer's part."""
@@ -61,6 +64,7 @@ class Bodies:
         self._waiting = Budget("bytes of requests in memory", waiting_max, _ADVICE)
         self._peers: dict[str, Budget] = {}
         """Of those that have bytes in memory."""
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="bodies")
 
     def begin(self, request: web.Request) -> Body:
         """The request's body, of which nothing is taken yet; to be given to ``end`` in any case.
@@ -112,9 +116,16 @@ class Bodies:
         encoding = encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
         body = self.begin(request)
         try:
-            yield encodings.decode(await self.whole(request, body), encoding)
+            data = await self.whole(request, body)
+            decode = functools.partial(encodings.decode, data, encoding)
+            yield await self.apart(decode) if encodings.is_long(data, encoding) else decode()
         finally:
             self.end(body)
+
+    async def apart(self, work: Callable[[], T]) -> T:
+        """Decode or check a long body in a thread, one at a time: the loop gets the interpreter
+        back within ``lifecycle.SWITCH_S``. What the work uses must be its own."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
     def check_announced(self, request: web.Request) -> None:
         """Judge a body that the client only announces, before it sends it."""

@@ -1,34 +1,66 @@
-"""Large answers that clients have not taken yet: their bytes are bounded, in all and for one peer.
+"""Large answers: made and written in slices, and bounded in all and for one peer.
 
-A client that asks and does not read keeps each answer in memory until the server gives it up
-(``write_timeout_s``). Raw records are no matter of this: they leave from the log's mapping. Before:
-``http_api`` has an answer. After: aiohttp writes it.
+An answer of a megabyte takes the loop for longer as JSON than all else that a request does. So its
+values are made and encoded while it is written: a slice of all large answers, then others have
+their turn, and the next piece only when the client has taken most of those before. What a client
+does not read keeps the log's mapping alive and one message in memory, until the server gives it up
+(``write_timeout_s``). Raw records leave from the mapping as they are. Before: ``http_api`` has what
+is to be answered. After: aiohttp writes it.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeVar
 
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.payload import Payload
 
+from services.broker import encodings
+from services.broker.calls import answer, encoding_of
 from services.broker.http_requests import peer_of
+from shared.runtime.give_way import GiveWay
+from shared.runtime.turns import Turns
+from tidemark.clock import Clock
 from tidemark.errors import Overloaded
+
+T = TypeVar("T")
 
 LARGE: Final = 1 << 16
 """Bytes: smaller answers are not counted; a connection has one of them at a time."""
+MANY: Final = 64
+"""Messages: fewer are made and encoded in one step of the loop, if they are not large."""
 
 
 class LargeAnswers:
-    """Counts the bytes of large answers. For one loop."""
+    """Makes large answers, and counts their bytes. For one loop."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, clock: Clock) -> None:
         """limit: bytes in all; one peer may have half of them."""
         self._limit = limit
+        self._clock = clock
         self._used = 0
         self._of_peer: dict[str, int] = {}
+        self._slice = asyncio.Lock()
+
+    def answer(
+        self, request: web.Request, value: Mapping[str, Any], *, size: int, count: int
+    ) -> web.Response:
+        """The answer in the caller's encoding; a large one is encoded while it is written.
+
+        size: bytes of its ``count`` messages as they are stored. Raises Overloaded.
+        """
+        if size <= LARGE and count <= MANY:
+            return answer(request, value)
+        self.check(request, size)
+        encoding = encoding_of(request)
+        pieces = encodings.pieces(value, encoding)
+        return web.Response(body=_Pieces(self, peer_of(request), pieces, size, encoding.value))
 
     def bounded(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
-        """The answer, counted until it is taken if it is large. Raises Overloaded."""
+        """The answer, counted until it is taken if it is large and here. Raises Overloaded."""
         if type(answer) is not web.Response or not isinstance(answer.body, bytes):
             return answer
         size = len(answer.body)
@@ -38,8 +70,7 @@ class LargeAnswers:
         return _LargeAnswer(self, peer_of(request), answer, answer.body)
 
     def check(self, request: web.Request, size: int) -> None:
-        """Raise Overloaded if an answer of so many bytes is too much. To be asked before one is
-        made, too: that takes the loop for as long as the answer is large."""
+        """Raise Overloaded if an answer of so many bytes is too much."""
         peer = peer_of(request)
         for used, limit, whose in (
             (self._of_peer.get(peer, 0), self._limit // 2, f"of {peer}"),
@@ -60,6 +91,47 @@ class LargeAnswers:
         self._of_peer[peer] = self._of_peer.get(peer, 0) + size
         if not self._of_peer[peer]:
             del self._of_peer[peer]
+
+    async def take(self, steps: Iterator[T]) -> list[T]:
+        """What the iterator gives next, for one slice; empty at its end.
+
+        One slice of all large answers at a time: thirty of them, a slice each in every turn of the
+        loop, would make each turn as long as one answer.
+        """
+        async with self._slice:
+            turns = Turns(self._clock, GiveWay())
+            taken: list[T] = []
+            for step in steps:
+                taken.append(step)
+                if turns.over:
+                    break
+            if taken:
+                await turns.pass_on()
+        return taken
+
+
+class _Pieces(Payload):
+    """An answer that is encoded while it is written."""
+
+    def __init__(
+        self, answers: LargeAnswers, peer: str, pieces: Iterator[bytes], size: int, kind: str
+    ) -> None:
+        """size: bytes that count until the client has taken it."""
+        super().__init__(pieces, content_type=kind)
+        self._answers, self._peer, self._pieces, self._counted = answers, peer, pieces, size
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """Not possible: it can be made once. Raises TypeError."""
+        raise TypeError("an answer that is made while it is written has no text")
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """Encode and write, no faster than the client reads."""
+        self._answers.count(self._peer, self._counted)
+        try:
+            while taken := await self._answers.take(self._pieces):
+                await writer.write(b"".join(taken))
+        finally:
+            self._answers.count(self._peer, -self._counted)
 
 
 class _LargeAnswer(web.Response):

@@ -39,6 +39,9 @@ DECODED_BYTES_MAX: Final = 1 << 20
 """Bytes of records in one answer that is not raw, or one larger record: as JSON they take up to
 twenty times as much memory, and the loop while they are written."""
 
+DECODED_FETCH_MAX: Final = 256
+"""Messages in one answer to a fetch that is not raw: some milliseconds of the loop."""
+
 WAIT_MS_MAX: Final = 60_000
 """``wait_ms`` of one pull: below the idle time-outs of common proxies."""
 

@@ -9,6 +9,7 @@ After: ``produce`` (walk step 1).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Final
 
@@ -56,6 +57,8 @@ class SendCall:
         self._properties_size_max = rules.properties_size_max
         self._bodies = bodies
         self._unique_ids = unique_ids
+        self._ids_apart = unique_ids.apart()
+        """Of bodies that are checked in a thread."""
         self._metrics = metrics
         self._sends = sends
 
@@ -69,11 +72,11 @@ class SendCall:
             encoding = encodings.of_request(content_type)
             body = self._bodies.begin(request)
             try:
-                # With the head in one piece, as nearly all are: nothing to wait for.
-                since = None
-                if (data := self._bodies.arrived(request, body)) is None:
-                    data, since = await self._later(request, body)
-                produce = self._parse(data, encoding)
+                # With the head in one piece and plain, as nearly all are: nothing to wait for.
+                data, since = self._bodies.arrived(request, body), None
+                produce = None if data is None else self._at_once(data, encoding)
+                if produce is None:
+                    produce, since = await self._later(request, body, data, encoding)
                 appended = None if trace is None else trace.appended
                 sent = await self._sends().send(topic, produce, born_host(request), appended, since)
             finally:
@@ -93,16 +96,24 @@ class SendCall:
         )
         return ready_answer.answer(request, packed, accepted.value)
 
-    async def _later(self, request: web.Request, body: Body) -> tuple[bytes, int | None]:
-        """A body that takes a while, and how many repeats there were before: its own may overtake
-        it."""
-        sends = self._sends()
+    async def _later(
+        self, request: web.Request, body: Body, data: bytes | None, encoding: Encoding
+    ) -> tuple[ProduceRequest, int | None]:
+        """A request that takes a while, and how many repeats there were before: its own may
+        overtake it. data: its body, None if that has not arrived."""
+        sends, produce = self._sends(), None
         count = sends.repeat_count
-        data = await self._bodies.whole(request, body)
+        if data is None:
+            data = await self._bodies.whole(request, body)
+            produce = self._at_once(data, encoding)
+        if produce is None:
+            careful = functools.partial(self._careful, data, encoding, self._ids_apart)
+            produce = await self._bodies.apart(careful)
         # Others count anew: the node's part in its group has changed.
-        return data, count if self._sends() is sends else None
+        return produce, count if self._sends() is sends else None
 
-    def _parse(self, body: bytes, encoding: Encoding) -> ProduceRequest:
+    def _at_once(self, body: bytes, encoding: Encoding) -> ProduceRequest | None:
+        """The request of a body; None: it is long, and not of the common form."""
         rules, unique_ids = self._rules, self._unique_ids
         if encoding is Encoding.MSGPACK:
             plain = twins.read_plain(
@@ -124,9 +135,15 @@ class SendCall:
                     rules.ack_default if plain.ack is None else LEVELS[plain.ack],
                     rules.timeout_ms_default if plain.timeout_ms is None else plain.timeout_ms,
                 )
+        if encodings.is_long(body, encoding):
+            return None
+        return self._careful(body, encoding, unique_ids)
+
+    def _careful(self, body: bytes, encoding: Encoding, unique_ids: UniqueIds) -> ProduceRequest:
+        """Decoded and checked field by field."""
         return parse_produce(
             encodings.decode(body, encoding),
-            rules=rules,
+            rules=self._rules,
             json_body=encoding is Encoding.JSON,
             make_unique_id=unique_ids.make,
         )

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from services.broker.fields import check_name
 from services.broker.limits import QUEUES_LISTED_MAX, QUEUES_MAX
+from services.broker.name_locks import NameLocks
 from shared.state import records
 from shared.state.records import TopicConfig, TopicRecord
 from shared.state.state import BrokerState
@@ -181,7 +182,7 @@ class Topics:
         }
         self._expired = dict(expired or {})
         self._on_change = on_change
-        self._changing = asyncio.Lock()
+        self._changing = NameLocks()
         self._deleting: set[str] = set()
         """Topics whose deletion is being recorded: they take no messages."""
         self._running: set[asyncio.Task[object]] = set()
@@ -403,7 +404,7 @@ class Topics:
             task.exception()  # seen, also when the caller is gone
 
     async def _delete(self, name: str) -> TopicConfig:
-        async with self._changing:
+        async with self._changing.holding(name):
             topic = self.get(name)
             # No messages from here on. Otherwise: 1. the next queue offsets are noted; 2. the
             # record waits for the disk; 3. a message is stored behind them and acked; 4. the
@@ -431,7 +432,7 @@ class Topics:
         attributes: Mapping[str, str | None] = NO_CHANGES,
         begins_at: Mapping[int, int] = NOWHERE,
     ) -> Put:
-        async with self._changing:
+        async with self._changing.holding(name):
             # Looked for again: another request may have made it while this one waited.
             before = self.find(name)
             if before is not None and only_if_missing:

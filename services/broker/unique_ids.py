@@ -19,10 +19,14 @@ class UniqueIds:
     """Makes one id per call; ids of one process differ, and those of two differ by their salt."""
 
     def __init__(self, clock: Clock, host: Host) -> None:
-        self._clock = clock
+        self._clock, self._host = clock, host
         self._maker = UniqueIdMaker(host.address, os.getpid() & 0xFFFF, secrets.randbits(32))
         self._month_start_ms = 0
         self._month_end_ms = 0
+
+    def apart(self) -> UniqueIds:
+        """Another maker of ids of this host, for another thread."""
+        return UniqueIds(self._clock, self._host)
 
     def make(self) -> str:
         """An id of 32 (IPv6: 56) hexadecimal digits."""

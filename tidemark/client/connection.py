@@ -38,7 +38,7 @@ CLUSTER: Final = "/v1/cluster"
 LEARN_AFTER_S: Final = 5.0
 """A group is asked for its nodes at most so often, until it has told them."""
 LEAVE_TIMEOUT_S: Final = 0.1
-JOINS_MAX: Final = 16
+JOINS_MAX: Final = 32
 """Members of one client that join groups at once."""
 
 ReadFrom = Literal["master", "any"]

@@ -9,14 +9,14 @@ Before: ``fetch``. After: the client.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 import msgpack
 from aiohttp import web
 
 from services.broker.borrowed import Stretches
-from services.broker.encodings import RECORDS
+from services.broker.encodings import RECORDS, Items
 from services.broker.groups.fetch import Fetched, Piece
 from services.broker.messages import message_map
 from tidemark.errors import CorruptRecord
@@ -45,13 +45,13 @@ def answer_map(
     fetched: Fetched, checks_at: Callable[[int], record.Checks], *, json_body: bool
 ) -> dict[str, object]:
     """The answer as maps, CRCs compared: of each queue what lies before the first damaged record,
-    where the member's next fetch goes on. Raises DamagedFile, and CorruptRecord if nothing is
-    left."""
+    where the member's next fetch goes on. The maps of messages are made when they are encoded.
+    Raises DamagedFile, and CorruptRecord if nothing is left."""
     queues: list[dict[str, object]] = []
     damage: CorruptRecord | None = None
     message_count = 0
     for piece in fetched.pieces:
-        described, messages = _described(piece), list[dict[str, object]]()
+        described, sound = _described(piece), list[tuple[record.Record, int]]()
         for number, unit, data in piece.result.messages():
             try:
                 found = _checked(data, unit, checks_at(unit.physical_offset))
@@ -60,12 +60,17 @@ def answer_map(
                 fetched.stop_at(piece, int(number))
                 described["next_offset"] = int(number)
                 break
-            messages.append(message_map(found, code=unit.tags_code, json_body=json_body))
-        message_count += len(messages)
-        queues.append({**described, "messages": messages})
+            sound.append((found, unit.tags_code))
+        message_count += len(sound)
+        queues.append({**described, "messages": _maps(sound, json_body=json_body)})
     if damage is not None and not message_count:
         raise damage
     return {**_said(fetched), "queues": queues}
+
+
+def _maps(sound: Sequence[tuple[record.Record, int]], *, json_body: bool) -> Items:
+    values = (message_map(found, code=code, json_body=json_body) for found, code in sound)
+    return Items(len(sound), values)
 
 
 def _said(fetched: Fetched) -> dict[str, object]:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from services.broker.fields import check_name, known_fields, shown, whole_number
 from services.broker.groups.offsets import Offsets
 from services.broker.limits import QUEUES_MAX
+from services.broker.name_locks import NameLocks
 from shared.state import records
 from shared.state.records import GroupConfig, GroupRecord, Start, TopicConfig
 from shared.state.state import BrokerState
@@ -92,7 +93,7 @@ def check_group_name(name: str) -> str:
 
 
 class GroupConfigs:
-    """The groups of one broker. One loop uses it; changes are made one after another."""
+    """The groups of one broker. One loop uses it; changes of one group are made one by one."""
 
     def __init__(
         self,
@@ -119,7 +120,9 @@ class GroupConfigs:
         self._auto_create = auto_create
         self._groups_max = groups_max
         self._on_change = on_change
-        self._changing = asyncio.Lock()
+        self._changing = NameLocks()
+        self._making = 0
+        """New groups whose records are not on disk yet."""
         self._running: set[asyncio.Task[object]] = set()
 
     # -- asking ----------------------------------------------------------------------------------
@@ -209,9 +212,9 @@ class GroupConfigs:
             task.exception()  # seen, also when the caller is gone
 
     async def _put(self, name: str, changes: Mapping[str, object]) -> Put:
-        async with self._changing:
+        async with self._changing.holding(name):
             before = self._state.groups.get(name)
-            if before is None and len(self._state.groups) >= self._groups_max:
+            if before is None and len(self._state.groups) + self._making >= self._groups_max:
                 raise Overloaded(
                     f"there are {self._groups_max} groups, which is the limit. No group was made.",
                     "Delete groups that nobody uses any more.",
@@ -224,13 +227,17 @@ class GroupConfigs:
             wanted = (before or GroupConfig(name))._replace(**changes)  # type: ignore[arg-type]
             if wanted != before:
                 body = records.encode(GroupRecord(self._flushed(), wanted))
-                await self._log.durable(await self._log.append_soon(body))
+                self._making += before is None
+                try:
+                    await self._log.durable(await self._log.append_soon(body))
+                finally:
+                    self._making -= before is None
                 self._state.apply(GroupRecord(0, wanted))
                 self._on_change()
             return Put(wanted, created=before is None)
 
     async def _delete(self, name: str) -> GroupConfig:
-        async with self._changing:
+        async with self._changing.holding(name):
             group = self.get(name)
             gone = group._replace(deleted=True)
             end = await self._log.append_soon(records.encode(GroupRecord(self._flushed(), gone)))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable
 
+import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
-from services.broker import http_requests
+from services.broker import encodings, http_requests
 from services.broker.http_requests import Bodies
 from tidemark.errors import TidemarkError
 
@@ -150,3 +153,31 @@ async def test_a_chunked_body_that_becomes_too_large_is_refused_and_given_back()
         assert await answer(reader) == (413, "too-large")
         assert served.used == 0
         writer.close()
+
+
+# 4,096 messages in JSON took the loop for 0.5 s: another client's sends waited for it.
+async def test_a_long_body_is_decoded_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on, decoding = threading.Event(), asyncio.Event()
+    loop, decode = asyncio.get_running_loop(), encodings.decode
+
+    def slow(data: bytes, encoding: encodings.Encoding) -> object:
+        loop.call_soon_threadsafe(decoding.set)
+        assert goes_on.wait(30), "the loop goes on meanwhile"
+        return decode(data, encoding)
+
+    monkeypatch.setattr(encodings, "decode", slow)
+    bodies = Bodies(size_max=1 << 20, waiting_max=1 << 20, timeout_s=30)
+
+    async def handle(request: web.Request) -> web.Response:
+        async with bodies.read(request) as value:
+            assert isinstance(value, list)
+            return web.Response(text=str(len(value)))
+
+    app = web.Application()
+    app.router.add_post("/", handle)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        asking = asyncio.create_task(session.post(server.make_url("/"), json=[0] * 1000))
+        await decoding.wait()
+        goes_on.set()
+        async with await asking as answered:
+            assert await answered.text() == "1000"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import msgpack
@@ -21,6 +22,43 @@ JSON_VALUES = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=20,
 )
+
+
+LONG = st.text(min_size=1).map(lambda text: text * (3 * encodings.PIECE // len(text)))
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+@given(value=st.dictionaries(st.text(), JSON_VALUES | LONG | st.lists(JSON_VALUES | LONG)))
+def test_pieces_are_what_is_encoded_at_once(encoding: Encoding, value: dict[str, Any]) -> None:
+    whole = encodings.encode(value, encoding)
+    assert b"".join(encodings.pieces(value, encoding)) == whole
+    items = {"items": encodings.Items(len(value), iter(list(value.values())))}
+    assert encodings.encode(items, encoding) == encodings.encode(
+        {"items": list(value.values())}, encoding
+    )
+
+
+@pytest.mark.parametrize("text", ["\x01", "\ud800", "ä", "\U0001f600"])
+def test_a_long_text_is_encoded_in_short_pieces(text: str) -> None:
+    value = {"messages": encodings.Items(2, iter([{"body_text": text * 300_000}, {"n": 1}]))}
+    pieces = list(encodings.pieces(value, Encoding.JSON))
+    assert max(map(len, pieces)) <= 6 * encodings.PIECE
+    assert json.loads(b"".join(pieces)) == {"messages": [{"body_text": text * 300_000}, {"n": 1}]}
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+def test_values_of_a_list_are_made_when_their_turn_comes(encoding: Encoding) -> None:
+    made: list[int] = []
+
+    def values() -> Iterator[object]:
+        for number in range(100):
+            made.append(number)
+            yield {"number": number, "body": "x" * 20}
+
+    steps = encodings.pieces({"messages": encodings.Items(100, values())}, encoding)
+    for _ in range(10):
+        next(steps)
+    assert len(made) < 10
 
 
 @pytest.mark.parametrize("encoding", list(Encoding))

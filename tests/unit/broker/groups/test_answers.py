@@ -60,7 +60,8 @@ async def test_people_get_every_message_as_a_map(rig: Rig) -> None:
     queues = answer["queues"]
     assert isinstance(queues, list)
     (queue,) = queues
-    assert [each["queue_offset"] for each in queue["messages"]] == [0, 1]
-    assert queue["messages"][0]["tags"] == "new"
-    assert queue["messages"][0]["body_text"] == "x" * 10
+    messages = list(queue["messages"].values)
+    assert [each["queue_offset"] for each in messages] == [0, 1]
+    assert messages[0]["tags"] == "new"
+    assert messages[0]["body_text"] == "x" * 10
     assert queue["next_offset"] == 2

@@ -1,0 +1,265 @@
+"""Clients that do their worst: one attack each, by its name.
+
+``python -m bench.bad_clients NAME --api PORT --admin PORT`` attacks until SIGTERM, and prints how
+often it tried. ``attackable`` fills a node with what the attacks need.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import itertools
+import json
+import signal
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgpack
+
+import tidemark
+
+HOST: Final = "127.0.0.1"
+MIB: Final = 1 << 20
+BAD: Final = "bad"
+"""The topic that the attacks use."""
+AT_ONCE: Final = 16
+"""Connections of a flood."""
+KEYS_MAX: Final = 1023
+ALIKE: Final = ["".join(each) for each in itertools.product(("Aa", "BB"), repeat=9)]
+"""Keys of equal hash."""
+
+
+def attackable(mq: tidemark.SyncClient) -> None:
+    """Store keys of equal hash, 48 MiB of bodies that are long as JSON, and ``last`` as a key."""
+    mq.create_topic(BAD, queues=1)
+    for number in range(64):
+        mq.send(BAD, b"%d" % number, keys=ALIKE[1:])
+    for _ in range(16):
+        mq.send(BAD, b"\x01" * (3 * MIB), keys=["large"])
+    mq.send(BAD, b"last", keys=["last"])
+
+
+class Attack:
+    """Connections of the bad client, and whether it is to stop."""
+
+    def __init__(self, api: int, admin: int) -> None:
+        self._ports = {"api": api, "admin": admin}
+        self.stop = threading.Event()
+        self.count = 0
+        self._held: list[socket.socket] = []
+
+    def connect(self, port: str = "api") -> socket.socket:
+        """One more connection, kept open."""
+        made = socket.create_connection((HOST, self._ports[port]), timeout=60)
+        self._held.append(made)
+        return made
+
+    def forget(self, count_max: int) -> None:
+        """Close the oldest connections beyond so many."""
+        while len(self._held) > count_max:
+            self._held.pop(0).close()
+
+    def close(self) -> None:
+        """Stop, and close what is kept open; once more when the attack has ended, which may have
+        opened another."""
+        self.stop.set()
+        for each in list(self._held):
+            each.close()
+
+    def ask(self, method: str, path: str, body: bytes = b"", kind: str = "json") -> int:
+        """One request on a connection of its own; its status, 0 if the connection was closed."""
+        connection = http.client.HTTPConnection(HOST, self._ports["api"], timeout=120)
+        with contextlib.closing(connection):
+            return self._ask(connection, method, path, body, kind)
+
+    def _ask(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes, kind: str
+    ) -> int:
+        self.count += 1
+        try:
+            connection.request(method, path, body or None, {"Content-Type": f"application/{kind}"})
+            answer = connection.getresponse()
+            answer.read()
+        except (OSError, http.client.HTTPException):
+            connection.close()  # the next request opens it again
+            return 0
+        return answer.status
+
+    def flood(
+        self,
+        request: Callable[[int], tuple[str, str, bytes]],
+        allowed: Sequence[int],
+        at_once: int = AT_ONCE,
+        kind: str = "json",
+    ) -> None:
+        """Numbered requests without a pause, so many at once. Raises OSError for other answers."""
+        numbers, unexpected = itertools.count(), list[int]()
+
+        def run() -> None:
+            connection = http.client.HTTPConnection(HOST, self._ports["api"], timeout=120)
+            with contextlib.closing(connection):
+                for number in numbers:
+                    if self.stop.is_set() or unexpected:
+                        return
+                    status = self._ask(connection, *request(number), kind)
+                    if status not in (*allowed, 0):
+                        unexpected.append(status)
+
+        threads = [threading.Thread(target=run) for _ in range(at_once)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if unexpected:
+            raise OSError(f"answered with status {unexpected}")
+
+
+HEAD: Final = (
+    f"POST /v1/topics/{BAD}/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 16777216\r\n\r\n"
+).encode()
+
+
+def silent_bodies(attack: Attack) -> None:
+    """Bodies are announced, and never come."""
+    for _ in range(64):
+        attack.connect().sendall(HEAD)
+        attack.count += 1
+    attack.stop.wait()
+
+
+def half_bodies(attack: Attack) -> None:
+    """Bodies come by half."""
+    while not attack.stop.is_set():
+        with contextlib.suppress(OSError):
+            attack.connect().sendall(HEAD + bytes(8 * MIB))
+        attack.count += 1
+
+
+def empty_maps(attack: Attack) -> None:
+    """Sixteen million messages in one body."""
+    body = msgpack.packb({"messages": [{}] * (16 * MIB - 100)})
+    path = f"/v1/topics/{BAD}/messages"
+    attack.flood(lambda _: ("POST", path, body), [413, 503], at_once=2, kind="msgpack")
+
+
+def most_values(attack: Attack) -> None:
+    """As many values in a body as are decoded, in JSON, and refused then."""
+    message = {"body_text": "x", "keys": ["k"] * 50, "no": 1}
+    body = json.dumps({"messages": [message] * 4096}).encode()
+    path = f"/v1/topics/{BAD}/messages"
+    attack.flood(lambda _: ("POST", path, body), [400, 413, 503], at_once=4)
+
+
+def equal_hashes(attack: Attack) -> None:
+    """Look-ups of a key that is not there, among many of its hash."""
+    path = f"/v1/topics/{BAD}/messages?key={ALIKE[0]}"
+    attack.flood(lambda _: ("GET", path, b""), [200, 503], at_once=4)
+
+
+def repeats_of_equal_hashes(attack: Attack) -> None:
+    """Repeated sends whose unique id is not there, among many of its hash."""
+    messages = [{"body_text": "x", "unique_id": ALIKE[0]}]
+    body = json.dumps({"messages": messages, "retry": True}).encode()
+    path = f"/v1/topics/{BAD}/messages"
+    attack.flood(lambda _: ("POST", path, body), [200, 503], at_once=4)
+
+
+def large_answers(attack: Attack) -> None:
+    """Look-ups whose answers are long as JSON."""
+    path = f"/v1/topics/{BAD}/messages?key=large&max=64"
+    attack.flood(lambda _: ("GET", path, b""), [200, 503], at_once=4)
+
+
+def slow_readers(attack: Attack) -> None:
+    """Pulls of long JSON answers that are not read."""
+    path = f"/v1/topics/{BAD}/queues/0/messages?offset=64&max=64"
+    for _ in range(32):
+        attack.connect().sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        attack.count += 1
+    attack.stop.wait()
+
+
+def slow_raw_readers(attack: Attack) -> None:
+    """Raw pulls of 32 MiB that are not read."""
+    path = f"/v1/topics/{BAD}/queues/0/messages?offset=64&max=64"
+    accept = "application/vnd.tidemark.records"
+    for _ in range(64):
+        request = f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n"
+        attack.connect().sendall(request.encode())
+        attack.count += 1
+    attack.stop.wait()
+
+
+def idle_connections(attack: Attack) -> None:
+    """Connections that ask nothing, more than may be open; then one after the other."""
+    while not attack.stop.is_set():
+        for port in ("api", "admin"):
+            with contextlib.suppress(OSError):
+                attack.connect(port)
+            attack.count += 1
+        attack.forget(1500)
+
+
+def joins(attack: Attack) -> None:
+    """Members of ever new groups."""
+    body = json.dumps({"subscriptions": [{"topic": BAD}]}).encode()
+    attack.flood(lambda n: ("POST", f"/v1/groups/g{n}/members/m", body), [200, 503])
+
+
+def topics(attack: Attack) -> None:
+    """Ever new topics."""
+    attack.flood(lambda n: ("PUT", f"/v1/topics/flood{n}", b'{"queues": 1}'), [200, 503])
+
+
+def keys(attack: Attack) -> None:
+    """Messages with as many keys as there may be, all of them new."""
+
+    def request(number: int) -> tuple[str, str, bytes]:
+        each = [f"{number:x}.{n}" for n in range(KEYS_MAX)]
+        body = json.dumps({"messages": [{"body_text": "x", "keys": each}] * 8}).encode()
+        return "POST", f"/v1/topics/{BAD}/messages", body
+
+    attack.flood(request, [200, 503], at_once=4)
+
+
+ATTACKS: Final[dict[str, Callable[[Attack], None]]] = {
+    each.__name__: each
+    for each in (
+        silent_bodies,
+        half_bodies,
+        empty_maps,
+        most_values,
+        equal_hashes,
+        repeats_of_equal_hashes,
+        large_answers,
+        slow_readers,
+        slow_raw_readers,
+        idle_connections,
+        joins,
+        topics,
+        keys,
+    )
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Attack until SIGTERM."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", choices=ATTACKS)
+    parser.add_argument("--api", type=int, required=True)
+    parser.add_argument("--admin", type=int, required=True)
+    given = parser.parse_args(arguments)
+    attack = Attack(given.api, given.admin)
+    signal.signal(signal.SIGTERM, lambda *_: attack.close())
+    worst = threading.Thread(target=ATTACKS[given.name], args=(attack,))
+    worst.start()
+    worst.join()
+    attack.close()
+    print(attack.count)
+
+
+if __name__ == "__main__":
+    main()
