@@ -101,8 +101,19 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         ],
         **{
             "not": {
-                "properties": {"generation": {"type": "integer"}, "member": _NULL},
-                "required": ["generation"],
+                "anyOf": [
+                    {
+                        "properties": {"generation": {"type": "integer"}, "member": _NULL},
+                        "required": ["generation"],
+                    },
+                    {
+                        "properties": {
+                            "member": {"type": "string"},
+                            "without_member": {"const": True},
+                        },
+                        "required": ["member", "without_member"],
+                    },
+                ]
             }
         },
     ),

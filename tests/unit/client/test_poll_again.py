@@ -12,6 +12,7 @@ from aiohttp import web
 
 import tidemark
 from tests.unit.client.group_broker import GroupBroker
+from tidemark.client.connection import JOINS_MAX
 
 HOUR_MS = 3_600_000
 
@@ -141,13 +142,13 @@ async def test_few_members_of_a_client_join_at_once_and_heartbeats_pass_them(
             most = 0
             others = [mq.subscribe("orders", group="g", member=f"m{n}") for n in range(300)]
             joining = [asyncio.create_task(other.__aenter__()) for other in others]
-            await broker.until(lambda: at_once == 16)
+            await broker.until(lambda: at_once == JOINS_MAX)
             before = len(broker.heartbeats)
             first._feed.member.hurry()
             await broker.until(lambda: len(broker.heartbeats) > before)
             may_join.set()
             await asyncio.gather(*joining)
-            assert most == 16
+            assert most == JOINS_MAX
             for other in others:
                 await other.__aexit__(None, None, None)
 
