@@ -2,7 +2,8 @@
 
 ``make simulation-group`` runs ten thousand seeds (TIDEMARK_GROUP_SEEDS), ``make test`` two
 hundred, at 0.3 to 0.5 s of one core each. What a seed goes through is in ``replication.plan``,
-what must hold in ``replication.history``; ``make sim SEED=n`` plays one again.
+what must hold in ``history``, ``page_rules`` and ``confirmed`` there; ``make sim SEED=n`` plays one
+again.
 """
 
 from __future__ import annotations

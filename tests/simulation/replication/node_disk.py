@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from shared.files.disk import DirectoryEntry, File, FileStat, MappedRegion, PageLock, Space
 from tests.simulation.replication.process import Process, border, work
-from tests.support.sim_disk import SimDisk, SimFile
+from tests.support.sim_disk import SECTOR, SimDisk, SimFile
 
 if TYPE_CHECKING:
     from tests.simulation.replication.machine import Machine
@@ -146,9 +146,11 @@ class ProcessFile:
         """As of a real file."""
         self._disk.process.check_alive()
         self._disk.machine.check_write(self._disk.process, self.path)
-        if self._disk.process.is_threatened and len(data) > 1:
-            # Killed inside, a part of it is in the page cache.
-            half = self._disk.machine.timeline.random.randrange(1, len(data))
+        sectors = range(SECTOR - offset % SECTOR, len(data), SECTOR)
+        if self._disk.process.is_threatened and sectors:
+            # Killed inside, a part of it is in the page cache: a kernel copies page by page, and
+            # this one sector by sector.
+            half = self._disk.machine.timeline.random.choice(sectors)
             self._file.pwrite(data[:half], offset)
             border()
             data, offset = data[half:], offset + half

@@ -129,6 +129,24 @@ RARE: Final = (
 )
 
 
+THEMES: Final = (
+    (Fault.SWITCH, Fault.POWER, Fault.RESET_LINKS, Fault.STOP, Fault.SLOW_DISK),
+    (Fault.LATE_CHANGE, Fault.CUT, Fault.RESET_LINKS),
+    (Fault.LATE_CHANGE, Fault.LEASE_DEAF, Fault.LEASE_UNREACHABLE, Fault.CUT),
+    (Fault.AT_FILE, Fault.WINNER, Fault.KILL, Fault.SWITCH),
+    (Fault.AT_FILE, Fault.POWER, Fault.POWER_ALL),
+    (Fault.AT_SLOT, Fault.WINNER, Fault.CHANGE),
+    (Fault.SWITCH, Fault.AT_SLOT, Fault.SLOW_DISK),
+    (Fault.RESYNC, Fault.AT_FILE, Fault.POWER),
+    (Fault.RESYNC, Fault.KILL, Fault.END_NODE),
+    (Fault.DELETE_LEASE, Fault.NEW_VOLUME),
+    (Fault.DELETE_LEASE, Fault.KILL, Fault.ISOLATE),
+    (Fault.KILL, Fault.END, Fault.END_OTHER),
+    (Fault.STOP, Fault.STOP_NODE, Fault.ISOLATE),
+    (Fault.STOP,),
+    (Fault.HASTY, Fault.CUT, Fault.WINNER),
+)
+"""Faults that make something happen together which each of them hides among many others."""
 OFTEN_ENOUGH: Final = (Fault.HASTY, Fault.RESYNC, Fault.NEW_VOLUME)
 """Of the rare ones those that need others beside them to show anything."""
 SERVICES: Final = ("ha", "broker", "reput")
@@ -200,6 +218,11 @@ def draw_plan(random: Random) -> Plan:
         at_master=random.choice((0.3, 0.6, 0.9)),
         left=_draw_left(random) if nodes > least and random.random() < 0.4 else None,
     )
+
+
+def draw_theme(random: Random) -> tuple[Fault, ...]:
+    """The only faults of a seed; none: those of its plan."""
+    return random.choice(THEMES) if random.random() < 0.6 else ()
 
 
 def _draw_left(random: Random) -> Left:

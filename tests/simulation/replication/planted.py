@@ -36,14 +36,14 @@ SWITCHES: Final = (Fault.SWITCH, Fault.AT_SLOT, Fault.SLOW_DISK)
 REPLACED: Final = (Fault.DELETE_LEASE, Fault.NEW_VOLUME)
 
 FAULTS: Final[dict[str, Planted]] = {
-    "added-member-not-waited-for": Planted(acks.added_member_not_waited_for, "A: ", 21),
-    "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: ", 7),
+    "added-member-not-waited-for": Planted(acks.added_member_not_waited_for, "A: ", 4),
+    "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: ", 0),
     "acks-of-an-old-epoch-counted": Planted(
         acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 68, LINKS
     ),
     "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 6, LINKS),
     "unsynced-bytes-acknowledged": Planted(
-        acks.unsynced_bytes_acknowledged, "A: |its disk, and it is not", 2
+        acks.unsynced_bytes_acknowledged, "A: |its disk, and it is not", 3
     ),
     "candidate-goes-on-acknowledging": Planted(
         acks.candidate_goes_on_acknowledging, "is HALTED|A: |F: |and its log ends at", 74
@@ -56,7 +56,7 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.shrunk_before_it_is_confirmed, "A: |members, 2 is the minimum|tells its broker of", 4
     ),
     "added-below-the-confirm-offset": Planted(
-        acks.added_below_the_confirm_offset, "A: |joins the set, and its table", 1
+        acks.added_below_the_confirm_offset, "A: |joins the set, and its table", 0
     ),
     "no-growth-before-the-epoch-is-open": Planted(
         acks.no_growth_before_the_epoch_is_open, "healed for", 80
@@ -82,13 +82,13 @@ FAULTS: Final[dict[str, Planted]] = {
     "lease-made-again-from-memory": Planted(
         logs.lease_made_again_from_memory,
         "has not promised",
-        0,
+        3,
         (Fault.DELETE_LEASE, Fault.KILL),
     ),
     "table-cut-only-with-bytes": Planted(logs.table_cut_only_with_bytes, "healed for", 24, TABLES),
     "no-entry-for-an-empty-term": Planted(
         logs.no_entry_for_an_empty_term,
-        "F: |joins the set, and its table|cannot be true|is RESYNC",
+        "F: |joins the set, and its table|cannot be true|is RESYNC|which its table on disk lacks",
         9,
         TABLES,
     ),
