@@ -517,7 +517,8 @@ class Dispatcher:
     # -- watching -----------------------------------------------------------------------------
 
     def watch_queues(self) -> None:
-        """Look at some of the queues' files. Raises DamagedFile if one was taken away."""
+        """Look at some of the queues' files, and at those of the index. Raises DamagedFile if one
+        was taken away."""
         if self._in_pass or self._queues.compare or self._batch is not None or self.stopped:
             return
         lost = self._queues.lost_file(WATCHED_AT_ONCE)
@@ -526,6 +527,14 @@ class Dispatcher:
                 f"{lost} was removed, replaced or given another size while this node was running. "
                 "No message depends on it.",
                 "The process ends; its next start makes the queue again from the log.",
+                path=lost,
+            )
+        lost = self._index.lost_file()
+        if lost is not None:
+            raise DamagedFile(
+                f"{lost} was removed, replaced or given another size while this node was running. "
+                "No message depends on it; look-ups by key do not find all.",
+                "The process ends; its next start makes the index again from the log.",
                 path=lost,
             )
 

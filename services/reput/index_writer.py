@@ -97,6 +97,8 @@ class IndexWriter:
         self._compare_until = -1
         self._touched: set[Path] = set()
         self._new_names: set[Path] = set()
+        self._inodes: dict[str, int] = {}
+        """Which file each name led to when ``lost_file`` looked last."""
         self.entries = 0
         """Entries in all files."""
         self.put_count = 0
@@ -105,6 +107,21 @@ class IndexWriter:
         """End time of the newest file that is full; 0 if there is none."""
 
     # -- resuming -----------------------------------------------------------------------------
+
+    def lost_file(self) -> Path | None:
+        """A file that was removed, replaced or given another size since the call before; None if
+        none was. Looks at all of them: a file holds millions of entries."""
+        inodes: dict[str, int] = {}
+        for known in self._known():
+            path = self._directory / known.name
+            facts = self._disk.stat(path)
+            if facts is None or facts.size != self._geometry.size:
+                return path
+            if self._inodes.get(known.name, facts.inode) != facts.inode:
+                return path
+            inodes[known.name] = facts.inode
+        self._inodes = inodes
+        return None
 
     def survey(self, durable: int) -> int:
         """Open the files, undo what a kill inside a put left, and count the entries of records
@@ -170,6 +187,7 @@ class IndexWriter:
     def start_over(self, log_min: int) -> int:
         """Remove all files; return where the index begins anew."""
         self._close_all()
+        self._inodes.clear()
         for name in reversed(self._names()):
             self._remove(name)
         self._older, self._last = [], None
@@ -179,6 +197,7 @@ class IndexWriter:
 
     def _open_all(self, *, heal: bool) -> None:
         self._close_all()
+        self._inodes.clear()
         self._older = []
         names = self._names()
         for name in names:

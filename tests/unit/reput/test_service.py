@@ -22,6 +22,7 @@ from click.testing import CliRunner
 from services.reput.__main__ import main
 from services.reput.config import ReputConfig
 from services.reput.dispatcher import Dispatcher
+from services.reput.index_writer import IndexWriter
 from services.reput.service import Reput
 from shared.files.os_disk import OsDisk, OsFile
 from shared.files.store_dir import Role, StoreConfig
@@ -434,6 +435,45 @@ async def test_a_queue_file_that_is_taken_away_ends_it_and_the_next_start_makes_
     async with running(config) as reput:
         await reput.wait_ready()
         assert path.read_bytes()[:100] == b"".join(encode_unit(unit) for unit in units)
+
+
+@pytest.mark.parametrize("how", ["removed", "cut", "replaced"])
+async def test_an_index_file_that_is_taken_away_ends_it_and_the_next_start_makes_it_again(
+    config: ReputConfig, small: SmallStore, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Look-ups by key found nothing, and the node was ready throughout."""
+    looks: list[Path | None] = []
+    real = IndexWriter.lost_file
+
+    def counted(self: IndexWriter) -> Path | None:
+        looks.append(real(self))
+        return looks[-1]
+
+    monkeypatch.setattr(IndexWriter, "lost_file", counted)
+    small.put(keys="order-1")
+    small.flush()
+    directory = small.store.index_dir
+    async with running(config) as reput:
+        await reput.wait_ready()
+        await until(lambda: small.positions.get(Slot.DISPATCHED_DURABLE) == small.end)
+        (path,) = directory.iterdir()
+        content = path.read_bytes()
+        count = len(looks)
+        await until(lambda: len(looks) > count)
+        if how == "cut":
+            os.truncate(path, 4096)
+        else:
+            path.unlink()
+        if how == "replaced":
+            path.write_bytes(content)
+        await asyncio.wait({reput.task}, timeout=20)
+        with pytest.raises(DamagedFile, match="makes the index again"):
+            reput.task.result()
+    async with running(config) as reput:
+        await reput.wait_ready()
+        (again,) = directory.iterdir()
+        assert again.stat().st_size == len(content)
+        assert again.read_bytes()[40:] == content[40:]
 
 
 async def test_another_recovery_is_noticed_while_it_runs(
