@@ -279,7 +279,10 @@ class ConfigFiles:
         match name:
             case json_cache.TOPICS:
                 topics = self._listed = self._topics.list(system=True)
-                return _Content(bool(topics), partial(cache.write_topics, topics))
+                return _Content(
+                    bool(topics),
+                    partial(cache.write_topics, [*topics, *self._state.deleted.values()]),
+                )
             case json_cache.GROUPS:
                 groups = list(self._state.groups.values())
                 return _Content(bool(groups), partial(cache.write_groups, groups))

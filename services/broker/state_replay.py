@@ -161,9 +161,10 @@ def decoded(stored: Record) -> StateRecord:
 def next_offsets(
     recovered: Mapping[tuple[str, int], QueueOffset], state: BrokerState
 ) -> QueueOffsets:
-    """The table to start with: the larger of what recovery and the newest snapshot know."""
+    """The table to start with: the largest of what recovery, the newest snapshot and the records of
+    topics know."""
     table = QueueOffsets(recovered)
-    for queue, offset in state.next_queue_offsets.items():
+    for queue, offset in _offsets_told(state).items():
         table.raise_to(queue, QueueOffset(offset))
     return table
 
@@ -173,11 +174,24 @@ def expired_queues(
 ) -> dict[tuple[str, int], int]:
     """Queues that hold nothing any more, and the next offset of each.
 
-    Only the newest snapshot tells of their messages. Without it such a queue would look new to its
-    consumers: it would end at 0, below what they have committed.
+    Only the newest snapshot, or the record of a topic that was deleted, tells of their messages.
+    Without it such a queue would look new to its consumers: it would end at 0, below what they have
+    committed.
     """
     return {
         queue: offset
-        for queue, offset in state.next_queue_offsets.items()
+        for queue, offset in _offsets_told(state).items()
         if offset > recovered.get(queue, 0)
     }
+
+
+def _offsets_told(state: BrokerState) -> dict[tuple[str, int], int]:
+    """Next queue offsets as the snapshot and the deletions of topics say.
+
+    The queue files of a deleted topic go at an orderly stop (``files.deleted_queues``).
+    """
+    told = dict(state.next_queue_offsets)
+    for topic in (*state.topics.values(), *state.deleted.values()):
+        for queue, offset in topic.min_offsets.items():
+            told[topic.name, queue] = max(offset, told.get((topic.name, queue), 0))
+    return told

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from shared.files.deleted_queues import drop_deleted_queues
 from shared.files.disk import RecordLock
 from shared.files.positions import Positions
 from shared.files.store_dir import Role, StoreDir
@@ -43,6 +44,7 @@ def mark_clean_if_last(
             and dispatched == get(directory.config.confirm_slot)
             and not any(get(slot) for slot in must_have_stopped)
         ):
+            drop_deleted_queues(directory, positions)
             positions.sync()
             directory.mark_clean()
             log.info("stopped clean", extra={"event": "clean"})

@@ -180,19 +180,21 @@ class JsonCache:
     def write_topics(
         self, topics: Iterable[TopicConfig], *, covered: Covered, now_ms: int
     ) -> DataVersion:
-        """Replace topics.json; deleted topics are left out. Durable on return.
+        """Replace topics.json; deleted topics are named under our key. Durable on return.
 
         covered: up to where in the log the topics are known. Returns the file's new version.
         Raises DiskFull, ReadOnlyDisk, OSError; the old content is then still there, perhaps under
         ``.bak`` alone.
         """
-        entries = {topic.name: entry_of(topic) for topic in topics if not topic.deleted}
+        listed = sorted(topics, key=lambda topic: topic.name)
+        entries = {topic.name: entry_of(topic) for topic in listed if not topic.deleted}
+        deleted = {topic.name: dict(topic.min_offsets) for topic in listed if topic.deleted}
         return self._write(
             TOPICS,
             metadata_json.parse_topics,
             now_ms,
             lambda version: metadata_json.topics_text(
-                TopicsTable(version, dict(sorted(entries.items())), covered)
+                TopicsTable(version, entries, covered, deleted)
             ),
         )
 

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 import tidemark
+from tests.support.command import dump
+from tests.support.command import tidemark as command
+from tests.support.node import Node
 from tidemark import errors
 from tidemark.testing import LocalNode
 
@@ -109,3 +112,50 @@ async def test_a_member_joins_a_broker_that_started_without_one_of_its_topics(
                 message = await messages.getone()
                 assert message is not None
                 assert message.body == b"3"
+
+
+def test_its_queues_are_gone_after_an_orderly_stop_and_its_numbers_go_on(tmp_path: Path) -> None:
+    """RocketMQ serves every queue that has a directory: a deleted topic was there again."""
+    with Node(tmp_path) as node:
+        body = {"messages": [{"body_text": str(n), "queue": 0} for n in range(3)]}
+
+        def put(path: str, queues: int) -> None:
+            assert node.request_json("PUT", path, {"queues": queues})[0] in (200, 201)
+
+        def send() -> list[int]:
+            status, answer = node.request_json("POST", "/v1/topics/refunds/messages", body)
+            assert status == 200, answer
+            return [result["queue_offset"] for result in answer["results"]]
+
+        node.start()
+        node.wait_ready()
+        put("/v1/topics/refunds", 2)
+        put("/v1/topics/orders", 1)
+        assert send() == [0, 1, 2]
+        assert node.request_json("DELETE", "/v1/topics/refunds")[0] in (200, 204)
+        assert node.stop("broker") == {"broker": 0}
+        assert (node.store_dir / "consumequeue" / "refunds" / "0").is_dir()
+        assert node.stop("reput") == {"reput": 0}
+        assert not (node.store_dir / "abort").exists()
+        assert not (node.store_dir / "consumequeue" / "refunds").exists()
+        for again in (1, 2):
+            node.start()
+            node.wait_ready()
+            assert node.log_text("reput").count('"queues": "continue"') == again, "nothing is lost"
+            put("/v1/topics/refunds", 2)
+            status, topic = node.request_json("GET", "/v1/topics/refunds")
+            assert status == 200
+            assert [topic["queues"][0][end] for end in ("min_offset", "max_offset")] == [
+                3,
+                3 * again,
+            ]
+            assert send() == [3 * again + n for n in range(3)]
+            assert node.stop("broker") == {"broker": 0}
+            assert node.stop("reput") == {"reput": 0}
+        command("store", "verify", "--store", node.store_dir)
+        (kept,) = (
+            queue
+            for queue in dump(node.store_dir, "--queues")
+            if (queue["topic"], queue["queue"]) == ("refunds", 0)
+        )
+        assert (kept["min_offset"], kept["max_offset"]) == (3, 9)

@@ -8,6 +8,7 @@ ends is judged by the rules of recovery (docs/formats.md, section 8), over the w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +35,10 @@ from shared.files.valid_end import (
     start_of_walk,
 )
 from shared.runtime.clock import SystemClock, boot_id
+from shared.state import records
 from shared.state.json_cache import JsonCache
+from shared.state.records import STATE_TOPIC, StateRecordUnreadable
+from shared.state.state import BrokerState
 from tidemark.errors import DamagedFile, StoreMissing
 from tidemark.formats import record, twins
 from tidemark.formats.checkpoint import (
@@ -374,3 +378,11 @@ def described(end: LogEnd) -> str | None:
             )
         case Verdict.CORRUPTION:
             return f"{end.reason}; {end.decision.reason}"
+
+
+def apply_state(state: BrokerState, window: Window, entry: Entry) -> None:
+    """Apply a record of the log to state, if it is a state record that can be read."""
+    if entry.topic == STATE_TOPIC:
+        with suppress(StateRecordUnreadable):
+            body = bytes(record.decode(window.view, window.at(entry)).body)
+            state.apply(records.decode(body), entry.physical_offset)

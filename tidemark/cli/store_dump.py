@@ -6,7 +6,6 @@ units in the files up to the log's end, then those of records that were not disp
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections import defaultdict
@@ -14,10 +13,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from shared.files.consume_queue import EVERYTHING, ConsumeQueueReader
-from shared.state import records
-from shared.state.records import STATE_TOPIC, StateRecordUnreadable
 from shared.state.state import BrokerState
-from tidemark.cli.offline import UNQUEUED, LogEnd, OfflineStore
+from tidemark.cli.offline import UNQUEUED, LogEnd, OfflineStore, apply_state
 from tidemark.cli.output import body_facts
 from tidemark.formats import record
 from tidemark.formats.record import Record
@@ -97,10 +94,7 @@ def _undispatched(
         if isinstance(found, LogEnd):
             return found, behind
         for entry in found.entries:
-            if entry.topic == STATE_TOPIC:
-                with contextlib.suppress(StateRecordUnreadable):
-                    body = record.decode(found.view, found.at(entry)).body
-                    state.apply(records.decode(bytes(body)), entry.physical_offset)
+            apply_state(state, found, entry)
             key = entry.topic, entry.queue_id
             if (
                 entry.queue_offset >= ends.get(key, 0)

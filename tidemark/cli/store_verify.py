@@ -8,7 +8,7 @@ a *remark* is what the next start puts right, such as a torn tail.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +17,10 @@ from typing import Final, NamedTuple
 from shared.files.consume_queue import EVERYTHING, ConsumeQueueReader
 from shared.files.store_config import described_delay_levels, parse_delay_levels
 from shared.files.valid_end import Verdict
+from shared.state.state import BrokerState
 from tidemark.cli.damage import DamagedRange, walk
 from tidemark.cli.index_check import IndexCheck
-from tidemark.cli.offline import UNQUEUED, LogEnd, OfflineStore, described
+from tidemark.cli.offline import UNQUEUED, LogEnd, OfflineStore, apply_state, described
 from tidemark.formats import json_dialect, record
 from tidemark.formats.checkpoint import SIZE, SLOT_SIZE, Slot
 from tidemark.formats.filenames import offset_name
@@ -100,6 +101,7 @@ def verify(
                 for entry in found.entries:
                     report.records += 1
                     report.record_bytes += entry.size
+                    apply_state(queues.state, found, entry)
                     queues.record(entry)
                     index.record(entry)
     queues.finish(report.log_end)
@@ -165,6 +167,20 @@ def report_facts(report: Report) -> dict[str, object]:
     }
 
 
+class _Missing:
+    """Records of a queue that have no unit: how many, and the last of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last: deque[tuple[int, int]] = deque(maxlen=DAMAGES_MAX)
+        """(queue offset, physical offset)."""
+
+    def add(self, entry: Entry) -> None:
+        """One more."""
+        self.count += 1
+        self.last.append((entry.queue_offset, entry.physical_offset))
+
+
 class _QueueCheck:
     """Units against records. Reads each queue's files as their records come by."""
 
@@ -181,6 +197,10 @@ class _QueueCheck:
         ]
         self._due_unknown = 0
         """Units of delayed messages whose due time nothing proves or disproves."""
+        self.state = BrokerState()
+        """What the state records that were passed say."""
+        self._missing: dict[QueueKey, _Missing] = {}
+        """Records without a unit. Damage, unless a later record says that the topic was deleted."""
         self._named: set[tuple[QueueKey, int]] = set()
         """Units that were found damaged by their record: not to be named again."""
         self.lost_records = False
@@ -211,18 +231,22 @@ class _QueueCheck:
         ):
             self._matched[key] = self._matched.get(key, 0) + 1
             self._report.units += 1
-        elif unit is not None and unit.size > 0 and self._was_dispatched(entry):
+        elif (
+            unit is not None
+            and unit.size > 0
+            and not is_pre_blank(unit)
+            and self._was_dispatched(entry)
+        ):
             self._damage(
                 key,
                 entry.queue_offset,
                 f"the unit is {_shown(unit)}, the record {_shown(expected)}",
             )
         elif self._was_dispatched(entry):
-            self._damage(
-                key,
-                entry.queue_offset,
-                f"there is no unit for the record at physical offset {entry.physical_offset}",
-            )
+            missing = self._missing.get(key)
+            if missing is None:
+                missing = self._missing[key] = _Missing()
+            missing.add(entry)
         else:
             self._report.not_dispatched += 1
 
@@ -270,12 +294,30 @@ class _QueueCheck:
                 "levels say; this store does not record its levels, so their due times were not "
                 "checked. A broker of this version records them when it starts"
             )
+        for key, missing in self._missing.items():
+            self._judge_missing(key, missing)
         keys = set(self._offline.queues())
         self._report.queues = len(keys)
         for key in sorted(keys):
             self._check_rest(key, log_end)
         while self._readers:
             self._readers.popitem()[1].close()
+
+    def _judge_missing(self, key: QueueKey, missing: _Missing) -> None:
+        """Name the records without a unit that their topic shows."""
+        topic = self.state.find(key[0])
+        begins = 0 if topic is None else topic.min_offsets.get(key[1], 0)
+        for queue_offset, physical_offset in missing.last:
+            if queue_offset >= begins:
+                self._damage(
+                    key,
+                    queue_offset,
+                    f"there is no unit for the record at physical offset {physical_offset}",
+                )
+        before = missing.last[0][0]
+        self._report.damages_not_named += max(
+            0, min(missing.count - len(missing.last), before - begins)
+        )
 
     def _check_rest(self, key: QueueKey, log_end: int) -> None:
         reader = self._reader(key)

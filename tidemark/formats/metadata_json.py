@@ -100,6 +100,9 @@ class TopicsTable(NamedTuple):
     version: DataVersion
     topics: dict[str, TopicEntry]
     covered: Covered | None = None
+    deleted: Mapping[str, Mapping[int, int]] = {}
+    """Deleted topic -> queue -> queue offset at the deletion. Under our key: RocketMQ knows none.
+    """
 
 
 class GroupEntry(NamedTuple):
@@ -174,7 +177,11 @@ def parse_topics(text: str) -> TopicsTable:
             order=entry.flag("order", False),
             attributes=_strings(entry.sub("attributes")),
         )
-    return TopicsTable(_version(root), topics, _covered(root))
+    deleted = {
+        name: _integer_map(stored, f"deleted topic {name!r}")
+        for name, stored in _members(root.sub("tidemark"), "deleted")
+    }
+    return TopicsTable(_version(root), topics, _covered(root), deleted)
 
 
 def topics_text(table: TopicsTable) -> str:
@@ -182,6 +189,7 @@ def topics_text(table: TopicsTable) -> str:
     return _text(
         table.version,
         table.covered,
+        {"deleted": {name: dict(ends) for name, ends in table.deleted.items()}},
         topicConfigTable={
             entry.name: {
                 "attributes": dict(entry.attributes),
@@ -331,7 +339,13 @@ def _covered(root: Fields) -> Covered | None:
     )
 
 
-def _text(version: DataVersion, covered: Covered | None, **tables: Writable) -> str:
+def _text(
+    version: DataVersion,
+    covered: Covered | None,
+    more: Mapping[str, Writable] | None = None,
+    **tables: Writable,
+) -> str:
+    """more: what our key holds besides; members that are empty are left out."""
     root: dict[str, Writable] = {
         "dataVersion": {
             "counter": version.counter,
@@ -341,7 +355,11 @@ def _text(version: DataVersion, covered: Covered | None, **tables: Writable) -> 
         **tables,
     }
     if covered is not None:
-        root["tidemark"] = {"epoch": covered.epoch, "physical_offset": covered.physical_offset}
+        root["tidemark"] = {
+            "epoch": covered.epoch,
+            "physical_offset": covered.physical_offset,
+            **{name: value for name, value in (more or {}).items() if value},
+        }
     return dumps(root)
 
 

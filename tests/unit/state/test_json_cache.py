@@ -66,6 +66,9 @@ def test_deleted_topics_are_not_listed() -> None:
     gone = topic("gone")._replace(deleted=True, min_offsets={0: 7})
     cache.write_topics([topic("a"), gone], covered=Covered(0, 0), now_ms=1)
     assert names(cache) == ["a"]
+    table = cache.read_topics()
+    assert table is not None
+    assert table.deleted == {"gone": {0: 7}}
 
 
 GOOD = b'{"topicConfigTable":{"good":{}}}'

@@ -1,0 +1,90 @@
+"""Queue files of deleted topics go at an orderly stop.
+
+A queue of a deleted topic keeps the numbering while the node runs; what numbers it had is in the
+topic's state record as well. RocketMQ serves every queue that it finds in consumequeue/, also one
+of a topic that topics.json does not list: the deleted topic would be there again. Only for who
+holds all locks of the store. Before: every process has synced and stopped. After: ``abort`` goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from shared.files.positions import Positions
+from shared.files.queue_files import QueueFiles
+from shared.files.queue_math import EVERYTHING
+from shared.files.store_dir import StoreDir
+from shared.state.json_cache import JsonCache
+from tidemark.errors import DamagedFile
+from tidemark.formats.checkpoint import Slot, resume_check
+from tidemark.formats.filenames import offset_name
+from tidemark.offsets import UNIT_SIZE
+
+
+class _Queue(NamedTuple):
+    """A queue that goes."""
+
+    directory: Path
+    starts: tuple[int, ...]
+    next: int
+    """Queue offset behind its last unit; 0 without one."""
+    first: int
+    """Queue offset at which its first file starts; 0 without a unit."""
+
+
+def drop_deleted_queues(directory: StoreDir, positions: Positions) -> int:
+    """Remove the queues of deleted topics; how many. Blocks.
+
+    A queue that holds a unit behind its topic's deletion stays: topics.json may be old. A kill in
+    the middle leaves totals that differ from the files: the next start makes the queues again.
+    """
+    get = positions.get
+    units, entries = get(Slot.RESUME_UNITS), get(Slot.RESUME_INDEX_ENTRIES)
+    durable = get(Slot.DISPATCHED_DURABLE)
+    if get(Slot.RESUME_CHECK) != resume_check(durable, units, entries):
+        return 0
+    disk = directory.disk
+    queues = list(_deleted(directory))
+    for queue in queues:
+        for start in reversed(queue.starts):
+            disk.unlink(queue.directory / offset_name(start))
+        disk.sync_directory(queue.directory)
+        for path in (queue.directory, queue.directory.parent):
+            with contextlib.suppress(OSError):  # other files are in it, or other queues
+                disk.remove_directory(path)
+    if not queues:
+        return 0
+    disk.sync_directory(directory.consume_queues_dir)
+    units -= sum(queue.next for queue in queues)
+    positions.publish(Slot.RESUME_UNITS, units)
+    positions.publish(
+        Slot.RESUME_FIRSTS, get(Slot.RESUME_FIRSTS) - sum(queue.first for queue in queues)
+    )
+    positions.publish(Slot.RESUME_CHECK, resume_check(durable, units, entries))
+    return len(queues)
+
+
+def _deleted(directory: StoreDir) -> Iterator[_Queue]:
+    try:
+        table = JsonCache(directory.disk, directory.config_dir).read_topics()
+    except DamagedFile:
+        return
+    if table is None or table.covered is None:
+        return  # RocketMQ's
+    for topic, queue in directory.queues():
+        ends = table.deleted.get(topic)
+        if ends is None or topic in table.topics:
+            continue
+        path = directory.consume_queue_dir(topic, queue)
+        files = QueueFiles(directory.disk, path, directory.config.consume_queue_file_size)
+        try:
+            end = int(files.count(EVERYTHING))
+            starts = tuple(files.starts)
+        finally:
+            files.close()
+        first = starts[0] // UNIT_SIZE if starts else 0
+        if end <= ends.get(queue, 0):
+            yield _Queue(path, starts, *((end, first) if end > first else (0, 0)))
