@@ -65,6 +65,9 @@ def fill_files(node: Node, files: int) -> None:
         files * FILE_SIZE - FILE_SIZE // 2
     ):
         pass
+    wait_until(
+        lambda: node.metric("reput", "tidemark_dispatch_lag_bytes") == 0, "all to be dispatched"
+    )
 
 
 def use(node: Node) -> None:
