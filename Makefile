@@ -100,7 +100,7 @@ sim: setup ## Play one seed of a simulated group again: `make sim SEED=n`, with 
 simulation-group: setup ## Ten thousand simulated histories of a group, and the planted faults
 	TIDEMARK_GROUP_SEEDS=$${TIDEMARK_GROUP_SEEDS:-10000} $(BIN)/pytest -s -n 2 --timeout 7200 tests/simulation/test_replication.py tests/simulation/test_replication_planted.py
 
-drill: setup ## All fault drills on real groups of nodes, as root in network namespaces; report in build/drills
+drill: setup ## All fault drills but the longest on real groups of nodes, as root in network namespaces; report in build/drills
 	$(BIN)/tidemark drill --all --out build/drills
 
 stall-drill: setup ## Each process of a master stopped for 1 s to 10 min, as root: about 40 minutes; report in build/stalls
