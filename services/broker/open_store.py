@@ -73,7 +73,7 @@ class OpenStore:
             raise
         positions.publish(Slot.BROKER_STATE, BrokerState.STARTING)
         positions.publish(Slot.SERVING_EPOCH, 0)
-        positions.publish(Slot.BROKER_PID, new_start_id())
+        positions.claim(Slot.BROKER_PID, new_start_id())
         positions.publish(Slot.BROKER_HEARTBEAT_MS, clock.boot_ms())
         return cls(directory, positions, locks, clock)
 
@@ -180,7 +180,8 @@ class OpenStore:
             # A cut that the disk refused is due still: after a clean stop it would be damage.
             self._release()
             return
-        self.positions.publish(Slot.BROKER_PID, 0)  # reput, stopping last, sees that we did not die
+        # Reput, stopping last, sees that this process did not die.
+        self.positions.claim(Slot.BROKER_PID, 0)
         self._release()
         mark_clean_if_last(self.directory, self.positions)
 

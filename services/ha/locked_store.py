@@ -83,7 +83,7 @@ class LockedStore:
         # Before anything that takes time: the broker may serve under a grant of our predecessor.
         fence(positions)
         positions.publish(Slot.HA_NONCE, secrets.randbits(64) | 1)
-        positions.publish(Slot.HA_PID, new_start_id())
+        positions.claim(Slot.HA_PID, new_start_id())
         positions.publish(Slot.HA_HEARTBEAT_MS, clock.boot_ms())
         return cls(directory, positions, lock, setup, clock)
 
@@ -209,7 +209,7 @@ class LockedStore:
 
     def stopped_clean(self) -> None:
         """Give all locks back, and remove ``abort`` if this is the last process and all is done."""
-        self.positions.publish(Slot.HA_PID, 0)
+        self.positions.claim(Slot.HA_PID, 0)
         self._release()
         others = (Slot.BROKER_PID, Slot.REPUT_PID)
         mark_clean_if_last(self.directory, self.positions, must_have_stopped=others)

@@ -300,8 +300,7 @@ class Follower:
         self._positions.publish(Slot.REPUT_HEARTBEAT_MS, self._clock.boot_ms())
         if not self._positions.is_current():
             raise ReplacedPositions(
-                f"{self._positions.path} is no longer the file that this process has mapped. No "
-                "record is in doubt.",
+                f"{self._positions.path} was replaced or written over. No record is in doubt.",
                 "Start the node's processes again; do not replace files of a running node.",
                 path=self._positions.path,
             )

@@ -60,7 +60,7 @@ def run_once(config: ReputConfig, progress: Callable[[int, int], None] | None = 
                 "index_entries": store.dispatcher.index_entries_count,
             },
         )
-        store.positions.publish(Slot.REPUT_PID, 0)
+        store.positions.claim(Slot.REPUT_PID, 0)
     finally:
         store.close()
 

@@ -63,7 +63,7 @@ class OpenStore:
         except BaseException:
             lock.release()
             raise
-        positions.publish(Slot.REPUT_PID, new_start_id())
+        positions.claim(Slot.REPUT_PID, new_start_id())
         return cls(directory, positions, lock, clock if clock is not None else SystemClock())
 
     @staticmethod
@@ -146,7 +146,7 @@ class OpenStore:
 
         Only if the others stopped in order: they take their process ids back then.
         """
-        self.positions.publish(Slot.REPUT_PID, 0)
+        self.positions.claim(Slot.REPUT_PID, 0)
         self._release()
         others = (Slot.BROKER_PID, Slot.HA_PID) if self.is_grouped else (Slot.BROKER_PID,)
         mark_clean_if_last(self.directory, self.positions, must_have_stopped=others)

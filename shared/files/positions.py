@@ -54,6 +54,8 @@ class Positions:
         self._inode = inode
         self._region = file.map(writable=writable)
         self._slots = self._region.view.cast("Q")
+        self._claimed = (Slot.MAGIC_AND_FORMAT, 0)
+        """This process's slot and the value in it; 0: it has none."""
         self.is_private = False
         """The store itself cannot hold the page; it stands in ``run_dir`` instead."""
 
@@ -193,10 +195,23 @@ class Positions:
         """Make the page durable (fdatasync). Blocks: call it in a thread."""
         self._file.sync()
 
+    def claim(self, slot: Slot, start: int) -> None:
+        """Publish which start of which process this is; ``is_current`` looks whether it stands."""
+        self._claimed = slot, start
+        self.publish(slot, start)
+
     def is_current(self) -> bool:
-        """Whether the mapped page is still the file at its path; if not, this process must end."""
+        """Whether the mapped page is still the file at its path, and holds what this process
+        claimed; if not, this process must end.
+
+        1. An older copy of the page is written over it; 2. its generation is one that nobody who is
+        up recovered; 3. reput waited for that recovery for ever, and the node said it was ready.
+        """
         facts = self._disk.stat(self.path)
-        return facts is not None and facts.inode == self._inode
+        if facts is None or facts.inode != self._inode:
+            return False
+        slot, start = self._claimed
+        return start == 0 or self._slots[slot] == start
 
     def close(self) -> None:
         """Unmap and close. Slots must not be used afterwards."""

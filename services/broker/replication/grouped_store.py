@@ -104,7 +104,7 @@ class GroupedStore(OpenStore):
         publish(Slot.BROKER_TROUBLE, Trouble.NONE)
         publish(Slot.DAMAGED_AT, 0)
         publish(Slot.BROKER_STATE, BrokerState.STARTING)
-        publish(Slot.BROKER_PID, new_start_id())
+        self.positions.claim(Slot.BROKER_PID, new_start_id())
         publish(Slot.BROKER_HEARTBEAT_MS, self._clock.boot_ms())
         publish(Slot.BROKER_NONCE, self.nonce)
 
@@ -201,7 +201,7 @@ class GroupedStore(OpenStore):
     def stopped_clean(self) -> None:
         """This process has nothing left to do; whoever stops last says so."""
         self._leave()
-        self.positions.publish(Slot.BROKER_PID, 0)
+        self.positions.claim(Slot.BROKER_PID, 0)
         self._release()
         mark_clean_if_last(self.directory, self.positions, must_have_stopped=(Slot.HA_PID,))
 

@@ -251,3 +251,21 @@ def test_whether_the_start_of_reput_that_is_up_has_made_the_queues_whole(
     page.publish(Slot.REPUT_GENERATION, 3)
     assert page.resumed_dispatch() == expected
     page.close()
+
+
+def test_a_page_over_which_an_older_copy_was_written_is_not_current(tmp_path: Path) -> None:
+    """Its inode is the same; the node went on by the old values, and stood still, ready."""
+    path = tmp_path / "checkpoint"
+    page = Positions.open(DISK, path)
+    other = Positions.open(DISK, path)
+    older = path.read_bytes()
+    page.claim(Slot.REPUT_PID, 7)
+    assert page.is_current()
+    with path.open("r+b") as file:
+        file.write(older)
+    assert not page.is_current()
+    assert other.is_current(), "it has claimed nothing"
+    page.claim(Slot.REPUT_PID, 0)
+    assert page.is_current(), "it has ended in order"
+    page.close()
+    other.close()
