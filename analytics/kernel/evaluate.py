@@ -47,7 +47,7 @@ from analytics.kernel.shape_positions import NEVER_COMMITTED
 from analytics.kernel.stages import split
 from analytics.kernel.stall import Learned, StallTimes, bin_ends
 from analytics.kernel.state import Carried, ids_of, nothing, read, write
-from analytics.kernel.status import Looks, candidates
+from analytics.kernel.status import Looks, candidates, held_ticks
 from analytics.kernel.steady import settle
 from analytics.kernel.window import STATUS_STATE, Evaluated, Window
 from analytics.schema import (
@@ -235,7 +235,14 @@ def _judge(
     )
     candidate = candidates(looks, rules)
     steady = settle(
-        candidate, grid.present[begin:], motion.forgotten, ticks, begin, carried.series, rules
+        candidate,
+        held_ticks(candidate, looks, rules),
+        grid.present[begin:],
+        motion.forgotten,
+        ticks,
+        begin,
+        carried.series,
+        rules,
     )
     rolled = roll_up(
         lag, age, motion, progress.progress, grid.ts, steady, facts, known, ticks, begin

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from analytics.kernel.age import BOUNDED, EXACT, INTERPOLATED
 from analytics.kernel.columns import Bools, Floats, Ints
-from analytics.kernel.rules import Rules
+from analytics.kernel.rules import MICROSECOND, Rules
 from analytics.schema import Status
 
 Codes = npt.NDArray[np.int8]
@@ -263,3 +263,16 @@ def candidates(looks: Looks, rules: Rules) -> Codes:
             conditions.append(rule.may_hold(looks, rules))
             codes.append(UNCLEAR)
     return np.select(conditions, codes, UNCLEAR).astype(np.int8)
+
+
+def held_ticks(candidate: Codes, looks: Looks, rules: Rules) -> Floats:
+    """At how many ticks the rule of each look is known to have held, looks missing or not.
+
+    Known of STOPPED and STALLED: nobody was there and nothing was committed on both sides of a
+    hole, so the age rose all through it. Of others 1.
+    """
+    late = np.ceil((looks.age - looks.objective) / rules.period_s - MICROSECOND)
+    stopped = np.floor((looks.alone - rules.grace_s) / rules.period_s + MICROSECOND) + 1
+    stalled = np.floor((looks.still - looks.stall_after) / rules.period_s + MICROSECOND) + 1
+    code = [candidate == CODE[Status.STOPPED], candidate == CODE[Status.STALLED]]
+    return np.select(code, [np.minimum(stopped, late), np.minimum(stalled, late)], 1.0)

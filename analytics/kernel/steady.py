@@ -59,6 +59,7 @@ class Steady(NamedTuple):
 
 def settle(
     candidate: Codes,
+    known: Floats,
     present: Bools,
     forgotten: Bools,
     ticks: Ticks,
@@ -66,7 +67,10 @@ def settle(
     carried: dict[str, Floats],
     rules: Rules,
 ) -> Steady:
-    """Go through the candidates from tick number `begin` on; `carried` is brought forward."""
+    """Go through the candidates from tick number `begin` on; `carried` is brought forward.
+
+    known: at how many ticks each one's rule is known to have held, looks missing or not.
+    """
     shape = candidate.shape
     out = Steady(
         np.empty(shape, np.int8),
@@ -107,6 +111,7 @@ def settle(
         bridged = hole & same & (passed <= lost_after)
         ticks_passed = np.where(bridged, np.rint(passed / rules.period_us), 1.0)
         held_now = np.where(goes_on, held + ticks_passed, 1.0)
+        held_now = np.fmax(held_now, np.where(silences, 0.0, known[row]))
         takes = silences | (held_now >= needed[found]) | (first & (found == OK))
         open_ = first | (hole & ~goes_on & ~ALARMING[status])
         new = np.where(takes, found, np.where(open_, UNKNOWN, status))

@@ -119,6 +119,15 @@ class Observer:
             max(0, after.max_offset - (before.committed or 0)),
         )
 
+    def moved(self, group: str, topic: str, field: str, first: Range, last: Range) -> Range:
+        """By how much the max offsets, or the committed ones, moved from one look to another."""
+
+        def of(seen: Seen) -> int:
+            return sum(getattr(queue, field) or 0 for queue in seen.queues.values())
+
+        early, late = self.around(group, topic, first), self.around(group, topic, last)
+        return Range(max(0, of(late[0]) - of(early[1])), of(late[1]) - of(early[0]))
+
     def age(self, group: str, topic: str, look: Range) -> Range:
         """Seconds from the oldest unread message's store time to the look's beginning; 0 if there
         may be none."""

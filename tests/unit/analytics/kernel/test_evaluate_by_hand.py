@@ -449,3 +449,23 @@ def test_an_age_recovers_though_not_each_look_sees_a_commit(pace: float, recover
     found, _ = recovery_of((looks * 1e6)[:, None], age, np.zeros(ages.shape), gap, 0, rules)
     assert not found[:12].any()
     assert found[20:].all() if recovers else not found.any()
+
+
+def test_what_goes_on_through_a_hole_is_said_at_the_first_look_behind_it() -> None:
+    # Nobody is there from look 10 on, so rule 7 holds from look 18 on, in a hole. It had to hold
+    # for half a minute more behind the hole: with a hole every two minutes a dead consumer was
+    # found half a minute late.
+    numbers = [*range(15), *range(22, 26)]
+    rows = [row(n, 150 * n, 150 * min(n, 9), age=15.0 * max(0, n - 9)) for n in numbers]
+    pairs = [facts(n, members=int(n < 10)) for n in numbers]
+    found = judged(window(rows, pairs), 26).lag.to_pylist()
+    heard = {round((each["tick"].timestamp() - START / 1e6) / 15 - 1): each for each in found}
+    assert heard[14]["status"] == "OK"
+    assert heard[22]["status"] == "STOPPED"
+    # The same of a queue whose commit stands still, with its member there.
+    found = judged(window([late(n, commit=100) for n in numbers]), 26, Rules(stall_unlearned_s=240))
+    by_tick = {
+        round((e["tick"].timestamp() - START / 1e6) / 15 - 1): e for e in found.lag.to_pylist()
+    }
+    assert by_tick[14]["status"] != "STALLED"
+    assert by_tick[22]["status"] == "STALLED"
