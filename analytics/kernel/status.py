@@ -268,11 +268,10 @@ def candidates(looks: Looks, rules: Rules) -> Codes:
 def held_ticks(candidate: Codes, looks: Looks, rules: Rules) -> Floats:
     """At how many ticks the rule of each look is known to have held, looks missing or not.
 
-    Known of STOPPED and STALLED: nobody was there and nothing was committed on both sides of a
-    hole, so the age rose all through it. Of others 1.
+    Known of STOPPED: nobody was there on both sides of a hole and nothing was committed in it, so
+    the age rose all through it. Of others 1: a queue may stand still while a restart excuses it.
     """
     late = np.ceil((looks.age - looks.objective) / rules.period_s - MICROSECOND)
-    stopped = np.floor((looks.alone - rules.grace_s) / rules.period_s + MICROSECOND) + 1
-    stalled = np.floor((looks.still - looks.stall_after) / rules.period_s + MICROSECOND) + 1
-    code = [candidate == CODE[Status.STOPPED], candidate == CODE[Status.STALLED]]
-    return np.select(code, [np.minimum(stopped, late), np.minimum(stalled, late)], 1.0)
+    alone = np.floor((looks.alone - rules.grace_s) / rules.period_s + MICROSECOND) + 1
+    stopped = candidate == CODE[Status.STOPPED]
+    return np.where(stopped, np.minimum(alone, late), 1.0)
