@@ -39,7 +39,7 @@ FAULTS: Final[dict[str, Planted]] = {
     "added-member-not-waited-for": Planted(acks.added_member_not_waited_for, "A: ", 4),
     "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: ", 0),
     "acks-of-an-old-epoch-counted": Planted(
-        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 92, LINKS
+        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 3, LINKS
     ),
     "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 6, LINKS),
     "unsynced-bytes-acknowledged": Planted(
@@ -117,6 +117,6 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 45, SWITCHES
     ),
     "promise-of-a-replaced-volume": Planted(
-        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 3, REPLACED
+        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 84, REPLACED
     ),
 }
