@@ -195,13 +195,15 @@ class SmallBroker:
 
     async def append_soon(self, body: bytes) -> PhysicalOffset:
         """As ``StateLog.append_soon``."""
-        return self.append_offsets_now([body])
+        return (await self.append([self._state_run([body])], own=True)).end
 
     def append_offsets_now(self, bodies: Sequence[bytes]) -> PhysicalOffset:
         """As ``StateLog.append_offsets_now``."""
+        return self.append_now([self._state_run(bodies)], own=True).end
+
+    def _state_run(self, bodies: Sequence[bytes]) -> Run:
         entries = batch.encode(map(WireMessage, bodies))
-        run = Run(STATE_TOPIC, STATE_QUEUE, entries, len(bodies), HOST, HOST, self.now_ms)
-        return self.append_now([run], own=True).end
+        return Run(STATE_TOPIC, STATE_QUEUE, entries, len(bodies), HOST, HOST, self.now_ms)
 
     async def file_made(self) -> None:
         """As ``StateLog.file_made``."""
