@@ -17,7 +17,7 @@ from typing import NamedTuple
 from services.reput.cleaning import NOTHING, Removed
 from services.reput.queue_writer import Totals
 from shared.files.disk import Disk, WholeSync
-from tidemark.errors import FlushFailed
+from tidemark.errors import FlushFailed, StoreError
 
 
 class Failed(NamedTuple):
@@ -27,7 +27,9 @@ class Failed(NamedTuple):
     error: OSError
 
 
-Each = Callable[[Callable[[Path], Failed | None], Iterable[Path]], Iterable[Failed | None]]
+Outcome = Failed | StoreError | OSError | None
+"""What became of one path. An error itself: it could not be opened, so nothing was synced."""
+Each = Callable[[Callable[[Path], Outcome], Iterable[Path]], Iterable[Outcome]]
 """As ``map``: call with each path, in any order or at the same time."""
 
 
@@ -69,27 +71,34 @@ class SyncJob:
         of the file system's journal.
         Raises FlushFailed, with all that failed as its ``paths``: every file is tried, since the
         pages of each that fails count as clean from then on. A whole sync does not say which one
-        failed: those are all files of the job.
+        failed: those are all files of the job. Raises why a file could not be opened, such as
+        OutOfResources, only if no sync failed.
         """
         self._sync_log()
         files, directories = self.files, self.directories
         if self.whole is not None and len(files) >= self.whole.files_min:
             files, directories = self._sync_whole(self.whole)
         for sync, paths in ((self._sync_file, files), (self._sync_directory, directories)):
-            failed = [one for one in each(sync, sorted(paths)) if one is not None]
+            outcomes = list(each(sync, sorted(paths)))
+            failed = [one for one in outcomes if isinstance(one, Failed)]
             if failed:
                 first, error = failed[0]
                 more = f" ({len(failed) - 1} others failed as well)" if len(failed) > 1 else ""
                 what = f"fdatasync of {first} failed: {error}{more}"
                 raise _flush_failed(what, [path for path, _ in failed]) from error
+            for unopened in outcomes:
+                if isinstance(unopened, StoreError | OSError):
+                    raise unopened
 
     def _sync_log(self) -> None:
         for path in sorted(self.log_files):
-            failed = self._sync_file(path)
-            if failed is not None:
+            outcome = self._sync_file(path)
+            if isinstance(outcome, StoreError | OSError):
+                raise outcome
+            if outcome is not None:
                 raise FlushFailed(
-                    f"fdatasync of {path} failed: {failed.error}. What consumers see of it may not "
-                    "survive a power cut; what was acked at disk does.",
+                    f"fdatasync of {path} failed: {outcome.error}. What consumers see of it may "
+                    "not survive a power cut; what was acked at disk does.",
                     "Look at the kernel's log for the disk's errors. The broker meets the same "
                     "error at its next flush, and ends.",
                     path=path,
@@ -110,12 +119,14 @@ class SyncJob:
             raise _flush_failed(f"{what} failed: {error}", doubtful) from error
         return files, directories
 
-    def _sync_file(self, path: Path) -> Failed | None:
+    def _sync_file(self, path: Path) -> Outcome:
         try:
             # fdatasync needs no right to write: nothing here depends on the disk's mood.
             file = self.disk.open(path, writable=False)
         except FileNotFoundError:
             return None  # removed since: an index file that is made again
+        except (StoreError, OSError) as error:
+            return error
         try:
             file.sync()
         except OSError as error:
@@ -124,13 +135,15 @@ class SyncJob:
             file.close()
         return None
 
-    def _sync_directory(self, path: Path) -> Failed | None:
+    def _sync_directory(self, path: Path) -> Outcome:
         try:
             self.disk.sync_directory(path)
         except FileNotFoundError:
             return None  # removed since, with all that was in it
         except NotADirectoryError:
             return None  # a stranger's file is in the way: dispatch waits for it, and says so
+        except StoreError as error:
+            return error
         except OSError as error:
             return Failed(path, error)
         return None

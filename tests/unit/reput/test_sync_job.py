@@ -10,7 +10,7 @@ from services.reput.queue_writer import Totals
 from services.reput.sync_job import Settled, SyncJob
 from shared.files.disk import WholeSync
 from tests.support.sim_disk import LOSE_ALL, SimDisk
-from tidemark.errors import FlushFailed
+from tidemark.errors import FlushFailed, OutOfResources, ReadFailed, StoreError
 
 STORE = Path("/store")
 
@@ -71,6 +71,35 @@ def test_one_by_one_every_file_that_fails_is_named(disk: SimDisk) -> None:
         job_of(disk, files, directories, None).run()
     assert caught.value.paths == [STORE / "a/1", STORE / "b/1"]
     assert disk.durable_bytes(STORE / "a/2")[:1] == b"x"
+
+
+# The error of the open came first, and the next sync of a/1 found its pages clean: the mark moved
+# over units that the disk never got.
+@pytest.mark.parametrize("error", [OutOfResources("none left"), ReadFailed("no"), OSError(5, "no")])
+@pytest.mark.parametrize("unopened", ["a/2", "b/1"])
+def test_a_file_that_cannot_be_opened_hides_no_failed_sync(
+    disk: SimDisk, monkeypatch: pytest.MonkeyPatch, error: StoreError | OSError, unopened: str
+) -> None:
+    files, directories = touched(disk, ["a/1", "a/2", "b/1", "c/3"])
+    failing = {STORE / "a/1", STORE / "c/3"}
+    disk.failing_sync = lambda path: path in failing
+    real = disk.open
+
+    def opened(path: Path, *, writable: bool) -> object:
+        if path == STORE / unopened:
+            raise error
+        return real(path, writable=writable)
+
+    monkeypatch.setattr(disk, "open", opened)
+    with pytest.raises(FlushFailed, match="1 others failed as well") as caught:
+        job_of(disk, files, directories, None).run()
+    assert caught.value.paths == sorted(failing)
+    # Without a failed sync the error of the open is what counts, after all others were tried.
+    other, directories = touched(disk, ["d/1", "e/1"])
+    with pytest.raises(type(error)) as why:
+        job_of(disk, other | {STORE / unopened}, directories, None).run()
+    assert why.value is error
+    assert {disk.durable_bytes(path)[:1] for path in other} == {b"x"}
 
 
 def test_what_lies_on_another_file_system_is_synced_by_itself(disk: SimDisk) -> None:
