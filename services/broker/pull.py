@@ -168,9 +168,7 @@ class Puller:
 
         is_gone: whether the client has closed its connection; nobody waits for it then.
         """
-        result = self.look(request)
-        if result.max_offset < request.offset:
-            self._refuse_while_made_again()
+        result = self._look_if_whole(request)
         if request.wait_ms == 0 or not _wants_more(result, request.offset):
             return result
         if not self.may_hold:
@@ -178,11 +176,15 @@ class Puller:
         with self.place():
             return await self._wait(request, result, is_gone)
 
-    def _refuse_while_made_again(self) -> None:
-        """Raise NotServing if less can be seen than a pull has gone by before: reput makes the
-        queues again, and the consumer would be sent back to the end of a shorter queue."""
-        dispatched = self._dispatched()
-        if dispatched < self._shown:
+    def _look_if_whole(self, request: PullRequest) -> PullResult:
+        """Answer from what is there now.
+
+        Raises NotServing if the queue ends before the offset and less can be seen than a pull has
+        gone by before. Reput makes the queues again then, and the answer would send the consumer
+        back to the end of a shorter queue.
+        """
+        result = self.look(request)
+        if result.max_offset < request.offset and (dispatched := self._dispatched()) < self._shown:
             raise NotServing(
                 f"the queues are made again from the log: {dispatched} of {self._shown} bytes. "
                 "Nothing is read.",
@@ -190,6 +192,7 @@ class Puller:
                 done_bytes=int(dispatched),
                 total_bytes=int(self._shown),
             )
+        return result
 
     @property
     def may_hold(self) -> bool:
@@ -248,7 +251,7 @@ class Puller:
                 self.ended(wake)
                 break
             request = request._replace(offset=result.next_offset)
-            result = self.look(request)
+            result = self._look_if_whole(request)
             if not _wants_more(result, request.offset):
                 self.ended(wake)
                 return result

@@ -153,10 +153,12 @@ class Joining:
                 "another program has joined under a member's name; the earlier one is fenced",
                 extra={"event": "member-fenced", "group": group, "member": member},
             )
+        # Without an incarnation on both sides nothing proves that it is the same program.
+        counts_anew = said is None or said != before
         session.incarnation = said or session.incarnation
         if request.generation is None:
             session.begin_anew()  # whoever it is now, it has nothing in its hands
-            if said is None or is_other:
+            if counts_anew:
                 session.sequence = 0  # another program counts its fetches from the beginning
         other_tags = live.subscriptions.get(member) != wanted
         live.subscriptions[member], live.filters[member] = wanted, filters

@@ -158,3 +158,19 @@ async def test_a_pull_beyond_a_queue_that_is_made_again_waits_for_it() -> None:
         await puller.pull(request, lambda: False)
     within = await puller.pull(request._replace(offset=5), lambda: False)
     assert within.status.value == "OFFSET_OVERFLOW_ONE"
+
+
+# 1. A follower's pull is held at 20; 2. reput starts again and makes the queues again, which wakes
+# all held pulls; 3. the pull was answered with 5, the follower went back and delivered 5 to 19
+# again.
+async def test_a_held_pull_is_refused_when_its_queue_is_made_again() -> None:
+    seen = [PhysicalOffset(1000)]
+    puller = puller_of(Store(0, 20), dispatched=lambda: seen[0])
+    request = PullRequest("t", 0, 20, 32, None, None, 60_000, bulk=False)
+    held = asyncio.create_task(puller.pull(request, lambda: False))
+    await asyncio.sleep(0)
+    seen[0] = PhysicalOffset(300)
+    puller._queues = cast(ConsumeQueues, Store(0, 5))
+    puller.held.may_all_look()
+    with pytest.raises(NotServing, match="300 of 1000 bytes"):
+        await held

@@ -198,6 +198,22 @@ async def test_another_program_counts_its_fetches_from_the_beginning(
     assert got(await rig.fetch(sequence=1)) == {0: [0]}
 
 
+# 1. A program without an incarnation fetched up to sequence 500; 2. a program of the SDK joined
+# under its name; 3. the broker took its fetches 1 to 499 for late ones and gave them nothing.
+async def test_a_program_behind_one_without_an_incarnation_counts_from_the_beginning(
+    rig: Rig,
+) -> None:
+    await rig.join()
+    await rig.fetch(sequence=500)
+    rig.put(2)
+    await rig.join(incarnation="a")
+    assert got(await rig.fetch(count_max=1, sequence=2)) == {0: [0]}
+    generation = rig.coordinator.generation(GROUP)
+    await rig.join(incarnation="a", generation=generation)
+    assert (await rig.fetch(sequence=1)).pieces == [], "a heartbeat changes nothing of that"
+    assert got(await rig.fetch(sequence=3)) == {0: [1]}
+
+
 async def test_positions_say_where_to_go_on(rig: Rig) -> None:
     rig.put(5)
     await rig.join()
