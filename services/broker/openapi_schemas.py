@@ -54,6 +54,12 @@ def ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
+NULL: Final[Schema] = {"type": "null"}
+HALF_NAMED: Final[list[Schema]] = [
+    {"properties": {"generation": {"type": "integer"}, "member": NULL}, "required": ["generation"]},
+    {"properties": {"member": {"type": "string"}, "generation": NULL}, "required": ["member"]},
+]
+"""A generation without a member, and a member without a generation: both are refused."""
 POLL_AFTER_MS: Final = integer(
     1,
     I64_MAX,

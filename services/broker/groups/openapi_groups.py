@@ -27,6 +27,7 @@ from services.broker.groups.requests import (
 )
 from services.broker.limits import QUEUES_MAX
 from services.broker.openapi_schemas import (
+    HALF_NAMED,
     POLL_AFTER_MS,
     Schema,
     integer,
@@ -261,7 +262,9 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "Commit": object_of(
         {
             "member": or_null({**_NAME, "description": "Needed while the group has members."}),
-            "generation": or_null({**_GENERATION, "description": "Goes with member."}),
+            "generation": or_null(
+                {**_GENERATION, "description": "Goes with member, and member with it."}
+            ),
             "offsets": {
                 "type": "array",
                 "items": _POSITION,
@@ -277,6 +280,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         },
         ["offsets"],
         additionalProperties=False,
+        **{"not": {"anyOf": HALF_NAMED}},
     ),
     "Committed": object_of({"level": {**_TEXT, "enum": list(map(str, CommitLevel))}}, ["level"]),
     "Offsets": object_of(

@@ -10,6 +10,8 @@ from typing import Any, Final
 from services.broker.encodings import JSON
 from services.broker.fields import I64_MAX
 from services.broker.openapi_schemas import (
+    HALF_NAMED,
+    NULL,
     Schema,
     bodies,
     integer,
@@ -41,7 +43,6 @@ _MESSAGE_ID: Final[Schema] = {
     "pattern": "^([0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})[0-7][0-9A-Fa-f]{15}$",
     "description": "As a send or a fetch gave it.",
 }
-_NULL: Final[Schema] = {"type": "null"}
 _PLACE: Final = ["topic", "queue", "queue_offset"]
 _ERRORS: Final = {
     400: "A field or name is missing, of the wrong type or out of range; `detail` names it.",
@@ -74,7 +75,9 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
             "member": or_null(
                 {**_NAME, "description": "Who asks. Needed while the group has members."}
             ),
-            "generation": or_null(integer(0, I64_MAX, "That the member knows; with member.")),
+            "generation": or_null(
+                integer(0, I64_MAX, "That the member knows. Goes with member, and member with it.")
+            ),
             "without_member": {
                 "type": ["boolean", "null"],
                 "description": "A tool asks, for a message that no member has in hand; not "
@@ -86,12 +89,12 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         description="The message is named by its id, or by where it was read.",
         oneOf=[
             {
-                "properties": {"message_id": {"type": "string"}, **dict.fromkeys(_PLACE, _NULL)},
+                "properties": {"message_id": {"type": "string"}, **dict.fromkeys(_PLACE, NULL)},
                 "required": ["message_id"],
             },
             {
                 "properties": {
-                    "message_id": _NULL,
+                    "message_id": NULL,
                     "topic": {"type": "string"},
                     "queue": {"type": "integer"},
                     "queue_offset": {"type": "integer"},
@@ -102,10 +105,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         **{
             "not": {
                 "anyOf": [
-                    {
-                        "properties": {"generation": {"type": "integer"}, "member": _NULL},
-                        "required": ["generation"],
-                    },
+                    *HALF_NAMED,
                     {
                         "properties": {
                             "member": {"type": "string"},

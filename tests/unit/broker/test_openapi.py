@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from jsonschema_rs import Draft202012Validator
 
 from services.broker import api_document, openapi
 from services.broker.gate import Gate
@@ -89,3 +90,24 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
     assert {reference.rpartition("/")[2] for reference in found} <= set(
         document["components"]["schemas"]
     )
+
+
+@pytest.mark.parametrize(
+    ("schema", "fields"),
+    [
+        ("Nack", {"message_id": "0" * 32}),
+        ("Commit", {"offsets": [{"topic": "orders", "queue": 0, "offset": 1}]}),
+    ],
+)
+def test_a_member_and_its_generation_are_named_together(
+    document: dict[str, Any], schema: str, fields: dict[str, Any]
+) -> None:
+    wanted = {"$ref": f"#/components/schemas/{schema}", "components": document["components"]}
+    validator = Draft202012Validator(wanted)
+    both: dict[str, Any] = {"member": "m1", "generation": 1}
+    assert validator.is_valid({**fields, **both})
+    assert validator.is_valid(fields)
+    assert validator.is_valid({**fields, **dict.fromkeys(both)})
+    for name, value in both.items():
+        assert not validator.is_valid({**fields, name: value})
+        assert not validator.is_valid({**fields, **dict.fromkeys(both), name: value})
