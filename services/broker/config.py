@@ -7,6 +7,7 @@ is recorded in the store and compared at start.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
@@ -259,7 +260,7 @@ class BrokerConfig(Ruled):
                 f"({self.message_size_max}): the largest message could not be sent"
             )
 
-    @property
+    @functools.cached_property
     def sockets_dir(self) -> Path:
         """Where this node's doorbells are."""
         return usable_run_dir(self.run_dir or self.store_dir / "run")

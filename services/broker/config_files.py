@@ -167,6 +167,9 @@ class ConfigFiles:
         except DamagedFile:
             is_foreign = False
         if not is_foreign:
+            # 1. RocketMQ is started on a slave's store, is refused, and rewrites the files; 2. the
+            # slave becomes the master: it must not take over what they say.
+            await self.opened()
             self.begin()
 
     def followed(self, changed: Collection[type[StateRecord]], epoch: int) -> None:
@@ -206,6 +209,9 @@ class ConfigFiles:
         stopper = asyncio.create_task(self._wake_on(stop))
         try:
             while not stop.is_set():
+                if self._begun:
+                    # Again and again: a service that starts at the same time may replace the mark.
+                    await self.opened()
                 await self._write_due()
                 await _wait(self._wake, OFFSETS_PAUSE_S)
                 self._wake.clear()

@@ -7,6 +7,7 @@ same node. ha runs only on a node of a group: alone there is nothing to replicat
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
@@ -87,7 +88,7 @@ class HaConfig(Ruled):
         if broken:
             yield f"cluster.profile {self.cluster.profile}: {'; '.join(broken)}"
 
-    @property
+    @functools.cached_property
     def sockets_dir(self) -> Path:
         """Where this node's doorbells and the socket of its commands are."""
         return usable_run_dir(self.run_dir or self.store_dir / "run")

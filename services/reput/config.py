@@ -7,6 +7,7 @@ files is recorded in the store and compared at start.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
@@ -78,7 +79,7 @@ class ReputConfig(Ruled):
         """Rules between fields."""
         yield from self.store.broken_rules()
 
-    @property
+    @functools.cached_property
     def sockets_dir(self) -> Path:
         """Where this node's doorbells are."""
         return usable_run_dir(self.run_dir or self.store_dir / "run")

@@ -307,6 +307,8 @@ class StoreDir:
         except ReadOnlyDisk:
             self.disk.make_directory(self.run_dir)
             lock = StandInLock(role, self._take(self.run_dir / "lock", role))
+            if role is Role.APPEND:
+                self._append_lock = lock
         self._stand_ins.append(lock)
         return lock
 
@@ -348,6 +350,8 @@ class StoreDir:
             lock = self._stand_ins[-1]
             if lock.held:
                 lock.add(self._take(self.lock_path, lock.role))
+                if lock is self._append_lock:
+                    self._show_running()
             self._stand_ins.pop()
         if self.read_only is not None:
             self._make_missing(describing=self.disk.stat(self.description_path) is None)

@@ -19,13 +19,17 @@ def usable_run_dir(wanted: Path) -> Path:
 
     The default, ``run/`` in the store, is of no use on a disk that became read-only: the node could
     neither bind a socket nor lock anything, and would end although all it has can still be read.
-    The directory that stands in has the same name for all processes of the node. Raises
+    The directory that stands in has the same name for all processes of the node, and another one
+    for a store of the same path on another file system. Ask once in the life of a process. Raises
     ReadOnlyDisk if there is none either.
     """
-    if _is_writable(wanted):
+    present = next(each for each in (wanted, *wanted.absolute().parents) if each.exists())
+    if os.access(present, os.W_OK | os.X_OK):
         return wanted
-    name = sha256(os.fsencode(wanted.absolute())).hexdigest()[:16]
     try:
+        facts = present.stat()
+        what = f"{facts.st_dev} {facts.st_ino} {wanted.absolute()}"
+        name = sha256(os.fsencode(what)).hexdigest()[:16]
         stand_in = Path(tempfile.gettempdir()) / f"tidemark-{os.geteuid()}-{name}"
         stand_in.mkdir(mode=0o700, exist_ok=True)
         found = stand_in.lstat()
@@ -35,11 +39,6 @@ def usable_run_dir(wanted: Path) -> Path:
     if stand_in.is_symlink() or not stand_in.is_dir() or found.st_uid != os.geteuid():
         raise _refused(wanted, f"and {stand_in} in its place belongs to somebody else")
     return stand_in
-
-
-def _is_writable(path: Path) -> bool:
-    present = next(each for each in (path, *path.absolute().parents) if each.exists())
-    return os.access(present, os.W_OK | os.X_OK)
 
 
 def _refused(wanted: Path, why: str) -> ReadOnlyDisk:

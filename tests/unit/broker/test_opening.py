@@ -33,6 +33,7 @@ from shared.state.records import (
     TopicRecord,
 )
 from shared.state.state import BrokerState
+from tests.support.node import wait_until
 from tidemark.errors import DiskFull
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
@@ -386,6 +387,33 @@ async def test_files_of_a_broker_that_was_refused_a_running_store_are_not_taken_
     taken.store.mark_running()
     await taken.open()
     assert taken.state.groups.keys() == {"g"}
+
+
+async def test_what_a_refused_broker_wrote_on_a_slave_is_not_taken_over_when_it_is_the_master(
+    tmp_path: Path,
+) -> None:
+    log = Log()
+    slave = Start(tmp_path, log)
+    slave.store.mark_running()
+    await slave.files.begin_following(3)
+    slave.json("subscriptionGroup.json", ROCKETMQS["subscriptionGroup.json"])
+    master = Start(tmp_path, log)
+    await master.open()
+    assert master.state.groups == {}
+
+
+async def test_the_mark_of_a_store_that_was_opened_outlasts_a_service_that_replaces_it(
+    tmp_path: Path,
+) -> None:
+    start = Start(tmp_path, Log())
+    start.store.mark_running()
+    await start.open()
+    start.store.abort_path.write_text("4711")  # as reput did: it had read the file before
+    stop = asyncio.Event()
+    running = asyncio.create_task(start.files.run(stop))
+    await asyncio.to_thread(wait_until, lambda: start.store.is_opened, "the mark to be made again")
+    stop.set()
+    await running
 
 
 async def test_such_files_are_replaced_at_the_stop_so_that_the_next_start_finds_ours(

@@ -40,6 +40,15 @@ def test_all_processes_of_a_store_meet_in_one_directory_that_only_their_user_may
     assert found.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_store_of_the_same_path_on_another_file_system_has_another_one(
+    store: Path, tmp_path: Path
+) -> None:
+    found = usable_run_dir(store / "run")
+    store.rename(tmp_path / "elsewhere")
+    store.mkdir()
+    assert usable_run_dir(store / "run") != found
+
+
 @pytest.mark.parametrize("kind", ["link", "file", "other user"])
 def test_what_somebody_else_put_in_its_place_is_not_trusted(
     store: Path, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
