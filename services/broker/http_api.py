@@ -354,7 +354,8 @@ class Api:
         count, size = len(page.messages), sum(each.size for each in page.messages)
         next_place = None if page.next is None else str(page.next)
         said = {"messages": Items(count, messages), "next": next_place}
-        return self._answers.answer(request, said, size=size, count=count)
+        reserved = self._answers.reserve(request, size=size, count=count)
+        return self._answers.answer(request, said, reserved)
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -395,7 +396,18 @@ class Api:
 
     async def _pull_answer(self, request: web.Request, result: PullResult) -> web.Response:
         json_body = encoding_of(request) is Encoding.JSON
-        self._answers.check(request, result.bytes_total)
+        reserved = self._answers.reserve(
+            request, size=result.bytes_total, count=result.message_count
+        )
+        try:
+            said = await self._said(result, json_body=json_body)
+        except BaseException:
+            reserved.release()
+            raise
+        return self._answers.answer(request, said, reserved)
+
+    async def _said(self, result: PullResult, *, json_body: bool) -> dict[str, object]:
+        """The answer to a pull as a map, CRCs compared. Raises CorruptRecord, DamagedFile."""
         sound: list[tuple[record.Record, Unit]] = []
         next_offset = result.next_offset
         steps = self._checks(result)
@@ -423,7 +435,7 @@ class Api:
         }
         if result.poll_after_ms is not None:
             said["poll_after_ms"] = result.poll_after_ms
-        return self._answers.answer(request, said, size=result.bytes_total, count=len(sound))
+        return said
 
     def _checks(
         self, result: PullResult

@@ -32,6 +32,8 @@ LARGE: Final = 1 << 16
 """Bytes: smaller answers are not counted; a connection has one of them at a time."""
 MANY: Final = 64
 """Messages: fewer are made and encoded in one step of the loop, if they are not large."""
+MESSAGE_SIZE: Final = 1 << 10
+"""Bytes that a decoded message takes beside those that are stored of it: 850 were measured."""
 
 
 class LargeAnswers:
@@ -46,32 +48,47 @@ class LargeAnswers:
         self._slice = asyncio.Lock()
 
     def answer(
-        self, request: web.Request, value: Mapping[str, Any], *, size: int, count: int
+        self, request: web.Request, value: Mapping[str, Any], reserved: Reserved
     ) -> web.Response:
         """The answer in the caller's encoding; a large one is encoded while it is written.
 
-        size: bytes of its ``count`` messages as they are stored. Raises Overloaded.
+        reserved: of this answer, which releases it from now on.
         """
-        if size <= LARGE and count <= MANY:
+        if not reserved.size:
             return answer(request, value)
-        self.check(request, size)
         encoding = encoding_of(request)
-        pieces = encodings.pieces(value, encoding)
-        return web.Response(body=_Pieces(self, peer_of(request), pieces, size, encoding.value))
+        body = _Pieces(self, encodings.pieces(value, encoding), encoding.value)
+        return _LargeAnswer(reserved, body)
 
     def bounded(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
-        """The answer, counted until it is taken if it is large and here. Raises Overloaded."""
+        """The answer, counted until it is taken if it is large and here.
+
+        Raises Overloaded, but only to a call that has changed nothing: a send or a fetch that is
+        refused behind its end would seem not to have happened.
+        """
         if type(answer) is not web.Response or not isinstance(answer.body, bytes):
             return answer
         size = len(answer.body)
         if size <= LARGE:
             return answer
-        self.check(request, size)
-        return _LargeAnswer(self, peer_of(request), answer, answer.body)
-
-    def check(self, request: web.Request, size: int) -> None:
-        """Raise Overloaded if an answer of so many bytes is too much."""
         peer = peer_of(request)
+        if request.method == "GET":
+            self.check(peer, size)
+        return _LargeAnswer(Reserved(self, peer, size), answer.body, answer.status, answer.headers)
+
+    def reserve(self, request: web.Request, *, size: int, count: int) -> Reserved:
+        """Count an answer before it is made, until it is released. Raises Overloaded.
+
+        size: bytes of its ``count`` messages as they are stored. A small one is not counted.
+        """
+        peer = peer_of(request)
+        size = 0 if size <= LARGE and count <= MANY else size + count * MESSAGE_SIZE
+        if size:
+            self.check(peer, size)
+        return Reserved(self, peer, size)
+
+    def check(self, peer: str, size: int) -> None:
+        """Raise Overloaded if an answer of so many bytes is too much."""
         for used, limit, whose in (
             (self._of_peer.get(peer, 0), self._limit // 2, f"of {peer}"),
             (self._used, self._limit, "of all clients"),
@@ -110,15 +127,27 @@ class LargeAnswers:
         return taken
 
 
+class Reserved:
+    """Bytes of one answer that count until they are released."""
+
+    def __init__(self, answers: LargeAnswers, peer: str, size: int) -> None:
+        self._answers, self._peer, self.size = answers, peer, size
+        if size:
+            answers.count(peer, size)
+
+    def release(self) -> None:
+        """They count no more; nothing if they were released before."""
+        size, self.size = self.size, 0
+        if size:
+            self._answers.count(self._peer, -size)
+
+
 class _Pieces(Payload):
     """An answer that is encoded while it is written."""
 
-    def __init__(
-        self, answers: LargeAnswers, peer: str, pieces: Iterator[bytes], size: int, kind: str
-    ) -> None:
-        """size: bytes that count until the client has taken it."""
+    def __init__(self, answers: LargeAnswers, pieces: Iterator[bytes], kind: str) -> None:
         super().__init__(pieces, content_type=kind)
-        self._answers, self._peer, self._pieces, self._counted = answers, peer, pieces, size
+        self._answers, self._pieces = answers, pieces
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         """Not possible: it can be made once. Raises TypeError."""
@@ -126,28 +155,37 @@ class _Pieces(Payload):
 
     async def write(self, writer: AbstractStreamWriter) -> None:
         """Encode and write, no faster than the client reads."""
-        self._answers.count(self._peer, self._counted)
-        try:
-            while taken := await self._answers.take(self._pieces):
-                await writer.write(b"".join(taken))
-        finally:
-            self._answers.count(self._peer, -self._counted)
+        while taken := await self._answers.take(self._pieces):
+            await writer.write(b"".join(taken))
 
 
 class _LargeAnswer(web.Response):
-    """Counts while it is being written, and is written when the client has taken nearly all."""
+    """Counts until the client has taken nearly all of it, or does not get it."""
 
-    def __init__(self, answers: LargeAnswers, peer: str, answer: web.Response, body: bytes) -> None:
-        super().__init__(body=body, status=answer.status, headers=answer.headers)
-        self._answers, self._peer, self._size = answers, peer, len(body)
+    def __init__(
+        self,
+        reserved: Reserved,
+        body: bytes | _Pieces,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(body=body, status=status, headers=headers)
+        self._reserved = reserved
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Write the head. A client that is gone gets no body."""
+        try:
+            return await super().prepare(request)
+        except BaseException:
+            self._reserved.release()
+            raise
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Write it and wait until the client has taken nearly all of it."""
         writer: Any = self._payload_writer
-        self._answers.count(self._peer, self._size)
         try:
             await super().write_eof(data)
             if writer is not None:
                 await writer.drain()
         finally:
-            self._answers.count(self._peer, -self._size)
+            self._reserved.release()

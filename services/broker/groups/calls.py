@@ -20,13 +20,17 @@ from services.broker.groups import requests
 from services.broker.groups.answers import answer_map, raw_answer
 from services.broker.groups.fetch import Fetched
 from services.broker.groups.views import as_map
-from services.broker.http_requests import parameters
+from services.broker.http_requests import parameters, peer_of
+from services.broker.large_answers import LARGE, Reserved
 from services.broker.limits import DECODED_BYTES_MAX, DECODED_FETCH_MAX
 from services.broker.traces import HEADER
 from shared.metrics.instruments import Count
 
 GROUPS_AT_ONCE: Final = 1000
 """Groups listed between two turns of the loop: a few milliseconds."""
+
+ROOM_MIN: Final = LARGE
+"""Bytes of answers that a fetch that is not raw needs room for before it begins."""
 
 
 class GroupCalls:
@@ -123,13 +127,15 @@ class GroupCalls:
             # Not held until the answer: its bytes count as waiting, and a fetch waits long.
             async with self._tools.bodies.read(request) as body:
                 fields = body
-        fetch = requests.parse_fetch(fields)
+        fetch, answers = requests.parse_fetch(fields), self._tools.answers
         if not (raw := encodings.wants_records(request.headers.get(hdrs.ACCEPT))):
             # Checked in one step of the loop: the member's places move with what is damaged.
             fetch = fetch._replace(
                 bytes_max=min(fetch.bytes_max, DECODED_BYTES_MAX),
                 count_max=min(fetch.count_max, DECODED_FETCH_MAX),
             )
+            # Before the member's places move, for to take them back counts as another delivery.
+            answers.check(peer_of(request), ROOM_MIN)
         self._tools.gate.check_reads()
         transport = request.transport
         parts = self._tools.parts()
@@ -141,22 +147,27 @@ class GroupCalls:
             self._trace_out(request, group, fetched)
             return raw_answer(fetched)
         json_body = encoding_of(request) is Encoding.JSON
+        results = [piece.result for piece in fetched.pieces]
+        reserved: Reserved | None = None
         try:
+            reserved = answers.reserve(
+                request,
+                size=sum(each.bytes_total for each in results),
+                count=sum(each.message_count for each in results),
+            )
             found = answer_map(fetched, parts.puller.checks_at, json_body=json_body)
+            answered = answers.answer(request, found, reserved)
         except Exception:
-            # Else: 1. one body is damaged, and the caller told so; 2. its next fetch goes on behind
-            # it, and behind all else that was in the answer; 3. a commit covers what nobody got.
+            # Else: 1. one body is damaged or there is no room, and the caller gets an error; 2. its
+            # next fetch begins behind all that was in the answer; 3. its next commit covers
+            # messages that no member got.
+            if reserved is not None:
+                reserved.release()
             fetched.take_back()
             raise
         self._count_out(group, fetched)
         self._trace_out(request, group, fetched)
-        results = [piece.result for piece in fetched.pieces]
-        return self._tools.answers.answer(
-            request,
-            found,
-            size=sum(each.bytes_total for each in results),
-            count=sum(each.message_count for each in results),
-        )
+        return answered
 
     async def _commit(self, request: web.Request) -> web.StreamResponse:
         group = _plain(request)

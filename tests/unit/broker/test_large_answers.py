@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from services.broker.encodings import Items
-from services.broker.large_answers import LARGE, LargeAnswers
+from services.broker.large_answers import LARGE, MESSAGE_SIZE, LargeAnswers
 from shared.runtime.clock import SystemClock
 
 MESSAGE = {"body_text": "x" * 10_000}
@@ -33,7 +33,8 @@ async def test_an_answer_is_made_no_faster_than_its_client_reads() -> None:
 
     async def handle(request: web.Request) -> web.StreamResponse:
         size = count * 10_000
-        given = answers.answer(request, {"messages": Items(count, messages())}, size=size, count=1)
+        reserved = answers.reserve(request, size=size, count=count)
+        given = answers.answer(request, {"messages": Items(count, messages())}, reserved)
         try:
             await given.prepare(request)
             await given.write_eof()
@@ -53,7 +54,7 @@ async def test_an_answer_is_made_no_faster_than_its_client_reads() -> None:
             before = len(made)
             await asyncio.sleep(0.1)
         assert 0 < len(made) < count / 2
-        assert answers._used == count * 10_000
+        assert answers._used == count * (10_000 + MESSAGE_SIZE)
         writer.transport.abort()
         await ended.wait()
         assert answers._used == 0
