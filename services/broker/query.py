@@ -33,12 +33,20 @@ class Page(NamedTuple):
     """Where to go on; None: there are no older ones."""
 
 
-async def look_up(index: IndexReader, asked: Asked, clock: Clock, *, hits_max: int) -> Search:
+async def look_up(
+    index: IndexReader,
+    asked: Asked,
+    clock: Clock,
+    *,
+    hits_max: int,
+    at: IndexPlace | None = None,
+) -> Search:
     """A bounded look-up, made in slices: other calls have their turn in between.
 
-    It has ended, or found hits_max, or met its bounds. Raises DamagedFile.
+    It has ended, or found hits_max, or met its bounds. at: where an earlier one stopped. Raises
+    DamagedFile.
     """
-    search = index.search(asked, hits_max=hits_max, budget=Budget())
+    search = index.search(asked, hits_max=hits_max, budget=Budget(), at=at)
     await Turns(clock, GiveWay()).through(search.steps())
     return search
 

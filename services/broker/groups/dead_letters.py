@@ -8,9 +8,8 @@ crash leaves copy and mark, or neither. Three things could hide a copy from that
   copies are; one of before has dispatched the recovered log before anything is served.
 - The index, or some of its files, is made again, as after a power cut. Then nobody can tell, and
   says so, until it is whole.
-- More messages of the same unique id came behind it than one look-up shows. Then the next look-up
-  goes on before those; if that cannot tell either, the letter counts as redriven: better an answer
-  that says so than a message that is handled twice.
+- More messages of the same unique id came behind it than one look-up shows, or judges. Then the
+  next look-up goes on where that one stopped, down to the letter.
 
 A copy never expires before its letter, for it lies behind it in the log.
 Before: ``retry_calls``, ``redrive``. After: ``stored_messages`` reads.
@@ -28,7 +27,7 @@ from services.broker.groups.stored_messages import Page, StoredMessages
 from services.broker.limits import QUERY_MAX
 from services.broker.query import look_up
 from services.broker.topics import Topics
-from shared.files.index import Asked, IndexReader
+from shared.files.index import Asked, IndexPlace, IndexReader
 from tidemark.clock import Clock
 from tidemark.errors import DispatchBehind, Overloaded, RequestError
 from tidemark.formats import send_back
@@ -43,8 +42,6 @@ LETTERS_AT_ONCE: Final = 32
 BYTES_AT_ONCE: Final = 1 << 18
 LOOKED_AT_MAX: Final = 20_000
 """Letters that one call looks at, whether the filter takes them or not."""
-LOOKS_MAX: Final = 64
-"""Look-ups for one letter: of 64 messages with its unique id each."""
 NO_LETTERS: Final = Page([], QueueOffset(0), QueueOffset(0), QueueOffset(0))
 
 
@@ -59,7 +56,7 @@ class Redriven(Enum):
 
     NO = "no"
     YES = "yes"
-    UNKNOWN = "the index is not whole, or has too many messages of its unique id to find the copy"
+    UNKNOWN = "the index was not whole throughout the look"
 
 
 class LetterFilter(NamedTuple):
@@ -187,7 +184,8 @@ class DeadLetters:
             return None
         if self.is_claimed(RedriveOrigin(group, letter.queue_offset)):
             return True
-        return await self.was_sent_again(group, letter) is not Redriven.NO
+        known = await self.was_sent_again(group, letter)
+        return None if known is Redriven.UNKNOWN else known is Redriven.YES
 
     # -- which were redriven -------------------------------------------------------------------
 
@@ -218,35 +216,28 @@ class DeadLetters:
         """
         origin = RedriveOrigin(group, letter.queue_offset)
         unique_id = send_back.copy_unique_id(letter)
-        found = Redriven.NO
         was_whole = self._index_is_whole()
         for topic in {send_back.original_topic(letter), retry_topic(group)}:
-            seen = await self._seen(topic, unique_id, origin)
-            if seen is Redriven.YES:
-                return seen
-            found = found if seen is Redriven.NO else seen
-        # Before and after: it may have been taken away, or become whole, between the two look-ups.
-        return found if was_whole and self._index_is_whole() else Redriven.UNKNOWN
-
-    async def _seen(self, topic: str, unique_id: str, origin: RedriveOrigin) -> Redriven:
-        """Whether the topic has a message of this unique id that descends from the letter."""
-        assert self._index is not None
-        asked = Asked(topic, unique_id, self._dispatched(), unique_id_only=True)
-        for _ in range(LOOKS_MAX):
-            search = await look_up(self._index, asked, self._clock, hits_max=QUERY_MAX)
-            hits = search.found
-            if any(send_back.redrive_origin(each.properties) == origin for each in hits):
+            if await self._is_in(topic, unique_id, origin, letter.physical_offset):
                 return Redriven.YES
-            if search.has_ended:
-                return Redriven.NO
-            if len(hits) < QUERY_MAX:
-                break  # the look-up met its bounds
-            # Those of its second once more, for the index knows no more of their time.
-            older = asked._replace(end_ms=hits[0].store_timestamp_ms)
-            if older == asked:
-                break
-            asked = older
-        return Redriven.UNKNOWN
+        # Before and after: it may have been taken away, or become whole, between the two look-ups.
+        return Redriven.NO if was_whole and self._index_is_whole() else Redriven.UNKNOWN
+
+    async def _is_in(
+        self, topic: str, unique_id: str, origin: RedriveOrigin, above: PhysicalOffset
+    ) -> bool:
+        """Whether the topic has a message of this unique id that descends from the letter, which
+        lies at above. The message's retries, which are of this unique id as well, lie below."""
+        assert self._index is not None
+        asked = Asked(topic, unique_id, self._dispatched(), unique_id_only=True, floor=int(above))
+        place: IndexPlace | None = None
+        while True:
+            search = await look_up(self._index, asked, self._clock, hits_max=QUERY_MAX, at=place)
+            if any(send_back.redrive_origin(each.properties) == origin for each in search.found):
+                return True
+            place = search.place
+            if place is None:
+                return False
 
     def claim(self, origins: Collection[RedriveOrigin]) -> None:
         """Count these letters as redriven from now on; nobody else takes them.

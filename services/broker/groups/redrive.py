@@ -226,7 +226,7 @@ class Redrive:
         copies: list[_Copy] = []
         try:
             for letter in free:
-                if await self.letters.was_sent_again(group, letter) is not Redriven.NO:
+                if await self._was_sent_again(group, letter):
                     call.skipped += 1
                 elif (copy := self._copy(group, letter, request, call)) is not None:
                     copies.append(copy)
@@ -254,6 +254,12 @@ class Redrive:
         self.letters.stored(origins, appended.end)
         call.end = appended.end
         call.redriven += len(copies)
+
+    async def _was_sent_again(self, group: str, letter: Record) -> bool:
+        """Raises DispatchBehind while it cannot be known: such a letter was not skipped."""
+        while (known := await self.letters.was_sent_again(group, letter)) is Redriven.UNKNOWN:
+            self.letters.check_can_tell()
+        return known is Redriven.YES
 
     async def _find_queues(
         self, group: str, letter: Record, request: RedriveRequest, call: _Call

@@ -11,15 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.broker import query
 from services.broker.groups import dead_letters
 from services.broker.groups.dead_letters import DeadLetters, IndexDisabled, LetterFilter, Redriven
 from services.broker.groups.redrive import Redrive, RedriveRequest, RedriveResult
+from shared.files.index import Asked, Budget
 from shared.runtime import turns
 from shared.runtime.clock import SystemClock
 from tests.support.small_broker import BORN, FIRST_MS, HOST, SmallBroker
 from tidemark.errors import AckTimeout, DispatchBehind, Overloaded, TidemarkError, UnknownGroup
 from tidemark.formats import properties, send_back
 from tidemark.formats.record import Record
+from tidemark.offsets import PhysicalOffset
 
 RETRY = "%RETRY%billing"
 DEAD = "%DLQ%billing"
@@ -254,13 +257,52 @@ async def test_many_messages_of_one_unique_id_do_not_hide_the_copy(kit: Kit) -> 
     assert counts(await kit.redrive()) == (1, 0, 1)
 
 
-async def test_where_nobody_can_tell_a_letter_is_not_sent_twice(kit: Kit) -> None:
+# Each look-up judges some bytes at most. With more of one unique id, such as a large message's
+# retries, the letter counted as sent again, in this call and in every later one.
+@pytest.mark.parametrize("to_group", [False, True])
+async def test_a_letter_of_a_large_message_with_many_retries_is_redriven_once(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, to_group: bool
+) -> None:
+    monkeypatch.setattr(query, "Budget", lambda: Budget(size=3000))
     await kit.topics()
-    letter = await kit.die(b"a", unique_id="ID")
+    await kit.broker.configs.retry_topic("billing")
+    for _ in range(6):
+        kit.broker.send(RETRY, b"r" * 1000, unique_id="ID")
+    await kit.die(b"a", unique_id="ID")
     for _ in range(100):  # all in one second, which is all that the index knows of their time
+        kit.broker.send("orders", b"s" * 1000, unique_id="ID")
+        kit.broker.send(RETRY, b"r" * 1000, unique_id="ID")
+    assert counts(await kit.redrive(to_group=to_group)) == (1, 1, 0)
+    kit.broker.dispatch()
+    for _ in range(10):
+        kit.broker.send("orders", b"s" * 1000, unique_id="ID")
+        kit.broker.send(RETRY, b"r" * 1000, unique_id="ID")
+    kit.again()
+    assert counts(await kit.redrive(to_group=not to_group)) == (1, 0, 1)
+    assert len(kit.copies("orders") + kit.copies(RETRY)) == 1
+
+
+async def test_a_look_for_a_copy_does_not_judge_what_lies_before_the_letter(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await kit.topics()
+    for _ in range(30):
         kit.broker.send("orders", unique_id="ID")
-    assert await kit.letters.was_sent_again("billing", letter) is Redriven.UNKNOWN
-    assert counts(await kit.redrive()) == (1, 0, 1)
+    letter = await kit.die(b"a", unique_id="ID")
+    judged: list[int] = []
+    real = kit.broker.index.judge
+
+    def judge(offset: PhysicalOffset, asked: Asked) -> tuple[Record | None, int] | None:
+        judged.append(offset)
+        return real(offset, asked)
+
+    monkeypatch.setattr(kit.broker.index, "judge", judge)
+    assert await kit.letters.was_sent_again("billing", letter) is Redriven.NO
+    assert not judged
+    await kit.redrive()
+    kit.broker.dispatch()
+    assert await kit.letters.was_sent_again("billing", letter) is Redriven.YES
+    assert len(judged) == 1
 
 
 async def test_letters_of_another_group_are_its_own(kit: Kit) -> None:
@@ -532,6 +574,22 @@ async def test_an_index_that_goes_during_the_look_tells_nothing(kit: Kit) -> Non
     answers = iter([True, False])
     kit.again(index_is_whole=lambda: next(answers))
     assert await kit.letters.was_sent_again("billing", letter) is Redriven.UNKNOWN
+    answers = iter([True, True, False])
+    (listed,) = (await kit.letters.list("billing", ALL, 0, 10))["messages"]
+    assert listed["redriven"] is None
+
+
+# It counted as skipped, sent again before.
+async def test_a_letter_that_nobody_can_tell_of_is_not_skipped(kit: Kit) -> None:
+    await kit.topics()
+    await kit.die(b"a")
+    answers = iter([True, True, True, False, False])
+    kit.again(index_is_whole=lambda: next(answers))
+    with pytest.raises(DispatchBehind):
+        await kit.redrive()
+    answers = iter([True, True, False, True, True, True, True])
+    assert counts(await kit.redrive()) == (1, 1, 0)
+    assert kit.copies() == [b"a"]
 
 
 # The look was one step of the loop: while it went through the copies of a unique id that many
