@@ -290,11 +290,7 @@ class Topics:
         """
         topic = self._state.topics.get(name)
         if name in self._deleting:
-            raise NotServing(
-                f"topic {name!r} is being deleted. Nothing was stored.",
-                "Try again: then it is deleted, or its deletion has failed.",
-                topic=name,
-            )
+            raise _being_deleted(name)
         if topic is None or is_reserved(name):
             check_user_name(name)
             topic = self.find(name)
@@ -308,6 +304,18 @@ class Topics:
             raise _not_permitted(topic, "takes no messages", "2 (write)")
         if queue is not None and not 0 <= queue < topic.queues:
             raise _unknown_queue(topic, queue, topic.queues)
+        return topic
+
+    def sendable(self, name: str) -> TopicConfig:
+        """The topic, if it may be sent to in this step of the loop; also one of the broker's own.
+
+        Raises BadName, UnknownTopic, NotPermitted, NotServing (it is being deleted).
+        """
+        if name in self._deleting:
+            raise _being_deleted(name)
+        topic = self.get(name)
+        if not topic.is_writable:
+            raise _not_permitted(topic, "takes no messages", "2 (write)")
         return topic
 
     # -- changing ------------------------------------------------------------------------------
@@ -414,8 +422,8 @@ class Topics:
                 while True:
                     gone = topic._replace(deleted=True, min_offsets=self._offsets_now(topic))
                     await self._record(gone)
-                    # Copies of delayed messages and of dead letters are not sends: some may have
-                    # been appended meanwhile. Once the record is applied no more are made.
+                    # Copies of delayed messages are not sends: some may have been appended
+                    # meanwhile. Once the record is applied no more are made.
                     if self._offsets_now(topic) == gone.min_offsets:
                         break
             finally:
@@ -491,6 +499,14 @@ class Topics:
             topic=name,
             topics=existing,
         )
+
+
+def _being_deleted(name: str) -> NotServing:
+    return NotServing(
+        f"topic {name!r} is being deleted. Nothing was stored.",
+        "Try again: then it is deleted, or its deletion has failed.",
+        topic=name,
+    )
 
 
 def _unknown_queue(topic: TopicConfig, queue: int, count: int) -> UnknownQueue:

@@ -14,11 +14,11 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from services.broker import queue_choice
-from services.broker.append import Append
+from services.broker.append import FILE_TRIES, Append
 from services.broker.groups.dead_letters import (
     BYTES_AT_ONCE,
     LETTERS_AT_ONCE,
@@ -33,6 +33,7 @@ from services.broker.topics import Topics, check_user_name
 from tidemark.errors import (
     AckTimeout,
     BadName,
+    FileNotReady,
     NotPermitted,
     NotServing,
     TidemarkError,
@@ -110,8 +111,8 @@ class _Call:
         self.matched = self.redriven = self.skipped = 0
         self.end: PhysicalOffset | None = None
         """Of the last copy."""
-        self.queues: dict[str, int | TidemarkError] = {}
-        """Topic → its number of queues, or why nothing can be sent there."""
+        self.topics: dict[str, TidemarkError | None] = {}
+        """Topic → why nothing can be sent there; None: it was there when it was looked for."""
         self.refused: Counter[tuple[str, str, str]] = Counter()
 
     def refuse(self, topic: str, error: TidemarkError) -> None:
@@ -124,6 +125,11 @@ class _Call:
             {"topic": topic, "code": code, "detail": detail, "count": count}
             for (topic, code, detail), count in self.refused.items()
         ]
+
+
+def _target(group: str, letter: Record, request: RedriveRequest) -> str:
+    """The topic that a letter's copy goes to."""
+    return send_back.retry_topic(group) if request.to_group else send_back.original_topic(letter)
 
 
 class Redrive:
@@ -211,7 +217,7 @@ class Redrive:
     ) -> None:
         """Send again those of the letters that were not, in one append."""
         for letter in letters:
-            await self._find_queues(group, letter, request, call)
+            await self._find_topic(group, letter, request, call)
         self.letters.check_can_tell()
         # From here to the claim nothing else runs: whoever looks next finds them claimed.
         free = [
@@ -220,40 +226,59 @@ class Redrive:
             if not self.letters.is_claimed(RedriveOrigin(group, letter.queue_offset))
         ]
         call.skipped += len(letters) - len(free)
-        claimed = [RedriveOrigin(group, letter.queue_offset) for letter in free]
+        claimed = {RedriveOrigin(group, letter.queue_offset) for letter in free}
         if not request.dry_run:
             self.letters.claim(claimed)
-        copies: list[_Copy] = []
         try:
+            missing: list[Record] = []
             for letter in free:
                 if await self._was_sent_again(group, letter):
                     call.skipped += 1
-                elif (copy := self._copy(group, letter, request, call)) is not None:
-                    copies.append(copy)
+                else:
+                    missing.append(letter)
+            if request.dry_run:
+                call.redriven += len(self._copies(group, missing, request, call))
+                return
+            stored = await self._append_copies(group, missing, request, call)
         except BaseException:
             if not request.dry_run:
                 self.letters.give_back(claimed)
             raise
-        if request.dry_run:
-            call.redriven += len(copies)
-            return
-        origins = [copy.origin for copy in copies]
-        self.letters.give_back(set(claimed) - set(origins))
-        if not copies:
-            return
-        try:
+        self.letters.give_back(claimed - stored)
+
+    async def _append_copies(
+        self, group: str, letters: Sequence[Record], request: RedriveRequest, call: _Call
+    ) -> set[RedriveOrigin]:
+        """Append the letters' copies as one piece; which letters have one now.
+
+        The topics are looked at again after each wait, in the step of the append. Otherwise: 1. a
+        topic is found; 2. it is deleted while the copies are looked for, or while a log file is
+        made; 3. the copies are appended behind its deletion: nobody can read them, and no redrive
+        sends them again; 4. the topic is made again, and shows them.
+        """
+        for tries_left in range(FILE_TRIES, 0, -1):
+            copies = self._copies(group, letters, request, call)
+            if not copies:
+                return set()
             # Runs of one queue have to lie side by side; the sort keeps the letters' order in each.
             runs = sorted((copy.run for copy in copies), key=lambda run: (run.topic, run.queue_id))
-            appended = await self._append.append(runs)
-        except BaseException:
-            self.letters.give_back(origins)
-            raise
+            try:
+                appended = self._append.append_now(runs)
+                break
+            except FileNotReady:
+                if tries_left == 1:
+                    raise
+                kept = {copy.origin.queue_offset for copy in copies}
+                letters = [letter for letter in letters if letter.queue_offset in kept]
+                await self._append.file_made()
         sizes = memoryview(appended.sizes).cast("I")
         for run, size in zip(runs, sizes, strict=True):
             self._on_stored(run.topic, 1, size)
+        origins = {copy.origin for copy in copies}
         self.letters.stored(origins, appended.end)
         call.end = appended.end
         call.redriven += len(copies)
+        return origins
 
     async def _was_sent_again(self, group: str, letter: Record) -> bool:
         """Raises DispatchBehind while it cannot be known: such a letter was not skipped."""
@@ -261,43 +286,59 @@ class Redrive:
             self.letters.check_can_tell()
         return known is Redriven.YES
 
-    async def _find_queues(
+    async def _find_topic(
         self, group: str, letter: Record, request: RedriveRequest, call: _Call
     ) -> None:
-        """Learn of the topic that the letter's copy goes to, once for each topic of a call."""
-        origin = send_back.original_topic(letter)
-        topic = send_back.retry_topic(group) if request.to_group else origin
-        if topic in call.queues:
+        """Find or make the topic that the letter's copy goes to, once for each topic of a call."""
+        topic = _target(group, letter, request)
+        if topic in call.topics:
             return
+        call.topics[topic] = None
         try:
             if request.to_group:
-                found = self._topics.find(topic)
-                if found is None and not request.dry_run:
-                    found = self._topics.find(await self._configs.retry_topic(group))
-                call.queues[topic] = max(1, found.queues if found is not None else 1)
-            elif request.dry_run:
-                call.queues[topic] = self._would_take(topic)
+                if self._topics.find(topic) is None and not request.dry_run:
+                    await self._configs.retry_topic(group)
+            elif not request.dry_run:  # a dry run makes none
+                await self._topics.for_sending(topic)
             else:
-                call.queues[topic] = (await self._topics.for_sending(topic)).queues
+                check_user_name(topic)
         except (BadName, UnknownTopic, NotPermitted) as error:
-            call.queues[topic] = error
+            call.topics[topic] = error
 
-    def _would_take(self, topic: str) -> int:
-        """Queues of a topic that may be sent to, as it is now: a dry run makes none."""
-        found = self._topics.get(check_user_name(topic))
-        if not found.is_writable:
-            raise NotPermitted(f"topic {topic!r} takes no messages.", topic=topic, perm=found.perm)
-        return found.queues
+    def _queues_now(self, topic: str, request: RedriveRequest, call: _Call) -> int | TidemarkError:
+        """Queues of a topic as it is now, or why nothing can be sent there."""
+        error = call.topics[topic]
+        if error is not None:
+            return error
+        if request.to_group and request.dry_run and self._topics.find(topic) is None:
+            return 1  # the redrive makes it
+        try:
+            return max(1, self._topics.sendable(topic).queues)
+        except (UnknownTopic, NotPermitted, NotServing) as now:
+            return now
+
+    def _copies(
+        self, group: str, letters: Sequence[Record], request: RedriveRequest, call: _Call
+    ) -> list[_Copy]:
+        """What to append for the letters, as the topics are now; which cannot be sent is noted."""
+        topics = {_target(group, letter, request) for letter in letters}
+        queues = {topic: self._queues_now(topic, request, call) for topic in topics}
+        made = (self._copy(group, letter, request, call, queues) for letter in letters)
+        return [copy for copy in made if copy is not None]
 
     def _copy(
-        self, group: str, letter: Record, request: RedriveRequest, call: _Call
+        self,
+        group: str,
+        letter: Record,
+        request: RedriveRequest,
+        call: _Call,
+        queues_of: Mapping[str, int | TidemarkError],
     ) -> _Copy | None:
         """What to append for a letter; None if it cannot be sent, which is noted."""
-        origin = send_back.original_topic(letter)
-        topic = send_back.retry_topic(group) if request.to_group else origin
-        queues = call.queues[topic]
+        topic = _target(group, letter, request)
+        queues = queues_of[topic]
         if isinstance(queues, TidemarkError):
-            call.refuse(origin, queues)
+            call.refuse(send_back.original_topic(letter), queues)
             return None
         raw = send_back.redriven(letter, group, to_group=request.to_group)
         if len(raw) > self._properties_size_max:

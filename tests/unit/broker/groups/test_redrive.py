@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.broker import query
+from services.broker.append import Appended
 from services.broker.groups import dead_letters
 from services.broker.groups.dead_letters import DeadLetters, IndexDisabled, LetterFilter, Redriven
 from services.broker.groups.redrive import Redrive, RedriveRequest, RedriveResult
@@ -22,6 +23,7 @@ from tests.support.small_broker import BORN, FIRST_MS, HOST, SmallBroker
 from tidemark.errors import AckTimeout, DispatchBehind, Overloaded, TidemarkError, UnknownGroup
 from tidemark.formats import properties, send_back
 from tidemark.formats.record import Record
+from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
 
 RETRY = "%RETRY%billing"
@@ -185,34 +187,47 @@ async def test_after_a_crash_only_what_is_not_in_the_log_goes_again(
     for number in range(7):
         await kit.die(b"%d" % number)
     monkeypatch.setattr("services.broker.groups.redrive.LETTERS_AT_ONCE", 1)
-    append, left = kit.broker.append, survived
+    append, left = kit.broker.append_now, survived
 
-    async def crash(runs: object, *, own: bool = False) -> object:
+    def crash(runs: Sequence[Run]) -> Appended:
         nonlocal left
         if left == 0:
             raise TidemarkError("killed")
         left -= 1
-        return await append(runs, own=own)  # type: ignore[arg-type]
+        return append(runs)
 
-    monkeypatch.setattr(kit.broker, "append", crash)
+    monkeypatch.setattr(kit.broker, "append_now", crash)
     if survived < 7:
         with pytest.raises(TidemarkError, match="killed"):
             await kit.redrive()
     else:
         await kit.redrive()
-    monkeypatch.setattr(kit.broker, "append", append)
+    monkeypatch.setattr(kit.broker, "append_now", append)
     kit.broker.dispatch()
     kit.again()
     assert counts(await kit.redrive()) == (7, 7 - survived, survived)
     assert kit.copies() == [b"%d" % number for number in range(7)]
 
 
-async def test_two_calls_at_once_share_the_letters(kit: Kit) -> None:
+def file_comes(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next append finds no file, and one is there after its wait."""
+    kit.broker.lacks_file = True
+
+    async def made() -> None:
+        await asyncio.sleep(0)
+        kit.broker.lacks_file = False
+
+    monkeypatch.setattr(kit.broker, "file_made", made)
+
+
+async def test_two_calls_at_once_share_the_letters(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await kit.topics()
     for number in range(80):
         await kit.die(b"%d" % number)
     await kit.broker.configs.retry_topic("billing")
-    kit.broker.lacks_file = True  # the first of them waits in its append
+    file_comes(kit, monkeypatch)  # the first of them waits in its append
     one, other = await asyncio.gather(kit.redrive(), kit.redrive(to_group=True))
     assert one.redriven + other.redriven == 80
     assert one.skipped + other.skipped == 80
@@ -416,6 +431,77 @@ async def test_letters_whose_topic_is_gone_do_not_keep_the_others_back(kit: Kit)
     assert kit.copies("orders") == [b"0", b"2", b"4"]
     assert counts(await kit.redrive(LetterFilter(topic="bills"), to_group=True)) == (3, 3, 0)
     assert kit.copies(RETRY) == [b"1", b"3", b"5"]
+
+
+# The copies were appended behind the deletion: nobody could read them, the letters counted as
+# redriven for good, and the topic that was made again showed them.
+@pytest.mark.parametrize("when", ["look", "file"])
+@pytest.mark.parametrize("to_group", [False, True])
+async def test_no_copy_goes_to_a_topic_that_is_deleted_meanwhile(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, when: str, to_group: bool
+) -> None:
+    await kit.topics("orders", "bills")
+    for number in range(4):
+        await kit.die(b"%d" % number, topic=("orders", "bills")[number % 2])
+    await kit.broker.configs.retry_topic("billing")
+    gone = RETRY if to_group else "bills"
+    real = kit.letters.was_sent_again
+
+    async def delete() -> None:
+        kit.broker.lacks_file = False
+        if kit.broker.topics.find(gone) is not None:
+            await kit.broker.topics.delete_system(gone)
+
+    async def looked(group: str, letter: Record) -> Redriven:
+        await delete()
+        return await real(group, letter)
+
+    if when == "look":
+        monkeypatch.setattr(kit.letters, "was_sent_again", looked)
+    else:
+        kit.broker.lacks_file = True
+        monkeypatch.setattr(kit.broker, "file_made", delete)
+    result = await kit.redrive(to_group=to_group)
+    refused = 4 if to_group else 2
+    assert counts(result) == (4, 4 - refused, 0)
+    assert result.as_dict()["refused"] == refused
+    assert {each["code"] for each in result.refusals} == {"unknown-topic"}
+    monkeypatch.undo()
+    await kit.broker.topics.create("bills", 2)
+    await kit.broker.configs.retry_topic("billing")
+    assert kit.copies("bills") + kit.copies(RETRY) == []
+    # They were given back: the next call sends them, and only them.
+    assert counts(await kit.redrive(to_group=to_group)) == (4, refused, 4 - refused)
+
+
+async def test_no_copy_goes_to_a_topic_while_it_is_being_deleted(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await kit.topics()
+    await kit.die(b"a")
+    real, append_state = kit.letters.was_sent_again, kit.broker.append_state
+    looked, redriven = asyncio.Event(), asyncio.Event()
+
+    async def record(body: bytes) -> PhysicalOffset:
+        end = await append_state(body)
+        looked.set()
+        await redriven.wait()  # the deletion waits for the disk
+        return end
+
+    async def look(group: str, letter: Record) -> Redriven:
+        monkeypatch.setattr(kit.broker, "append_state", record)
+        deletions.append(asyncio.create_task(kit.broker.topics.delete("orders")))
+        await looked.wait()
+        return await real(group, letter)
+
+    deletions: list[asyncio.Task[object]] = []
+    monkeypatch.setattr(kit.letters, "was_sent_again", look)
+    result = await kit.redrive()
+    assert counts(result) == (1, 0, 0)
+    assert [each["code"] for each in result.refusals] == ["not-serving"]
+    redriven.set()
+    await deletions[0]
+    assert kit.copies() == []
 
 
 async def test_a_letter_that_is_filled_to_the_last_byte_is_redriven_without_its_largest_properties(
