@@ -128,6 +128,7 @@ class GroupCalls:
             async with self._tools.bodies.read(request) as body:
                 fields = body
         fetch, answers = requests.parse_fetch(fields), self._tools.answers
+        self._tools.gate.check_reads()
         if not (raw := encodings.wants_records(request.headers.get(hdrs.ACCEPT))):
             # Checked in one step of the loop: the member's places move with what is damaged.
             fetch = fetch._replace(
@@ -136,7 +137,6 @@ class GroupCalls:
             )
             # Before the member's places move, for to take them back counts as another delivery.
             answers.check(peer_of(request), ROOM_MIN)
-        self._tools.gate.check_reads()
         transport = request.transport
         parts = self._tools.parts()
         fetched = await parts.groups.coordinator.fetch(
@@ -156,7 +156,9 @@ class GroupCalls:
                 count=sum(each.message_count for each in results),
             )
             found = answer_map(fetched, parts.puller.checks_at, json_body=json_body)
-            answered = answers.answer(request, found, reserved)
+            self._count_out(group, fetched)
+            self._trace_out(request, group, fetched)
+            return answers.answer(request, found, reserved)
         except Exception:
             # Else: 1. one body is damaged or there is no room, and the caller gets an error; 2. its
             # next fetch begins behind all that was in the answer; 3. its next commit covers
@@ -165,9 +167,6 @@ class GroupCalls:
                 reserved.release()
             fetched.take_back()
             raise
-        self._count_out(group, fetched)
-        self._trace_out(request, group, fetched)
-        return answered
 
     async def _commit(self, request: web.Request) -> web.StreamResponse:
         group = _plain(request)

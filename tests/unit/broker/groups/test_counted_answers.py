@@ -22,7 +22,7 @@ from services.broker.unique_ids import UniqueIds
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health
 from tests.unit.broker.groups.rig import GROUP, Rig
-from tidemark.errors import CorruptRecord
+from tidemark.errors import CorruptRecord, Overloaded
 from tidemark.formats.hosts import Host
 from tidemark.offsets import PhysicalOffset
 
@@ -91,6 +91,8 @@ async def test_a_fetch_that_is_refused_loses_no_message(
             [(queue, each) for queue in (0, 1) for each in range(50)],
         )
         assert await caller.fetch() == (200, [])
+    handed_out = rig.coordinator.deliveries(GROUP, "orders", 0, 0)
+    assert len(handed_out) == 1 + has_room_at_first, "a fetch without room hands out nothing"
 
 
 # 64 messages are encoded at once, and can be more than 64 KiB then: the answer was counted behind
@@ -127,6 +129,8 @@ async def test_a_large_pull_counts_from_before_it_is_made_until_its_end(
         pulling = asyncio.create_task(api._pull_answer(request, result))
         await asyncio.sleep(0)
         assert answers._used == result.bytes_total + 100 * MESSAGE_SIZE
+        with pytest.raises(Overloaded, match="not taken yet"):
+            answers.reserve(request, size=LIMIT // 2, count=0)
         if end == "cancelled":
             pulling.cancel()
     if end in ("cancelled", "damaged"):
