@@ -14,7 +14,7 @@ from shared.files.deleted_queues import drop_deleted_queues
 from shared.files.disk import RecordLock
 from shared.files.positions import Positions
 from shared.files.store_dir import Role, StoreDir
-from tidemark.errors import DiskFull, ReadOnlyDisk, StoreLocked
+from tidemark.errors import DiskFull, ReadOnlyDisk, StoreError, StoreLocked
 from tidemark.formats.checkpoint import Slot
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,11 @@ def mark_clean_if_last(
             log.info("stopped clean", extra={"event": "clean"})
     except (StoreLocked, DiskFull, ReadOnlyDisk):
         return  # another still runs and will do it, or the marker stays
+    except (OSError, StoreError) as error:
+        log.error(
+            "the store is not marked as stopped in order; the next start recovers it",
+            extra={"event": "not-clean", "detail": str(error)},
+        )
     finally:
         for lock in held:
             lock.release()

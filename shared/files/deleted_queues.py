@@ -74,10 +74,10 @@ def _deleted(directory: StoreDir) -> Iterator[_Queue]:
         return
     if table is None or table.covered is None:
         return  # RocketMQ's
-    for topic, queue in directory.queues():
-        ends = table.deleted.get(topic)
-        if ends is None or topic in table.topics:
-            continue
+    gone = table.deleted.keys() - table.topics.keys()
+    if not gone:
+        return
+    for topic, queue in directory.queues(gone):
         path = directory.consume_queue_dir(topic, queue)
         files = QueueFiles(directory.disk, path, directory.config.consume_queue_file_size)
         try:
@@ -86,5 +86,5 @@ def _deleted(directory: StoreDir) -> Iterator[_Queue]:
         finally:
             files.close()
         first = starts[0] // UNIT_SIZE if starts else 0
-        if end <= ends.get(queue, 0):
+        if end <= table.deleted[topic].get(queue, 0):
             yield _Queue(path, starts, *((end, first) if end > first else (0, 0)))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from enum import IntEnum
 from pathlib import Path
 from typing import Final
@@ -165,8 +165,8 @@ class StoreDir:
         """Directory of one queue's files."""
         return self.consume_queues_dir / topic / str(queue)
 
-    def queues(self) -> list[tuple[str, int]]:
-        """Every (topic, queue) that has a directory.
+    def queues(self, topics: Container[str] | None = None) -> list[tuple[str, int]]:
+        """Every (topic, queue) that has a directory; of these topics only, if any are named.
 
         Names that are no number of a queue as RocketMQ and we write them are not queues: not 007,
         which would be queue 7 a second time, and nothing above the 32 bits of a record's queue id.
@@ -174,6 +174,8 @@ class StoreDir:
         found = []
         for topic in self.disk.list_directory(self.consume_queues_dir):
             if not topic.is_directory or topic.name.startswith(LMQ_PREFIX):
+                continue
+            if topics is not None and topic.name not in topics:
                 continue
             for queue in self.disk.list_directory(self.consume_queues_dir / topic.name):
                 number = _queue_number(queue.name) if queue.is_directory else None
