@@ -61,7 +61,7 @@ def from_disk(root: Path, job: Callable[[], float]) -> Callable[[], float]:
     """The job after the log has been dropped from the page cache."""
 
     def run() -> float:
-        for path in (root / "commitlog").iterdir():
+        for path in (root / "commitlog").glob("[0-9]*"):
             descriptor = os.open(path, os.O_RDONLY)
             try:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

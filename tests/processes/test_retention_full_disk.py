@@ -86,7 +86,7 @@ class DiskWatch:
             self._look_at_names()
 
     def _look_at_names(self) -> None:
-        starts = sorted(int(path.name) for path in self._log.iterdir())
+        starts = sorted(int(path.name) for path in self._log.glob("[0-9]*"))
         gaps = [b for a, b in itertools.pairwise(starts) if b != a + MIB]
         if gaps:
             self.wrong.append(f"files {starts} are no gapless run")
