@@ -40,8 +40,9 @@ class Damage:
         if own.sensed.damaged_at is not None:
             met.add((own.incarnation, own.sensed.damaged_at))
         if term is not None:
-            for link in term.links.values():
-                told = self._peers.fresh(link.peer.node)
+            # Also of slaves without a link: one that refuses the stream closes it at once.
+            for node in own.setup.names:
+                told = None if node == own.name else self._peers.fresh(node)
                 at = None if told is None else told.facts.get("refused_at")
                 if isinstance(at, int) and own.first_offset <= at < own.confirm:
                     met.add((own.incarnation, at))
