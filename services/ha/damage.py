@@ -42,8 +42,8 @@ class Damage:
         if term is not None:
             # Also of slaves without a link: one that refuses the stream closes it at once.
             for node in own.setup.names:
-                told = None if node == own.name else self._peers.fresh(node)
-                at = None if told is None else told.facts.get("refused_at")
+                status = None if node == own.name else self._peers.fresh(node)
+                at = None if status is None else status.facts.get("refused_at")
                 if isinstance(at, int) and own.first_offset <= at < own.confirm:
                     met.add((own.incarnation, at))
         if len(self._checked) > CHECKED_MAX:

@@ -156,3 +156,25 @@ def test_a_slave_that_refuses_what_its_master_sends_has_that_log_looked_at(bad: 
         group.wait_master(other_than="a")
     else:
         assert group.serves("a")
+
+
+def test_what_a_slave_refuses_is_looked_at_though_it_closes_its_link_at_once() -> None:
+    # A slave that refuses the stream ends the link in the same moment, and tries again after two
+    # seconds. The master saw its STATUS with no link beside it, looked at nothing, and went on
+    # being the master of a log that nobody could copy.
+    group = grown()
+    damage(group, "a", met=False)
+    own = group["c"].own
+    own.alarm("bad-stream", "a CRC")
+    own.end = 300
+
+    def looked_at() -> bool:
+        master = group["a"].replica
+        if master is not None and (term := master.leadership.term) is not None:
+            for number in [each for each, link in term.links.items() if link.peer.node == "c"]:
+                del term.links[number]
+        return 300 in group["a"].checked
+
+    group.until(looked_at, 5000)
+    own.calm("bad-stream")
+    group.wait_master(other_than="a")
