@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from services.broker.delay.wheel_files import WheelFiles
 from shared.files.store_dir import StoreDir
 from shared.state import json_cache
 from shared.state.json_cache import ForeignTables, JsonCache
@@ -119,6 +120,7 @@ class ConfigFiles:
         self._epoch = epoch
         self._store = store
         self._cache = JsonCache(store.disk, store.config_dir)
+        self._wheel = WheelFiles(store.disk, store.root, store.config_dir, clock)
         self._state = state
         self._topics = topics
         self._offsets = offsets
@@ -171,6 +173,8 @@ class ConfigFiles:
             # slave becomes the master: it must not take over what they say.
             await self.opened()
             self.begin()
+            # Of a time when this node delivered.
+            await asyncio.to_thread(self._wheel.withdraw)
 
     def followed(self, changed: Collection[type[StateRecord]], epoch: int) -> None:
         """Note that records of these kinds came from the master of that epoch."""
@@ -197,10 +201,12 @@ class ConfigFiles:
                 _readable(lambda: cache.read_foreign_levels(state_known=state_known)),
             )
             wrote = any(table is not None for table in tables)
-            if wrote and self._store.is_opened:
+            # A broker that is killed soon has written this file alone.
+            tables = tables._replace(timer=cache.read_timer(signed=not wrote))
+            if any(table is not None for table in tables) and self._store.is_opened:
                 _warn_of_refused_broker()
                 return ForeignTables()
-            return tables._replace(timer=cache.read_timer()) if wrote else tables
+            return tables
 
         return await asyncio.to_thread(read)
 

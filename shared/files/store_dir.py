@@ -61,8 +61,6 @@ QUEUE_MAX: Final = (1 << 31) - 1
 
 UNSUPPORTED: Final = (
     ("batchconsumequeue", "queues of inner batches (BatchCQ)"),
-    ("timerwheel", "the timer wheel's slots"),
-    ("timerlog", "the timer wheel's log"),
     ("compaction", "compacted topics"),
 )
 """What RocketMQ keeps in a store and Tidemark neither serves nor touches (docs/formats.md 1)."""

@@ -83,7 +83,7 @@ class ForeignTables(NamedTuple):
     levels: Mapping[int, int] | None = None
     """Delay level -> next queue offset to deliver."""
     timer: TimerMark | None = None
-    """What its timer has delivered; None also if none of the files above is RocketMQ's."""
+    """What its timer has delivered."""
 
 
 class JsonCache:
@@ -153,13 +153,18 @@ class JsonCache:
             level: at for level, at in table.offsets.items() if 0 < level <= I32_MAX and at >= 0
         }
 
-    def read_timer(self) -> TimerMark | None:
-        """What RocketMQ's timer has delivered; None if it does not say.
+    def read_timer(self, *, signed: bool) -> TimerMark | None:
+        """What RocketMQ's timer has delivered; None if it does not say, or did nothing.
 
-        The file has no room for a key of ours: it counts where another file is RocketMQ's.
+        signed: only a file that we wrote first. One that RocketMQ made may be of any time: it
+        counts where another file is RocketMQ's.
         """
         raw = read_whole(self._disk, self._config_dir / TIMER_CHECK)
-        check = None if raw is None else timer_check.decode(raw)
+        if raw is None or (signed and not timer_check.is_signed(raw)):
+            return None
+        if timer_check.is_untouched(raw):
+            return None
+        check = timer_check.decode(raw)
         if check is None:
             return None
         return TimerMark(check.read_to_ms, QUEUE_OFFSET_MAX, check.queue_offset)

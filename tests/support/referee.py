@@ -1,8 +1,8 @@
 """Apache RocketMQ's own classes: the programs in tests/referee, built by `make referee`.
 
-``Writer`` writes a store. ``Referee`` opens a store of ours with RocketMQ's message store and
-managers, prints what they answer, puts a few messages of its own, may make a group as a broker
-would, and closes.
+``Writer`` writes a store, ``Timer`` runs one with RocketMQ's timer. ``Referee`` opens a store of
+ours with RocketMQ's message store and managers, prints what they answer, puts a few messages of its
+own, may make a group as a broker would, and closes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.command import PROJECT
 from tests.support.node import SMALL_STORE
 
 CLASSES: Final = PROJECT / "build" / "referee"
-PROGRAMS: Final = ("Referee", "Writer")
+PROGRAMS: Final = ("Referee", "Timer", "Writer")
 PROBES: Final = 3
 """Messages that it puts into the first queue of each topic but the store's own."""
 KINDS: Final = frozenset(
@@ -52,6 +52,18 @@ def write_store(
     without a shutdown.
     """
     _run("Writer", store, home, shape, str(count), *flags)
+
+
+def run_timer(
+    store: Path, home: Path, *orders: str, roll_window_s: int, shape: Mapping[str, object]
+) -> list[str]:
+    """Let the real timer run on a store; unique ids of the messages in "orders", in their order.
+
+    orders: as of the program ``Timer``. roll_window_s: what is due later is put back until then.
+    """
+    printed = _run("Timer", store, home, shape, str(roll_window_s), *orders)
+    lines = [line.split("\t") for line in printed.splitlines()]
+    return [line[1] for line in lines if line[0] == "delivered"]
 
 
 def refused(store: Path, home: Path, shape: Mapping[str, object] = SMALL_STORE) -> str:

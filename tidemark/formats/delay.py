@@ -41,6 +41,7 @@ TIMER_OUT_MS: Final = "TIMER_OUT_MS"
 TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
 TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
 TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
+TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 
 _I32_MAX: Final = (1 << 31) - 1
 _DELAY: Final = properties.DELAY.encode()
@@ -52,6 +53,8 @@ _OUT: Final = TIMER_OUT_MS.encode()
 _ENQUEUE: Final = TIMER_ENQUEUE_MS.encode()
 _DEQUEUE: Final = TIMER_DEQUEUE_MS.encode()
 _ROLLS: Final = TIMER_ROLL_TIMES.encode()
+_CANCELS: Final = TIMER_DEL_UNIQKEY.encode()
+_UNIQUE_ID: Final = properties.UNIQ_KEY.encode()
 _CRC: Final = properties.CRC32.encode()
 _REQUESTS: Final = frozenset({b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", _DELIVER})
 """The three ways in which RocketMQ's senders ask for a time."""
@@ -72,6 +75,28 @@ class Origin(NamedTuple):
     level: int
     """1 … the number of levels; TIMER_LEVEL: the timer topic."""
     queue_offset: int
+
+
+class Identity(NamedTuple):
+    """What RocketMQ tells messages of one slot of its timer apart by."""
+
+    topic: bytes
+    """The real one."""
+    unique_id: bytes
+
+    @property
+    def keys(self) -> tuple[bytes, bytes]:
+        """The two keys of a cancellation of such a message."""
+        return self.topic + b"+" + self.unique_id, self.unique_id
+
+
+class Cancellation(NamedTuple):
+    """What a message that cancels another one of the timer's queue names."""
+
+    out_ms: int
+    """The slot of both."""
+    key: bytes
+    """RocketMQ 5.3.3 writes ``topic+unique id``, earlier releases the unique id alone."""
 
 
 class Place(NamedTuple):
@@ -151,7 +176,8 @@ def carried(stored: Record, due_ms: int) -> Delayed | None:
         (_ORIGIN, b"%d@%d" % (level_of(stored), stored.queue_offset)),
     ]
     # Without DELAY: RocketMQ, which may open this store, would delay it once more at delivery.
-    changed = _changed(raw, _PLACE | _REQUESTS | {_OUT, _ROLLS, _DELAY}, pairs)
+    removed = _PLACE | _REQUESTS | {_OUT, _ROLLS, _DELAY, _ENQUEUE, _DEQUEUE}
+    changed = _changed(raw, removed, pairs)
     return Delayed(TIMER_TOPIC, TIMER_QUEUE, changed)
 
 
@@ -181,6 +207,31 @@ def timer_due_ms(raw: bytes) -> int | None:
     if exact_ms is not None and out_ms < exact_ms <= out_ms + PRECISION_MS:
         return exact_ms
     return out_ms + PRECISION_MS
+
+
+def cancellation_of(raw: bytes) -> Cancellation | None:
+    """What a message under the timer topic cancels; None if it is one to be delivered."""
+    key, out_ms = properties.find(raw, _CANCELS), _number(properties.find(raw, _OUT))
+    return None if key is None or out_ms is None else Cancellation(out_ms, key)
+
+
+def identity_of(raw: bytes) -> Identity | None:
+    """What tells a message of the timer's queue, or RocketMQ's copy of it, from others."""
+    topic, unique_id = properties.find(raw, _REAL_TOPIC), properties.find(raw, _UNIQUE_ID)
+    return None if topic is None or unique_id is None else Identity(topic, unique_id)
+
+
+def slot_ms(due_ms: int) -> int:
+    """``TIMER_OUT_MS`` of a message that is due then, as of ``timer_due_ms``."""
+    return (due_ms - 1) // PRECISION_MS * PRECISION_MS
+
+
+def is_out_of_wheel(raw: bytes) -> bool:
+    """Whether a timer took the message out of its wheel: RocketMQ's, or ours as it delivered.
+
+    Of a record under the timer topic: RocketMQ put it there again, in place of an earlier one.
+    """
+    return properties.find(raw, _DEQUEUE) is not None
 
 
 def level_due_ms(tags_code: int, now_ms: int, delay_ms: int) -> int:
@@ -232,8 +283,7 @@ def _place_pairs(topic: str, queue_id: int) -> list[tuple[bytes, bytes]]:
 
 def _time_pairs(deliver_at_ms: int) -> list[tuple[bytes, bytes]]:
     # A multiple of the precision goes down by one, too: (n - 1) // p * p does both.
-    out_ms = (deliver_at_ms - 1) // PRECISION_MS * PRECISION_MS
-    return [(_DELIVER, b"%d" % deliver_at_ms), (_OUT, b"%d" % out_ms)]
+    return [(_DELIVER, b"%d" % deliver_at_ms), (_OUT, b"%d" % slot_ms(deliver_at_ms))]
 
 
 def _changed(raw: bytes, removed: Collection[bytes], pairs: Sequence[tuple[bytes, bytes]]) -> bytes:

@@ -12,6 +12,7 @@ from services.broker.delay.level_queues import LevelQueues
 from services.broker.delay.slices import Slices
 from services.broker.delay.timer_queue import TimerQueue
 from services.broker.delay.waiting import Ends, Waiting
+from services.broker.delay.wheel_files import WheelFiles
 from services.broker.lasting import Lasting
 from services.broker.queue_offsets import QueueOffsets
 from services.broker.state_log import StateLog
@@ -86,6 +87,7 @@ def make_delayed(
             topic_is_gone=is_gone,
         ),
         IndexReader(directory, log_reader),
+        WheelFiles(directory.disk, directory.root, directory.config_dir, clock),
     )
     delivery = Delivery(
         waiting,

@@ -46,6 +46,8 @@ KEEP_INTERVAL_S: Final = 0.5
 """What was delivered meanwhile, a start after a kill has to learn from the log."""
 RETRY_S: Final = 1.0
 """Between two tries while the log takes no messages or cannot be read."""
+HAND_OVER_S: Final = 2.0
+"""How long what was delivered may take to be on disk as delivery ends."""
 TELL_INTERVAL_S: Final = 1.0
 TELL_BYTES: Final = 16 << 20
 """Of log, after which progress that moves is told."""
@@ -129,6 +131,7 @@ class Delivery:
                 pause_s = await self.turn()
                 if pause_s:
                     await asyncio.wait({stopped}, timeout=pause_s)
+            await self.hand_over()
         finally:
             stopped.cancel()
             begun.cancel()
@@ -139,6 +142,26 @@ class Delivery:
         self._stopped = True
         self._thread.shutdown()
         self._waiting.close()
+
+    async def hand_over(self) -> None:
+        """Leave what a RocketMQ broker needs to go on here; delivery has ended in order.
+
+        Not if what was delivered is not on disk in time: RocketMQ then delivers again.
+        """
+        async with self.lock:
+            if self._progress is None:
+                return
+            deadline = self._clock.monotonic() + HAND_OVER_S
+            try:
+                if await self._lasting.durable(self._appended, deadline):
+                    await self.in_thread(
+                        self._waiting.write_wheel, self._ends(), self._clock.wall_ms()
+                    )
+            except (StoreError, NotServing) as error:
+                log.warning(
+                    "the files of RocketMQ's timer are not written",
+                    extra={"event": "timer-wheel-not-written", "detail": str(error)},
+                )
 
     async def turn(self) -> float:
         """Deliver what is due; how long to wait until the next turn [s], 0 if there is more."""

@@ -5,6 +5,10 @@ most, so a start reads the log from the last record that told it: that is what m
 happen once however often the node is killed. A snapshot does not count as such a record: it repeats
 the last one, and stands behind copies that that one does not know of.
 
+A copy that RocketMQ delivered names no origin, only what its message was: a unique id and a time.
+``config/timercheck`` covers most of them; those of its last moments, and of a broker that was
+killed, are found here.
+
 Blocks: for the delay's thread. Before: the state is replayed. After: ``progress``.
 """
 
@@ -12,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from services.broker.delay.progress import Found
 from shared.files.commit_log import CommitLogReader
@@ -21,6 +25,7 @@ from shared.state import records
 from shared.state.records import STATE_QUEUE, STATE_TOPIC, DelayRecord, StateRecordUnreadable
 from tidemark.errors import CorruptRecord
 from tidemark.formats import delay, properties, record
+from tidemark.formats.delay import Identity
 from tidemark.offsets import PhysicalOffset
 
 CHUNK_SIZE: Final = 4 << 20
@@ -28,8 +33,22 @@ CHUNK_SIZE: Final = 4 << 20
 UNITS_AT_ONCE: Final = 4096
 _HEAD: Final = struct.Struct(">ii")  # size, magic
 _MAGICS: Final = frozenset({record.MAGIC_V1, record.MAGIC_V2})
-_NEEDLE: Final = properties.DELAY_ORIGIN.encode() + b"\x01"
+_NEEDLES: Final = (
+    properties.DELAY_ORIGIN.encode() + b"\x01",
+    delay.TIMER_DEQUEUE_MS.encode() + b"\x01",
+)
+COPIES_MAX: Final = 1_000_000
+"""RocketMQ's copies that are kept: some hundred MB. The messages of more are delivered again."""
+CHECK_IS_LATE_MS: Final = 60_000
+"""By so much RocketMQ may have delivered before it wrote how far it was: it does every second."""
 _KIND: Final = records.KIND_DELAY.encode()
+
+
+class Copy(NamedTuple):
+    """What a copy that RocketMQ delivered says of its message."""
+
+    due_ms: int
+    identity: Identity
 
 
 def last_told(
@@ -78,10 +97,18 @@ def _tells(stored: record.Record) -> bool:
     return isinstance(told, DelayRecord) and (bool(told.levels) or told.timer is not None)
 
 
-def find_origins(log: CommitLogReader, start: PhysicalOffset, end: PhysicalOffset) -> Found:
+def find_origins(
+    log: CommitLogReader,
+    start: PhysicalOffset,
+    end: PhysicalOffset,
+    *,
+    rocketmq_from_ms: int = 0,
+    copies: set[Copy] | None = None,
+) -> Found:
     """Everything that was delivered or carried by records that begin in [start, end).
 
-    start: where a record begins. end: a published one. Raises CorruptRecord.
+    start: where a record begins. end: a published one. copies: gets those that RocketMQ appended,
+    and stored at rocketmq_from_ms or later. Raises CorruptRecord.
     """
     levels: dict[int, int] = {}
     timer: dict[int, int | None] = {}
@@ -92,6 +119,10 @@ def find_origins(log: CommitLogReader, start: PhysicalOffset, end: PhysicalOffse
             at = max(log.min_offset, log.next_file(at))  # it expired meanwhile, and its copies
             continue
         for stored in _with_origin(window, at):
+            if copies is not None and stored.store_timestamp_ms >= rocketmq_from_ms:
+                copy = _rocketmqs(log, stored)
+                if copy is not None and len(copies) < COPIES_MAX:
+                    copies.add(copy)
             origin = delay.origin_of(stored.properties)
             if origin is None:
                 continue
@@ -107,12 +138,44 @@ def find_origins(log: CommitLogReader, start: PhysicalOffset, end: PhysicalOffse
     return Found(levels, timer)
 
 
+def _rocketmqs(log: CommitLogReader, stored: record.Record) -> Copy | None:
+    """What a copy that RocketMQ delivered says; None for any other record."""
+    if stored.topic == delay.TIMER_TOPIC:
+        return None
+    # Ours name an origin, always. RocketMQ's do where it delivered what we had carried.
+    is_ours = delay.origin_of(stored.properties) is not None
+    if is_ours and log.checks_at(stored.physical_offset).record_crc:
+        return None
+    due_ms, identity = delay.timer_due_ms(stored.properties), delay.identity_of(stored.properties)
+    if due_ms is None or identity is None or not delay.is_out_of_wheel(stored.properties):
+        return None
+    return Copy(due_ms, identity)
+
+
+class _Hits:
+    """The places in some bytes that name an origin, or a time at which a timer delivered."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._next = [data.find(needle) for needle in _NEEDLES]
+
+    def behind(self, start: int) -> int:
+        """The first one at start or behind; the end of the data if there is none."""
+        # Each needle is looked for once between two of its hits: one that is rare, or absent, is
+        # not looked for again at every hit of the other.
+        for number, needle in enumerate(_NEEDLES):
+            if 0 <= self._next[number] < start:
+                self._next[number] = self._data.find(needle, start)
+        return min((hit for hit in self._next if hit >= 0), default=len(self._data))
+
+
 def _with_origin(window: memoryview, at: PhysicalOffset) -> Iterator[record.Record]:
-    """The records of one file, from its record at window[0] on, that hold an origin's name."""
+    """The records of one file, from its record at window[0] on, that may be copies."""
     base, chunk_size = 0, CHUNK_SIZE
     while base < len(window):
         data = bytes(window[base : base + chunk_size])
-        start, hit = 0, data.find(_NEEDLE)
+        hits = _Hits(data)
+        start, hit = 0, hits.behind(0)
         while len(data) - start >= _HEAD.size:
             size, magic = _HEAD.unpack_from(data, start)
             if magic == record.MAGIC_BLANK:
@@ -122,9 +185,9 @@ def _with_origin(window: memoryview, at: PhysicalOffset) -> Iterator[record.Reco
                 raise CorruptRecord(at + base + start, reason)
             if start + size > len(data):
                 break
-            if 0 <= hit < start + size:
+            if hit < start + size:
                 yield record.decode(data, start)
-                hit = data.find(_NEEDLE, start + size)
+                hit = hits.behind(start + size)
             start += size
         if base + len(data) == len(window):
             return  # what is left is too short for a record, or for a filler

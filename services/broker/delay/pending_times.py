@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from shared.runtime.clock import BootId
 
-VERSION: Final = 1
+VERSION: Final = 2
 CACHE_KIB: Final = 8192
 """Of SQLite's own cache of pages; what is behind it is the page cache's business."""
 _SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
@@ -32,6 +32,11 @@ CREATE TABLE pending (
     PRIMARY KEY (due_ms, queue_offset)
 ) WITHOUT ROWID;
 CREATE INDEX by_queue_offset ON pending (queue_offset);
+CREATE TABLE cancelled (
+    out_ms INTEGER NOT NULL,
+    key BLOB NOT NULL,
+    PRIMARY KEY (out_ms, key)
+) WITHOUT ROWID;
 CREATE TABLE known (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
@@ -59,6 +64,8 @@ class PendingTimes:
             self._make_anew()
         self.count: int = self._one("SELECT COUNT(*) FROM pending")
         """How many wait."""
+        self.cancelled_count: int = self._one("SELECT COUNT(*) FROM cancelled")
+        """Cancellations that a message to come may still be meant by."""
         self.read_to = int(self._known("read_to"))
         """Queue offset behind the last message of the timer's queue that was taken in."""
         self.log_end = int(self._known("log_end"))
@@ -128,6 +135,17 @@ class PendingTimes:
         rows = [Pending._make(row) for row in self._file.execute(query, (count_max,))]
         return [row for row in rows if row.physical_offset < physical_offset]
 
+    def behind_queue_offset(self, queue_offset: int, count_max: int) -> list[Pending]:
+        """The first count_max behind a queue offset, in the queue's order."""
+        query = "SELECT * FROM pending WHERE queue_offset > ? ORDER BY queue_offset LIMIT ?"
+        rows = self._file.execute(query, (queue_offset, count_max))
+        return [Pending._make(row) for row in rows]
+
+    def is_cancelled(self, out_ms: int, keys: Collection[bytes]) -> bool:
+        """Whether a cancellation with one of the keys was read."""
+        query = "SELECT 1 FROM cancelled WHERE out_ms = ? AND key = ?"
+        return any(self._file.execute(query, (out_ms, key)).fetchone() for key in keys)
+
     def find(self, queue_offset: int) -> Pending | None:
         """The one with that queue offset; None if it does not wait, or not any more."""
         query = "SELECT * FROM pending WHERE queue_offset = ?"
@@ -142,6 +160,16 @@ class PendingTimes:
         self._file.executemany("INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?)", sorted(rows))
         self.count += len(rows)
         self.read_to, self.log_end = read_to, log_end
+
+    def add_cancelled(self, found: Sequence[tuple[int, bytes]]) -> None:
+        """Keep cancellations that were read: (``TIMER_OUT_MS``, key)."""
+        query = "INSERT OR IGNORE INTO cancelled VALUES (?, ?)"
+        self.cancelled_count += self._file.executemany(query, found).rowcount
+
+    def forget_cancelled(self, out_ms: int) -> None:
+        """Drop the cancellations of slots before out_ms."""
+        query = "DELETE FROM cancelled WHERE out_ms < ?"
+        self.cancelled_count -= self._file.execute(query, (out_ms,)).rowcount
 
     def remove(self, rows: Iterable[Pending]) -> None:
         """Remove some that wait."""

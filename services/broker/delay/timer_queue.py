@@ -15,11 +15,13 @@ from __future__ import annotations
 import errno
 import logging
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from services.broker.delay.origins import Copy
 from services.broker.delay.pending_times import Pending, PendingTimes, remove
 from services.broker.delay.progress import Progress, Time
 from services.broker.delay.slices import Entry, read_entry
@@ -30,8 +32,15 @@ from shared.runtime.clock import BootId
 from tidemark.clock import Clock
 from tidemark.errors import DiskFull, FileNotReady, StoreError
 from tidemark.formats import delay
-from tidemark.formats.delay import TIMER_LEVEL, TIMER_QUEUE, TIMER_TOPIC
+from tidemark.formats.delay import (
+    PRECISION_MS,
+    TIMER_LEVEL,
+    TIMER_QUEUE,
+    TIMER_TOPIC,
+    Identity,
+)
 from tidemark.formats.queue_unit import Unit
+from tidemark.formats.timer_log import Waiting
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 log = logging.getLogger(__name__)
@@ -42,10 +51,30 @@ UNITS_AT_ONCE: Final = 1024
 REOPEN_AFTER_S: Final = 1.0
 STANDS_STILL_AFTER_S: Final = 5.0
 """Without the file for so long, and with a try in vain that is not older: then it is a fault."""
+CANCELLED_KEPT_MS: Final = 24 * 3600 * 1000
+"""A cancellation is kept so long behind its slot, for a clock that steps back."""
 _I64_MAX: Final = (1 << 63) - 1
 _FULL: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
 """What SQLite says of a full disk; the second of the file that it shares memory by, whatever kept
 that from growing (os_unix.c, unixShmMap)."""
+
+
+class _Read:
+    """What was read of the queue at a time."""
+
+    def __init__(self) -> None:
+        self.rows: list[Pending] = []
+        """What waits."""
+        self.identities: list[tuple[int, int, Identity]] = []
+        """Due time, queue offset and identity of these, if an earlier cancellation may be meant."""
+        self.replaced: list[int] = []
+        """Queue offsets of those that a carried copy waits in place of."""
+        self.rolled: dict[int, dict[Identity, list[int]]] = {}
+        """Due time -> identity -> queue offsets of what RocketMQ put into the queue again."""
+        self.cancelled: dict[int, set[bytes]] = {}
+        """``TIMER_OUT_MS`` -> keys of cancellations."""
+        self.undated: list[int] = []
+        """Queue offsets of what does not say when it is due."""
 
 
 class TimerQueue:
@@ -189,31 +218,38 @@ class TimerQueue:
         queue = self._queue()
         end = int(queue.max_offset(readable))
         at = start = max(times.read_to, int(queue.min_offset(self._log.min_offset)))
-        rows: list[Pending] = []
-        replaced: list[int] = []
-        undated: list[int] = []
+        found = _Read()
         log_end = times.log_end
         while at < end and at - start < TAKE_IN_MAX:
             units = queue.units(at, min(UNITS_AT_ONCE, end - at), readable)
             for number, unit in enumerate(units, at):
                 if not is_filler(unit.physical_offset, unit.size):
                     log_end = unit.end
-                    self._read(number, unit, readable, progress, rows, replaced, undated)
+                    self._read(number, unit, readable, progress, found)
             at = at + len(units) if units else min(end, int(queue.roll_next(at)))
-        if undated:
+        if found.undated:
             log.warning(
                 "messages of the timer's queue do not say when they are due; they are passed over",
                 extra={
                     "event": "delayed-without-time",
-                    "count": len(undated),
-                    "first_queue_offset": undated[0],
+                    "count": len(found.undated),
+                    "first_queue_offset": found.undated[0],
                 },
             )
         if at > times.read_to:
             with self._loses(filling=True):
-                times.take_in(rows, read_to=at, log_end=log_end)
-                for queue_offset in replaced:
+                times.take_in(found.rows, read_to=at, log_end=log_end)
+                for queue_offset in found.replaced:
                     _remove(times, queue_offset)
+                try:
+                    self._apply_rocketmqs(times, found, readable)
+                except StoreError:
+                    # Nothing of this reading was committed: it is done once more, as a whole.
+                    times.close()
+                    self._times = None
+                    raise
+                if at >= end and times.cancelled_count:
+                    times.forget_cancelled(self._clock.wall_ms() - CANCELLED_KEPT_MS)
         if self._times is not None:
             self._is_read_into()
         return at < end
@@ -224,23 +260,138 @@ class TimerQueue:
         unit: Unit,
         readable: PhysicalOffset,
         progress: Progress,
-        rows: list[Pending],
-        replaced: list[int],
-        undated: list[int],
+        found: _Read,
     ) -> None:
-        """Add what waits to rows, to replaced in whose place it waits; to undated what cannot."""
+        """Add to found what the message at that queue offset is."""
         entry = Entry(0, TIMER_LEVEL, number, unit.physical_offset, unit.size, None)
         stored = read_entry(self._log, entry, readable)
         if stored is None:
             return
         origin = delay.origin_of(stored.properties)
         if origin is not None and origin.level == TIMER_LEVEL:
-            replaced.append(origin.queue_offset)
+            found.replaced.append(origin.queue_offset)
+        cancellation = delay.cancellation_of(stored.properties)
+        if cancellation is not None:
+            found.cancelled.setdefault(cancellation.out_ms, set()).add(cancellation.key)
+            return
         due_ms = delay.timer_due_ms(stored.properties)
         if due_ms is None:
-            undated.append(number)
-        elif not progress.is_done(due_ms, number):
-            rows.append(Pending(due_ms, number, unit.physical_offset, unit.size))
+            found.undated.append(number)
+            return
+        was_put_back = delay.is_out_of_wheel(stored.properties)
+        may_be_cancelled = self._times is not None and self._times.cancelled_count > 0
+        identity = None
+        if was_put_back or may_be_cancelled:
+            identity = delay.identity_of(stored.properties)
+        if identity is not None and was_put_back:
+            found.rolled.setdefault(due_ms, {}).setdefault(identity, []).append(number)
+        if not progress.is_done(due_ms, number):
+            found.rows.append(Pending(due_ms, number, unit.physical_offset, unit.size))
+            if identity is not None and may_be_cancelled:
+                found.identities.append((due_ms, number, identity))
+
+    def _apply_rocketmqs(self, times: PendingTimes, found: _Read, readable: PhysicalOffset) -> None:
+        """Do what RocketMQ's timer means by messages that it, or its senders, put into the queue.
+
+        A message that is due late comes again when its window is over, and the earlier one is no
+        more. A cancellation is for every message of its slot and unique id, those to come as well:
+        a message may come again behind it.
+        """
+        times.add_cancelled(
+            [(out_ms, key) for out_ms, keys in found.cancelled.items() for key in keys]
+        )
+        for due_ms, rolled in found.rolled.items():
+            earlier = self._of_identities(times, due_ms, due_ms, readable, rolled.__contains__)
+            for identity, numbers in rolled.items():
+                rows = iter(earlier.get(identity, ()))
+                for number in numbers:
+                    row = next(rows, None)
+                    if row is not None and row.queue_offset < number:
+                        times.remove([row])
+        for out_ms, keys in found.cancelled.items():
+            last_ms = out_ms + PRECISION_MS
+            is_meant = partial(_is_in, keys)
+            meant = self._of_identities(times, out_ms + 1, last_ms, readable, is_meant)
+            for rows_of_one in meant.values():
+                times.remove(rows_of_one)
+        for due_ms, number, identity in found.identities:
+            if times.is_cancelled(delay.slot_ms(due_ms), identity.keys):
+                _remove(times, number)
+
+    def _of_identities(
+        self,
+        times: PendingTimes,
+        first_ms: int,
+        last_ms: int,
+        readable: PhysicalOffset,
+        is_meant: Callable[[Identity], bool],
+    ) -> dict[Identity, list[Pending]]:
+        """What waits, is due in [first_ms, last_ms] and is meant; each in the queue's order."""
+        meant: dict[Identity, list[Pending]] = {}
+        after: Time = (first_ms, -1)
+        while rows := times.behind(*after, UNITS_AT_ONCE):
+            for row in rows:
+                if row.due_ms > last_ms:
+                    break
+                stored = read_entry(self._log, _entry(row), readable)
+                identity = None if stored is None else delay.identity_of(stored.properties)
+                if identity is not None and is_meant(identity):
+                    meant.setdefault(identity, []).append(row)
+            after = rows[-1][:2]
+            if after[0] > last_ms:
+                break
+        for each in meant.values():
+            each.sort(key=lambda row: row.queue_offset)
+        return meant
+
+    def of_copies(
+        self, copies: Collection[Copy], readable: PhysicalOffset
+    ) -> dict[int, int | None]:
+        """Queue offset -> due time of the messages of which RocketMQ has appended those copies."""
+        found: dict[int, int | None] = {}
+        queue = self._queue()
+        at = int(queue.min_offset(self._log.min_offset))
+        end = int(queue.max_offset(readable))
+        while copies and at < end:
+            units = queue.units(at, min(UNITS_AT_ONCE, end - at), readable)
+            for number, unit in enumerate(units, at):
+                if is_filler(unit.physical_offset, unit.size):
+                    continue
+                entry = Entry(0, TIMER_LEVEL, number, unit.physical_offset, unit.size, None)
+                stored = read_entry(self._log, entry, readable)
+                due_ms = None if stored is None else delay.timer_due_ms(stored.properties)
+                if stored is None or due_ms is None:
+                    continue
+                identity = delay.identity_of(stored.properties)
+                if identity is not None and Copy(due_ms, identity) in copies:
+                    found[number] = due_ms
+            at = at + len(units) if units else min(end, int(queue.roll_next(at)))
+        return found
+
+    def last(self, readable: PhysicalOffset) -> Waiting | None:
+        """The last message that was read of the queue; None if its record is gone."""
+        unit = self._queue().unit(QueueOffset(self.read_to - 1)) if self.read_to else None
+        if unit is None or is_filler(unit.physical_offset, unit.size) or unit.end > readable:
+            return None
+        return Waiting(0, unit.physical_offset, unit.size)
+
+    def lowest(self) -> int | None:
+        """Queue offset below which nothing waits; None while that is not known."""
+        if self._times is None or not self.is_whole:
+            return None
+        with self._loses():
+            rows = self._times.behind_queue_offset(-1, 1)
+            return rows[0].queue_offset if rows else self.read_to
+        return None
+
+    def in_order(self) -> Iterator[Entry]:
+        """Everything that waits, in the queue's order. Raises sqlite3.Error."""
+        at = -1
+        while self._times is not None and (
+            rows := self._times.behind_queue_offset(at, UNITS_AT_ONCE)
+        ):
+            yield from map(_entry, rows)
+            at = rows[-1].queue_offset
 
     # -- out -------------------------------------------------------------------------------------
 
@@ -365,6 +516,10 @@ def _refusal(error: sqlite3.Error | OSError, path: Path) -> StoreError:
 
 def _entry(row: Pending) -> Entry:
     return Entry(row.due_ms, TIMER_LEVEL, row.queue_offset, row.physical_offset, row.size, row)
+
+
+def _is_in(keys: Collection[bytes], identity: Identity) -> bool:
+    return any(key in keys for key in identity.keys)
 
 
 def _remove(times: PendingTimes, queue_offset: int) -> None:

@@ -9,6 +9,7 @@ method blocks, and raises CorruptRecord or DamagedFile where the log or a queue 
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -18,12 +19,13 @@ from services.broker.delay.listing import ListTime, Page
 from services.broker.delay.progress import NOTHING_FOUND, Progress, Time
 from services.broker.delay.slices import Entry, Slice, Slices
 from services.broker.delay.timer_queue import TimerQueue
+from services.broker.delay.wheel_files import WheelFiles
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.index import IndexReader
 from shared.state.values import DelayState, TimerMark
 from tidemark.errors import StoreError
-from tidemark.formats import delay
+from tidemark.formats import delay, timer_log
 from tidemark.formats.delay import TIMER_LEVEL, TIMER_TOPIC
 from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.formats.record import Record
@@ -37,6 +39,8 @@ BATCH_COUNT_MAX: Final = 4096
 BATCH_BYTES_MAX: Final = 8 << 20
 SAME_ID_MAX: Final = 64
 """Messages of one unique id that are looked at: a sender that retries makes a few."""
+WHEEL_COUNT_MAX: Final = 1_000_000
+"""Messages that wait and are written for RocketMQ as delivery ends: some seconds, 52 MB."""
 CARRY_COUNT_MAX: Final = 1024
 """Messages carried between two deliveries."""
 
@@ -91,6 +95,7 @@ class Waiting:
         timer_queue: TimerQueue,
         slices: Slices,
         index: IndexReader,
+        wheel: WheelFiles,
     ) -> None:
         """log_reader, queues: those of this thread, which the others use too."""
         self._log = log_reader
@@ -99,6 +104,7 @@ class Waiting:
         self._timer = timer_queue
         self._slices = slices
         self._index = index
+        self._wheel = wheel
         self._progress = Progress(DelayState())
 
     def recover(
@@ -113,7 +119,17 @@ class Waiting:
         found, start = NOTHING_FOUND, ends.dispatched
         if levels:
             start = origins.last_told(self._queues, self._log, ends.dispatched)
-            found = origins.find_origins(self._log, start, ends.dispatched)
+            copies: set[origins.Copy] = set()
+            found = origins.find_origins(
+                self._log,
+                start,
+                ends.dispatched,
+                rocketmq_from_ms=state.timer.due_ms - origins.CHECK_IS_LATE_MS,
+                copies=copies,
+            )
+            if copies:
+                of_copies = self._timer.of_copies(copies, ends.kept)
+                found = found._replace(timer={**of_copies, **found.timer})
             log.info(
                 "it is known what has been delivered",
                 extra={
@@ -140,12 +156,49 @@ class Waiting:
                 extra={"event": "timer-progress-unknown", "messages": self._timer.end(ends.kept)},
             )
         self._timer.open(progress, ends.kept)
+        self._wheel.withdraw()
         return progress, start
+
+    def write_wheel(self, ends: Ends, now_ms: int) -> None:
+        """Let a RocketMQ broker that opens the store go on with what waits for any time.
+
+        Everything delivered so far is on disk, and nothing is delivered any more. Without the
+        sorted file, or with more that waits than WHEEL_COUNT_MAX, nothing is written.
+        """
+        progress = self._progress
+        # Once: RocketMQ reads the rest of the queue itself, and a stop must not wait for all of it.
+        self._timer.take_in(progress, ends.kept)
+        count = self._timer.count
+        if not self._timer.read_to or not self._timer.is_whole or count is None:
+            return
+        if count > WHEEL_COUNT_MAX:
+            _warn_of_wheel(f"are not written for more than {WHEEL_COUNT_MAX} messages", None)
+            return
+        waiting = (
+            timer_log.Waiting(entry.due_ms, entry.physical_offset, entry.size)
+            for entry in self._timer.in_order()
+            if not progress.is_done(entry.due_ms, entry.queue_offset)
+        )
+        now_ms -= now_ms % delay.PRECISION_MS
+        try:
+            written = self._wheel.write(
+                waiting, self._timer.last(ends.kept), self._timer.read_to, now_ms
+            )
+        except (sqlite3.Error, OSError, StoreError) as error:
+            _warn_of_wheel("could not be written", error)
+            self._wheel.withdraw()
+            return
+        log.info(
+            "a RocketMQ broker can go on with what waits for any time",
+            extra={"event": "timer-wheel-written", "messages": count, "units": written},
+        )
 
     def look(self, ends: Ends, now_ms: int) -> Look:
         """Read what has come, and make slices of what is due; they wait no more."""
         progress = self._progress
         more = self._timer.take_in(progress, ends.kept)
+        if not self._wheel.is_noted and ends.dispatched <= ends.flushed:
+            self._note()
         found: list[Entry] = []
         seen: dict[int, int] = {}
         next_dues: list[int] = []
@@ -301,6 +354,12 @@ class Waiting:
     def commit(self) -> None:
         """Everything appended so far is on disk: keep what follows from it."""
         self._timer.commit()
+        self._note()
+
+    def _note(self) -> None:
+        lowest = self._timer.lowest()
+        if lowest:
+            self._wheel.note(lowest)
 
     def let_go(self) -> None:
         """Look at all files anew, and keep none mapped that is gone."""
@@ -314,6 +373,15 @@ class Waiting:
         self._index.close()
         self._queues.forget()
         self._log.close()
+
+
+def _warn_of_wheel(problem: str, error: Exception | None) -> None:
+    log.warning(
+        "the files of RocketMQ's timer %s; a RocketMQ broker that opens the store now would "
+        "deliver again what was delivered",
+        problem,
+        extra={"event": "timer-wheel-not-written", "detail": None if error is None else str(error)},
+    )
 
 
 def _time(entry: Entry) -> tuple[int, int, int]:

@@ -33,8 +33,11 @@ from shared.state.records import (
     TopicRecord,
 )
 from shared.state.state import BrokerState
+from shared.state.values import TimerMark
 from tests.support.node import wait_until
 from tidemark.errors import DiskFull
+from tidemark.formats import timer_check as formats_timer_check
+from tidemark.formats.timer_check import TimerCheck
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 
@@ -187,6 +190,23 @@ async def test_how_far_rocketmqs_timer_has_come_is_taken_over(tmp_path: Path) ->
     again = Start(tmp_path, log)
     await again.open()
     assert again.state.delay.timer == mark
+
+
+async def test_a_timercheck_of_ours_counts_alone_once_rocketmq_has_moved_it(tmp_path: Path) -> None:
+    # A broker that is killed within seconds has written no other file.
+    log = Log()
+    start = Start(tmp_path, log)
+    path = start.store.config_dir / "timercheck"
+    path.parent.mkdir(exist_ok=True)
+    ours = formats_timer_check.encode(TimerCheck(4000, 52, 6, 6), 4321)
+    path.write_bytes(ours)
+    await start.open()
+    assert start.state.delay.timer == TimerMark(), "it says what we knew"
+    path.write_bytes(timer_check(5000, 7)[:56] + ours[56:])
+    again = Start(tmp_path, log)
+    await again.open()
+    assert again.state.delay.timer.passed(5000, 6)
+    assert not again.state.delay.timer.passed(5001, 6)
 
 
 @pytest.mark.parametrize(

@@ -229,17 +229,15 @@ class TestQueues:
         for name in (
             "batchconsumequeue/T/0",
             "consumequeue_ext",
-            "timerlog",
             "compaction/compactionLog",
             "consumequeue/%LMQ%a/0",
         ):
             (tmp_path / name).mkdir(parents=True)
         (tmp_path / "timerwheel").touch()
+        (tmp_path / "timerlog").mkdir()
         opened = store(tmp_path)
         assert opened.unsupported() == [
             "batchconsumequeue (queues of inner batches (BatchCQ))",
-            "timerwheel (the timer wheel's slots)",
-            "timerlog (the timer wheel's log)",
             "compaction (compacted topics)",
             "consumequeue/%LMQ%a (light message queue)",
         ]

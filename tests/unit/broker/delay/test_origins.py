@@ -15,6 +15,7 @@ from shared.state.values import TimerMark
 from tests.support.delayed_store import DelayedStore
 from tests.support.small_broker import CONFIG, FIRST_MS
 from tidemark.errors import CorruptRecord
+from tidemark.formats.delay import Identity
 from tidemark.offsets import PhysicalOffset
 
 
@@ -49,6 +50,35 @@ def test_origins_are_found_in_every_file_whatever_a_chunk_holds(
     levels = {1: 361, 2: 341, 3: 381}
     timer = {number: (number + 1) * 1000 for number in range(0, 400, 20)}
     assert found(store) == Found(levels, timer)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 1000, 4 << 20])
+def test_copies_of_rocketmqs_are_found_among_ours(
+    store: DelayedStore, monkeypatch: pytest.MonkeyPatch, chunk_size: int
+) -> None:
+    monkeypatch.setattr(origins, "CHUNK_SIZE", chunk_size)
+    times = {"TIMER_OUT_MS": "5000", "TIMER_DEQUEUE_MS": "6000", "REAL_TOPIC": "orders"}
+    for number in range(30):
+        store.now_ms = FIRST_MS + number
+        store.send("orders", b"y" * 300, unique_id=f"other{number}")
+        delivered(store, f"0@{number}", **times)
+        store.send("orders", b"y", unique_id=f"r{number}", pairs=times)
+        store.send("rmq_sys_wheel_timer", b"y", unique_id=f"again{number}", pairs=times)
+    copies: set[origins.Copy] = set()
+    end = store.dispatched()
+    since = FIRST_MS + 10
+    result = origins.find_origins(
+        store.reader, PhysicalOffset(0), end, rocketmq_from_ms=since, copies=copies
+    )
+    assert result.timer.keys() == set(range(30))
+    assert copies == {
+        origins.Copy(6000, Identity(b"orders", b"r%d" % number)) for number in range(10, 30)
+    }
+    # Memory is bounded, whatever RocketMQ delivered.
+    monkeypatch.setattr(origins, "COPIES_MAX", 3)
+    few: set[origins.Copy] = set()
+    origins.find_origins(store.reader, PhysicalOffset(0), end, copies=few)
+    assert len(few) == 3
 
 
 def test_a_body_that_holds_an_origins_name_is_nobodys_delivery(store: DelayedStore) -> None:

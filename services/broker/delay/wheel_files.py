@@ -1,0 +1,183 @@
+"""The files from which a RocketMQ broker goes on with what waits for any time: its timing wheel.
+
+Written when delivery ends in order: ``timerlog/`` with a unit for each message that waits, then
+``config/timercheck``. There is no ``timerwheel`` then: RocketMQ makes it from the units. While we
+deliver, the log is empty and ``timercheck`` names the oldest message that waits: a RocketMQ broker
+that finds the store after a kill reads the queue from there, and delivers again what is delivered
+behind it. It would lose messages with units of an older time: it reads no slot of more than seven
+days ago.
+
+Blocks. Before: ``waiting`` knows what waits. After: RocketMQ; or ``json_cache`` at our next start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from shared.files.disk import Disk, write_atomically
+from shared.state.json_cache import TIMER_CHECK
+from tidemark.clock import Clock
+from tidemark.errors import StoreError
+from tidemark.formats import timer_check, timer_log
+from tidemark.formats.delay import PRECISION_MS
+from tidemark.formats.filenames import offset_name, parse_offset_name
+from tidemark.formats.timer_check import TimerCheck
+from tidemark.formats.timer_log import Waiting
+
+log = logging.getLogger(__name__)
+
+WHEEL: Final = "timerwheel"
+LOG: Final = "timerlog"
+BUFFER_SIZE: Final = 8 << 20
+NOTE_INTERVAL_S: Final = 10.0
+
+
+class WheelFiles:
+    """The files of one store."""
+
+    def __init__(self, disk: Disk, root: Path, config_dir: Path, clock: Clock) -> None:
+        self._disk = disk
+        self._check = config_dir / TIMER_CHECK
+        self._root = root
+        self._clock = clock
+        self._noted: int | None = None
+        """Queue offset in the check as ``note`` wrote it; None: it did not yet."""
+        self._note_at = 0.0
+        self._log = root / LOG
+
+    def withdraw(self) -> None:
+        """Let a RocketMQ broker find none of them but an empty log; its state is in our log now.
+
+        An empty file of the log stays where there was one: it keeps the size that RocketMQ is
+        configured with. Where the disk refuses, they stay, and a warning is logged.
+        """
+        try:
+            self._withdraw()
+        except (OSError, StoreError) as error:
+            log.warning(
+                "the files of RocketMQ's timer could not be removed; a RocketMQ broker that opens "
+                "the store would go on from an older time",
+                extra={"event": "timer-wheel-not-removed", "detail": str(error)},
+            )
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether there is a check for the case of a kill."""
+        return self._noted is not None
+
+    def note(self, queue_offset: int) -> None:
+        """Let a RocketMQ broker begin at a queue offset if this node is killed.
+
+        Everything below is delivered, on disk, or will never be delivered. Written now and then:
+        an older file makes RocketMQ deliver more again, and nothing else.
+        """
+        now = self._clock.monotonic()
+        if queue_offset == self._noted or now < self._note_at:
+            return
+        self._note_at = now + NOTE_INTERVAL_S
+        # A disk that refuses keeps the older one.
+        with suppress(OSError, StoreError):
+            self._write_check(0, queue_offset, self._clock.wall_ms())
+            self._noted = queue_offset
+
+    def write(
+        self,
+        waiting: Iterable[Waiting],
+        last: Waiting | None,
+        queue_offset: int,
+        now_ms: int,
+    ) -> int:
+        """Replace them all; the number of units. Durable on return, or without a ``timercheck``.
+
+        waiting, last: as of ``timer_log.written``. queue_offset: behind the last message that was
+        considered. now_ms: a multiple of the precision. Raises OSError, StoreError.
+        """
+        file_size = self._withdraw()
+        end, count = self._write_log(waiting, last, now_ms, file_size)
+        self._write_check(end, queue_offset, now_ms)
+        return count
+
+    def _write_check(self, end: int, queue_offset: int, now_ms: int) -> None:
+        read_to_ms = now_ms - now_ms % PRECISION_MS
+        check = TimerCheck(read_to_ms, end, queue_offset, queue_offset)
+        self._disk.make_directory(self._check.parent)
+        write_atomically(self._disk, self._check, timer_check.encode(check, now_ms))
+
+    def _withdraw(self) -> int:
+        """Remove all but one empty file of the log, if there was one; the size of its files."""
+        # The check first: the queue is read from its start without it, whatever the rest is.
+        if self._disk.stat(self._check) is not None:
+            self._disk.unlink(self._check)
+            self._disk.sync_directory(self._check.parent)
+        # Later releases of RocketMQ keep snapshots of the wheel beside it.
+        wheels = [
+            entry.name
+            for entry in self._disk.list_directory(self._root)
+            if entry.name.partition(".")[0] == WHEEL and not entry.is_directory
+        ]
+        for name in wheels:
+            self._disk.unlink(self._root / name)
+        if wheels:
+            # A wheel of before would point anywhere into the next log.
+            self._disk.sync_directory(self._root)
+        return self._empty_log()
+
+    def _empty_log(self) -> int:
+        names = [
+            entry.name
+            for entry in self._disk.list_directory(self._log)
+            if not entry.is_directory and parse_offset_name(entry.name) is not None
+        ]
+        if not names:
+            return timer_log.FILE_SIZE
+        stat = self._disk.stat(self._log / names[-1])
+        size = 0 if stat is None else stat.size
+        if size < timer_log.FILE_SIZE_MIN:
+            size = timer_log.FILE_SIZE
+        for name in names:
+            self._disk.unlink(self._log / name)
+        self._disk.create(self._file(0), size, reserve=False).close()
+        self._disk.sync_directory(self._log)
+        return size
+
+    def _write_log(
+        self, waiting: Iterable[Waiting], last: Waiting | None, now_ms: int, file_size: int
+    ) -> tuple[int, int]:
+        """Fill the log, which is empty; its end and the number of units. No unit, no file."""
+        buffer = bytearray()
+        start = end = count = 0
+        for position, data in timer_log.written(waiting, last, now_ms, file_size):
+            is_next_file = position >= start + file_size
+            if is_next_file or len(buffer) >= BUFFER_SIZE:
+                self._append(start, end - len(buffer), buffer, file_size)
+                buffer.clear()
+            if is_next_file:
+                start = position
+            buffer += data
+            end = position + len(data)
+            count += len(data) == timer_log.UNIT_SIZE
+        if buffer:
+            self._append(start, end - len(buffer), buffer, file_size)
+            self._disk.sync_directory(self._log)
+        return end, count
+
+    def _append(self, start: int, position: int, data: bytearray, file_size: int) -> None:
+        """Write data to the file of that start, and sync it."""
+        path = self._file(start)
+        if self._disk.stat(path) is not None:
+            file = self._disk.open(path, writable=True)
+        else:
+            self._disk.make_directory(self._log)
+            file = self._disk.create(path, file_size, reserve=False)
+        try:
+            file.pwrite(data, position - start)
+            file.sync()
+        finally:
+            file.close()
+
+    def _file(self, start: int) -> Path:
+        return self._log / offset_name(start)

@@ -1,0 +1,105 @@
+"""The files of RocketMQ's timer: taken back whole, and written so that a failure leaves none."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from services.broker.delay.wheel_files import WheelFiles
+from shared.files.os_disk import OsDisk
+from shared.runtime.clock import SystemClock
+from tidemark.errors import DiskFull
+from tidemark.formats import timer_check, timer_log
+from tidemark.formats.filenames import offset_name
+from tidemark.formats.timer_log import Waiting
+
+NOW_MS = 1_795_380_837_000
+FILE_SIZE = 4096
+PER_FILE = (FILE_SIZE - 16) // 52
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "config").mkdir()
+    return tmp_path
+
+
+def files(root: Path) -> WheelFiles:
+    return WheelFiles(OsDisk(), root, root / "config", SystemClock())
+
+
+def messages(count: int) -> list[Waiting]:
+    return [Waiting(NOW_MS + 1000 * (n % 7), 1000 * n, 100) for n in range(count)]
+
+
+def rocketmqs(root: Path, file_size: int) -> None:
+    (root / "timerlog").mkdir()
+    for start in (0, file_size, 2 * file_size):
+        (root / "timerlog" / offset_name(start)).write_bytes(b"x" * file_size)
+    for name in ("timerwheel", "timerwheel.1024"):
+        (root / name).write_bytes(b"x" * 100)
+    (root / "config" / "timercheck").write_bytes(struct.pack(">7q", *range(1, 8)))
+
+
+def test_what_is_taken_back_leaves_the_size_that_rocketmq_wants(root: Path) -> None:
+    files(root).withdraw()
+    assert sorted(path.name for path in root.iterdir()) == ["config"], "nothing was there"
+    rocketmqs(root, FILE_SIZE)
+    files(root).withdraw()
+    assert not list(root.glob("timerwheel*"))
+    assert not (root / "config" / "timercheck").exists()
+    (left,) = (root / "timerlog").iterdir()
+    assert left.name == offset_name(0)
+    assert left.read_bytes() == bytes(FILE_SIZE)
+
+
+@pytest.mark.parametrize("count", [0, 1, PER_FILE - 1, PER_FILE, PER_FILE + 1, 50_000])
+def test_all_units_are_in_files_of_rocketmqs_size(root: Path, count: int) -> None:
+    rocketmqs(root, FILE_SIZE)
+    waiting = messages(count)
+    last = waiting[-1] if waiting else None
+    assert files(root).write(iter(waiting), last, 60_000, NOW_MS) == count
+    found = sorted((root / "timerlog").iterdir())
+    number = max(1, -(-count // PER_FILE))  # without a unit the first one stays, and is empty
+    assert [path.name for path in found] == [offset_name(n * FILE_SIZE) for n in range(number)]
+    log = b"".join(path.read_bytes() for path in found)
+    assert len(log) == number * FILE_SIZE
+    positions = [n // PER_FILE * FILE_SIZE + n % PER_FILE * 52 for n in range(count)]
+    units = [timer_log.decode(log, at) for at in positions]
+    assert [unit.physical_offset for unit in units if unit] == [
+        each.physical_offset for each in waiting
+    ]
+    raw = (root / "config" / "timercheck").read_bytes()
+    end = positions[-1] + 52 if positions else 0
+    assert timer_check.decode(raw) == (NOW_MS, end, 60_000, 60_000)
+    assert timer_check.is_untouched(raw)
+    assert not (root / "timerwheel").exists()
+
+
+def test_a_store_that_rocketmq_never_had_gets_a_file_of_its_default(root: Path) -> None:
+    files(root).write(iter([]), None, 3, NOW_MS)
+    assert not (root / "timerlog").exists(), "nothing waits"
+    files(root).write(iter(messages(3)), messages(3)[-1], 3, NOW_MS)
+    (path,) = (root / "timerlog").iterdir()
+    assert path.stat().st_size == timer_log.FILE_SIZE
+    assert path.stat().st_blocks * 512 < 1 << 20, "sparse"
+
+
+def test_a_write_that_fails_leaves_no_check(root: Path) -> None:
+    rocketmqs(root, FILE_SIZE)
+
+    class Full(OsDisk):
+        def create(self, path: Path, size: int, *, reserve: bool):  # type: ignore[no-untyped-def]
+            if path.name == offset_name(2 * FILE_SIZE):
+                raise DiskFull("planted")
+            return super().create(path, size, reserve=reserve)
+
+    wheel = WheelFiles(Full(), root, root / "config", SystemClock())
+    with pytest.raises(DiskFull):
+        wheel.write(iter(messages(3 * PER_FILE)), None, 9, NOW_MS)
+    assert not (root / "config" / "timercheck").exists()
+    wheel.withdraw()
+    (left,) = (root / "timerlog").iterdir()
+    assert left.read_bytes() == bytes(FILE_SIZE)

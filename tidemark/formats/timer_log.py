@@ -1,0 +1,139 @@
+"""Units of RocketMQ's timer log, and which of them a wheel needs (store layout 12.8). Pure.
+
+``timerlog/`` holds one 52-byte unit for each message that was put into the timing wheel. A slot of
+the wheel is a second; its messages are a chain, each unit holding the position of the one before.
+RocketMQ makes a missing ``timerwheel`` again from the units alone, and goes on in the queue
+``rmq_sys_wheel_timer`` behind the message of the last unit. So units of what waits, and of the
+queue's last message, are all that it needs to go on exactly.
+
+Before: ``services.broker.delay`` says what waits. After: the files, for RocketMQ alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator, Iterable, Iterator
+from typing import Final, NamedTuple
+
+from tidemark.formats import delay
+from tidemark.formats.delay import PRECISION_MS
+
+FILE_SIZE: Final = 104_857_600
+"""RocketMQ's mappedFileSizeTimerLog. RocketMQ does not load a file of any other size."""
+FILE_SIZE_MIN: Final = 4096
+"""A smaller file is no log of RocketMQ's."""
+NONE_BEFORE: Final = -1
+MAGIC_DEFAULT: Final = 1
+MAGIC_ROLL: Final = 2
+MAGIC_DELETE: Final = 4
+ROLL_WINDOW_MS: Final = 172_800 * PRECISION_MS
+"""RocketMQ's timerRollWindowSlot: what is due later is looked at again after that time."""
+_UNIT: Final = struct.Struct(">iqiqiqiiq")
+UNIT_SIZE: Final = _UNIT.size
+_BLANK: Final = struct.Struct(">iqi")  # the room left, 0, magic
+_BLANK_MAGIC: Final = 0xCBD43194 - (1 << 32)
+
+
+class Unit(NamedTuple):
+    """One message in the wheel."""
+
+    previous: int
+    """Position of the slot's unit before; NONE_BEFORE: there is none."""
+    magic: int
+    written_ms: int
+    slot_ms: int
+    """Start of the slot's second."""
+    physical_offset: int
+    size: int
+    """Bytes of the message's record."""
+    topic_hash: int = 0
+    """Java's hash of the real topic, for RocketMQ's counts; 0: in none of them."""
+
+
+class Waiting(NamedTuple):
+    """A message of the timer's queue."""
+
+    due_ms: int
+    physical_offset: int
+    size: int
+
+
+def encode(unit: Unit) -> bytes:
+    """The 52 bytes of a unit."""
+    delay_ms = unit.slot_ms - unit.written_ms
+    return _UNIT.pack(UNIT_SIZE, *unit[:3], delay_ms, *unit[4:], 0)
+
+
+def decode(raw: bytes, at: int = 0) -> Unit | None:
+    """The unit at raw[at]; None if there is none: the end of the log, or of a file."""
+    if len(raw) - at < UNIT_SIZE:
+        return None
+    size, previous, magic, written_ms, delay_ms, *rest, _ = _UNIT.unpack_from(raw, at)
+    if size != UNIT_SIZE or magic & ~0xF:
+        return None
+    return Unit(previous, magic, written_ms, written_ms + delay_ms, *rest)
+
+
+def slot_of(due_ms: int, now_ms: int) -> tuple[int, int]:
+    """The slot into which RocketMQ puts a message at now_ms [ms], and the unit's magic.
+
+    due_ms: when it is due; the slot of an overdue one is that of now. now_ms: a multiple of the
+    precision. What is due behind the window waits for one window, or half of one, and is then put
+    into the queue again.
+    """
+    slot_ms = max(now_ms, delay.slot_ms(due_ms))
+    behind_ms = slot_ms - now_ms - ROLL_WINDOW_MS
+    if behind_ms < 0:
+        return slot_ms, MAGIC_DEFAULT
+    window_ms = ROLL_WINDOW_MS // (2 if behind_ms < ROLL_WINDOW_MS // 3 else 1)
+    return now_ms + window_ms, MAGIC_DEFAULT | MAGIC_ROLL
+
+
+def written(
+    waiting: Iterable[Waiting], last: Waiting | None, now_ms: int, file_size: int
+) -> Iterator[tuple[int, bytes]]:
+    """The log of a wheel that holds what waits: position and bytes of each unit and filler.
+
+    waiting: in the order of the queue. last: the queue's last message. Its unit is the last one
+    whether it waits or not, for RocketMQ goes on in the queue behind it. If it does not wait, its
+    slot lies before now_ms and is never read. None: the last record cannot be read; RocketMQ then
+    goes on where ``timercheck`` says. now_ms: a multiple of the precision, where RocketMQ begins to
+    read the wheel. Memory: one position for each slot of a window.
+    """
+    ends: dict[int, int] = {}
+    position = 0
+    newest = None
+    for message in waiting:
+        slot_ms, magic = slot_of(message.due_ms, now_ms)
+        position = yield from _appended(ends, position, message, slot_ms, magic, now_ms, file_size)
+        newest = message
+    if last is not None and newest is not None and newest.physical_offset != last.physical_offset:
+        passed_ms = now_ms - PRECISION_MS
+        yield from _appended(ends, position, last, passed_ms, MAGIC_DEFAULT, now_ms, file_size)
+
+
+def _appended(
+    ends: dict[int, int],
+    position: int,
+    message: Waiting,
+    slot_ms: int,
+    magic: int,
+    now_ms: int,
+    file_size: int,
+) -> Generator[tuple[int, bytes], None, int]:
+    """One unit behind position, after a filler if the file has no room; the position behind it."""
+    room = file_size - position % file_size
+    if room < UNIT_SIZE + _BLANK.size:
+        yield position, _BLANK.pack(room, 0, _BLANK_MAGIC)
+        position += room
+    unit = Unit(
+        ends.get(slot_ms, NONE_BEFORE),
+        magic,
+        now_ms,
+        slot_ms,
+        message.physical_offset,
+        message.size,
+    )
+    yield position, encode(unit)
+    ends[slot_ms] = position
+    return position + UNIT_SIZE
