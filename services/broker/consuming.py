@@ -327,12 +327,17 @@ class Consuming:
             lambda group: self.configs.find(group) is not None,
         )
 
-    def runners(self, stop: asyncio.Event, opened: asyncio.Event) -> Mapping[str, Runner]:
-        """The background parts by name; opened: the start is recorded, or it will never be."""
+    def runners(
+        self, stop: asyncio.Event, opened: asyncio.Event, closed: asyncio.Future[bool]
+    ) -> Mapping[str, Runner]:
+        """The background parts by name; opened: the start is recorded, or it will never be.
+
+        closed: done once the log takes no more; True if the process ends.
+        """
         parts: Mapping[str, Callable[[asyncio.Event], Coroutine[None, None, None]]] = {
             "offsets": self.offsets.run,
             "groups": self.groups.coordinator.run,
-            "delayed": self._deliver,
+            "delayed": lambda stop: self._deliver(stop, closed),
             "retention": self.retention.run,
         }
 
@@ -347,10 +352,10 @@ class Consuming:
 
         return {name: after_opening(run) for name, run in parts.items()}
 
-    async def _deliver(self, stop: asyncio.Event) -> None:
+    async def _deliver(self, stop: asyncio.Event, closed: asyncio.Future[bool]) -> None:
         if self._delivers_delayed:
             self.delayed.begin()
-        await self.delayed.run(stop)
+        await self.delayed.run(stop, closed)
 
     async def finish(self) -> None:
         """Append what is still to be said; the node stops, and appending ends after this."""

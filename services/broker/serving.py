@@ -90,6 +90,7 @@ class Serving:
         watch.queues = self._ground.queues
         flush_stop = asyncio.Event()
         opened = asyncio.Event()
+        closed = asyncio.get_running_loop().create_future()
 
         async def open_and_close() -> None:
             try:
@@ -113,6 +114,7 @@ class Serving:
                 await built.config_files.write_all()
             finally:
                 flush_stop.set()  # else a failure up there keeps the flusher, and the process, up
+                closed.set_result(True)
 
         try:
             await run_parts(
@@ -124,7 +126,7 @@ class Serving:
                     "pulls": lambda: built.parts.puller.run(stop, self._doorbell),
                     "snapshots": lambda: built.state_log.run(stop),
                     "config-files": lambda: built.config_files.run(stop),
-                    **built.consuming.runners(stop, opened),
+                    **built.consuming.runners(stop, opened, closed),
                     "door": open_and_close,
                 },
             )

@@ -73,9 +73,9 @@ class DelayedMessages:
         """Delivery may begin: sends are open, and the state is known."""
         self.delivery.begin()
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Deliver until stop is set; not before ``begin``."""
-        await self.delivery.run(stop)
+    async def run(self, stop: asyncio.Event, closed: asyncio.Future[bool]) -> None:
+        """Deliver until stop is set; not before ``begin``. closed: as of ``Delivery.run``."""
+        await self.delivery.run(stop, closed)
 
     async def finish(self) -> None:
         """Tell the log how far delivery is: appending ends after this. Raises as appends do."""

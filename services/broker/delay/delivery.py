@@ -121,8 +121,12 @@ class Delivery:
         """Sends are open: the log is dispatched to its recovered end and the state is known."""
         self._begun.set()
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Deliver until stop is set; not before ``begin``."""
+    async def run(self, stop: asyncio.Event, closed: asyncio.Future[bool]) -> None:
+        """Deliver until stop is set; not before ``begin``.
+
+        closed: done once the log takes no more, and True if the process ends. Then RocketMQ's files
+        are written: nothing waits for that but the end of the process.
+        """
         stopped = asyncio.ensure_future(stop.wait())
         begun = asyncio.ensure_future(self._begun.wait())
         try:
@@ -131,7 +135,7 @@ class Delivery:
                 pause_s = await self.turn()
                 if pause_s:
                     await asyncio.wait({stopped}, timeout=pause_s)
-            await self.hand_over()
+            await self.hand_over(closed)
         finally:
             stopped.cancel()
             begun.cancel()
@@ -143,17 +147,24 @@ class Delivery:
         self._thread.shutdown()
         self._waiting.close()
 
-    async def hand_over(self) -> None:
-        """Leave what a RocketMQ broker needs to go on here; delivery has ended in order.
+    async def hand_over(self, closed: asyncio.Future[bool]) -> None:
+        """Write what a RocketMQ broker needs to go on with this store, if the process ends.
 
-        Not if what was delivered is not on disk in time: RocketMQ then delivers again.
+        Nothing is written if the delivered copies are not on disk in time: RocketMQ then delivers
+        those messages again.
         """
+        if self._progress is None:
+            return
+        deadline = self._clock.monotonic() + HAND_OVER_S
+        durable = asyncio.ensure_future(self._lasting.durable(self._appended, deadline))
+        durable.add_done_callback(_seen)
+        # A master that steps down is a slave next, which removes these files: it writes none. Nor
+        # does the thread compete with the loop before another node can be the master.
+        if not await asyncio.shield(closed):
+            return
         async with self.lock:
-            if self._progress is None:
-                return
-            deadline = self._clock.monotonic() + HAND_OVER_S
             try:
-                if await self._lasting.durable(self._appended, deadline):
+                if await durable:
                     await self.in_thread(
                         self._waiting.write_wheel, self._ends(), self._clock.wall_ms()
                     )

@@ -190,6 +190,7 @@ class Master:
         self._positions.publish(Slot.SERVING_EPOCH, self._term.epoch)
         self._doorbell.ring("ha")
         opened = asyncio.Event()
+        closed = asyncio.get_running_loop().create_future()
         parts: dict[str, Part] = {
             **self._appending(
                 {
@@ -201,13 +202,18 @@ class Master:
             "pulse": lambda: self._pulse(ground, built),
             "snapshots": lambda: built.state_log.run(self._over),
             "config-files": lambda: built.config_files.run(self._over),
-            **built.consuming.runners(self._over, opened),
-            "door": lambda: self._door(ground, built, stop, opened),
+            **built.consuming.runners(self._over, opened, closed),
+            "door": lambda: self._door(ground, built, stop, opened, closed),
         }
         await run_parts(self._over, parts)
 
     async def _door(
-        self, ground: Ground, built: Built, stop: asyncio.Event, opened: asyncio.Event
+        self,
+        ground: Ground,
+        built: Built,
+        stop: asyncio.Event,
+        opened: asyncio.Event,
+        closed: asyncio.Future[bool],
     ) -> None:
         """Open when the group has confirmed the epoch, and close in order."""
         try:
@@ -231,6 +237,7 @@ class Master:
             # Not when all parts have ended: those that only read may take their time.
             self._store.give_append_lock_back()
             self._doorbell.ring("ha")
+            closed.set_result(stop.is_set())
 
     async def _answer_who_waits(self, ground: Ground) -> None:
         """Let the group confirm what is in the log, for a bounded time: the node stops in order."""

@@ -42,7 +42,9 @@ class NoConsuming:
         self.configs = self.views = self.send_back = self.redrive = self.tracer = None
         self.delayed = None
 
-    def runners(self, stop: asyncio.Event, opened: asyncio.Event) -> Mapping[str, Any]:
+    def runners(
+        self, stop: asyncio.Event, opened: asyncio.Event, closed: asyncio.Future[bool]
+    ) -> Mapping[str, Any]:
         """None."""
         return {}
 
