@@ -25,8 +25,9 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final, cast
 
+from tests.support import forked
 from tidemark.testing.node import free_port as free_port
 from tidemark.testing.settings_file import toml
 from tidemark.testing.waiting import wait_until as wait_until
@@ -80,10 +81,9 @@ class Node:
         # Not below directory: pytest's paths are too long for a socket (108 bytes).
         self.run_dir = Path(tempfile.mkdtemp(prefix="tm-"))
         self.ports = dict(ports or {name: free_port() for name in ("api", *self.roles)})
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, subprocess.Popen[bytes] | forked.Forked] = {}
         self.commands: dict[str, list[str]] = {}
         self._environment = dict(environment or {})
-        self._logs: dict[str, TextIO] = {}
         self._settings: dict[str, dict[str, object]] = {
             role: {
                 "store_dir": str(self.store_dir),
@@ -168,13 +168,19 @@ class Node:
         self.directory.mkdir(parents=True, exist_ok=True)
         for role in roles or self.roles:
             assert not self.is_alive(role), f"{role} runs already"
-            log = self.log_path(role).open("a", encoding="utf-8")
-            if role in self._logs:
-                self._logs[role].close()
-            self._logs[role] = log
             self.commands[role] = [*self._prefix, *prefix, *self.command(role)]
-            self.processes[role] = subprocess.Popen(
-                self.commands[role],
+            self.processes[role] = self._process(role)
+
+    def _process(self, role: str) -> subprocess.Popen[bytes] | forked.Forked:
+        command = self.commands[role]
+        _, _, module, *arguments = self.command(role)
+        if command[0] == sys.executable and not self._environment:
+            process = forked.start(module, arguments, self.log_path(role))
+            if process is not None:
+                return process
+        with self.log_path(role).open("a", encoding="utf-8") as log:
+            return subprocess.Popen(
+                command,
                 cwd=PROJECT,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment},
                 stdin=subprocess.DEVNULL,
@@ -222,11 +228,8 @@ class Node:
         return {role: self.wait_exit(role) for role in stopped}
 
     def close(self) -> None:
-        """Kill what still runs, close the logs, remove the sockets."""
+        """Kill what still runs, remove the sockets."""
         self.kill()
-        for log in self._logs.values():
-            log.close()
-        self._logs.clear()
         shutil.rmtree(self.run_dir, ignore_errors=True)
 
     def print_logs(self, last: int = 200) -> None:
