@@ -100,6 +100,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Base]:
         stop(node)
         shutil.copytree(node.store_dir, older, symlinks=True)
         start(node)
+        for path in ("/v1/topics/notes", "/v1/groups/billing"):
+            status, answer = node.request_json("PUT", path, {})
+            assert status in (200, 201), answer
         acked += fill(node, "b", 18)
         status, answer = node.request_json(
             "POST", "/v1/groups/shipping/offsets", {"offsets": COMMITTED, "ack": "disk"}
@@ -159,18 +162,27 @@ def test_damage_is_healed_or_named_and_the_remedy_heals(
         judge.check_named(seen.named)
         assert case.file in NOT_DERIVED, f"sound data is down: {seen.named}"
         node.kill()
-        without_copy = random.Random(case.seed).random() < 0.5
+        drawn = random.Random(case.seed)
+        without_copy = drawn.random() < 0.5
         if not without_copy:
             done.undo()
-        heal(node, judge, seen.named, acked, has_copy=not without_copy)
+        heal(node, judge, seen.named, acked, has_copy=not without_copy, drawn=drawn)
 
 
-def heal(node: Node, judge: Judge, named: str, acked: list[Acked], *, has_copy: bool) -> None:
+def heal(
+    node: Node,
+    judge: Judge,
+    named: str,
+    acked: list[Acked],
+    *,
+    has_copy: bool,
+    drawn: random.Random,
+) -> None:
     """Put back, or do what the messages say until nothing is named any more."""
     survivors = list(acked)
     for remedy in range(REMEDIES_MAX):
         if remedy or not has_copy:
-            survives = apply_remedy(node.store_dir, named)
+            survives = apply_remedy(node.store_dir, named, begins=drawn.random() < 0.5)
             survivors = [one for one in survivors if survives(one)]
         node.start()
         seen = judge.settle(survivors)

@@ -203,8 +203,11 @@ def _told(answer: Mapping[str, Any]) -> str:
 # -- remedies -------------------------------------------------------------------------------------
 
 
-def apply_remedy(store: Path, named: str) -> Callable[[Acked], bool]:
-    """Do what the message says for those who have no copy; which messages survive that."""
+def apply_remedy(store: Path, named: str, *, begins: bool) -> Callable[[Acked], bool]:
+    """Do what the message says for those who have no copy; which messages survive that.
+
+    begins: where the log may be cut, or begin behind the damage, let it begin there.
+    """
     if "store repair --store" in named and "--rename`" in named:
         _tool("store", "repair", "--store", store, "--rename")
         return lambda one: True
@@ -230,11 +233,11 @@ def apply_remedy(store: Path, named: str) -> Callable[[Acked], bool]:
         return lambda one: True
     told = run("store", "repair", "--store", store, "--dry-run").stdout.decode()
     begin = re.search(r"--begin-at (\d+) --yes", told)
-    if begin:
+    cut = re.search(r"damage at physical offset (\d+)", told)
+    if begin and (begins or not cut):
         at = int(begin[1])
         _tool("store", "repair", "--store", store, "--begin-at", str(at), "--yes")
         return lambda one: one.physical_offset >= at
-    cut = re.search(r"damage at physical offset (\d+)", told)
     if cut:
         end = int(cut[1])
         _tool("store", "repair", "--store", store, "--cut-at", str(end), "--yes")

@@ -320,6 +320,8 @@ def _explain(offline: OfflineStore, found: Sequence[Loss], *, cut: bool) -> None
                 {"topic": topic, "queue": queue, "count": count}
                 for (topic, queue), count in sorted(loss.records.items())
             ],
+            "begin_at": None if loss.beginning is None else loss.beginning.start,
+            "records_before": None if loss.beginning is None else loss.beginning.records,
         }
         for loss in found
     ]
@@ -344,3 +346,11 @@ def _explain_one(offline: OfflineStore, loss: Loss) -> None:
         click.echo(f"    topic {topic} queue {queue}: {count} messages")
     if lost:
         click.echo("  queue offsets start again behind the last message that is left")
+    if loss.cut_at == offline.min_offset:
+        click.echo("  nothing is left of the log then: topics, groups and offsets are lost, too")
+    if loss.beginning is not None:
+        click.echo(
+            f"  or --begin-at {loss.beginning.start} --yes: the log begins behind the damage, with "
+            f"topics, groups and offsets as they were there; {loss.beginning.records} sound "
+            f"records before it are lost to consumers, their files stay in {offline.store.cut_dir}"
+        )

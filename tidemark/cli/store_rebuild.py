@@ -11,6 +11,7 @@ import json
 import subprocess
 import tempfile
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -29,12 +30,15 @@ from shared.files.store_dir import Role, StoreDir
 from shared.files.valid_end import Verdict
 from shared.runtime import programs
 from shared.runtime.clock import boot_id
+from shared.state.records import part_of
 from tidemark.cli.damage import DamagedRange, walk
 from tidemark.cli.index_check import geometry_of_store
-from tidemark.cli.offline import LogEnd, OfflineStore
+from tidemark.cli.offline import LogEnd, OfflineStore, Window
 from tidemark.errors import BadRequest, DamagedFile, StoreLocked
+from tidemark.formats import record
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.filenames import offset_name, parse_index_name
+from tidemark.formats.scan import Entry
 
 ZEROS_AT_ONCE: Final = 1 << 20
 RENAMED: Final = "-renamed"
@@ -51,6 +55,14 @@ class RebuildPlan(NamedTuple):
     index_files: list[Path]
 
 
+class Beginning(NamedTuple):
+    """A file that the log may begin with: its first records are a whole snapshot of the state."""
+
+    start: int
+    records: int
+    """Sound records before it: they would be lost."""
+
+
 class Loss(NamedTuple):
     """What cutting the log at a place would take away."""
 
@@ -62,6 +74,8 @@ class Loss(NamedTuple):
     """Behind the last byte that would be cut."""
     records: dict[QueueKey, int]
     """Sound records behind the damage, by topic and queue: they would be lost with it."""
+    beginning: Beginning | None = None
+    """The other way: the log begins behind the damage. None if no file there may be the first."""
 
 
 # -- what there is to do --------------------------------------------------------------------------
@@ -114,6 +128,7 @@ def _all_expired(offline: OfflineStore, key: QueueKey) -> bool:
 def losses(offline: OfflineStore) -> list[Loss]:
     """For each damaged place: what cutting there would lose. Empty: nothing is damaged."""
     starts: list[tuple[int, str, int | None, Counter[QueueKey]]] = []
+    beginnings = _Beginnings()
     end = 0
     for found in walk(offline):
         match found:
@@ -125,14 +140,61 @@ def losses(offline: OfflineStore) -> list[Loss]:
                     starts.append((found.end, reason, None, Counter()))
                 end = found.end if found.last_byte is None else found.last_byte + 1
             case _:
+                beginnings.take(found)
                 for entry in found.entries if starts else ():
                     starts[-1][3][entry.topic, entry.queue_id] += 1
     found_losses: list[Loss] = []
     behind: Counter[QueueKey] = Counter()
     for start, reason, damaged_end, records in reversed(starts):
         behind = behind + records
-        found_losses.append(Loss(start, reason, damaged_end, end, dict(behind)))
+        beginning = beginnings.behind(start)
+        found_losses.append(Loss(start, reason, damaged_end, end, dict(behind), beginning))
     return found_losses[::-1]
+
+
+class _Beginnings:
+    """Collects the files that the log may begin with, from its records in physical order.
+
+    Without a snapshot at its beginning a log lacks topics and groups: files of RocketMQ have none.
+    """
+
+    def __init__(self) -> None:
+        self._found: list[Beginning] = []
+        self._file: Beginning | None = None
+        """The file whose snapshot is being read."""
+        self._parts = 0
+        """Parts of it so far."""
+        self._records = 0
+
+    def behind(self, offset: int) -> Beginning | None:
+        """The first one that begins behind offset."""
+        at = bisect_right(self._found, offset, key=lambda beginning: beginning.start)
+        return self._found[at] if at < len(self._found) else None
+
+    def take(self, window: Window) -> None:
+        """The next records of the log."""
+        for entry in window.entries:
+            if entry.physical_offset == window.file_start:
+                self._file, self._parts = Beginning(window.file_start, self._records), 0
+            self._records += 1
+            if self._file is None:
+                continue
+            if not self._is_last_part(window, entry):
+                if self._parts == 0:  # the file does not begin with a snapshot
+                    self._file = None
+                continue
+            self._found.append(self._file)
+            self._file = None
+
+    def _is_last_part(self, window: Window, entry: Entry) -> bool:
+        """Whether the entry completes the snapshot. Other records may lie between its parts."""
+        if entry.topic != log_walk.STATE_TOPIC:
+            return False
+        part = part_of(record.decode(window.view, window.at(entry)).body)
+        if part is None or part[0] != self._parts:
+            return False
+        self._parts += 1
+        return self._parts == part[1]
 
 
 def loss_at(offline: OfflineStore, cut_at: int) -> Loss:

@@ -355,3 +355,49 @@ def test_a_queue_of_a_topic_that_was_deleted_begins_where_the_node_says(
             assert (served.min_offset, served.max_offset) == (20, 20 + count)
             assert [unit["queue_offset"] for unit in shown["units"]] == list(range(20, 20 + count))
             mq.send("orders", b"more")
+
+
+def test_damage_at_the_beginning_offers_a_log_that_begins_behind_it(tmp_path: Path) -> None:
+    """The one advice was a cut at 0, which loses the topics and every sound message."""
+    size = 32 << 10
+    settings = {"store.commit_log_file_size": size}
+    with LocalStore(tmp_path, settings=settings) as filled:
+        with tidemark.connect_sync(filled.url) as mq:
+            mq.create_topic("orders", queues=1)
+            for n in range(100):
+                mq.send("orders", b"%04d" % n + bytes(700))
+        store = filled.store_dir
+        filled.stop()
+        records = dumped(store)
+        path, at = log_place(store, 0)
+        poke(path, at + 40, b"\xff\xff")
+        done = run("store", "repair", "--store", store, "--dry-run", "-o", "json")
+        (loss,) = json.loads(done.stdout)["losses"]
+        assert (loss["cut_at"], loss["begin_at"]) == (0, size)
+        # The damaged record is the one before it that cannot be counted.
+        behind = [record for record in records if record["physical_offset"] >= size]
+        assert loss["records_before"] == len(records) - 1 - len(behind)
+        shown = run("store", "repair", "--store", store).stdout
+        assert "topics, groups and offsets are lost, too" in shown
+        assert f"or --begin-at {size} --yes" in shown
+
+        assert (
+            run("store", "repair", "--store", store, "--begin-at", str(size), "--yes").exit_code
+            == 0
+        )
+        filled.start()
+        with tidemark.connect_sync(filled.url) as mq:
+            (served,) = mq.topic("orders").ranges
+            kept = [record["queue_offset"] for record in behind if record["topic"] == "orders"]
+            assert (served.min_offset, served.max_offset) == (kept[0], 100)
+            assert mq.send("orders", b"more").queue_offset == 100
+
+
+def test_a_file_without_a_snapshot_is_no_beginning(store: Path) -> None:
+    """Topics would be lost with the files before it, as with a cut at 0."""
+    records = dumped(store)
+    path, at = log_place(store, records[3]["physical_offset"])
+    poke(path, at + 4, b"\x00\x00\x00\x00")
+    (loss,) = json.loads(run("store", "repair", "--store", store, "-o", "json").stdout)["losses"]
+    assert (loss["begin_at"], loss["records_before"]) == (None, None)
+    assert "--begin-at" not in run("store", "repair", "--store", store).stdout
