@@ -46,6 +46,7 @@ from services.broker.limits import (
     QUERY_MAX,
     WAIT_MS_MAX,
 )
+from services.broker.listing import LIST_PARAMETERS, list_request
 from services.broker.messages import Rules, message_map, tags_code
 from services.broker.metrics import BrokerMetrics
 from services.broker.parts import Parts
@@ -221,9 +222,9 @@ class Api:
         return web.Response(body=self._document, content_type=encodings.JSON)
 
     async def _list_topics(self, request: web.Request) -> web.StreamResponse:
-        parameters(request, frozenset())
+        asked = list_request(parameters(request, LIST_PARAMETERS))
         self._check_reads(request)
-        return answer(request, {"topics": self._parts().topics.all()})
+        return answer(request, await self._parts().topics.page(asked))
 
     async def _get_topic(self, request: web.Request) -> web.StreamResponse:
         parameters(request, frozenset())

@@ -48,6 +48,9 @@ WAIT_MS_MAX: Final = 60_000
 ACK_TIMEOUT_MS_MAX: Final = 60_000
 """``timeout_ms`` of one send."""
 
+LIST_MAX: Final = 500
+"""Topics or groups in one answer: at most some 200 KiB of JSON, and 2 ms of the loop at once."""
+
 QUERY_MAX: Final = 64
 """Hits of one look-up by key (maxMsgsNumBatch, store layout 5.6)."""
 

@@ -19,7 +19,15 @@ from services.broker.limits import (
     WAIT_MS_MAX,
 )
 from services.broker.messages import I32_MAX, Rules
-from services.broker.openapi_schemas import Schema, bodies, integer, parameter, ref, schemas
+from services.broker.openapi_schemas import (
+    Schema,
+    bodies,
+    integer,
+    list_parameters,
+    parameter,
+    ref,
+    schemas,
+)
 
 PULL_PARAMETERS: Final = frozenset({"offset", "max", "max_bytes", "tags", "wait_ms"})
 OFFSET_PARAMETERS: Final = frozenset({"timestamp_ms", "boundary"})
@@ -228,7 +236,13 @@ def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
                 }
             },
             "/v1/topics": {
-                "get": _call("listTopics", "All topics", _ok(ref("Topics"), "By name."), (503,))
+                "get": _call(
+                    "listTopics",
+                    "Topics by name, one page of all",
+                    _ok(ref("Topics"), "By name."),
+                    (503,),
+                    parameters=list_parameters("topics"),
+                )
             },
             "/v1/topics/{topic}": topic_calls,
             "/v1/topics/{topic}/messages": message_calls,

@@ -12,6 +12,7 @@ from services.broker.encodings import JSON, MSGPACK
 from services.broker.fields import I64_MAX
 from services.broker.limits import (
     ACK_TIMEOUT_MS_MAX,
+    LIST_MAX,
     MESSAGES_MAX,
     QUEUES_LISTED_MAX,
     QUEUES_MAX,
@@ -193,6 +194,21 @@ def parameter(name: str, where: str, schema: Schema, description: str) -> Schema
     }
 
 
+NEXT_NAME: Final = or_null(
+    {"type": "string", "description": "`after` of the next page; null: there is no more."}
+)
+"""Of a list in pages."""
+
+
+def list_parameters(what: str) -> tuple[Schema, ...]:
+    """Of a call that lists something by name."""
+    after: Schema = {"type": "string", "description": "`next` of the page before."}
+    return (
+        parameter("after", "query", after, f"Only {what} whose names come behind this one."),
+        parameter("max", "query", integer(1, LIST_MAX, default=LIST_MAX), "At most so many."),
+    )
+
+
 def bodies(schema: Schema) -> Schema:
     """The same content in both encodings."""
     return {JSON: {"schema": schema}, MSGPACK: {"schema": schema}}
@@ -355,8 +371,9 @@ def schemas(rules: Rules) -> dict[str, Schema]:
                         {"topic": text, "queues": number, "perm": number},
                         ["topic", "queues", "perm"],
                     ),
-                }
+                },
+                "next": NEXT_NAME,
             },
-            ["topics"],
+            ["topics", "next"],
         ),
     }

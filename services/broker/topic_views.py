@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from services.broker.fields import known_fields, table, whole_number
 from services.broker.limits import QUEUES_MAX
+from services.broker.listing import ListRequest, page_of
 from services.broker.retention.retention import SHOWN_MS_MAX
 from services.broker.retention.visibility import Visibility, retention_of
 from services.broker.topics import NO_CHANGES, NOWHERE, RESERVE_TIME, Topics, is_reserved
@@ -52,19 +53,28 @@ class TopicViews:
         self._auto_create = auto_create
         self._queues_default = queues_default
         self._visibility = Visibility(clock)
+        self._clock = clock
 
-    def all(self) -> list[dict[str, Any]]:
-        """Every topic with its number of queues, by name."""
-        return [
-            {
-                "topic": topic.name,
-                "queues": self._topics.queue_count(topic),
-                "perm": topic.perm,
-                "system": is_reserved(topic.name),
-            }
-            for topic in self._topics.list(system=True)
-            if topic.name != STATE_TOPIC
-        ]
+    async def page(self, asked: ListRequest) -> dict[str, Any]:
+        """Some topics with their numbers of queues, by name."""
+
+        def exists(name: str) -> bool:
+            return name != STATE_TOPIC and self._topics.find(name) is not None
+
+        page = await page_of(list(self._topics.names()), exists, asked, self._clock)
+        topics = [topic for name in page.names if (topic := self._topics.find(name)) is not None]
+        return {
+            "topics": [
+                {
+                    "topic": topic.name,
+                    "queues": self._topics.queue_count(topic),
+                    "perm": topic.perm,
+                    "system": is_reserved(topic.name),
+                }
+                for topic in topics
+            ],
+            "next": page.next,
+        }
 
     async def one(self, name: str) -> dict[str, Any]:
         """One topic with the range of every queue. Raises UnknownTopic.

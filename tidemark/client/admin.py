@@ -7,6 +7,7 @@ from typing import Any
 
 from tidemark import errors
 from tidemark.client.connection import Connection
+from tidemark.client.lists import listed
 from tidemark.client.messages import QueueRange, Topic
 from tidemark.client.paths import path
 
@@ -37,13 +38,9 @@ class Admin:
 
     async def topics(self) -> list[Topic]:
         """All topics, by name."""
-        answer = await self._connection.call(
-            "GET", path("topics"), idempotent=True, is_plain_read=True
-        )
-        listed = answer.map().get("topics")
-        if not isinstance(listed, list):
-            raise errors.BrokenAnswer("the answer to a list of topics has no list `topics`")
-        return sorted((_topic(wire) for wire in listed), key=lambda topic: topic.name)
+        entries = listed(self._connection, "topics", is_plain_read=True)
+        found = [_topic(wire) async for wire in entries]
+        return sorted(found, key=lambda topic: topic.name)
 
     async def topic(self, topic: str) -> Topic:
         """One topic with the range of every queue; raises UnknownTopic."""

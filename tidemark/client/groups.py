@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from tidemark import errors
 from tidemark.client.commits import Queue
 from tidemark.client.connection import Connection
+from tidemark.client.lists import listed
 from tidemark.client.paths import path
 from tidemark.client.times import as_ms
 
@@ -202,11 +203,8 @@ class Groups:
 
     async def list(self) -> list[Group]:
         """All groups, by name."""
-        answer = await self._connection.call("GET", path("groups"), idempotent=True)
-        listed = answer.map().get("groups")
-        if not isinstance(listed, list):
-            raise errors.BrokenAnswer("the answer to a list of groups has no list `groups`")
-        return sorted((_group(wire) for wire in listed), key=lambda group: group.name)
+        found = [_group(wire) async for wire in listed(self._connection, "groups")]
+        return sorted(found, key=lambda group: group.name)
 
 
 def group_settings(

@@ -22,7 +22,7 @@ from tidemark.client.answers import MSGPACK, Answer, error_of
 from tidemark.client.retries import Failure, failure_of
 
 ANSWER_SIZE_MAX: Final = 256 << 20
-"""An answer that announces more than this is refused: the caller bounds what it asks for."""
+"""A larger answer is refused: the caller bounds what it asks for."""
 READ_FROM: Final = "Tidemark-Read-From"
 TRACE: Final = "Tidemark-Trace"
 WHOLE_BODY_MAX: Final = 1 << 20
@@ -118,11 +118,7 @@ class Transport:
                 allow_redirects=False,
                 middlewares=(_Once(),) if method == "DELETE" else (),
             ) as response:
-                if (response.content_length or 0) > ANSWER_SIZE_MAX:
-                    raise errors.BrokenAnswer(
-                        f"the answer has {response.content_length} bytes, over {ANSWER_SIZE_MAX}"
-                    )
-                body = await response.read()
+                body = await _body_of(response)
                 if response.status < 300:
                     return Answer(response.headers, body)
                 error = error_of(response.status, response.headers, body)
@@ -132,6 +128,24 @@ class Transport:
             reason = str(failure) or f"none came within {timeout_s:.3g} s"
             raise Failed(Failure.LOST, no_answer(url, reason)) from failure
         raise Failed(failure_of(status=error.status, retriable=error.retriable), error)
+
+
+async def _body_of(response: aiohttp.ClientResponse) -> bytes:
+    """The whole body. Raises BrokenAnswer if it has more than ANSWER_SIZE_MAX bytes."""
+    size = response.content_length
+    if size is None:  # in chunks: what has come is counted
+        parts, size = list[bytes](), 0
+        async for part in response.content.iter_any():
+            size += len(part)
+            if size > ANSWER_SIZE_MAX:
+                break
+            parts.append(part)
+        else:
+            return b"".join(parts)
+    elif size <= ANSWER_SIZE_MAX:
+        return await response.read()
+    response.close()  # otherwise the rest would be read before the connection is used again
+    raise errors.BrokenAnswer(f"the answer has {size} bytes or more, over {ANSWER_SIZE_MAX}")
 
 
 class _Once:

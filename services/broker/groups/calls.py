@@ -6,9 +6,8 @@ Before: ``http_api`` routes. After: ``coordinator``, ``commits``, ``answers``.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import hdrs, web
 
@@ -23,11 +22,9 @@ from services.broker.groups.views import as_map
 from services.broker.http_requests import parameters, peer_of
 from services.broker.large_answers import LARGE, Reserved
 from services.broker.limits import DECODED_BYTES_MAX, DECODED_FETCH_MAX
+from services.broker.listing import LIST_PARAMETERS, list_request, page_of
 from services.broker.traces import HEADER
 from shared.metrics.instruments import Count
-
-GROUPS_AT_ONCE: Final = 1000
-"""Groups listed between two turns of the loop: a few milliseconds."""
 
 ROOM_MIN: Final = LARGE
 """Bytes of answers that a fetch that is not raw needs room for before it begins."""
@@ -59,21 +56,26 @@ class GroupCalls:
         ]
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
-        parameters(request, frozenset())
+        asked = list_request(parameters(request, LIST_PARAMETERS))
         self._tools.gate.check_reads()
         parts = self._tools.parts()
-        listed: list[dict[str, Any]] = []
-        for index, config in enumerate(parts.group_configs.list()):
-            if index and index % GROUPS_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            listed.append(
-                {
-                    **as_map(config),
-                    "members": parts.groups.coordinator.member_count(config.name),
-                    "state": parts.groups.coordinator.state(config.name),
-                }
-            )
-        return answer(request, {"groups": listed})
+        configs, coordinator = parts.group_configs, parts.groups.coordinator
+
+        def exists(name: str) -> bool:
+            return configs.find(name) is not None
+
+        names = [config.name for config in configs.all()]
+        page = await page_of(names, exists, asked, self._tools.clock)
+        listed = [
+            {
+                **as_map(config),
+                "members": coordinator.member_count(name),
+                "state": coordinator.state(name),
+            }
+            for name in page.names
+            if (config := configs.find(name)) is not None
+        ]
+        return answer(request, {"groups": listed, "next": page.next})
 
     async def _put(self, request: web.Request) -> web.StreamResponse:
         group = _plain(request)

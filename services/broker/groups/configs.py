@@ -138,11 +138,6 @@ class GroupConfigs:
             raise self._unknown(check_group_name(name))
         return group
 
-    def list(self) -> list[GroupConfig]:
-        """All groups by name."""
-        groups = self._state.groups
-        return [groups[name] for name in sorted(groups)]
-
     def all(self) -> Collection[GroupConfig]:
         """All groups, by the time they were made; cheap, and a copy."""
         return list(self._state.groups.values())

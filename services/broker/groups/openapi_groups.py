@@ -28,9 +28,11 @@ from services.broker.groups.requests import (
 from services.broker.limits import QUEUES_MAX
 from services.broker.openapi_schemas import (
     HALF_NAMED,
+    NEXT_NAME,
     POLL_AFTER_MS,
     Schema,
     integer,
+    list_parameters,
     object_of,
     or_null,
     parameter,
@@ -129,9 +131,10 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
                     },
                     [*_DESCRIBED, "members", "state"],
                 ),
-            }
+            },
+            "next": NEXT_NAME,
         },
-        ["groups"],
+        ["groups", "next"],
     ),
     "Join": object_of(
         {
@@ -422,10 +425,10 @@ PATHS: Final[dict[str, dict[str, Any]]] = {
     "/v1/groups": {
         "get": _call(
             "listGroups",
-            "All groups by name",
+            "Groups by name, one page of all",
             ("Groups", "The groups."),
             (503,),
-            parameters=(),
+            parameters=list_parameters("groups"),
         )
     },
     "/v1/groups/{group}": {

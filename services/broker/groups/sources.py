@@ -111,10 +111,6 @@ class Configs(Protocol):
         """Raises UnknownGroup."""
         ...
 
-    def list(self) -> Sequence[GroupConfig]:
-        """Every group there is."""
-        ...
-
 
 Expiring = Callable[[str], Mapping[Queue, int]]
 """Group → unread messages of each queue that the next deletion of a log file would take."""

@@ -53,6 +53,8 @@ class FakeBroker:
     pulls: int = 0
     """Pull requests that have come."""
     auto_create: int | None = None
+    page_size: int | None = None
+    """Topics in one answer; None: all of them, as brokers answered once."""
     in_flight: int = 0
     in_flight_most: int = 0
     physical_offset: int = 0
@@ -182,8 +184,14 @@ class FakeBroker:
             return web.Response(status=204)
         return answer(self._described(name))
 
-    async def topics(self, _request: web.Request) -> web.StreamResponse:
-        return answer({"topics": [self._described(name) for name in self.queues]})
+    async def topics(self, request: web.Request) -> web.StreamResponse:
+        if self.page_size is None:
+            return answer({"topics": [self._described(name) for name in self.queues]})
+        after = request.query.get("after", "")
+        names = sorted(name for name in self.queues if name > after)
+        page = names[: self.page_size]
+        following = page[-1] if len(names) > len(page) else None
+        return answer({"topics": [self._described(name) for name in page], "next": following})
 
     def _described(self, name: str) -> dict[str, Any]:
         ranges = [

@@ -94,7 +94,7 @@ async def test_a_group_is_made_changed_and_in_the_log() -> None:
     assert (await node.configs.put("g", {"retry_max": 3})).group == put.group
     assert (await node.configs.put("g", {})).group == put.group
     assert len(node.log.bodies) == written
-    assert node.configs.list() == [put.group]
+    assert list(node.configs.all()) == [put.group]
 
 
 @pytest.mark.parametrize(

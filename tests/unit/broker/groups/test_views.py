@@ -109,7 +109,7 @@ class Configs:
     def get(self, name: str) -> GroupConfig:
         return self._group.get_config(name)
 
-    def list(self) -> list[GroupConfig]:
+    def all(self) -> list[GroupConfig]:
         return [*self._group.configs.values()]
 
 
