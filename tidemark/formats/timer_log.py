@@ -77,11 +77,10 @@ def decode(raw: bytes, at: int = 0) -> Unit | None:
 def slot_of(due_ms: int, now_ms: int) -> tuple[int, int]:
     """The slot into which RocketMQ puts a message at now_ms [ms], and the unit's magic.
 
-    due_ms: when it is due; the slot of an overdue one is that of now. now_ms: a multiple of the
-    precision. What is due behind the window waits for one window, or half of one, and is then put
-    into the queue again.
+    due_ms: when it is due. now_ms: a multiple of the precision. What is due behind the window waits
+    for one window, or half of one, and is then put into the queue again.
     """
-    slot_ms = max(now_ms, delay.slot_ms(due_ms))
+    slot_ms = delay.slot_ms(due_ms)
     behind_ms = slot_ms - now_ms - ROLL_WINDOW_MS
     if behind_ms < 0:
         return slot_ms, MAGIC_DEFAULT
@@ -90,15 +89,20 @@ def slot_of(due_ms: int, now_ms: int) -> tuple[int, int]:
 
 
 def written(
-    waiting: Iterable[Waiting], last: Waiting | None, now_ms: int, file_size: int
+    waiting: Iterable[Waiting],
+    last: Waiting | None,
+    *,
+    now_ms: int,
+    start_ms: int,
+    file_size: int,
 ) -> Iterator[tuple[int, bytes]]:
     """The log of a wheel that holds what waits: position and bytes of each unit and filler.
 
     waiting: in the order of the queue. last: the queue's last message. Its unit is the last one
     whether it waits or not, for RocketMQ goes on in the queue behind it. If it does not wait, its
-    slot lies before now_ms and is never read. None: the last record cannot be read; RocketMQ then
-    goes on where ``timercheck`` says. now_ms: a multiple of the precision, where RocketMQ begins to
-    read the wheel. Memory: one position for each slot of a window.
+    slot lies before start_ms and is never read. None: the last record cannot be read; RocketMQ then
+    goes on where ``timercheck`` says. start_ms: slot at which RocketMQ begins to read the wheel, at
+    or before that of each message. Memory: one position for each slot of a window.
     """
     ends: dict[int, int] = {}
     position = 0
@@ -108,7 +112,7 @@ def written(
         position = yield from _appended(ends, position, message, slot_ms, magic, now_ms, file_size)
         newest = message
     if last is not None and newest is not None and newest.physical_offset != last.physical_offset:
-        passed_ms = now_ms - PRECISION_MS
+        passed_ms = start_ms - PRECISION_MS
         yield from _appended(ends, position, last, passed_ms, MAGIC_DEFAULT, now_ms, file_size)
 
 

@@ -15,6 +15,7 @@ Blocks: for the delay's thread. Before: the state is replayed. After: ``progress
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -103,11 +104,11 @@ def find_origins(
     end: PhysicalOffset,
     *,
     rocketmq_from_ms: int = 0,
-    copies: set[Copy] | None = None,
+    copies: Counter[Copy] | None = None,
 ) -> Found:
     """Everything that was delivered or carried by records that begin in [start, end).
 
-    start: where a record begins. end: a published one. copies: gets those that RocketMQ appended,
+    start: where a record begins. end: a published one. copies: counts those that RocketMQ appended
     and stored at rocketmq_from_ms or later. Raises CorruptRecord.
     """
     levels: dict[int, int] = {}
@@ -121,8 +122,8 @@ def find_origins(
         for stored in _with_origin(window, at):
             if copies is not None and stored.store_timestamp_ms >= rocketmq_from_ms:
                 copy = _rocketmqs(log, stored)
-                if copy is not None and len(copies) < COPIES_MAX:
-                    copies.add(copy)
+                if copy is not None and (len(copies) < COPIES_MAX or copy in copies):
+                    copies[copy] += 1
             origin = delay.origin_of(stored.properties)
             if origin is None:
                 continue

@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import logging
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueueReader, ConsumeQueues
 from shared.files.queue_math import is_filler
 from shared.runtime.clock import BootId
+from shared.state.values import TimerMark
 from tidemark.clock import Clock
 from tidemark.errors import DiskFull, FileNotReady, StoreError
 from tidemark.formats import delay
@@ -345,10 +346,14 @@ class TimerQueue:
         return meant
 
     def of_copies(
-        self, copies: Collection[Copy], readable: PhysicalOffset
+        self, copies: Mapping[Copy, int], mark: TimerMark, readable: PhysicalOffset
     ) -> dict[int, int | None]:
-        """Queue offset -> due time of the messages of which RocketMQ has appended those copies."""
-        found: dict[int, int | None] = {}
+        """Queue offset -> due time of the messages of which RocketMQ has appended those copies.
+
+        copies: how many there are of each. mark: messages up to it are known to be delivered. Of
+        several messages that cannot be told apart, as many count as there are copies.
+        """
+        found: dict[Copy, list[int]] = {}
         queue = self._queue()
         at = int(queue.min_offset(self._log.min_offset))
         end = int(queue.max_offset(readable))
@@ -363,10 +368,19 @@ class TimerQueue:
                 if stored is None or due_ms is None:
                     continue
                 identity = delay.identity_of(stored.properties)
-                if identity is not None and Copy(due_ms, identity) in copies:
-                    found[number] = due_ms
+                if identity is None or (copy := Copy(due_ms, identity)) not in copies:
+                    continue
+                same = found.setdefault(copy, [])
+                if same and delay.is_out_of_wheel(stored.properties):
+                    del same[0]  # RocketMQ put this one into the queue in place of that one
+                if not mark.passed(due_ms, number):
+                    same.append(number)
             at = at + len(units) if units else min(end, int(queue.roll_next(at)))
-        return found
+        return {
+            number: copy.due_ms
+            for copy, numbers in found.items()
+            for number in numbers[: copies[copy]]
+        }
 
     def last(self, readable: PhysicalOffset) -> Waiting | None:
         """The last message that was read of the queue; None if its record is gone."""

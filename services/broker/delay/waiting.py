@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -41,6 +42,8 @@ SAME_ID_MAX: Final = 64
 """Messages of one unique id that are looked at: a sender that retries makes a few."""
 WHEEL_COUNT_MAX: Final = 1_000_000
 """Messages that wait and are written for RocketMQ as delivery ends: some seconds, 52 MB."""
+OVERDUE_MAX_MS: Final = 6 * 24 * 3600 * 1000
+"""RocketMQ reads slots of the last seven days. It delivers what is older from the queue instead."""
 CARRY_COUNT_MAX: Final = 1024
 """Messages carried between two deliveries."""
 
@@ -119,7 +122,7 @@ class Waiting:
         found, start = NOTHING_FOUND, ends.dispatched
         if levels:
             start = origins.last_told(self._queues, self._log, ends.dispatched)
-            copies: set[origins.Copy] = set()
+            copies: Counter[origins.Copy] = Counter()
             found = origins.find_origins(
                 self._log,
                 start,
@@ -128,7 +131,7 @@ class Waiting:
                 copies=copies,
             )
             if copies:
-                of_copies = self._timer.of_copies(copies, ends.kept)
+                of_copies = self._timer.of_copies(copies, state.timer, ends.kept)
                 found = found._replace(timer={**of_copies, **found.timer})
             log.info(
                 "it is known what has been delivered",
@@ -179,10 +182,22 @@ class Waiting:
             for entry in self._timer.in_order()
             if not progress.is_done(entry.due_ms, entry.queue_offset)
         )
+        # An overdue message gets the slot of its own time, and RocketMQ begins there. Otherwise:
+        # 1. it gets the present slot; 2. RocketMQ is killed before that slot is delivered, and its
+        # timercheck says that it has read everything before; 3. the message counts as delivered.
+        first = self._timer.first()
         now_ms -= now_ms % delay.PRECISION_MS
+        start_ms = now_ms if first is None else min(now_ms, delay.slot_ms(first[0]))
+        if start_ms < now_ms - OVERDUE_MAX_MS:
+            _warn_of_wheel("are not written: RocketMQ does not read slots of that age", None)
+            return
         try:
             written = self._wheel.write(
-                waiting, self._timer.last(ends.kept), self._timer.read_to, now_ms
+                waiting,
+                self._timer.last(ends.kept),
+                self._timer.read_to,
+                now_ms=now_ms,
+                start_ms=start_ms,
             )
         except (sqlite3.Error, OSError, StoreError) as error:
             _warn_of_wheel("could not be written", error)
@@ -197,7 +212,9 @@ class Waiting:
         """Read what has come, and make slices of what is due; they wait no more."""
         progress = self._progress
         more = self._timer.take_in(progress, ends.kept)
-        if not self._wheel.is_noted and ends.dispatched <= ends.flushed:
+        # Before the first delivery only: afterwards copies may not be on disk yet, and ``commit``
+        # does it.
+        if not self._wheel.was_noted:
             self._note()
         found: list[Entry] = []
         seen: dict[int, int] = {}

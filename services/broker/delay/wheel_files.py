@@ -46,7 +46,8 @@ class WheelFiles:
         self._clock = clock
         self._noted: int | None = None
         """Queue offset in the check as ``note`` wrote it; None: it did not yet."""
-        self._note_at = 0.0
+        self._note_at: float | None = None
+        """When it may write again [monotonic s]; None: it was never called."""
         self._log = root / LOG
 
     def withdraw(self) -> None:
@@ -65,9 +66,9 @@ class WheelFiles:
             )
 
     @property
-    def is_noted(self) -> bool:
-        """Whether there is a check for the case of a kill."""
-        return self._noted is not None
+    def was_noted(self) -> bool:
+        """Whether ``note`` has written, or tried to."""
+        return self._note_at is not None
 
     def note(self, queue_offset: int) -> None:
         """Let a RocketMQ broker begin at a queue offset if this node is killed.
@@ -76,7 +77,7 @@ class WheelFiles:
         an older file makes RocketMQ deliver more again, and nothing else.
         """
         now = self._clock.monotonic()
-        if queue_offset == self._noted or now < self._note_at:
+        if queue_offset == self._noted or (self._note_at is not None and now < self._note_at):
             return
         self._note_at = now + NOTE_INTERVAL_S
         # A disk that refuses keeps the older one.
@@ -89,16 +90,21 @@ class WheelFiles:
         waiting: Iterable[Waiting],
         last: Waiting | None,
         queue_offset: int,
+        *,
         now_ms: int,
+        start_ms: int,
     ) -> int:
         """Replace them all; the number of units. Durable on return, or without a ``timercheck``.
 
-        waiting, last: as of ``timer_log.written``. queue_offset: behind the last message that was
-        considered. now_ms: a multiple of the precision. Raises OSError, StoreError.
+        waiting, last, now_ms, start_ms: as of ``timer_log.written``. queue_offset: behind the last
+        message that was considered. Raises OSError, StoreError.
         """
         file_size = self._withdraw()
-        end, count = self._write_log(waiting, last, now_ms, file_size)
-        self._write_check(end, queue_offset, now_ms)
+        units = timer_log.written(
+            waiting, last, now_ms=now_ms, start_ms=start_ms, file_size=file_size
+        )
+        end, count = self._write_log(units, file_size)
+        self._write_check(end, queue_offset, start_ms)
         return count
 
     def _write_check(self, end: int, queue_offset: int, now_ms: int) -> None:
@@ -134,8 +140,9 @@ class WheelFiles:
         ]
         if not names:
             return timer_log.FILE_SIZE
-        stat = self._disk.stat(self._log / names[-1])
-        size = 0 if stat is None else stat.size
+        # The largest: one that is cut is no reason for files that RocketMQ does not load.
+        stats = [self._disk.stat(self._log / name) for name in names]
+        size = max(stat.size for stat in stats if stat is not None)
         if size < timer_log.FILE_SIZE_MIN:
             size = timer_log.FILE_SIZE
         for name in names:
@@ -144,13 +151,11 @@ class WheelFiles:
         self._disk.sync_directory(self._log)
         return size
 
-    def _write_log(
-        self, waiting: Iterable[Waiting], last: Waiting | None, now_ms: int, file_size: int
-    ) -> tuple[int, int]:
+    def _write_log(self, units: Iterable[tuple[int, bytes]], file_size: int) -> tuple[int, int]:
         """Fill the log, which is empty; its end and the number of units. No unit, no file."""
         buffer = bytearray()
         start = end = count = 0
-        for position, data in timer_log.written(waiting, last, now_ms, file_size):
+        for position, data in units:
             is_next_file = position >= start + file_size
             if is_next_file or len(buffer) >= BUFFER_SIZE:
                 self._append(start, end - len(buffer), buffer, file_size)

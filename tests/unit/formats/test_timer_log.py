@@ -17,6 +17,7 @@ from tidemark.formats import timer_log
 from tidemark.formats.timer_log import NONE_BEFORE, ROLL_WINDOW_MS, UNIT_SIZE, Unit, Waiting
 
 NOW_MS = 1_795_380_837_000
+START_MS = NOW_MS - 3_601_000
 ROCKETMQS = (
     (
         "00000034ffffffffffffffff00000003000001a205098258000007d00000000000000e07000000d7c3df62e5"
@@ -70,7 +71,9 @@ def recovered(log: bytes, file_size: int) -> Wheel:
 def log_of(waiting: Sequence[Waiting], last: Waiting | None, file_size: int) -> bytes:
     log = bytearray(8 * 52 * (len(waiting) + 2) + 2 * file_size)
     end = 0
-    for position, data in timer_log.written(waiting, last, NOW_MS, file_size):
+    for position, data in timer_log.written(
+        waiting, last, now_ms=NOW_MS, start_ms=START_MS, file_size=file_size
+    ):
         assert position >= end
         log[position : position + len(data)] = data
         end = position + len(data)
@@ -91,8 +94,8 @@ def test_no_unit_is_no_unit(raw: bytes) -> None:
 @pytest.mark.parametrize(
     ("due_in_ms", "slot_in_ms", "magic"),
     [
-        (-5000, 0, 1),  # overdue: at once
-        (0, 0, 1),
+        (-5000, -6000, 1),  # overdue: RocketMQ begins there
+        (0, -1000, 1),
         (1, 0, 1),
         (1000, 0, 1),
         (1001, 1000, 1),
@@ -131,9 +134,9 @@ def test_rocketmq_finds_exactly_what_waits_and_goes_on_behind_the_last(
     expected: dict[int, list[int]] = {}
     for message in waiting:
         slot_ms, _ = timer_log.slot_of(message.due_ms, NOW_MS)
-        assert NOW_MS <= slot_ms <= NOW_MS + ROLL_WINDOW_MS
+        assert START_MS <= slot_ms <= NOW_MS + ROLL_WINDOW_MS
         expected.setdefault(slot_ms, []).append(message.physical_offset)
-    # The wheel is read from NOW_MS on.
-    assert {slot: each for slot, each in wheel.slots.items() if slot >= NOW_MS} == expected
+    # The wheel is read from START_MS on.
+    assert {slot: each for slot, each in wheel.slots.items() if slot >= START_MS} == expected
     # With nothing that waits there is no unit, and RocketMQ believes the check.
     assert wheel.last == (last.physical_offset if waiting else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,19 +65,20 @@ def test_copies_of_rocketmqs_are_found_among_ours(
         delivered(store, f"0@{number}", **times)
         store.send("orders", b"y", unique_id=f"r{number}", pairs=times)
         store.send("rmq_sys_wheel_timer", b"y", unique_id=f"again{number}", pairs=times)
-    copies: set[origins.Copy] = set()
+    copies: Counter[origins.Copy] = Counter()
     end = store.dispatched()
     since = FIRST_MS + 10
     result = origins.find_origins(
         store.reader, PhysicalOffset(0), end, rocketmq_from_ms=since, copies=copies
     )
     assert result.timer.keys() == set(range(30))
-    assert copies == {
+    assert set(copies.values()) == {1}
+    assert copies.keys() == {
         origins.Copy(6000, Identity(b"orders", b"r%d" % number)) for number in range(10, 30)
     }
     # Memory is bounded, whatever RocketMQ delivered.
     monkeypatch.setattr(origins, "COPIES_MAX", 3)
-    few: set[origins.Copy] = set()
+    few: Counter[origins.Copy] = Counter()
     origins.find_origins(store.reader, PhysicalOffset(0), end, copies=few)
     assert len(few) == 3
 

@@ -14,6 +14,7 @@ import pytest_asyncio
 from services.broker.delay import waiting
 from services.broker.delay.slices import Entry, read_entry
 from shared.files.commit_log import CommitLogReader
+from shared.state.values import TimerMark
 from tests.support.delayed_store import DelayedStore
 from tests.support.small_broker import FIRST_MS
 from tidemark.errors import CorruptRecord
@@ -150,6 +151,50 @@ async def test_what_a_killed_rocketmq_delivered_is_not_delivered_again(
         await store.turn()
     await store.kill(reboot=True)
     assert await delivered_at(store, DUE_MS + 5000) == [b"a", b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("was_put_back", [False, True])
+async def test_of_messages_with_one_id_as_many_are_delivered_as_there_are_copies(
+    store: DelayedStore, *, was_put_back: bool
+) -> None:
+    # Both counted as delivered when RocketMQ was killed between the two.
+    put(store, "a")
+    put(store, "a")
+    if was_put_back:
+        put_again(store, "a")
+        put_again(store, "a")
+    store.now_ms = DUE_MS
+    deliver(store, "a")
+    assert await delivered_at(store, DUE_MS + 1) == [b"a", b"a"]
+
+
+async def test_rocketmq_begins_with_the_oldest_message_that_is_overdue(
+    store: DelayedStore,
+) -> None:
+    # It began with the second of the stop, where the overdue ones lay: killed there, it left a
+    # timercheck that counts them as delivered.
+    late = store.wait_until(b"late", FIRST_MS + 5000)
+    await store.turn()
+    store.now_ms = FIRST_MS + 3_600_000
+    await hand_over(store)
+    check = timer_check.decode((store.root / "config" / "timercheck").read_bytes())
+    assert check is not None
+    unit = timer_log.decode((store.root / "timerlog" / offset_name(0)).read_bytes())
+    assert unit is not None
+    assert unit.physical_offset == late.physical_offset
+    assert unit.slot_ms == check.read_to_ms == delay.slot_ms(FIRST_MS + 5000)
+    assert not TimerMark(check.read_to_ms, 1 << 62, 9).passed(FIRST_MS + 5000, 0)
+
+
+async def test_what_is_overdue_for_a_week_is_left_in_the_queue_for_rocketmq(
+    store: DelayedStore,
+) -> None:
+    store.wait_until(b"late", FIRST_MS + 5000)
+    await store.turn()
+    store.now_ms = FIRST_MS + 7 * 24 * 3_600_000
+    await hand_over(store)
+    assert not (store.root / "timerlog").exists()
+    assert not (store.root / "config" / "timercheck").exists(), "the queue is read from its start"
 
 
 async def test_what_waits_is_handed_over_without_what_is_cancelled_or_delivered(

@@ -55,12 +55,21 @@ def test_what_is_taken_back_leaves_the_size_that_rocketmq_wants(root: Path) -> N
     assert left.read_bytes() == bytes(FILE_SIZE)
 
 
+@pytest.mark.parametrize("cut_to", [0, 100, 4095, 2 * FILE_SIZE - 1])
+def test_a_file_that_is_cut_does_not_change_the_size(root: Path, cut_to: int) -> None:
+    rocketmqs(root, 2 * FILE_SIZE)
+    (root / "timerlog" / offset_name(4 * FILE_SIZE)).write_bytes(b"x" * cut_to)
+    files(root).withdraw()
+    (left,) = (root / "timerlog").iterdir()
+    assert left.stat().st_size == 2 * FILE_SIZE
+
+
 @pytest.mark.parametrize("count", [0, 1, PER_FILE - 1, PER_FILE, PER_FILE + 1, 50_000])
 def test_all_units_are_in_files_of_rocketmqs_size(root: Path, count: int) -> None:
     rocketmqs(root, FILE_SIZE)
     waiting = messages(count)
     last = waiting[-1] if waiting else None
-    assert files(root).write(iter(waiting), last, 60_000, NOW_MS) == count
+    assert files(root).write(iter(waiting), last, 60_000, now_ms=NOW_MS, start_ms=NOW_MS) == count
     found = sorted((root / "timerlog").iterdir())
     number = max(1, -(-count // PER_FILE))  # without a unit the first one stays, and is empty
     assert [path.name for path in found] == [offset_name(n * FILE_SIZE) for n in range(number)]
@@ -79,9 +88,9 @@ def test_all_units_are_in_files_of_rocketmqs_size(root: Path, count: int) -> Non
 
 
 def test_a_store_that_rocketmq_never_had_gets_a_file_of_its_default(root: Path) -> None:
-    files(root).write(iter([]), None, 3, NOW_MS)
+    files(root).write(iter([]), None, 3, now_ms=NOW_MS, start_ms=NOW_MS)
     assert not (root / "timerlog").exists(), "nothing waits"
-    files(root).write(iter(messages(3)), messages(3)[-1], 3, NOW_MS)
+    files(root).write(iter(messages(3)), messages(3)[-1], 3, now_ms=NOW_MS, start_ms=NOW_MS)
     (path,) = (root / "timerlog").iterdir()
     assert path.stat().st_size == timer_log.FILE_SIZE
     assert path.stat().st_blocks * 512 < 1 << 20, "sparse"
@@ -98,7 +107,7 @@ def test_a_write_that_fails_leaves_no_check(root: Path) -> None:
 
     wheel = WheelFiles(Full(), root, root / "config", SystemClock())
     with pytest.raises(DiskFull):
-        wheel.write(iter(messages(3 * PER_FILE)), None, 9, NOW_MS)
+        wheel.write(iter(messages(3 * PER_FILE)), None, 9, now_ms=NOW_MS, start_ms=NOW_MS)
     assert not (root / "config" / "timercheck").exists()
     wheel.withdraw()
     (left,) = (root / "timerlog").iterdir()
