@@ -88,7 +88,7 @@ def build_with(
             TIMER_TOPIC: 1,
         },
         expired=expired_queues(known, state),
-        on_change=lambda: topics_changed(),
+        on_change=lambda topic: topic_changed(topic),
     )
     views = TopicViews(
         topics,
@@ -199,9 +199,9 @@ def build_with(
         epoch=epoch,
     )
 
-    def topics_changed() -> None:
+    def topic_changed(topic: str) -> None:
         config_files.topics_changed()
-        consuming.groups.coordinator.topics_changed()
+        consuming.groups.coordinator.topic_changed(topic)
 
     opening = Opening(
         state,

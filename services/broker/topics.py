@@ -161,7 +161,7 @@ class Topics:
         auto_create_queues: int | None = None,
         always: Mapping[str, int] | None = None,
         expired: Mapping[tuple[str, int], int] | None = None,
-        on_change: Callable[[], None] = lambda: None,
+        on_change: Callable[[str], None] = lambda topic: None,
     ) -> None:
         """state: as replayed from the log; from now on only this object changes it.
 
@@ -170,7 +170,8 @@ class Topics:
         that a send makes; None: sends make none. always: system topics, with their queues, that
         exist without having been made: what is put there is found from the first message on.
         expired: next queue offset of queues that hold nothing any more, by what the store has.
-        on_change: called after each durable change.
+        on_change: called with the topic's name after each
+        durable change.
         """
         self._state = state
         self._log = log
@@ -467,7 +468,7 @@ class Topics:
         body = records.encode_topic(TopicRecord(self._flushed(), topic))
         await self._log.append_state(body)
         self._state.apply(records.decode(body))
-        self._on_change()
+        self._on_change(topic.name)
 
     def _offsets_now(self, topic: TopicConfig) -> Mapping[int, int]:
         """Queue -> where a later topic of this name goes on; queues that had nothing left out."""

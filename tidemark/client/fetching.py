@@ -187,6 +187,10 @@ class Fetching:
             if not call.done():
                 call.cancel()
                 await asyncio.gather(call, return_exceptions=True)
+            elif not call.cancelled():
+                # If this task is cancelled in the same turn, nothing below takes the failure out of
+                # the call, and asyncio reports an exception that was never retrieved.
+                call.exception()
         if call.cancelled():
             self._displace()  # it may have been answered
         else:

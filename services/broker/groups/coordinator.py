@@ -316,9 +316,9 @@ class Coordinator:
         whatever members of before the start say."""
         self._live.moved(group, queues)
 
-    def topics_changed(self) -> None:
-        """Topics have come, gone or got queues: the groups that read them are looked at soon."""
-        self._live.topics_changed()
+    def topic_changed(self, topic: str) -> None:
+        """The topic was made or deleted, or has other queues: ``LiveGroups.topic_changed``."""
+        self._live.topic_changed(topic)
 
     # -- time ------------------------------------------------------------------------------------
 

@@ -83,7 +83,8 @@ class LiveGroups:
         """Heap of when to look at a group's deadlines, which heartbeats only put off."""
         self._planned: dict[str, int] = {}
         """Group → its earliest time in the heap."""
-        self._topics_moved = False
+        self._changed_topics: set[str] = set()
+        """Since the last look."""
         self._said_full: set[str] = set()
         """Groups at their own limit of queues, once that was said; ``""`` stands for the node's."""
         self.member_count = 0
@@ -245,9 +246,10 @@ class LiveGroups:
             self._planned[group] = at_ms
             heapq.heappush(self._due, (at_ms, group))
 
-    def topics_changed(self) -> None:
-        """Topics have come, gone or got queues: the groups that read them are looked at soon."""
-        self._topics_moved = True
+    def topic_changed(self, topic: str) -> None:
+        """The topic was made or deleted, or has other queues: the next look takes it to the groups
+        that read it, and to all groups while one of them waits for room."""
+        self._changed_topics.add(topic)
 
     def look(self) -> None:
         """Do what time and topics ask for; costs nothing while nothing is due."""
@@ -262,10 +264,14 @@ class LiveGroups:
                 del self._planned[group]
                 if (live := self._live.get(group)) is not None:
                     self._expire(live, now_ms)
-        if self._topics_moved:
-            self._topics_moved = False
+        if self._changed_topics:
+            changed, self._changed_topics = self._changed_topics, set()
             for live in list(self._live.values()):
-                self._look_at_topics(live, now_ms)
+                # Not all groups at each change. Otherwise: 1. each of thousands of groups makes a
+                # retry topic when its first member joins; 2. meanwhile every look compares the
+                # queues of all groups, and holds the loop for that long.
+                if self._said_full or not changed.isdisjoint(live.roster.queues):
+                    self._look_at_topics(live, now_ms)
 
     def _expire(self, live: Live, now_ms: int) -> None:
         before = set(live.roster.members)

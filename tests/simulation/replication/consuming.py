@@ -37,7 +37,7 @@ class NoConsuming:
     def __init__(self, base: Any, *, on_group_change: Callable[[], None]) -> None:
         self.offsets = _NoOffsets()
         self.retention = _NoRetention()
-        coordinator = SimpleNamespace(topics_changed=lambda: None)
+        coordinator = SimpleNamespace(topic_changed=lambda topic: None)
         self.groups = SimpleNamespace(coordinator=coordinator, state=base.state)
         self.configs = self.views = self.send_back = self.redrive = self.tracer = None
         self.delayed = None

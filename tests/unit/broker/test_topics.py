@@ -76,7 +76,7 @@ class Broker:
             on_change=self._changed,
         )
 
-    def _changed(self) -> None:
+    def _changed(self, topic: str) -> None:
         self.changes += 1
 
     def names(self, *, system: bool = False) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
 from collections.abc import AsyncIterator
 
@@ -12,7 +13,9 @@ from aiohttp import web
 
 import tidemark
 from tests.unit.client.group_broker import GroupBroker
+from tidemark import errors
 from tidemark.client.connection import JOINS_MAX
+from tidemark.client.fetching import Fetching
 
 HOUR_MS = 3_600_000
 
@@ -163,3 +166,22 @@ async def test_joins_that_wait_end_when_no_join_is_answered(broker: GroupBroker)
             )
     assert {getattr(outcome, "code", None) for outcome in outcomes} == {"unreachable"}
     broker.answers_heartbeats.set()
+
+
+async def test_a_fetch_that_fails_while_its_member_is_cancelled_is_not_reported() -> None:
+    # 1,900 members of one client ended together: asyncio printed a traceback ("exception was never
+    # retrieved") for each whose fetch had failed in the same turn of the loop.
+    reported: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    fetching = object.__new__(Fetching)
+    members: list[asyncio.Task[None]] = []
+
+    async def fails() -> None:
+        members[0].cancel()
+        raise errors.UnknownMember("gone")
+
+    members.append(asyncio.create_task(fetching._interruptible(fails())))
+    await asyncio.wait(members)
+    assert members.pop().cancelled()
+    gc.collect()
+    assert not reported

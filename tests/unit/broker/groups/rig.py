@@ -150,8 +150,8 @@ class Rig:
         )
         self.coordinator, self.commits = self.groups
 
-    def _changed(self) -> None:
-        self.coordinator.topics_changed()
+    def _changed(self, topic: str) -> None:
+        self.coordinator.topic_changed(topic)
 
     def close(self) -> None:
         self.queues.forget()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from services.broker.groups.joining import Bounds, Joined
 from services.broker.groups.requests import SESSION_MS_MAX, JoinRequest, Subscribed, ToOffset
+from shared.state.records import TopicConfig
 from tests.support.metrics import sample
 from tests.unit.broker.groups.rig import GROUP, SESSION_MS, Rig, got
 from tidemark.errors import (
@@ -453,7 +455,7 @@ async def live_on(rig: Rig, generation: int, subscribed: list[Subscribed]) -> Jo
         rig.clock.now_ms += SESSION_MS // 2
         beat = JoinRequest(subscribed, SESSION_MS, None, generation)
         heard = await rig.coordinator.join(GROUP, "m1", beat)
-        rig.coordinator.topics_changed()
+        rig.coordinator.topic_changed("orders")
         rig.look()
     return heard
 
@@ -550,6 +552,36 @@ async def test_a_topic_that_is_deleted_while_another_finds_no_room_is_let_go(rig
     await rig.topics.delete("other")
     rig.look()
     assert rig.coordinator.members(GROUP)[0].assignment == [("%RETRY%billing", 0), *ALL]
+
+
+async def test_a_changed_topic_costs_nothing_for_groups_that_do_not_read_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 1. Each of 5,000 new groups made its retry topic; 2. at each of these changes the queues of
+    # all groups were compared: 60 s of processor time for a minute of joining.
+    groups = 20
+    asked: list[str] = []
+    queue_numbers = rig.topics.queue_numbers
+    await rig.join()
+
+    def counted(topic: TopicConfig) -> Sequence[int]:
+        asked.append(topic.name)
+        return queue_numbers(topic)
+
+    for number in range(groups):
+        await rig.topics.create(f"topic-{number}", 1)
+        request = JoinRequest([Subscribed(f"topic-{number}", "*")], SESSION_MS, None, None)
+        await rig.coordinator.join(f"group-{number}", "m1", request)
+    rig.look()
+    monkeypatch.setattr(rig.topics, "queue_numbers", counted)
+    await rig.topics.create("topic-7", 3)
+    await rig.topics.create("nobody-reads-it", 3)
+    rig.look()
+    assert sorted(asked) == ["%RETRY%group-7", "topic-7"]
+    assert len(rig.coordinator.members("group-7")[0].assignment) == 1 + 3
+    asked.clear()
+    rig.look()
+    assert not asked
 
 
 async def test_a_caller_is_known_by_its_member_and_generation(rig: Rig) -> None:
