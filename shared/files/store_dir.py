@@ -17,7 +17,8 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Container, Iterable
+import time
+from collections.abc import Container, Iterable, Iterator, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Final
@@ -53,7 +54,10 @@ LOCK_CONTENT: Final = b"lock"
 OPENED: Final = b" tidemark"
 """Ends abort's content once a start of ours has taken over what RocketMQ left."""
 LMQ_PREFIX: Final = "%LMQ%"
-DESCRIBE_TRIES: Final = 8
+DESCRIBE_BYTE: Final = 4
+"""Of ``lock``: held for a change of tidemark.json, which is a few milliseconds long."""
+DESCRIBE_PAUSE_S: Final = 0.01
+DESCRIBE_TRIES: Final = 500
 DELAY_LEVELS_KEPT: Final = 16
 """Settings of delay levels that tidemark.json keeps; units of still earlier ones are long due."""
 QUEUE_MAX: Final = (1 << 31) - 1
@@ -252,43 +256,62 @@ class StoreDir:
         self.disk.make_directory(self.config_dir)
         if describing:
             adopting: Adopting = "clean" if self.was_clean else "unclean"
-            self._describe(describe(self.config, adopting=adopting if self.is_foreign else None))
+            with self._describing() as has_turn:
+                # In a group several services may make the store at the same time.
+                if has_turn and self.disk.stat(self.description_path) is None:
+                    self._describe(adopting=adopting if self.is_foreign else None)
         self._show_running()
         # A process killed between making a name and syncing it left it to the page cache alone.
         self.disk.sync_directory(self.root)
 
-    def _describe(self, content: bytes) -> None:
-        """Write tidemark.json. In a group broker and ha may make the store at the same time: each
-        may find, or miss, the other's temporary file; what they write is the same."""
-        for _ in range(DESCRIBE_TRIES - 1):
-            with contextlib.suppress(FileExistsError, FileNotFoundError):
-                write_atomically(self.disk, self.description_path, content)
+    @contextlib.contextmanager
+    def _describing(self) -> Iterator[bool]:
+        """Whether it is this process's turn to change tidemark.json, until the block ends. Blocks.
+
+        Without the turn, 1. ha reads the file to finish an adoption; 2. the broker records its
+        delay levels; 3. ha writes what it read, and the levels are lost. False if another process
+        has kept the turn for DESCRIBE_TRIES: the next start makes the change.
+        """
+        for _ in range(DESCRIBE_TRIES):
+            lock = self.disk.lock(self.lock_path, byte=DESCRIBE_BYTE)
+            if lock is not None:
+                try:
+                    yield True
+                finally:
+                    lock.release()
                 return
-            if read_whole(self.disk, self.description_path) == content:
-                return
+            time.sleep(DESCRIBE_PAUSE_S)
+        yield False
+
+    def _describe(self, *, adopting: Adopting | None, delay_levels: Sequence[str] = ()) -> None:
+        content = describe(self.config, adopting=adopting, delay_levels=delay_levels)
         write_atomically(self.disk, self.description_path, content)
 
     def finish_adoption(self) -> None:
-        """Recovery is through with RocketMQ's store: from now on it is one of ours."""
-        if described_adopting(self.disk, self.description_path) is not None:
-            levels = described_delay_levels(self.disk, self.description_path)
-            content = describe(self.config, delay_levels=levels)
-            write_atomically(self.disk, self.description_path, content)
+        """Recovery is through with RocketMQ's store: from now on it is one of ours. Blocks."""
+        if described_adopting(self.disk, self.description_path) is None:
+            return
+        with self._describing() as has_turn:
+            if has_turn:
+                levels = described_delay_levels(self.disk, self.description_path)
+                self._describe(adopting=None, delay_levels=levels)
 
     def describe_delay_levels(self) -> None:
         """Record the configured delay levels in tidemark.json. Blocks.
 
-        For the broker, before recovery: no other process changes the file then. On a disk that
-        takes no writes the next start records them.
+        On a disk that takes no writes the next start records them.
         """
-        known = described_delay_levels(self.disk, self.description_path)
-        current = self.config.delay_levels
-        if known[-1:] == (current,) or self.disk.stat(self.description_path) is None:
+        path, current = self.description_path, self.config.delay_levels
+        if described_delay_levels(self.disk, path)[-1:] == (current,):
             return
-        levels = [*(each for each in known if each != current), current][-DELAY_LEVELS_KEPT:]
-        adopting = described_adopting(self.disk, self.description_path)
-        with contextlib.suppress(DiskFull, ReadOnlyDisk):
-            self._describe(describe(self.config, adopting=adopting, delay_levels=levels))
+        with contextlib.suppress(DiskFull, ReadOnlyDisk), self._describing() as has_turn:
+            if has_turn and self.disk.stat(path) is not None:
+                known = described_delay_levels(self.disk, path)
+                levels = [*(each for each in known if each != current), current]
+                self._describe(
+                    adopting=described_adopting(self.disk, path),
+                    delay_levels=levels[-DELAY_LEVELS_KEPT:],
+                )
 
     # -- locks and the abort marker -----------------------------------------------------------
 

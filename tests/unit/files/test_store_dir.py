@@ -4,12 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from threading import Event, Thread
 
 import pytest
 
+from shared.files import store_dir
+from shared.files.disk import FileStat
 from shared.files.file_run import FileRun
 from shared.files.log_walk import LogFiles
 from shared.files.os_disk import OsDisk, OsFile, OsRecordLock
@@ -69,6 +72,60 @@ class ReadOnly(OsDisk):
         return super().lock(path, byte=byte)
 
 
+def interleave(
+    root: Path,
+    operation: str,
+    one: Callable[[StoreDir], None],
+    other: Callable[[StoreDir], None],
+) -> None:
+    """Do one; just before its first such operation on tidemark.json another process does the other,
+    until it has finished or waits for a lock."""
+    stands = Event()
+
+    class Other(OsDisk):
+        def lock(self, path: Path, *, byte: int) -> OsRecordLock | None:
+            lock = super().lock(path, byte=byte)
+            if lock is None:
+                stands.set()
+            return lock
+
+    def work() -> None:
+        try:
+            other(StoreDir(Other(), root, SMALL))
+        finally:
+            stands.set()
+
+    thread = Thread(target=work)
+
+    def meet(called: str, path: Path) -> None:
+        if called == operation and path.name.startswith("tidemark.json") and not thread.ident:
+            thread.start()
+            assert stands.wait(30)
+
+    class One(OsDisk):
+        def stat(self, path: Path) -> FileStat | None:
+            found = super().stat(path)
+            meet("stat", path)
+            return found
+
+        def create(self, path: Path, size: int, *, reserve: bool) -> OsFile:
+            meet("create", path)
+            return super().create(path, size, reserve=reserve)
+
+        def rename(self, old: Path, new: Path) -> None:
+            meet("rename", old)
+            super().rename(old, new)
+
+    one(StoreDir(One(), root, SMALL))
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def make_and_describe(opened: StoreDir) -> None:
+    opened.open_or_create()
+    opened.describe_delay_levels()
+
+
 class TestOpening:
     def test_an_empty_directory_becomes_a_store_that_describes_itself(self, tmp_path: Path) -> None:
         made = store(tmp_path / "new")
@@ -78,6 +135,7 @@ class TestOpening:
             "config",
             "consumequeue",
             "index",
+            "lock",
             "tidemark.json",
         ]
         assert json.loads(made.description_path.read_text()) == {
@@ -246,9 +304,10 @@ class TestQueues:
 
 HOLDER = """
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from threading import Event, Thread
 from shared.files.os_disk import OsDisk
 from shared.files.store_dir import Role, StoreConfig, StoreDir
 lock = StoreDir(OsDisk(), Path(sys.argv[1]), StoreConfig()).lock(Role(int(sys.argv[2])))
@@ -427,20 +486,43 @@ class TestGroups:
         assert found.visible_after == "confirmed"
         store(tmp_path, found).open_or_create()
 
-    def test_two_services_may_make_it_at_the_same_time(self, tmp_path: Path) -> None:
-        class Racing(OsDisk):
-            """Another process does the same, always a little earlier."""
-
-            losses: ClassVar = [FileExistsError, FileNotFoundError, FileExistsError]
-
-            def create(self, path: Path, size: int, *, reserve: bool) -> OsFile:
-                if path.name == "tidemark.json.tmp" and self.losses:
-                    raise self.losses.pop()
-                return super().create(path, size, reserve=reserve)
-
-        StoreDir(Racing(), tmp_path, SMALL).open_or_create()
+    @pytest.mark.parametrize("operation", ["stat", "create", "rename"])
+    @pytest.mark.parametrize("adopts_first", [False, True])
+    def test_levels_recorded_while_an_adoption_is_finished_are_kept(
+        self, tmp_path: Path, operation: str, *, adopts_first: bool
+    ) -> None:
+        # Each wrote the file with what it had read before: the levels were gone, or the store was
+        # RocketMQ's once more.
+        make_foreign(tmp_path)
         store(tmp_path).open_or_create()
-        assert not Racing.losses
+        both = (StoreDir.describe_delay_levels, StoreDir.finish_adoption)
+        interleave(tmp_path, operation, *(reversed(both) if adopts_first else both))
+        content = json.loads((tmp_path / "tidemark.json").read_text())
+        assert content["delay_levels"] == [SMALL.delay_levels]
+        assert "adopting" not in content
+
+    @pytest.mark.parametrize("operation", ["stat", "create", "rename"])
+    def test_levels_recorded_while_another_service_makes_the_store_are_kept(
+        self, tmp_path: Path, operation: str
+    ) -> None:
+        interleave(tmp_path, operation, StoreDir.open_or_create, make_and_describe)
+        content = json.loads((tmp_path / "tidemark.json").read_text())
+        assert content["delay_levels"] == [SMALL.delay_levels]
+
+    def test_a_process_that_keeps_the_turn_for_ever_does_not_stop_a_start(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        opened = store(tmp_path)
+        opened.open_or_create()
+        monkeypatch.setattr(store_dir, "DESCRIBE_TRIES", 3)
+        monkeypatch.setattr(store_dir, "DESCRIBE_PAUSE_S", 0.0)
+        held = DISK.lock(opened.lock_path, byte=store_dir.DESCRIBE_BYTE)
+        assert held is not None
+        opened.describe_delay_levels()
+        assert "delay_levels" not in json.loads(opened.description_path.read_text())
+        held.release()
+        opened.describe_delay_levels()
+        assert "delay_levels" in json.loads(opened.description_path.read_text())
 
 
 class TestAbort:
