@@ -62,7 +62,7 @@ from shared.files.index import IndexPlace
 from shared.files.pull import PullResult
 from shared.files.queue_math import Boundary
 from shared.metrics.instruments import Count
-from shared.runtime.connections import CallHandler, error_fields
+from shared.runtime.connections import BoundedHandler, CallHandler, error_fields
 from shared.runtime.paced_log import PacedLog
 from tidemark.clock import Clock
 from tidemark.errors import (
@@ -537,7 +537,9 @@ class Api:
         if error.retriable and status in (503, 507):
             refused.headers[hdrs.RETRY_AFTER] = "1"
         if not request.content.is_eof():
-            refused.force_close()  # nobody reads the rest of the body
+            refused.force_close()  # the rest of the body is thrown away
+            if isinstance(request.protocol, BoundedHandler):
+                request.protocol.note_refused()
         return refused
 
 

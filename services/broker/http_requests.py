@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import io
 import ipaddress
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -163,7 +164,8 @@ class Bodies:
         length = request.content_length
         if length is None or length > SMALL:
             body.peer = peer_of(request)
-        parts: list[bytes] = []
+        # Not a list that is joined at the end: to copy 16 MiB at once takes the loop some ms.
+        parts = io.BytesIO()
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
@@ -176,7 +178,7 @@ class Bodies:
                     if body.size + len(part) > self._size_max:
                         raise too_large(body.size + len(part), self._size_max)
                     self._take(body, len(part))
-                    parts.append(part)
+                    parts.write(part)
         except TimeoutError:
             raise SlowRequest(
                 f"after {loop.time() - started:.1f} s only {body.size} bytes of the body had "
@@ -187,7 +189,7 @@ class Bodies:
             ) from None
         except web.RequestPayloadError as error:
             raise BadRequest(f"the body is broken: {error}. Nothing was stored.") from None
-        return b"".join(parts)
+        return parts.getvalue()  # the bytes themselves, not a copy
 
 
 def topic_of(request: web.Request) -> str:

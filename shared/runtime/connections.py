@@ -2,8 +2,9 @@
 
 A client that sends nothing, sends its request byte by byte, or does not take its answer costs one
 connection for a bounded time. At the limit a new connection replaces the oldest one that has never
-sent a whole request; if there is none it is answered 503. The API port of the broker and the admin
-ports of all services are served by this. The broker bounds request bodies in ``http_requests``.
+sent a whole request, or one that is refused already, or idle; if there is none it is answered 503.
+The API port of the broker and the admin ports of all services are served by this. The broker bounds
+request bodies in ``http_requests``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ HEADERS_MAX: Final = 64
 HEADER_SIZE_MAX: Final = 8190
 FINISH_S: Final = 5.0
 """How long a stop waits for requests in hand, a body that never arrives among them."""
+IDLE_MIN_S: Final = 1.0
+"""A connection whose last answer is younger is not idle: its client may just be sending the next
+request, and would not learn what became of it."""
 TRIED_MAX: Final = 64
 LINGER_S: Final = 5.0
 """How long the rest of a refused body is read and thrown away, so that its sender sees the answer
@@ -74,7 +78,7 @@ class Bounds(NamedTuple):
 class BoundedHandler(web.RequestHandler):
     """One connection; answers what is not HTTP in the words of our errors."""
 
-    __slots__ = ("_is_dropped", "_on_lost", "_paced")
+    __slots__ = ("_is_dropped", "_is_refused", "_on_lost", "_paced")
 
     def __init__(
         self,
@@ -86,6 +90,7 @@ class BoundedHandler(web.RequestHandler):
         super().__init__(manager, **settings)
         self._on_lost, self._paced = on_lost, paced
         self._is_dropped = False
+        self._is_refused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is open; it may have been dropped since it was accepted."""
@@ -109,10 +114,19 @@ class BoundedHandler(web.RequestHandler):
         """Whether it has ever sent a whole request head."""
         return self._request_count > 0
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether it waits for the client's next request."""
-        return self._waiter is not None and not self._waiter.done()
+    def note_refused(self) -> None:
+        """The request is answered before its body has come: what comes of it is thrown away."""
+        self._is_refused = True
+
+    def is_dispensable(self, now: float) -> bool:
+        """Whether nothing is lost with it: its request was refused and has its answer, or its last
+        answer is IDLE_MIN_S old."""
+        if self._is_refused:
+            return self.transport is None or self.transport.get_write_buffer_size() == 0
+        if self._waiter is None or self._waiter.done():
+            return False
+        answered_at = self._next_keepalive_close_time - self._keepalive_timeout
+        return now - answered_at >= IDLE_MIN_S
 
     def handle_error(
         self,
@@ -275,17 +289,18 @@ class BoundedServer:
     def _take_idle(self) -> BoundedHandler | None:
         """The connection to close for a new one, no longer counted; None if all are in use.
 
-        First the oldest that never sent a whole request, then one that waits for its next. It looks
-        at TRIED_MAX of those that have spoken, others the next time.
+        First the oldest that never sent a whole request, then a dispensable one. It looks at
+        TRIED_MAX of those that have spoken, others the next time.
         """
         while self._silent:
             handler, _ = self._silent.popitem(last=False)
             if not handler.has_spoken:
                 return handler
             self._spoken[handler] = None
+        now = asyncio.get_running_loop().time()
         for _ in range(min(len(self._spoken), TRIED_MAX)):
             handler, _ = self._spoken.popitem(last=False)
-            if handler.is_idle:
+            if handler.is_dispensable(now):
                 return handler
             self._spoken[handler] = None
         return None

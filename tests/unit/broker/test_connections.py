@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import aiohttp
 import pytest
@@ -15,6 +15,7 @@ from services.broker.messages import Rules
 from services.broker.metrics import BrokerMetrics
 from services.broker.unique_ids import UniqueIds
 from shared.metrics.registry import Registry
+from shared.runtime import connections
 from shared.runtime.clock import SystemClock
 from shared.runtime.connections import Bounds
 from shared.runtime.health import Health
@@ -25,7 +26,7 @@ from tidemark.formats.hosts import Host
 class Served:
     """An API whose gate is shut: every call is refused, and counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, connections_max: int = 100) -> None:
         clock = SystemClock()
         self.registry = Registry("broker")
         metrics = BrokerMetrics(self.registry)
@@ -41,7 +42,9 @@ class Served:
             delay_levels_ms=(1000,),
             version="1",
         )
-        self.server = ApiServer(api.app, metrics, Bounds(100, 5.0, 5.0, 5.0), api.short_way)
+        self.server = ApiServer(
+            api.app, metrics, Bounds(connections_max, 5.0, 5.0, 5.0), api.short_way
+        )
         metrics.show_requests(api.pools, self.server.roles)
 
     def shown(self, name: str) -> dict[str, float]:
@@ -127,3 +130,88 @@ async def test_a_refusal_is_counted_by_kind_of_work_and_code(served: Served) -> 
     }
     assert set(served.shown("requests_queued").values()) == {0}
     assert len(served.shown("oldest_queued_request_seconds")) == 5
+
+
+class Connection:
+    """One of a client: what it sends, and the status of each answer."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def ask(self, size: int = 0) -> int:
+        """A send whose body has so many bytes, none of which come; the status. 0: it is closed."""
+        head = f"POST /v1/topics/t/messages HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
+        self._writer.write(head.encode())
+        return await self.status()
+
+    async def status(self) -> int:
+        try:
+            answer = await self._reader.readuntil(b"\r\n\r\n")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return 0
+        body = int(answer.split(b"Content-Length: ")[1].split(b"\r\n")[0])
+        await self._reader.readexactly(body)
+        return int(answer.split()[1])
+
+    async def is_closed(self) -> bool:
+        try:
+            return await self._reader.read(1) == b""
+        except ConnectionError:
+            return True
+
+
+@pytest.fixture
+async def two() -> AsyncIterator[Callable[[], Awaitable[Connection]]]:
+    """Makes connections to a server that takes two."""
+    served = Served(connections_max=2)
+    await served.server.start("127.0.0.1", 0)
+    made: list[asyncio.StreamWriter] = []
+
+    async def connect() -> Connection:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.server.port)
+        made.append(writer)
+        return Connection(reader, writer)
+
+    yield connect
+    for writer in made:
+        writer.close()
+    await served.server.close()
+
+
+async def test_a_client_between_two_requests_keeps_its_connection(
+    two: Callable[[], Awaitable[Connection]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that sends one message after the other lost its connection, perhaps with a send on
+    its way, to a client that only opened more: between two requests it was idle."""
+    monkeypatch.setattr(connections, "IDLE_MIN_S", 3600.0)
+    first, second = await two(), await two()
+    assert (await first.ask(), await second.ask()) == (503, 503)  # the gate is shut
+    third = await two()
+    assert await third.status() == 503
+    assert await third.is_closed()
+    assert (await first.ask(), await second.ask()) == (503, 503)
+
+
+async def test_the_oldest_idle_connection_is_replaced(
+    two: Callable[[], Awaitable[Connection]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "IDLE_MIN_S", 0.0)
+    first, second = await two(), await two()
+    assert (await first.ask(), await second.ask()) == (503, 503)
+    third = await two()
+    assert await third.ask() == 503
+    assert await first.is_closed()
+    assert await second.ask() == 503
+
+
+async def test_a_connection_whose_refused_body_is_thrown_away_is_replaced(
+    two: Callable[[], Awaitable[Connection]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections with bodies that were refused and did not end took all places for 5 s each."""
+    monkeypatch.setattr(connections, "IDLE_MIN_S", 3600.0)
+    first, second = await two(), await two()
+    assert (await first.ask(), await second.ask(size=900)) == (503, 503)
+    third = await two()
+    assert await third.ask() == 503
+    assert await second.is_closed()
+    assert await first.ask() == 503
