@@ -27,6 +27,10 @@ BAD: Final = "bad"
 """The topic that the attacks use."""
 AT_ONCE: Final = 16
 """Connections of a flood."""
+SETTINGS: Final = {"waiting_bytes_max": 128 * MIB, "connections_max": 300}
+"""Of the broker that is attacked."""
+GROWTH_MAX: Final = 192 * MIB
+"""Of the broker's own memory: half of waiting_bytes_max, and one request being decoded."""
 KEYS_MAX: Final = 1023
 ALIKE: Final = ["".join(each) for each in itertools.product(("Aa", "BB"), repeat=9)]
 """Keys of equal hash."""

@@ -18,13 +18,10 @@ from typing import Final
 import pytest
 
 import tidemark
-from bench.bad_clients import ATTACKS, MIB, Attack, attackable
+from bench.bad_clients import ATTACKS, GROWTH_MAX, MIB, SETTINGS, Attack, attackable
 from tests.support.node import Node, wait_until
 
 SENDS: Final = 60
-GROWTH_MAX: Final = 192 * MIB
-"""Of the broker's own memory: half of waiting_bytes_max, and one request being decoded."""
-SETTINGS: Final = {"waiting_bytes_max": 128 * MIB, "connections_max": 300}
 
 
 @pytest.fixture(scope="module")
