@@ -12,7 +12,8 @@ Before: ``services.broker.delay`` says what waits. After: the files, for RocketM
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final, NamedTuple
 
 from tidemark.formats import delay
@@ -28,6 +29,8 @@ MAGIC_ROLL: Final = 2
 MAGIC_DELETE: Final = 4
 ROLL_WINDOW_MS: Final = 172_800 * PRECISION_MS
 """RocketMQ's timerRollWindowSlot: what is due later is looked at again after that time."""
+PIECE_SIZE: Final = 8 << 20
+"""Bytes that are written at a time."""
 _UNIT: Final = struct.Struct(">iqiqiqiiq")
 UNIT_SIZE: Final = _UNIT.size
 _BLANK: Final = struct.Struct(">iqi")  # the room left, 0, magic
@@ -90,54 +93,35 @@ def slot_of(due_ms: int, now_ms: int) -> tuple[int, int]:
 
 def written(
     waiting: Iterable[Waiting],
-    last: Waiting | None,
+    last: Waiting,
     *,
     now_ms: int,
     start_ms: int,
     file_size: int,
-) -> Iterator[tuple[int, bytes]]:
-    """The log of a wheel that holds what waits: position and bytes of each unit and filler.
+) -> Iterator[tuple[int, bytearray]]:
+    """The log of a wheel that holds what waits, in pieces: position and bytes, each of one file.
 
-    waiting: in the order of the queue. last: the queue's last message. Its unit is the last one
-    whether it waits or not, for RocketMQ goes on in the queue behind it. If it does not wait, its
-    slot lies before start_ms and is never read. None: the last record cannot be read; RocketMQ then
-    goes on where ``timercheck`` says. start_ms: slot at which RocketMQ begins to read the wheel, at
-    or before that of each message. Memory: one position for each slot of a window.
+    last: the queue's last message. Its unit is the last one, for RocketMQ goes on in the queue
+    behind that; its slot lies before start_ms and is never read. now_ms: a multiple of the
+    precision. start_ms: slot at which RocketMQ begins to read the wheel, at or before that of each
+    message. Memory: one position for each slot, and a piece.
     """
     ends: dict[int, int] = {}
-    position = 0
-    newest = None
-    for message in waiting:
-        slot_ms, magic = slot_of(message.due_ms, now_ms)
-        position = yield from _appended(ends, position, message, slot_ms, magic, now_ms, file_size)
-        newest = message
-    if last is not None and newest is not None and newest.physical_offset != last.physical_offset:
-        passed_ms = start_ms - PRECISION_MS
-        yield from _appended(ends, position, last, passed_ms, MAGIC_DEFAULT, now_ms, file_size)
-
-
-def _appended(
-    ends: dict[int, int],
-    position: int,
-    message: Waiting,
-    slot_ms: int,
-    magic: int,
-    now_ms: int,
-    file_size: int,
-) -> Generator[tuple[int, bytes], None, int]:
-    """One unit behind position, after a filler if the file has no room; the position behind it."""
-    room = file_size - position % file_size
-    if room < UNIT_SIZE + _BLANK.size:
-        yield position, _BLANK.pack(room, 0, _BLANK_MAGIC)
-        position += room
-    unit = Unit(
-        ends.get(slot_ms, NONE_BEFORE),
-        magic,
-        now_ms,
-        slot_ms,
-        message.physical_offset,
-        message.size,
-    )
-    yield position, encode(unit)
-    ends[slot_ms] = position
-    return position + UNIT_SIZE
+    piece, start = bytearray(), 0
+    slotted = ((*slot_of(each.due_ms, now_ms), each) for each in waiting)
+    passed = (start_ms - PRECISION_MS, MAGIC_DEFAULT, last)
+    for slot_ms, magic, message in chain(slotted, (passed,)):
+        position = start + len(piece)
+        room = file_size - position % file_size
+        if room < UNIT_SIZE + _BLANK.size:
+            yield start, piece + _BLANK.pack(room, 0, _BLANK_MAGIC)
+            piece, start = bytearray(), position + room
+        elif len(piece) >= PIECE_SIZE:
+            yield start, piece
+            piece, start = bytearray(), position
+        position = start + len(piece)
+        previous = ends.get(slot_ms, NONE_BEFORE)
+        _, physical_offset, size = message
+        piece += encode(Unit(previous, magic, now_ms, slot_ms, physical_offset, size))
+        ends[slot_ms] = position
+    yield start, piece

@@ -135,11 +135,11 @@ class PendingTimes:
         rows = [Pending._make(row) for row in self._file.execute(query, (count_max,))]
         return [row for row in rows if row.physical_offset < physical_offset]
 
-    def behind_queue_offset(self, queue_offset: int, count_max: int) -> list[Pending]:
-        """The first count_max behind a queue offset, in the queue's order."""
-        query = "SELECT * FROM pending WHERE queue_offset > ? ORDER BY queue_offset LIMIT ?"
-        rows = self._file.execute(query, (queue_offset, count_max))
-        return [Pending._make(row) for row in rows]
+    def lowest_queue_offset(self) -> int | None:
+        """The lowest queue offset of what waits; None if nothing does."""
+        query = "SELECT MIN(queue_offset) FROM pending"
+        lowest: int | None = self._file.execute(query).fetchone()[0]
+        return lowest
 
     def is_cancelled(self, out_ms: int, keys: Collection[bytes]) -> bool:
         """Whether a cancellation with one of the keys was read."""

@@ -394,18 +394,16 @@ class TimerQueue:
         if self._times is None or not self.is_whole:
             return None
         with self._loses():
-            rows = self._times.behind_queue_offset(-1, 1)
-            return rows[0].queue_offset if rows else self.read_to
+            lowest = self._times.lowest_queue_offset()
+            return self.read_to if lowest is None else lowest
         return None
 
-    def in_order(self) -> Iterator[Entry]:
-        """Everything that waits, in the queue's order. Raises sqlite3.Error."""
-        at = -1
-        while self._times is not None and (
-            rows := self._times.behind_queue_offset(at, UNITS_AT_ONCE)
-        ):
+    def all(self) -> Iterator[Entry]:
+        """Everything that waits, by its times. Raises sqlite3.Error."""
+        after: Time = (-1, -1)
+        while self._times is not None and (rows := self._times.behind(*after, UNITS_AT_ONCE)):
             yield from map(_entry, rows)
-            at = rows[-1].queue_offset
+            after = rows[-1][:2]
 
     # -- out -------------------------------------------------------------------------------------
 

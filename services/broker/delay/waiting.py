@@ -174,12 +174,15 @@ class Waiting:
         count = self._timer.count
         if not self._timer.read_to or not self._timer.is_whole or count is None:
             return
+        last = self._timer.last(ends.kept) if count else None
+        if count and last is None:
+            return  # RocketMQ goes on behind the last unit's message: it has to be the queue's last
         if count > WHEEL_COUNT_MAX:
             _warn_of_wheel(f"are not written for more than {WHEEL_COUNT_MAX} messages", None)
             return
         waiting = (
             timer_log.Waiting(entry.due_ms, entry.physical_offset, entry.size)
-            for entry in self._timer.in_order()
+            for entry in self._timer.all()
             if not progress.is_done(entry.due_ms, entry.queue_offset)
         )
         # An overdue message gets the slot of its own time, and RocketMQ begins there. Otherwise:
@@ -192,20 +195,14 @@ class Waiting:
             _warn_of_wheel("are not written: RocketMQ does not read slots of that age", None)
             return
         try:
-            written = self._wheel.write(
-                waiting,
-                self._timer.last(ends.kept),
-                self._timer.read_to,
-                now_ms=now_ms,
-                start_ms=start_ms,
-            )
+            self._wheel.write(waiting, last, self._timer.read_to, now_ms=now_ms, start_ms=start_ms)
         except (sqlite3.Error, OSError, StoreError) as error:
             _warn_of_wheel("could not be written", error)
             self._wheel.withdraw()
             return
         log.info(
             "a RocketMQ broker can go on with what waits for any time",
-            extra={"event": "timer-wheel-written", "messages": count, "units": written},
+            extra={"event": "timer-wheel-written", "messages": count},
         )
 
     def look(self, ends: Ends, now_ms: int) -> Look:

@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 
 WHEEL: Final = "timerwheel"
 LOG: Final = "timerlog"
-BUFFER_SIZE: Final = 8 << 20
 NOTE_INTERVAL_S: Final = 10.0
 
 
@@ -93,19 +92,23 @@ class WheelFiles:
         *,
         now_ms: int,
         start_ms: int,
-    ) -> int:
-        """Replace them all; the number of units. Durable on return, or without a ``timercheck``.
+    ) -> None:
+        """Replace them all. Durable on return, or without a ``timercheck``.
 
-        waiting, last, now_ms, start_ms: as of ``timer_log.written``. queue_offset: behind the last
-        message that was considered. Raises OSError, StoreError.
+        waiting, now_ms, start_ms: as of ``timer_log.written``. last: likewise; None: nothing waits.
+        queue_offset: behind the last message that was considered. Raises OSError, StoreError.
+
+        RocketMQ reads the queue from its start without a ``timercheck``, whatever part of the log
+        there is: so the order of the units does not matter when this is cut short.
         """
         file_size = self._withdraw()
-        units = timer_log.written(
-            waiting, last, now_ms=now_ms, start_ms=start_ms, file_size=file_size
-        )
-        end, count = self._write_log(units, file_size)
+        end = 0
+        if last is not None:
+            pieces = timer_log.written(
+                waiting, last, now_ms=now_ms, start_ms=start_ms, file_size=file_size
+            )
+            end = self._write_log(pieces, file_size)
         self._write_check(end, queue_offset, start_ms)
-        return count
 
     def _write_check(self, end: int, queue_offset: int, now_ms: int) -> None:
         read_to_ms = now_ms - now_ms % PRECISION_MS
@@ -145,30 +148,31 @@ class WheelFiles:
         size = max(stat.size for stat in stats if stat is not None)
         if size < timer_log.FILE_SIZE_MIN:
             size = timer_log.FILE_SIZE
+        # The new file first: a kill in between must not lose the size.
+        temporary = self._root / f"{LOG}.tmp"
+        if self._disk.stat(temporary) is not None:
+            self._disk.unlink(temporary)
+        file = self._disk.create(temporary, size, reserve=False)
+        try:
+            file.sync()
+        finally:
+            file.close()
+        self._disk.rename(temporary, self._file(0))
         for name in names:
-            self._disk.unlink(self._log / name)
-        self._disk.create(self._file(0), size, reserve=False).close()
+            if name != offset_name(0):
+                self._disk.unlink(self._log / name)
         self._disk.sync_directory(self._log)
         return size
 
-    def _write_log(self, units: Iterable[tuple[int, bytes]], file_size: int) -> tuple[int, int]:
-        """Fill the log, which is empty; its end and the number of units. No unit, no file."""
-        buffer = bytearray()
-        start = end = count = 0
-        for position, data in units:
-            is_next_file = position >= start + file_size
-            if is_next_file or len(buffer) >= BUFFER_SIZE:
-                self._append(start, end - len(buffer), buffer, file_size)
-                buffer.clear()
-            if is_next_file:
-                start = position
-            buffer += data
+    def _write_log(self, pieces: Iterable[tuple[int, bytearray]], file_size: int) -> int:
+        """Fill the log, which is empty; its end."""
+        end = 0
+        for position, data in pieces:
+            self._append(position - position % file_size, position, data, file_size)
             end = position + len(data)
-            count += len(data) == timer_log.UNIT_SIZE
-        if buffer:
-            self._append(start, end - len(buffer), buffer, file_size)
+        if end:
             self._disk.sync_directory(self._log)
-        return end, count
+        return end
 
     def _append(self, start: int, position: int, data: bytearray, file_size: int) -> None:
         """Write data to the file of that start, and sync it."""

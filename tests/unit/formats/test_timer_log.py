@@ -68,7 +68,7 @@ def recovered(log: bytes, file_size: int) -> Wheel:
     return Wheel(slots, last)
 
 
-def log_of(waiting: Sequence[Waiting], last: Waiting | None, file_size: int) -> bytes:
+def log_of(waiting: Sequence[Waiting], last: Waiting, file_size: int) -> bytes:
     log = bytearray(8 * 52 * (len(waiting) + 2) + 2 * file_size)
     end = 0
     for position, data in timer_log.written(
@@ -138,5 +138,4 @@ def test_rocketmq_finds_exactly_what_waits_and_goes_on_behind_the_last(
         expected.setdefault(slot_ms, []).append(message.physical_offset)
     # The wheel is read from START_MS on.
     assert {slot: each for slot, each in wheel.slots.items() if slot >= START_MS} == expected
-    # With nothing that waits there is no unit, and RocketMQ believes the check.
-    assert wheel.last == (last.physical_offset if waiting else None)
+    assert wheel.last == last.physical_offset

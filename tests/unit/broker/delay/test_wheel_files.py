@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from services.broker.delay.wheel_files import WheelFiles
-from shared.files.os_disk import OsDisk
+from shared.files.os_disk import OsDisk, OsFile
 from shared.runtime.clock import SystemClock
 from tidemark.errors import DiskFull
 from tidemark.formats import timer_check, timer_log
@@ -18,6 +19,7 @@ from tidemark.formats.timer_log import Waiting
 NOW_MS = 1_795_380_837_000
 FILE_SIZE = 4096
 PER_FILE = (FILE_SIZE - 16) // 52
+LAST = Waiting(0, 1_000_000_000, 100)
 
 
 @pytest.fixture
@@ -68,8 +70,8 @@ def test_a_file_that_is_cut_does_not_change_the_size(root: Path, cut_to: int) ->
 def test_all_units_are_in_files_of_rocketmqs_size(root: Path, count: int) -> None:
     rocketmqs(root, FILE_SIZE)
     waiting = messages(count)
-    last = waiting[-1] if waiting else None
-    assert files(root).write(iter(waiting), last, 60_000, now_ms=NOW_MS, start_ms=NOW_MS) == count
+    last = waiting.pop() if waiting else None
+    files(root).write(iter(waiting), last, 60_000, now_ms=NOW_MS, start_ms=NOW_MS)
     found = sorted((root / "timerlog").iterdir())
     number = max(1, -(-count // PER_FILE))  # without a unit the first one stays, and is empty
     assert [path.name for path in found] == [offset_name(n * FILE_SIZE) for n in range(number)]
@@ -77,9 +79,7 @@ def test_all_units_are_in_files_of_rocketmqs_size(root: Path, count: int) -> Non
     assert len(log) == number * FILE_SIZE
     positions = [n // PER_FILE * FILE_SIZE + n % PER_FILE * 52 for n in range(count)]
     units = [timer_log.decode(log, at) for at in positions]
-    assert [unit.physical_offset for unit in units if unit] == [
-        each.physical_offset for each in waiting
-    ]
+    assert [unit.physical_offset for unit in units if unit] == [1000 * n for n in range(count)]
     raw = (root / "config" / "timercheck").read_bytes()
     end = positions[-1] + 52 if positions else 0
     assert timer_check.decode(raw) == (NOW_MS, end, 60_000, 60_000)
@@ -90,25 +90,68 @@ def test_all_units_are_in_files_of_rocketmqs_size(root: Path, count: int) -> Non
 def test_a_store_that_rocketmq_never_had_gets_a_file_of_its_default(root: Path) -> None:
     files(root).write(iter([]), None, 3, now_ms=NOW_MS, start_ms=NOW_MS)
     assert not (root / "timerlog").exists(), "nothing waits"
-    files(root).write(iter(messages(3)), messages(3)[-1], 3, now_ms=NOW_MS, start_ms=NOW_MS)
+    files(root).write(iter(messages(3)), LAST, 3, now_ms=NOW_MS, start_ms=NOW_MS)
     (path,) = (root / "timerlog").iterdir()
     assert path.stat().st_size == timer_log.FILE_SIZE
     assert path.stat().st_blocks * 512 < 1 << 20, "sparse"
 
 
-def test_a_write_that_fails_leaves_no_check(root: Path) -> None:
+class Failing(OsDisk):
+    """Refuses the change with that number, and all behind it."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def _change(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise DiskFull("planted")
+
+    def create(self, path: Path, size: int, *, reserve: bool) -> OsFile:
+        self._change()
+        return super().create(path, size, reserve=reserve)
+
+    def open(self, path: Path, *, writable: bool) -> OsFile:
+        if writable:
+            self._change()
+        return super().open(path, writable=writable)
+
+    def unlink(self, path: Path) -> None:
+        self._change()
+        super().unlink(path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        self._change()
+        super().rename(old, new)
+
+    def sync_directory(self, path: Path) -> None:
+        self._change()
+        super().sync_directory(path)
+
+
+def test_a_write_that_ends_anywhere_leaves_no_check_or_all(root: Path) -> None:
+    # RocketMQ reads the queue from its start without a check, whatever part of the log there is.
     rocketmqs(root, FILE_SIZE)
-
-    class Full(OsDisk):
-        def create(self, path: Path, size: int, *, reserve: bool):  # type: ignore[no-untyped-def]
-            if path.name == offset_name(2 * FILE_SIZE):
-                raise DiskFull("planted")
-            return super().create(path, size, reserve=reserve)
-
-    wheel = WheelFiles(Full(), root, root / "config", SystemClock())
-    with pytest.raises(DiskFull):
-        wheel.write(iter(messages(3 * PER_FILE)), None, 9, now_ms=NOW_MS, start_ms=NOW_MS)
-    assert not (root / "config" / "timercheck").exists()
-    wheel.withdraw()
+    theirs = (root / "config" / "timercheck").read_bytes()
+    checks = set()
+    for number in range(100):
+        disk = Failing(number)
+        wheel = WheelFiles(disk, root, root / "config", SystemClock())
+        with suppress(DiskFull):
+            wheel.write(iter(messages(2 * PER_FILE)), LAST, 9, now_ms=NOW_MS, start_ms=NOW_MS)
+        path = root / "config" / "timercheck"
+        raw = path.read_bytes() if path.exists() else None
+        if raw is not None and raw != theirs:
+            log = b"".join(each.read_bytes() for each in sorted((root / "timerlog").iterdir()))
+            assert timer_check.decode(raw) == (NOW_MS, 2 * FILE_SIZE + 52, 9, 9)
+            assert timer_log.decode(log, 2 * FILE_SIZE) is not None
+            assert not list(root.glob("timerwheel*"))
+        checks.add(raw)
+        if disk.left >= 0:
+            break
+    else:
+        raise AssertionError("it never ended")
+    assert len(checks) == 3
+    files(root).withdraw()
     (left,) = (root / "timerlog").iterdir()
     assert left.read_bytes() == bytes(FILE_SIZE)
