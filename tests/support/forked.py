@@ -105,7 +105,9 @@ _parents: Final[list[Parent]] = []
 
 
 def start(module: str, arguments: list[str], log: Path) -> Forked | None:
-    """Fork a service; None if the environment is not that of the parent."""
+    """Fork a service; None for another module, and if the environment is not the parent's."""
+    if f"{module}.__main__" not in MODULES:
+        return None
     if not _parents:
         _parents.append(Parent())
     return _parents[0].start(module, arguments, log) if _parents[0].is_fit() else None
