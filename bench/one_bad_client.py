@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -39,34 +39,63 @@ STORE: Final = {"commit_log_file_size": 64 * MIB, "index_slots": 50_000, "index_
 GOOD: Final = "good"
 
 
+class Send(NamedTuple):
+    """One send of the client that is measured."""
+
+    ended_at: float
+    seconds: float
+    without_core_s: float
+    """Part of it in which the client or the broker's loop could run, and had no core: what other
+    processes of the machine did, not the broker."""
+
+
 class Sent(NamedTuple):
     """Sends of one stretch of time."""
 
-    took: list[tuple[float, float]]
-    """(when it ended, seconds that it took) of each."""
+    sends: list[Send]
+    memory: int
+    """Most bytes of its own that the broker had."""
 
     @property
     def p99_s(self) -> float:
         """99 of 100 sends took no longer [s]."""
-        ordered = sorted(seconds for _, seconds in self.took)
-        return ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
+        return p99(each.seconds for each in self.sends)
+
+    @property
+    def with_core_p99_s(self) -> float:
+        """The same, without the time in which client or broker had no core."""
+        return p99(each.seconds - each.without_core_s for each in self.sends)
 
     def back_s(self, since: float, limit_s: float) -> float:
-        """How long after ``since`` the last send ended that took longer than the limit [s]."""
-        return max((at - since for at, seconds in self.took if seconds > limit_s), default=0.0)
+        """How long after ``since`` the last send ended that took longer than the limit, without the
+        time without a core [s]."""
+        return max(
+            (
+                each.ended_at - since
+                for each in self.sends
+                if each.seconds - each.without_core_s > limit_s
+            ),
+            default=0.0,
+        )
 
 
 class Round(NamedTuple):
     """One attack."""
 
-    before_s: float
-    during_s: float
+    before: Sent
+    during: Sent
     back_s: float
-    memory: int
-    """Bytes of its own that the broker had at most above those of before."""
-    without_core_s: float
-    """Time per send during the attack in which the client or the broker's loop could run, and the
-    kernel gave the core to another process: no work of the broker."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes of its own that the broker had at most above those of before."""
+        return self.during.memory - self.before.memory
+
+
+def p99(values: Iterable[float]) -> float:
+    """99 of 100 are no larger."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
 
 
 def run_delay_s(pid: int) -> float:
@@ -74,18 +103,18 @@ def run_delay_s(pid: int) -> float:
     return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
 
 
-def sends(node: Node, seconds: float) -> tuple[Sent, int, float]:
-    """Send for so long, one message at a time; the most memory that the broker had, and the time
-    without a core per send."""
+def sends(node: Node, seconds: float) -> Sent:
+    """Send for so long, one message at a time."""
     pids = os.getpid(), node.pid("broker")
-    delayed_s = sum(map(run_delay_s, pids))
     body = json.dumps({"messages": [{"body_text": "good"}]})
-    took: list[tuple[float, float]] = []
+    done: list[Send] = []
     most = 0
     connection = http.client.HTTPConnection(*node.address, timeout=120)
     with contextlib.closing(connection):
         until = time.monotonic() + seconds
-        while (began := time.monotonic()) < until:
+        while time.monotonic() < until:
+            delayed_s = sum(map(run_delay_s, pids))
+            began = time.monotonic()
             connection.request(
                 "POST", f"/v1/topics/{GOOD}/messages", body, {"Content-Type": "application/json"}
             )
@@ -94,10 +123,11 @@ def sends(node: Node, seconds: float) -> tuple[Sent, int, float]:
             ended = time.monotonic()
             if answer.status != 200:
                 raise OSError(f"a send was refused: {data!r}")
-            took.append((ended, ended - began))
+            delayed_s = min(ended - began, sum(map(run_delay_s, pids)) - delayed_s)
+            done.append(Send(ended, ended - began, delayed_s))
             most = max(most, node.processes["broker"].status("RssAnon"))
             time.sleep(PAUSE_S)
-    return Sent(took), most, (sum(map(run_delay_s, pids)) - delayed_s) / len(took)
+    return Sent(done, most)
 
 
 def _give_way() -> None:
@@ -108,7 +138,7 @@ def _give_way() -> None:
 
 def attacked(node: Node, name: str, seconds: float) -> Round:
     """Send before, during and after one attack."""
-    before, at_first, _ = sends(node, seconds)
+    before = sends(node, seconds)
     command = [sys.executable, "-m", "bench.bad_clients", name]
     command += ["--api", str(node.ports["api"]), "--admin", str(node.ports["broker"])]
     attacker = subprocess.Popen(
@@ -116,16 +146,15 @@ def attacked(node: Node, name: str, seconds: float) -> Round:
     )
     try:
         sends(node, BEGUN_S)
-        during, most, without_core_s = sends(node, seconds)
+        during = sends(node, seconds)
         if attacker.poll() is not None:
             raise OSError(f"{name} ended with status {attacker.returncode}")
     finally:
         attacker.send_signal(signal.SIGKILL)
         attacker.wait()
     stopped = time.monotonic()
-    after, _, _ = sends(node, AFTER_S)
-    back_s = after.back_s(stopped, RATIO_MAX * before.p99_s)
-    return Round(before.p99_s, during.p99_s, back_s, most - at_first, without_core_s)
+    after = sends(node, AFTER_S)
+    return Round(before, during, after.back_s(stopped, RATIO_MAX * before.with_core_p99_s))
 
 
 def measure(names: Sequence[str], runs: int, seconds: float) -> dict[str, list[Round]]:
@@ -139,9 +168,19 @@ def measure(names: Sequence[str], runs: int, seconds: float) -> dict[str, list[R
         for _ in range(runs):
             for name in names:
                 done = attacked(node, name, seconds)
-                print(f"{name}: {done}", file=sys.stderr, flush=True)
+                print(f"{name}: {said([done])}", file=sys.stderr, flush=True)
                 found[name].append(done)
     return found
+
+
+def said(rounds: Sequence[Round]) -> str:
+    """p99 of the sends before and during an attack, with and without the time without a core."""
+    before, during = (
+        f"{statistics.median(each.with_core_p99_s for each in sent) * 1000:.1f} ms "
+        f"({statistics.median(each.p99_s for each in sent) * 1000:.1f} with waiting for a core)"
+        for sent in ([each.before for each in rounds], [each.during for each in rounds])
+    )
+    return f"p99 {before} before, {during} during"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -156,8 +195,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     notes: list[str] = []
     for name, rounds in measure(given.attacks, runs, seconds).items():
         what = name.replace("_", " ")
-        before = [each.before_s * 1000 for each in rounds]
-        during = [each.during_s * 1000 for each in rounds]
+        before = [each.before.with_core_p99_s * 1000 for each in rounds]
+        during = [each.during.with_core_p99_s * 1000 for each in rounds]
         ratio = of_ratios(f"p99 of sends beside {what}", during, before, RATIO_MAX, "before it")
         figures.append(ratio._replace(more_is_better=False))
         back = [each.back_s for each in rounds]
@@ -165,18 +204,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         most = [each.memory / MIB for each in rounds]
         bound = GROWTH_MAX / MIB
         figures.append(Figure(f"memory beside {what}", "MiB", most, bound, more_is_better=False))
-        without_core_s = statistics.median(each.without_core_s for each in rounds)
-        notes.append(
-            f"{what}: p99 {statistics.median(before):.1f} ms before, "
-            f"{statistics.median(during):.1f} ms during, of a mean send "
-            f"{without_core_s * 1000:.2f} ms without a core"
-        )
+        notes.append(f"{what}: {said(rounds)}")
     method = f"""Broker and reput on core 0; on core {LOAD_CORE} one client that sends one message
         at a time at disk, with {PAUSE_S * 1000:.0f} ms between two, and the attack's process, which
         the kernel runs only while the client does not (SCHED_IDLE). {seconds:.1f} s before the
         attack, {BEGUN_S:.0f} s until it is at work, {seconds:.1f} s of it, then its end by SIGKILL
         and {AFTER_S:.0f} s after it; {runs} rounds of all attacks in turn. The ratio is that of the
-        p99 during to that before, round by round; back is the end of the last send after the attack
+        p99 during to that before, round by round, without the time in which the client or the
+        broker's loop could run and had no core; back is the end of the last send after the attack
         that took longer than {RATIO_MAX:.0f} times the p99 of before. Memory is the most that the
         broker had of its own during the attack above that of before, at most half of
         waiting_bytes_max and what one request takes while it is decoded."""

@@ -6,7 +6,6 @@ what a topic's own retention hides of it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,14 +18,14 @@ from services.broker.topics import NO_CHANGES, NOWHERE, RESERVE_TIME, Topics, is
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueueReader, ConsumeQueues
 from shared.files.queue_math import Boundary
+from shared.runtime.give_way import GiveWay
+from shared.runtime.turns import Turns
 from shared.state.records import STATE_TOPIC, TopicConfig
 from tidemark.clock import Clock
 from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 PERM_MAX: Final = 7
-QUEUES_AT_ONCE: Final = 64
-"""Queues looked at between two turns of the loop: some milliseconds."""
 
 
 class TopicViews:
@@ -83,12 +82,11 @@ class TopicViews:
         They are looked at with other requests in between.
         """
         topic = self._topics.get(name)
-        numbers, ranges = self._topics.queue_numbers(topic), []
-        for first in range(0, len(numbers), QUEUES_AT_ONCE):
-            if first:
-                await asyncio.sleep(0)
-            some = numbers[first : first + QUEUES_AT_ONCE]
-            ranges += [self._range(topic, queue) for queue in some]
+        turns, ranges = Turns(self._clock, GiveWay()), []
+        for queue in self._topics.queue_numbers(topic):
+            if turns.over:
+                await turns.pass_on()
+            ranges.append(self._range(topic, queue))
         return self._described(topic, ranges)
 
     def _described(self, topic: TopicConfig, ranges: list[dict[str, int]]) -> dict[str, Any]:
@@ -137,18 +135,20 @@ class TopicViews:
         self._visibility.forget(topic.name)
         if retention_of(topic) is None:
             return
-        for number, queue in enumerate(self._topics.queue_numbers(topic), 1):
-            if number % QUEUES_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        turns = Turns(self._clock, GiveWay())
+        for queue in self._topics.queue_numbers(topic):
+            if turns.over:
+                await turns.pass_on()
             first = self._topics.min_offset(topic.name, queue)
             self._visibility.begin(topic.name, queue, int(first))
 
     async def _hidden_until_now(self, topic: TopicConfig) -> dict[int, int]:
         """Where each queue begins to be shown, of those of which something is hidden."""
         found = {}
-        for number, queue in enumerate(self._topics.queue_numbers(topic), 1):
-            if number % QUEUES_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        turns = Turns(self._clock, GiveWay())
+        for queue in self._topics.queue_numbers(topic):
+            if turns.over:
+                await turns.pass_on()
             if first := self.floor(topic.name, queue):
                 found[queue] = int(first)
         return found

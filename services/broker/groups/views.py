@@ -8,7 +8,6 @@ Before: ``view_calls``. After: ``GET /v1/groups/{group}``, ``tidemark lag``.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -24,14 +23,14 @@ from services.broker.groups.sources import (
     Queue,
     queues_read,
 )
+from shared.runtime.give_way import GiveWay
+from shared.runtime.turns import Turns
 from shared.state.values import GroupConfig
 from tidemark.clock import Clock
 from tidemark.formats.send_back import RETRY_PREFIX
 
 UNITS_MAX: Final = 1 << 20
 """Unread messages whose bytes are added up for one answer: 40 ms of work, in slices."""
-QUEUES_AT_ONCE: Final = 64
-"""Queues looked at between two turns of the loop: some milliseconds."""
 
 
 class Aside(NamedTuple):
@@ -109,10 +108,11 @@ class GroupViews:
         aside = Aside(Budget(UNITS_MAX), self._members.in_flight(name), self._expiring(name))
         topics: list[dict[str, Any]] = []
         everything: list[Lag] = []
+        turns = Turns(self._clock, GiveWay())
         for topic, queues in sorted(
             queues_read(config, subscribed, self._committed, self._looks).items()
         ):
-            views = await self._queues(config, topic, queues, aside)
+            views = await self._queues(config, topic, queues, aside, turns)
             lags = [view.lag for view in views]
             everything += lags
             is_retry = topic == RETRY_PREFIX + name
@@ -140,15 +140,15 @@ class GroupViews:
         return total(lags, objective_s, otherwise=otherwise)
 
     async def _queues(
-        self, config: GroupConfig, topic: str, queues: Sequence[int], aside: Aside
+        self, config: GroupConfig, topic: str, queues: Sequence[int], aside: Aside, turns: Turns
     ) -> list[QueueView]:
         """All queues of a topic: first what moves, then the bytes, which do not."""
         views: list[QueueView] = []
-        for first in range(0, len(queues), QUEUES_AT_ONCE):
-            await asyncio.sleep(0)
-            for queue in queues[first : first + QUEUES_AT_ONCE]:
-                view = self._look(config, topic, queue)
-                views.append(view._replace(lag=aside.added_to(view.lag, (topic, queue))))
+        for queue in queues:
+            if turns.over:
+                await turns.pass_on()
+            view = self._look(config, topic, queue)
+            views.append(view._replace(lag=aside.added_to(view.lag, (topic, queue))))
         return [await self._with_bytes(topic, view, aside.budget) for view in views]
 
     def _look(self, config: GroupConfig, topic: str, queue: int) -> QueueView:

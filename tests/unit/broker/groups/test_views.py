@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from services.broker.queue_offsets import QueueOffsets
 from services.broker.topics import Topics
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
+from shared.runtime.turns import SLICE_S
 from shared.state.records import TopicRecord
 from shared.state.state import BrokerState
 from shared.state.values import GroupConfig, TopicConfig
@@ -108,9 +110,6 @@ class Configs:
 
     def get(self, name: str) -> GroupConfig:
         return self._group.get_config(name)
-
-    def all(self) -> list[GroupConfig]:
-        return [*self._group.configs.values()]
 
 
 class Made:
@@ -250,6 +249,22 @@ def test_a_broadcasting_group_has_no_common_lag(made: Made) -> None:
     assert found["lag"]["messages"] is None
     assert found["lag"]["reasons"]["messages"] == Reason.BROADCASTING
     assert made.queue(0)["max_offset"] == 4
+
+
+def test_queues_are_shown_in_slices(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 queues at a time, of each topic anew, took the loop for some milliseconds."""
+    ticks = itertools.count()
+    monkeypatch.setattr(made.group, "monotonic", lambda: next(ticks) * SLICE_S)
+    made.group.offsets = {("orders", queue): 0 for queue in range(3)}
+
+    async def turns() -> int:
+        shown, count = asyncio.create_task(made.views.one("billing")), 0
+        while not shown.done():
+            await asyncio.sleep(0)
+            count += 1
+        return count
+
+    assert asyncio.run(turns()) >= 2 * 3
 
 
 def test_bytes_of_more_messages_than_are_looked_at_are_not_known(
