@@ -173,7 +173,7 @@ class ConfigFiles:
             # slave becomes the master: it must not take over what they say.
             await self.opened()
             self.begin()
-            # Of a time when this node delivered.
+            # These files are of a time when this node was the master.
             await asyncio.to_thread(self._wheel.withdraw)
 
     def followed(self, changed: Collection[type[StateRecord]], epoch: int) -> None:
@@ -201,8 +201,11 @@ class ConfigFiles:
                 _readable(lambda: cache.read_foreign_levels(state_known=state_known)),
             )
             wrote = any(table is not None for table in tables)
-            # A broker that is killed soon has written this file alone.
-            tables = tables._replace(timer=cache.read_timer(signed=not wrote))
+            # A RocketMQ broker that is killed within seconds has written no other file.
+            now_ms = self._clock.wall_ms()
+            tables = tables._replace(
+                timer=_readable(lambda: cache.read_timer(signed=not wrote, now_ms=now_ms))
+            )
             if any(table is not None for table in tables) and self._store.is_opened:
                 _warn_of_refused_broker()
                 return ForeignTables()
@@ -334,7 +337,7 @@ def _readable(read: Callable[[], T | None]) -> T | None:
         return read()
     except DamagedFile as error:
         log.warning(
-            "a JSON file is damaged; what counts is what the log and the queues know",
+            "a file in config/ is damaged; what counts is in the log and the queues",
             extra={"event": "config-file-damaged", "code": error.code, "detail": error.detail},
         )
         return None

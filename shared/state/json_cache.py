@@ -44,6 +44,9 @@ GROUPS: Final = "subscriptionGroup.json"
 CONSUMER_OFFSETS: Final = "consumerOffset.json"
 DELAY_OFFSETS: Final = "delayOffset.json"
 TIMER_CHECK: Final = "timercheck"
+CLOCKS_DIFFER_MS: Final = 60_000
+"""How far the clock of a RocketMQ broker may be ahead of ours. A damaged ``timercheck`` with a time
+far ahead would count everything that waits as delivered."""
 QUEUE_OFFSET_MAX: Final = (1 << 63) - 1
 FILE_SIZE_MAX: Final = 256 << 20
 """A larger file is damaged: it would be read into memory whole."""
@@ -153,11 +156,11 @@ class JsonCache:
             level: at for level, at in table.offsets.items() if 0 < level <= I32_MAX and at >= 0
         }
 
-    def read_timer(self, *, signed: bool) -> TimerMark | None:
-        """What RocketMQ's timer has delivered; None if it does not say, or did nothing.
+    def read_timer(self, *, signed: bool, now_ms: int) -> TimerMark | None:
+        """What RocketMQ's timer has delivered; None if that is unknown, or nothing new.
 
-        signed: only a file that we wrote first. One that RocketMQ made may be of any time: it
-        counts where another file is RocketMQ's.
+        signed: read only a file that we wrote first. One that RocketMQ made may be old, unless
+        another file is RocketMQ's as well. now_ms: the wall clock's. Raises DamagedFile.
         """
         raw = read_whole(self._disk, self._config_dir / TIMER_CHECK)
         if raw is None or (signed and not timer_check.is_signed(raw)):
@@ -167,6 +170,15 @@ class JsonCache:
         check = timer_check.decode(raw)
         if check is None:
             return None
+        if check.read_to_ms > now_ms + CLOCKS_DIFFER_MS:
+            raise DamagedFile(
+                f"the time up to which RocketMQ's timer has delivered ({check.read_to_ms} ms in "
+                f"{self._config_dir / TIMER_CHECK}) is {check.read_to_ms - now_ms} ms ahead of the "
+                f"clock; at most {CLOCKS_DIFFER_MS} ms are believed. Messages that wait for any "
+                "time are delivered, perhaps for the second time.",
+                "Compare the clock of this machine with that of the RocketMQ broker.",
+                path=self._config_dir / TIMER_CHECK,
+            )
         return TimerMark(check.read_to_ms, QUEUE_OFFSET_MAX, check.queue_offset)
 
     @property

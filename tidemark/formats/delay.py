@@ -78,7 +78,7 @@ class Origin(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """What RocketMQ tells messages of one slot of its timer apart by."""
+    """Identifies a message among those of one slot of RocketMQ's timer."""
 
     topic: bytes
     """The real one."""
@@ -91,7 +91,7 @@ class Identity(NamedTuple):
 
 
 class Cancellation(NamedTuple):
-    """What a message that cancels another one of the timer's queue names."""
+    """Slot and key of a message that cancels another one of the timer's queue."""
 
     out_ms: int
     """The slot of both."""
@@ -210,13 +210,13 @@ def timer_due_ms(raw: bytes) -> int | None:
 
 
 def cancellation_of(raw: bytes) -> Cancellation | None:
-    """What a message under the timer topic cancels; None if it is one to be delivered."""
+    """The cancellation that a message under the timer topic is; None if it is to be delivered."""
     key, out_ms = properties.find(raw, _CANCELS), _number(properties.find(raw, _OUT))
     return None if key is None or out_ms is None else Cancellation(out_ms, key)
 
 
 def identity_of(raw: bytes) -> Identity | None:
-    """What tells a message of the timer's queue, or RocketMQ's copy of it, from others."""
+    """Identity of a message of the timer's queue, or of RocketMQ's copy of it; None if absent."""
     topic, unique_id = properties.find(raw, _REAL_TOPIC), properties.find(raw, _UNIQUE_ID)
     return None if topic is None or unique_id is None else Identity(topic, unique_id)
 

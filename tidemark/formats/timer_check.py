@@ -4,8 +4,8 @@
 [ms], the flushed position of the timer's log, the queue offset of ``rmq_sys_wheel_timer`` up to
 which messages are in the wheel, the master's such offset, and a version (state, time, counter).
 
-A file of ours repeats the first four behind these, after a sign. RocketMQ maps the file and never
-writes there, so a file in which both agree holds nothing that RocketMQ has added.
+A file of ours repeats the first four behind these, after a signature. RocketMQ maps the file and
+never writes there, so RocketMQ has changed nothing in a file in which both agree.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ RocketMQ makes a missing ``timerwheel`` again from the units alone, and goes on 
 ``rmq_sys_wheel_timer`` behind the message of the last unit. So units of what waits, and of the
 queue's last message, are all that it needs to go on exactly.
 
-Before: ``services.broker.delay`` says what waits. After: the files, for RocketMQ alone.
+Before: ``services.broker.delay`` has the messages that wait. After: ``wheel_files`` writes them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAGIC_DEFAULT: Final = 1
 MAGIC_ROLL: Final = 2
 MAGIC_DELETE: Final = 4
 ROLL_WINDOW_MS: Final = 172_800 * PRECISION_MS
-"""RocketMQ's timerRollWindowSlot: what is due later is looked at again after that time."""
+"""RocketMQ's timerRollWindowSlot: a message that is due later is put back after that time."""
 PIECE_SIZE: Final = 8 << 20
 """Bytes that are written at a time."""
 _UNIT: Final = struct.Struct(">iqiqiqiiq")

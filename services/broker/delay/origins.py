@@ -5,9 +5,8 @@ most, so a start reads the log from the last record that told it: that is what m
 happen once however often the node is killed. A snapshot does not count as such a record: it repeats
 the last one, and stands behind copies that that one does not know of.
 
-A copy that RocketMQ delivered names no origin, only what its message was: a unique id and a time.
-``config/timercheck`` covers most of them; those of its last moments, and of a broker that was
-killed, are found here.
+A copy that RocketMQ delivered has no origin, but the unique id, due time and topic of its message.
+``config/timercheck`` covers most of these copies. Those of RocketMQ's last minute are found here.
 
 Blocks: for the delay's thread. Before: the state is replayed. After: ``progress``.
 """
@@ -39,14 +38,16 @@ _NEEDLES: Final = (
     delay.TIMER_DEQUEUE_MS.encode() + b"\x01",
 )
 COPIES_MAX: Final = 1_000_000
-"""RocketMQ's copies that are kept: some hundred MB. The messages of more are delivered again."""
+"""Different copies of RocketMQ that are kept in memory: some hundred MB. The messages of further
+copies are delivered again."""
 CHECK_IS_LATE_MS: Final = 60_000
-"""By so much RocketMQ may have delivered before it wrote how far it was: it does every second."""
+"""Longest time for which RocketMQ delivers without writing ``timercheck``, with a wide margin: it
+writes it every second."""
 _KIND: Final = records.KIND_DELAY.encode()
 
 
 class Copy(NamedTuple):
-    """What a copy that RocketMQ delivered says of its message."""
+    """Identifies the message of a copy that RocketMQ delivered."""
 
     due_ms: int
     identity: Identity
@@ -140,10 +141,10 @@ def find_origins(
 
 
 def _rocketmqs(log: CommitLogReader, stored: record.Record) -> Copy | None:
-    """What a copy that RocketMQ delivered says; None for any other record."""
+    """The copy that RocketMQ delivered; None for any other record."""
     if stored.topic == delay.TIMER_TOPIC:
         return None
-    # Ours name an origin, always. RocketMQ's do where it delivered what we had carried.
+    # Every copy of ours has an origin. One of RocketMQ's has one too if its message was carried.
     is_ours = delay.origin_of(stored.properties) is not None
     if is_ours and log.checks_at(stored.physical_offset).record_crc:
         return None
@@ -154,7 +155,7 @@ def _rocketmqs(log: CommitLogReader, stored: record.Record) -> Copy | None:
 
 
 class _Hits:
-    """The places in some bytes that name an origin, or a time at which a timer delivered."""
+    """The places in some bytes with an origin, or with the time at which a timer delivered."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -162,8 +163,8 @@ class _Hits:
 
     def behind(self, start: int) -> int:
         """The first one at start or behind; the end of the data if there is none."""
-        # Each needle is looked for once between two of its hits: one that is rare, or absent, is
-        # not looked for again at every hit of the other.
+        # Each needle is searched once between two of its hits: a rare or absent one is not
+        # searched again at every hit of the other.
         for number, needle in enumerate(_NEEDLES):
             if 0 <= self._next[number] < start:
                 self._next[number] = self._data.find(needle, start)

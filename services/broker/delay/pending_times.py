@@ -65,7 +65,7 @@ class PendingTimes:
         self.count: int = self._one("SELECT COUNT(*) FROM pending")
         """How many wait."""
         self.cancelled_count: int = self._one("SELECT COUNT(*) FROM cancelled")
-        """Cancellations that a message to come may still be meant by."""
+        """How many cancellations are kept, for messages that are read later."""
         self.read_to = int(self._known("read_to"))
         """Queue offset behind the last message of the timer's queue that was taken in."""
         self.log_end = int(self._known("log_end"))

@@ -61,21 +61,21 @@ that from growing (os_unix.c, unixShmMap)."""
 
 
 class _Read:
-    """What was read of the queue at a time."""
+    """Messages of the queue that were read in one step."""
 
     def __init__(self) -> None:
         self.rows: list[Pending] = []
-        """What waits."""
+        """Messages that wait."""
         self.identities: list[tuple[int, int, Identity]] = []
-        """Due time, queue offset and identity of these, if an earlier cancellation may be meant."""
+        """Due time, queue offset and identity of these, if earlier cancellations are kept."""
         self.replaced: list[int] = []
-        """Queue offsets of those that a carried copy waits in place of."""
+        """Queue offsets of messages that carried copies replace."""
         self.rolled: dict[int, dict[Identity, list[int]]] = {}
-        """Due time -> identity -> queue offsets of what RocketMQ put into the queue again."""
+        """Due time -> identity -> queue offsets of messages that RocketMQ put back."""
         self.cancelled: dict[int, set[bytes]] = {}
         """``TIMER_OUT_MS`` -> keys of cancellations."""
         self.undated: list[int] = []
-        """Queue offsets of what does not say when it is due."""
+        """Queue offsets of messages without a due time."""
 
 
 class TimerQueue:
@@ -263,7 +263,7 @@ class TimerQueue:
         progress: Progress,
         found: _Read,
     ) -> None:
-        """Add to found what the message at that queue offset is."""
+        """Classify the message at that queue offset, and add it to found."""
         entry = Entry(0, TIMER_LEVEL, number, unit.physical_offset, unit.size, None)
         stored = read_entry(self._log, entry, readable)
         if stored is None:
@@ -292,11 +292,11 @@ class TimerQueue:
                 found.identities.append((due_ms, number, identity))
 
     def _apply_rocketmqs(self, times: PendingTimes, found: _Read, readable: PhysicalOffset) -> None:
-        """Do what RocketMQ's timer means by messages that it, or its senders, put into the queue.
+        """Apply the messages that RocketMQ put back, and its cancellations.
 
-        A message that is due late comes again when its window is over, and the earlier one is no
-        more. A cancellation is for every message of its slot and unique id, those to come as well:
-        a message may come again behind it.
+        RocketMQ puts a message that is due late into the queue again when its window is over: the
+        new message replaces the earlier one. A cancellation applies to every message of its slot
+        and unique id, also to later ones: a message may be put back behind its cancellation.
         """
         times.add_cancelled(
             [(out_ms, key) for out_ms, keys in found.cancelled.items() for key in keys]
@@ -311,9 +311,9 @@ class TimerQueue:
                         times.remove([row])
         for out_ms, keys in found.cancelled.items():
             last_ms = out_ms + PRECISION_MS
-            is_meant = partial(_is_in, keys)
-            meant = self._of_identities(times, out_ms + 1, last_ms, readable, is_meant)
-            for rows_of_one in meant.values():
+            matches = partial(_is_in, keys)
+            matching = self._of_identities(times, out_ms + 1, last_ms, readable, matches)
+            for rows_of_one in matching.values():
                 times.remove(rows_of_one)
         for due_ms, number, identity in found.identities:
             if times.is_cancelled(delay.slot_ms(due_ms), identity.keys):
@@ -325,10 +325,11 @@ class TimerQueue:
         first_ms: int,
         last_ms: int,
         readable: PhysicalOffset,
-        is_meant: Callable[[Identity], bool],
+        matches: Callable[[Identity], bool],
     ) -> dict[Identity, list[Pending]]:
-        """What waits, is due in [first_ms, last_ms] and is meant; each in the queue's order."""
-        meant: dict[Identity, list[Pending]] = {}
+        """Messages that wait, are due in [first_ms, last_ms] and match, by identity; those of one
+        identity in the queue's order."""
+        found: dict[Identity, list[Pending]] = {}
         after: Time = (first_ms, -1)
         while rows := times.behind(*after, UNITS_AT_ONCE):
             for row in rows:
@@ -336,14 +337,14 @@ class TimerQueue:
                     break
                 stored = read_entry(self._log, _entry(row), readable)
                 identity = None if stored is None else delay.identity_of(stored.properties)
-                if identity is not None and is_meant(identity):
-                    meant.setdefault(identity, []).append(row)
+                if identity is not None and matches(identity):
+                    found.setdefault(identity, []).append(row)
             after = rows[-1][:2]
             if after[0] > last_ms:
                 break
-        for each in meant.values():
+        for each in found.values():
             each.sort(key=lambda row: row.queue_offset)
-        return meant
+        return found
 
     def of_copies(
         self, copies: Mapping[Copy, int], mark: TimerMark, readable: PhysicalOffset
@@ -351,7 +352,7 @@ class TimerQueue:
         """Queue offset -> due time of the messages of which RocketMQ has appended those copies.
 
         copies: how many there are of each. mark: messages up to it are known to be delivered. Of
-        several messages that cannot be told apart, as many count as there are copies.
+        several messages with one identity, as many count as there are copies.
         """
         found: dict[Copy, list[int]] = {}
         queue = self._queue()

@@ -186,8 +186,8 @@ class Waiting:
             if not progress.is_done(entry.due_ms, entry.queue_offset)
         )
         # An overdue message gets the slot of its own time, and RocketMQ begins there. Otherwise:
-        # 1. it gets the present slot; 2. RocketMQ is killed before that slot is delivered, and its
-        # timercheck says that it has read everything before; 3. the message counts as delivered.
+        # 1. it gets the present slot; 2. RocketMQ is killed before it delivers that slot, and by
+        # its timercheck everything earlier is delivered; 3. we do not deliver the message either.
         first = self._timer.first()
         now_ms -= now_ms % delay.PRECISION_MS
         start_ms = now_ms if first is None else min(now_ms, delay.slot_ms(first[0]))

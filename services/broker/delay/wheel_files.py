@@ -50,10 +50,10 @@ class WheelFiles:
         self._log = root / LOG
 
     def withdraw(self) -> None:
-        """Let a RocketMQ broker find none of them but an empty log; its state is in our log now.
+        """Remove the files, but for one empty file of the log: RocketMQ's state is in our log now.
 
-        An empty file of the log stays where there was one: it keeps the size that RocketMQ is
-        configured with. Where the disk refuses, they stay, and a warning is logged.
+        The empty file keeps the size that RocketMQ is configured with. If the disk takes no
+        changes, the files stay, and a warning is logged.
         """
         try:
             self._withdraw()
@@ -70,16 +70,16 @@ class WheelFiles:
         return self._note_at is not None
 
     def note(self, queue_offset: int) -> None:
-        """Let a RocketMQ broker begin at a queue offset if this node is killed.
+        """Write where in the queue a RocketMQ broker begins if this node is killed.
 
-        Everything below is delivered, on disk, or will never be delivered. Written now and then:
-        an older file makes RocketMQ deliver more again, and nothing else.
+        Everything below queue_offset is delivered, and that is on disk, or was cancelled. Writes
+        at most every NOTE_INTERVAL_S: an older file only makes RocketMQ deliver more again.
         """
         now = self._clock.monotonic()
         if queue_offset == self._noted or (self._note_at is not None and now < self._note_at):
             return
         self._note_at = now + NOTE_INTERVAL_S
-        # A disk that refuses keeps the older one.
+        # If the disk takes no changes, the older one stays.
         with suppress(OSError, StoreError):
             self._write_check(0, queue_offset, self._clock.wall_ms())
             self._noted = queue_offset
@@ -131,7 +131,7 @@ class WheelFiles:
         for name in wheels:
             self._disk.unlink(self._root / name)
         if wheels:
-            # A wheel of before would point anywhere into the next log.
+            # An old wheel would point anywhere into the next log.
             self._disk.sync_directory(self._root)
         return self._empty_log()
 

@@ -221,6 +221,23 @@ async def test_a_timercheck_that_says_nothing_marks_nothing(tmp_path: Path, raw:
     assert not start.state.delay.timer.passed(0, 0)
 
 
+@pytest.mark.parametrize("bit", [36, 40, 55, 62])
+async def test_a_timercheck_of_the_far_future_is_damage_and_marks_nothing(
+    tmp_path: Path, bit: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    # One flipped bit, and all that waited counted as delivered.
+    start = Start(tmp_path, Log())
+    for name, text in ROCKETMQS.items():
+        start.json(name, text)
+    read_to_ms = SystemClock().wall_ms() & ~(1 << bit)
+    (start.store.config_dir / "timercheck").write_bytes(timer_check(read_to_ms ^ 1 << bit, 7))
+    await start.open()
+    is_ahead = read_to_ms ^ 1 << bit > SystemClock().wall_ms() + 60_000
+    assert start.state.delay.timer.passed(read_to_ms, 6) is not is_ahead
+    events = [getattr(each, "event", "") for each in caplog.records]
+    assert ("config-file-damaged" in events) is is_ahead
+
+
 async def test_only_the_file_that_rocketmq_wrote_counts(tmp_path: Path) -> None:
     log = Log()
     first = Start(tmp_path, log)
@@ -297,7 +314,7 @@ async def test_damaged_files_cost_a_log_line_each(
     for name in ROCKETMQS:
         start.json(name, "{")
     await start.open()
-    damaged = [each for each in caplog.records if "JSON file is damaged" in each.message]
+    damaged = [each for each in caplog.records if "a file in config/ is damaged" in each.message]
     assert len(damaged) == 4
 
 
