@@ -86,7 +86,7 @@ retention: setup ## Three minutes of load on a small disk; as root: it mounts a 
 	TIDEMARK_RETENTION_SECONDS=$${TIDEMARK_RETENTION_SECONDS:-180} $(BIN)/pytest -s -n0 --timeout 900 tests/processes/test_retention_full_disk.py
 
 damage: setup ## Every kind of damage to every file of a store at every moment; prints the seed and the counts
-	TIDEMARK_DAMAGE=$${TIDEMARK_DAMAGE:-all} $(BIN)/pytest -rs --timeout 7200 tests/processes/test_damage.py
+	TIDEMARK_DAMAGE=$${TIDEMARK_DAMAGE:-all} $(BIN)/pytest -rs -n 2 --timeout 7200 tests/processes/test_damage.py
 
 crash: setup ## 200 cycles of SIGKILL under load; prints the seed and the counts
 	TIDEMARK_CRASH_CYCLES=$${TIDEMARK_CRASH_CYCLES:-200} $(BIN)/pytest -s --timeout 7200 tests/processes/test_crash.py tests/processes/test_index_kills.py

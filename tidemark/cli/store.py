@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from shared.files.kept_cuts import CUT_BYTES_MAX
+from shared.files.log_walk import STATE_TOPIC
 from shared.files.valid_end import Verdict
 from tidemark.cli.offline import LogEnd, OfflineStore, described
 from tidemark.cli.output import (
@@ -346,8 +347,11 @@ def _explain_one(offline: OfflineStore, loss: Loss) -> None:
         click.echo(f"    topic {topic} queue {queue}: {count} messages")
     if lost:
         click.echo("  queue offsets start again behind the last message that is left")
-    if loss.cut_at == offline.min_offset:
-        click.echo("  nothing is left of the log then: topics, groups and offsets are lost, too")
+    if any(topic == STATE_TOPIC for topic, _ in loss.records):
+        click.echo(
+            f"  topics, groups and offsets are then as they were at {loss.cut_at}: what was made "
+            "behind it is lost, too"
+        )
     if loss.beginning is not None:
         click.echo(
             f"  or --begin-at {loss.beginning.start} --yes: the log begins behind the damage, with "

@@ -378,7 +378,7 @@ def test_damage_at_the_beginning_offers_a_log_that_begins_behind_it(tmp_path: Pa
         behind = [record for record in records if record["physical_offset"] >= size]
         assert loss["records_before"] == len(records) - 1 - len(behind)
         shown = run("store", "repair", "--store", store).stdout
-        assert "topics, groups and offsets are lost, too" in shown
+        assert "topics, groups and offsets are then as they were at 0" in shown
         assert f"or --begin-at {size} --yes" in shown
 
         assert (
