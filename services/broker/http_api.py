@@ -119,7 +119,7 @@ class Api:
         self._bodies = Bodies(
             size_max=request_size_max, waiting_max=waiting_bytes_max, timeout_s=read_timeout_s
         )
-        self._answers = LargeAnswers(waiting_bytes_max, clock)
+        self._answers = LargeAnswers(waiting_bytes_max, clock, self.pools)
         self._send_call = SendCall(
             gate, rules, self._bodies, unique_ids, metrics, lambda: self._parts().sends, self.traces
         )
@@ -349,6 +349,7 @@ class Api:
             hits_max=hits_max,
             unique_id_only="unique_id" in given,
             before=_place(given.get("before")),
+            way=self.pools.behind_sends(),
         )
         encoding = encoding_of(request)
         messages = (self._as_map(each, encoding) for each in page.messages)

@@ -21,7 +21,7 @@ from aiohttp.payload import Payload
 from services.broker import encodings
 from services.broker.calls import answer, encoding_of
 from services.broker.http_requests import peer_of
-from shared.runtime.give_way import GiveWay
+from services.broker.pools import Pools
 from shared.runtime.turns import Turns
 from tidemark.clock import Clock
 from tidemark.errors import Overloaded
@@ -39,10 +39,11 @@ MESSAGE_SIZE: Final = 1 << 10
 class LargeAnswers:
     """Makes large answers, and counts their bytes. For one loop."""
 
-    def __init__(self, limit: int, clock: Clock) -> None:
-        """limit: bytes in all; one peer may have half of them."""
+    def __init__(self, limit: int, clock: Clock, pools: Pools) -> None:
+        """limit: bytes in all; one peer may have half of them. pools: with the sends in hand."""
         self._limit = limit
         self._clock = clock
+        self._pools = pools
         self._used = 0
         self._of_peer: dict[str, int] = {}
         self._slice = asyncio.Lock()
@@ -116,7 +117,7 @@ class LargeAnswers:
         loop, would make each turn as long as one answer.
         """
         async with self._slice:
-            turns = Turns(self._clock, GiveWay())
+            turns = Turns(self._clock, self._pools.behind_sends())
             taken: list[T] = []
             for step in steps:
                 taken.append(step)

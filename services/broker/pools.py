@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from shared.runtime.give_way import GiveWay
 from tidemark.clock import Clock
 
 
@@ -150,6 +151,12 @@ class Pools:
             _pulling.reset(token)
             if mine.number is not None:
                 requests.end(mine.number)
+
+    def behind_sends(self) -> GiveWay:
+        """The rests of work for a reader: a millisecond after each slice while sends are in hand,
+        so that reads that follow each other without a pause leave them most of the loop."""
+        puts = self.of[Pool.PUT]
+        return GiveWay(lambda: len(puts) > 0, patience_s=0.0)
 
     def is_awaited(self) -> bool:
         """Whether a request is in hand."""

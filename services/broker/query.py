@@ -125,17 +125,19 @@ class Queries:
         hits_max: int,
         unique_id_only: bool = False,
         before: IndexPlace | None = None,
+        way: GiveWay | None = None,
     ) -> Page:
         """Messages of topic with this key or unique id, in physical order: the newest hits_max, or
         the newest of DECODED_BYTES_MAX bytes, or what a bounded look-up finds of them.
 
         It is done in slices, one look-up after the other, so that other calls have their turn.
-        before: where an earlier page stopped. Raises DamagedFile.
+        before: where an earlier page stopped. way: the rests between slices; None: another turn of
+        the loop. Raises DamagedFile.
         """
         asked = Asked(topic, key, self._dispatched(), begin_ms, end_ms, unique_id_only)
         async with self._looking:
             search = self._index.search(asked, hits_max=hits_max, budget=Budget(), at=before)
-            turns = Turns(self._clock, GiveWay())
+            turns = Turns(self._clock, way or GiveWay())
             for _ in search.steps():
                 if search.found_size >= DECODED_BYTES_MAX:
                     break

@@ -10,6 +10,7 @@ from aiohttp.test_utils import TestServer
 
 from services.broker.encodings import Items
 from services.broker.large_answers import LARGE, MESSAGE_SIZE, LargeAnswers
+from services.broker.pools import Pools
 from shared.runtime.clock import SystemClock
 
 MESSAGE = {"body_text": "x" * 10_000}
@@ -23,7 +24,11 @@ class Still(SystemClock):
 
 
 async def test_an_answer_is_made_no_faster_than_its_client_reads() -> None:
-    answers, made, ended = LargeAnswers(1 << 30, SystemClock()), list[int](), asyncio.Event()
+    answers, made, ended = (
+        LargeAnswers(1 << 30, SystemClock(), Pools(SystemClock())),
+        list[int](),
+        asyncio.Event(),
+    )
     count = 20_000
 
     def messages() -> Iterator[object]:
@@ -61,7 +66,7 @@ async def test_an_answer_is_made_no_faster_than_its_client_reads() -> None:
 
 
 async def test_one_slice_of_all_large_answers_is_taken_at_a_time() -> None:
-    answers, order = LargeAnswers(LARGE, Still()), list[str]()
+    answers, order = LargeAnswers(LARGE, Still(), Pools(Still())), list[str]()
 
     def steps(name: str) -> Iterator[str]:
         for _ in range(3000):

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from services.broker.pools import Pool, Pools, held
+from shared.runtime import give_way
 
 
 class Clock:
@@ -84,3 +85,27 @@ async def test_a_pull_that_ends_while_it_is_held_leaves_nothing_behind() -> None
 def test_what_is_no_request_may_be_held_too() -> None:
     with held(Clock()):
         pass
+
+
+async def test_work_for_a_reader_rests_while_a_send_is_in_hand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Look-ups one after the other took a slice in each turn of the loop that a send needs."""
+    rests: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        rests.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    clock = Clock()
+    pools = Pools(clock)
+    way, puts = pools.behind_sends(), pools.of[Pool.PUT]
+    pools.of[Pool.PULL].begin(clock.monotonic())
+    await way.rest()
+    assert rests == [0, 0]  # others that read have their turn, and no more
+    number = puts.begin(clock.monotonic())
+    await way.rest()
+    assert rests[2:] == [0, 0, give_way.REST_S]  # once, however long the send takes
+    puts.end(number)
+    await way.rest()
+    assert rests[5:] == [0, 0]
