@@ -48,6 +48,7 @@ def test_all_containers_of_a_master_hand_it_over_once_and_nothing_is_lost() -> N
             with sdk.connect_sync(urls) as mq:
                 wait_until(lambda: mq.send("first", b"").level == "replicated", "the set of two")
                 mq.send("orders", b"before")
+                mq.send("orders", b"later", delay_ms=3_600_000)
                 asked = [begin(store / "n0" / "run") for _ in range(CONTAINERS)]
                 during = mq.send("orders", b"during")
                 answers = [end(process) for process in asked]
@@ -71,5 +72,13 @@ def test_all_containers_of_a_master_hand_it_over_once_and_nothing_is_lost() -> N
                 assert (status, said["code"]) == (1, "not-handed-over"), said
                 assert mq.send("orders", b"z").level == "disk"
                 os.kill(other, signal.SIGCONT)
+
+                # A RocketMQ broker can go on with the store of a master that ended in order. One
+                # that only stepped down writes nothing.
+                assert not (store / "n0" / "timerlog").exists()
+                broker = dev.child("broker", "n1")
+                assert broker is not None
+                os.kill(broker, signal.SIGTERM)
+                wait_until((store / "n1" / "timerlog").exists, "the timer's log")
         finally:
             dev.close()

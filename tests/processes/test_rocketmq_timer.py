@@ -77,7 +77,7 @@ def check_units(path: Path) -> None:
     raw = path.read_bytes()
     at = 0
     while (unit := timer_log.decode(raw, at)) is not None:
-        assert timer_log.encode(unit) == raw[at : at + timer_log.UNIT_SIZE]
+        assert timer_log.encode(*unit) == raw[at : at + timer_log.UNIT_SIZE]
         at += timer_log.UNIT_SIZE
     assert at >= 10 * timer_log.UNIT_SIZE
     assert not any(raw[at : at + 4096])

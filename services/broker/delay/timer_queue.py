@@ -399,11 +399,11 @@ class TimerQueue:
             return self.read_to if lowest is None else lowest
         return None
 
-    def all(self) -> Iterator[Entry]:
+    def all(self) -> Iterator[Pending]:
         """Everything that waits, by its times. Raises sqlite3.Error."""
         after: Time = (-1, -1)
         while self._times is not None and (rows := self._times.behind(*after, UNITS_AT_ONCE)):
-            yield from map(_entry, rows)
+            yield from rows
             after = rows[-1][:2]
 
     # -- out -------------------------------------------------------------------------------------

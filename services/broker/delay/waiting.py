@@ -181,9 +181,9 @@ class Waiting:
             _warn_of_wheel(f"are not written for more than {WHEEL_COUNT_MAX} messages", None)
             return
         waiting = (
-            timer_log.Waiting(entry.due_ms, entry.physical_offset, entry.size)
-            for entry in self._timer.all()
-            if not progress.is_done(entry.due_ms, entry.queue_offset)
+            timer_log.Waiting(row.due_ms, row.physical_offset, row.size)
+            for row in self._timer.all()
+            if not progress.is_done(row.due_ms, row.queue_offset)
         )
         # An overdue message gets the slot of its own time, and RocketMQ begins there. Otherwise:
         # 1. it gets the present slot; 2. RocketMQ is killed before it delivers that slot, and by

@@ -88,10 +88,11 @@ class Master:
         self._trouble: Trouble | None = None
         self._appending_ended: dict[str, asyncio.Event] = {}
 
-    async def run(self, stop: asyncio.Event) -> None:
+    async def run(self, stop: asyncio.Event, leaving: asyncio.Event) -> None:
         """Serve until the grant ends or stop is set; the append lock is free again on return.
 
-        Raises what ends a part: a failed flush, for one.
+        leaving: set before stop, if the process is to end; the grant may end in between. Raises
+        what ends a part: a failed flush, for one.
         """
         stopper = asyncio.create_task(self._end_on(stop))
         self._gate.standing = RisingStanding()
@@ -100,7 +101,7 @@ class Master:
         self._positions.publish(Slot.BROKER_STATE, BrokerState.RECOVERING)
         try:
             if await self._take_append_lock():
-                await self._open_and_serve(stop)
+                await self._open_and_serve(stop, leaving)
         finally:
             stopper.cancel()
             self._shut()
@@ -117,7 +118,7 @@ class Master:
             await self._doorbell.wait(LOCK_POLL_S)
         return False
 
-    async def _open_and_serve(self, stop: asyncio.Event) -> None:
+    async def _open_and_serve(self, stop: asyncio.Event, leaving: asyncio.Event) -> None:
         try:
             ground, built = await self._rise()
         except (CorruptRecord, DamagedFile) as error:
@@ -128,7 +129,7 @@ class Master:
             await self._wait_for_another(error, Trouble.DISK_FULL)
             return
         try:
-            await self._serve(ground, built, stop)
+            await self._serve(ground, built, stop, leaving)
         finally:
             # After a failure only: else it is closed, which is in order, by then.
             await asyncio.to_thread(ground.abandon)
@@ -182,7 +183,9 @@ class Master:
 
     # -- serving --------------------------------------------------------------------------------
 
-    async def _serve(self, ground: Ground, built: Built, stop: asyncio.Event) -> None:
+    async def _serve(
+        self, ground: Ground, built: Built, stop: asyncio.Event, leaving: asyncio.Event
+    ) -> None:
         self._api.parts = built.parts
         self._watch.queues = ground.queues
         # Whoever reads this epoch there reads that no record of it is appended yet.
@@ -203,17 +206,18 @@ class Master:
             "snapshots": lambda: built.state_log.run(self._over),
             "config-files": lambda: built.config_files.run(self._over),
             **built.consuming.runners(self._over, opened, closed),
-            "door": lambda: self._door(ground, built, stop, opened, closed),
         }
-        await run_parts(self._over, parts)
+
+        async def door() -> None:
+            try:
+                await self._door(ground, built, stop, opened)
+            finally:
+                closed.set_result(leaving.is_set())
+
+        await run_parts(self._over, {**parts, "door": door})
 
     async def _door(
-        self,
-        ground: Ground,
-        built: Built,
-        stop: asyncio.Event,
-        opened: asyncio.Event,
-        closed: asyncio.Future[bool],
+        self, ground: Ground, built: Built, stop: asyncio.Event, opened: asyncio.Event
     ) -> None:
         """Open when the group has confirmed the epoch, and close in order."""
         try:
@@ -237,7 +241,6 @@ class Master:
             # Not when all parts have ended: those that only read may take their time.
             self._store.give_append_lock_back()
             self._doorbell.ring("ha")
-            closed.set_result(stop.is_set())
 
     async def _answer_who_waits(self, ground: Ground) -> None:
         """Let the group confirm what is in the log, for a bounded time: the node stops in order."""

@@ -135,7 +135,7 @@ class GroupNode:
             leave(stop, may_end, term, store.positions, self._doorbell, self._clock)
         )
         try:
-            await master.run(may_end)
+            await master.run(may_end, stop)
         finally:
             leaving.cancel()
             self._term = None

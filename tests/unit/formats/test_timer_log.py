@@ -83,7 +83,7 @@ def log_of(waiting: Sequence[Waiting], last: Waiting, file_size: int) -> bytes:
 @pytest.mark.parametrize(("raw", "unit"), ROCKETMQS)
 def test_units_of_rocketmqs_are_read_and_written(raw: str, unit: Unit) -> None:
     assert timer_log.decode(bytes.fromhex(raw)) == unit
-    assert timer_log.encode(unit) == bytes.fromhex(raw)
+    assert timer_log.encode(*unit) == bytes.fromhex(raw)
 
 
 @pytest.mark.parametrize("raw", [b"", b"\0" * 52, bytes.fromhex(ROCKETMQS[0][0])[:51]])
