@@ -107,10 +107,19 @@ class Ledger:
 
     def longest_gap(self, begin: float, end: float) -> float:
         """The longest time within [begin, end] in which no request ended with a success."""
+        began, ended = self.longest_gap_at(begin, end)
+        return ended - began
+
+    def longest_gap_at(self, begin: float, end: float) -> tuple[float, float]:
+        """When that time began and ended."""
         times = [request.ended_at for request in self.acks()]
         inside = times[bisect_left(times, begin) : bisect_left(times, end)]
         edges = [begin, *inside, end]
-        return max(later - earlier for earlier, later in pairwise(edges))
+        return max(pairwise(edges), key=lambda gap: gap[1] - gap[0])
+
+    def acked_at(self, at: float) -> str:
+        """The node that gave the success of this time; empty: none, or not known."""
+        return next((ack.node for ack in self.acks() if ack.ended_at == at), "")
 
     def first_ack(self, sent_after: float) -> float | None:
         """When the first success of a request came that was sent after a time; None: never."""

@@ -162,7 +162,7 @@ class Runner:
                 disks.mount(node.store_dir for node in group.nodes.values())
                 await parts.enter_async_context(group)
                 group.start()
-                pace = await parts.enter_async_context(Pace(self._patience))
+                pace = await parts.enter_async_context(Pace(self._patience, group.nodes))
                 finder = await parts.enter_async_context(Finder(group.apis, pace))
                 load = Workload(finder, self._plan, ledger)
                 try:
@@ -203,7 +203,7 @@ class Runner:
                 await drill.run(stage)
                 served_until = time.monotonic()
                 verdict = await self._settle(drill, stage)
-            judge_drill(result, stage, verdict, served_until, pace.since(began))
+            judge_drill(result, stage, verdict, served_until, pace, began)
         except (DrillFailed, TimeoutError) as error:
             result.failure = str(error) or "it does not end"
         except Exception:  # noqa: BLE001 (a drill's own mistake is a result, too)
@@ -253,29 +253,42 @@ def judge_drill(
     stage: GroupStage[G],
     verdict: Verdict,
     served_until: float,
-    pace: float,
+    pace: Pace,
+    began: float,
 ) -> None:
     """Note what the comparison found, and whether service was away for too long.
 
-    pace: how many times longer than on a quiet machine the drill's work may have taken.
+    The time for which the machine held processes of the drill back is taken off every gap, as far
+    as the machine was slow enough for it. began: when the drill did.
     """
     drill = result.drill
     result.lost, result.lost_below = verdict.lost, verdict.lost_below
     violations = [*verdict.violations, *sorted(stage.finder.known.contradictions)]
     if stage.fault_at:
-        result.restored_s = (
-            stage.restored_s
-            if stage.restored_s is not None
-            else stage.ledger.longest_gap(stage.fault_at, stage.restored_by or served_until)
-        )
-        limit = drill.restored_within_s
-        if limit is not None:
-            # Whoever may be away for longer than a lease has to wait for its end.
-            allowed = allowed_s(limit, stage.lease_s if limit > stage.lease_s else 0.0, pace)
-            said = f"{allowed:.1f} s ({limit:g} s on a quiet machine, this one was x {pace:.1f})"
-            stage.note(f"allowed: {said}")
-            if result.restored_s > allowed:
-                violations.append(f"F: no ack for {result.restored_s:.2f} s, allowed are {said}")
+        gaps = stage.gaps or [
+            stage.ledger.longest_gap_at(stage.fault_at, stage.restored_by or served_until)
+        ]
+        result.restored_s = max(end - begin for begin, end in gaps)
+        if (limit := drill.restored_within_s) is not None:
+            # What may be away for longer than a lease has to wait for its end.
+            waits_s = stage.lease_s if limit > stage.lease_s else 0.0
+            slowness = pace.since(began)
+            allowed = allowed_s(limit, waits_s, slowness.on_processor)
+            excused_max = allowed_s(limit, waits_s, slowness.by_clock) - allowed
+            owed_s, away_s = max(
+                (end - begin - min(held_s, excused_max), end - begin)
+                for begin, end in gaps
+                for held_s in [pace.held_back_s(begin, end, stage.ledger.acked_at(end))]
+            )
+            said = (
+                f"of {away_s:.2f} s without an ack the machine held the drill back for "
+                f"{away_s - owed_s:.2f} s; allowed beside that are {allowed:.2f} s "
+                f"({limit:g} s on a quiet machine, work took x {slowness.on_processor:.1f}, "
+                f"by the clock x {slowness.by_clock:.1f})"
+            )
+            stage.note(said)
+            if owed_s > allowed:
+                violations.append(f"F: {said}")
     if violations:
         verdict.violations = violations
         result.failure = verdict.shown()

@@ -21,8 +21,6 @@ from tidemark.testing.drills.ledger import Ledger
 from tidemark.testing.drills.workload import Workload
 
 SETTLE_S: Final = 45.0
-SLOW: Final = 5.0
-"""Times slower than a quiet machine."""
 MS: Final = 1000
 
 
@@ -91,8 +89,9 @@ class GroupStage(Generic[G]):
     notes: list[str] = field(default_factory=list)
     """Sentences for the report."""
     fault_at: float = 0.0
-    restored_s: float | None = None
-    """Measured by the drill itself; None: the longest gap between two acks since the fault."""
+    gaps: list[tuple[float, float]] = field(default_factory=list)
+    """Begin and end of what is judged; none: of the longest gap between two acks since the
+    fault."""
     restored_by: float | None = None
     """Up to when that gap counts; None: the end of the drill."""
 
@@ -131,9 +130,9 @@ class GroupStage(Generic[G]):
         """Say something in the report."""
         self.notes.append(sentence)
 
-    def slow_since(self, began: float) -> bool:
-        """Whether the machine was so slow that a node misses times of the profile by itself."""
-        return self.finder.pace.since(began) > SLOW
+    def held_back_s(self, began: float, ended: float, node: str) -> float:
+        """For how long the machine let other processes run instead of a node's."""
+        return self.finder.pace.held_back_s(began, ended, node)
 
     def check(self, holds: bool, sentence: str) -> None:
         """Raise DrillFailed unless what the sentence says holds."""
@@ -207,9 +206,18 @@ class GroupStage(Generic[G]):
 
         return await self.finder.until(known, "a send to be acknowledged", timeout_s)
 
+    async def restored(self, timeout_s: float) -> float:
+        """Like ``acked_again``; this time is judged."""
+        began = time.monotonic()
+        took = await self.acked_again(timeout_s)
+        self.gaps.append((began, began + took))
+        return took
+
     def gap_since(self, began: float) -> float:
-        """The longest time without an ack from a moment until now [s]."""
-        return self.ledger.longest_gap(began, time.monotonic())
+        """The longest time without an ack from a moment until now [s]; it is judged."""
+        begin, end = self.ledger.longest_gap_at(began, time.monotonic())
+        self.gaps.append((begin, end))
+        return end - begin
 
     async def pass_time(self, seconds: float) -> None:
         """Let load go on for a while: the fault itself lasts that long."""

@@ -129,7 +129,7 @@ class PodRunner:
                 await drill.run(stage)
                 served_until = time.monotonic()
                 verdict = await self._settle(stage)
-            judge_drill(result, stage, verdict, served_until, self._pace.since(began))
+            judge_drill(result, stage, verdict, served_until, self._pace, began)
         except (DrillFailed, TimeoutError) as error:
             result.failure = str(error) or "it does not end"
         except Exception:  # noqa: BLE001 (a drill's own mistake is a result, too)

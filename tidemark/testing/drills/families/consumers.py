@@ -100,7 +100,6 @@ async def group_through_failovers(stage: Stage) -> None:
             await stage.load.acked(200)
             stage.group.start(master)
             await stage.in_sync()
-        stage.restored_s = max(gaps)
         stage.load.pause()
         await stage.load.quiet()
         await _caught_up(stage, handled, members)

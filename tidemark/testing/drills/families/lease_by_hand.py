@@ -36,7 +36,7 @@ async def lease_deleted(stage: Stage) -> None:
         20,
     )
     await stage.acked_again(20)
-    stage.restored_s = stage.ledger.longest_gap(at, time.monotonic())
+    stage.gap_since(at)
     stage.check(await server.read() is not None, "there is no lease")
     stage.note(
         f"{master} led epoch {epoch}; deleted: {await stage.master()} leads epoch {stage.epoch}"

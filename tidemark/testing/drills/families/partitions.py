@@ -46,8 +46,8 @@ async def cut_from_slaves(stage: Stage) -> None:
     in_sync = stage.finder.known.newest[master].in_sync
     stage.check(len(in_sync) >= 2, f"the in-sync set shrank to {sorted(in_sync)}")
     stage.group.network.heal()
-    stage.restored_s = await stage.acked_again(20)
-    stage.note(f"healed after {CUT_S:.0f} s; acks again after {stage.restored_s:.2f} s")
+    restored_s = await stage.restored(20)
+    stage.note(f"healed after {CUT_S:.0f} s; acks again after {restored_s:.2f} s")
 
 
 @drill(
@@ -66,7 +66,7 @@ async def cut_one_way(stage: Stage) -> None:
     await stage.pass_time(CUT_S)
     await _no_ack_while_cut(stage, master, cut_at)
     stage.group.network.heal()
-    stage.restored_s = await stage.acked_again(20)
+    await stage.restored(20)
 
 
 @drill(

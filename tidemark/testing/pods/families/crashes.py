@@ -47,7 +47,6 @@ async def container_kill(stage: PodStage) -> None:
             gaps.append((stage.gap_since(at), f"{container} of {name}"))
             stage.check(group.pod(name) is pod, f"{name} is another pod now")
             stage.check(not group.events(at, reason="Killing"), "probes killed more")
-    stage.restored_s = max(gaps)[0]
     stage.note("without an ack: " + ", ".join(f"{what} {gap:.1f} s" for gap, what in gaps))
 
 
@@ -58,8 +57,7 @@ async def cut_off(stage: PodStage) -> None:
     group.cut_off(master)
     successor = await stage.successor(master, ELECTED_S + 10)
     await stage.acked_again(ELECTED_S)
-    gap = stage.gap_since(began)
-    stage.restored_s = gap
+    stage.gap_since(began)
     group.heal()
     await stage.in_sync(timeout_s=READY_S)
     stage.check(

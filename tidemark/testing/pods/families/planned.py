@@ -24,7 +24,7 @@ async def hand_over(stage: PodStage) -> None:
     await stage.successor(master, HANDED_OVER_S)
     switched = time.monotonic()
     await stage.acked_again(HANDED_OVER_S)
-    stage.restored_s = stage.gap_since(began)
+    gap = stage.gap_since(began)
     await group.until(
         lambda: bool(group.events(began, reason="Gone", pod=master)), "the pod to end", 90
     )
@@ -35,7 +35,7 @@ async def hand_over(stage: PodStage) -> None:
     killed = group.events(began, reason="Killed", pod=master)
     stage.check(not killed, f"SIGKILL was needed: {killed[:1]}")
     stage.note(
-        f"without an ack for {stage.restored_s:.2f} s; the pod was gone after "
+        f"without an ack for {gap:.2f} s; the pod was gone after "
         f"{group.events(began, reason='Gone', pod=master)[0].at - began:.1f} s"
     )
     await group.ready(READY_S)
@@ -69,13 +69,12 @@ async def upgrade_rollback(stage: PodStage) -> None:
         for container in found["spec"]["template"]["spec"]["containers"]:
             container["image"] = images[container["name"]]
 
-    there = await _roll(stage, upgraded, "upgrade")
+    await _roll(stage, upgraded, "upgrade")
     versions = await _versions(stage)
     stage.check(set(versions.values()) == {NEXT_VERSION}, f"after the upgrade: {versions}")
-    back = await _roll(stage, rolled_back, "rollback")
+    await _roll(stage, rolled_back, "rollback")
     versions = await _versions(stage)
     stage.check(versions == before, f"after the rollback: {versions}, before: {before}")
-    stage.restored_s = max(there, back)
 
 
 async def _roll(stage: PodStage, change: Callable[[dict[str, Any]], None], what: str) -> float:
@@ -87,7 +86,6 @@ async def _roll(stage: PodStage, change: Callable[[dict[str, Any]], None], what:
     await asyncio.sleep(1.0)
     took = await group.ready(READY_S * len(group.names))
     gap = stage.gap_since(began)
-    stage.restored_s = gap
     for name in group.names:
         stage.check(group.pod(name).plan.revision != old[name], f"{name} is of the old revision")
     gone = [event.pod for event in group.events(began, reason="Gone")]

@@ -52,7 +52,6 @@ async def slow_start(stage: PodStage) -> None:
         stage.check(not killed, f"probes killed what was making progress: {killed[:2]}")
         restarts = {name: found.restarts for name, found in group.pod(slave).containers.items()}
         stage.check(not any(restarts.values()), f"containers were started again: {restarts}")
-    stage.restored_s = max(gaps)
     misses = len(group.events(began, reason="Unhealthy", pod=slave))
     stage.note(
         f"reput was ready after {took:.0f} s for {filled} messages, its startup probe gives up "
@@ -117,7 +116,7 @@ async def hung(stage: PodStage) -> None:
         "liveness to restart it",
         allowed + 30,
     )
-    stage.restored_s = stage.gap_since(began)
+    stage.gap_since(began)
     killed = group.events(began, reason="Killing", pod=slave, container="broker")
     stage.check(len(killed) == 1, f"the broker was killed {len(killed)} times")
     stage.check(took <= allowed, f"it took {took:.0f} s, the manifest allows {allowed:.0f} s")
