@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from analytics.kernel import columns, results
+from analytics.kernel.absence import excused, keeps_pace
 from analytics.kernel.age import age_of
 from analytics.kernel.clocks import clocks_of, widened
 from analytics.kernel.columns import SECOND, Bools, Floats
@@ -198,6 +199,14 @@ def _judge(
     # Until a whole gap between two commits was seen, it is not known how often the group commits.
     unseen = (stall.gap == 0) & (stall.learned == 0) & ~left_work & ~nobody
     patience = np.fmin(age.age[begin:], rules.stall_unlearned_s)
+    absent = excused(
+        facts.members[:, of],
+        age.age[begin:],
+        facts.alone_most[:, of],
+        np.where(stall.gap > rules.period_s, stall.gap, 0.0),
+        facts.objective[:, of],
+        rules,
+    )
     paused_ago = facts.paused_ago[:, of]
     kept = np.where(logs.deletes, logs.age_of_oldest, np.nan)
     looks = Looks(
@@ -216,8 +225,17 @@ def _judge(
         recently_subscribed=facts.recently_subscribed[:, of],
         paused=facts.paused[:, of],
         alone=_since_pause(facts.alone, facts.paused_ago)[:, of],
-        alone_most=facts.alone_most[:, of],
-        usual=np.where(stall.gap > rules.period_s, stall.gap, 0.0),
+        excused=absent,
+        keeps_pace=keeps_pace(
+            absent,
+            now,
+            age.age[begin:],
+            lag.lag[begin:],
+            facts.alone_most[:, of],
+            np.fmin(due, (now - facts.left[:, of]) / SECOND),
+            carried.series,
+            rules,
+        ),
         recovers=progress.recovers,
         may_recover=progress.may_recover,
         rises=progress.rises,

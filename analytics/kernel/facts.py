@@ -60,6 +60,8 @@ class Facts(NamedTuple):
     """For how long there may be none [s]: a hole in the ticks leaves that open."""
     left: Floats
     """The tick at which there was no member the last time [microseconds]; NaN: never."""
+    left_before: Floats
+    """The same as of the look before."""
     expired: Floats
     """Counted since the row before; NaN where that is not known."""
     reset_forward: Floats
@@ -92,7 +94,16 @@ def facts_of(
     told = {name: taken(columns.floats(rows, column), where) for name, column in names.items()}
     out = {
         name: np.full(shape, np.nan)
-        for name in (*names, "alone", "alone_most", "left", "heard", "rose", "paused_ago")
+        for name in (
+            *names,
+            "alone",
+            "alone_most",
+            "left",
+            "left_before",
+            "heard",
+            "rose",
+            "paused_ago",
+        )
     }
     lost_after = rules.unknown_after_s * SECOND
     for row in range(shape[0]):
@@ -119,6 +130,7 @@ def facts_of(
         out["rose"][row] = carried["redelivered_tick"]
         np.copyto(carried["subscribed_tick"], now, where=here & (carried["subscribed"] > 0))
         out["heard"][row] = carried["subscribed_tick"]
+        out["left_before"][row] = carried["left_tick"]
         _count_alone(carried, here, worked[row], now, before, rules.period_us)
         out["alone"][row] = (now - carried["alone"]) / SECOND
         out["left"][row] = carried["left_tick"]
@@ -137,6 +149,7 @@ def facts_of(
         np.where(nobody, out["alone"], np.nan),
         np.where(nobody, out["alone_most"], np.nan),
         out["left"],
+        out["left_before"],
         out["expired"],
         out["reset_forward"],
         out["reset_backward"],

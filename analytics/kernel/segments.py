@@ -91,7 +91,8 @@ def motion_of(
         forgotten[row] = walk.forget(present[at], now, logs.heard[at])
         if present[at].any():
             counters = (facts.expired[row], facts.reset_forward[row], facts.reset_backward[row])
-            step = walk.step(grid, at, now, present[at], counters, stall)
+            left = facts.left_before[row, known.pair]
+            step = walk.step(grid, at, now, present[at], counters, left, stall)
             for name in STEPS:
                 out[name][row] = getattr(step, name)
             alarming[row] = step.alarming
@@ -167,6 +168,7 @@ class _Walk:
         now: int,
         here: Bools,
         counters: tuple[Floats, Floats, Floats],
+        left: Floats,
         stall: StallTimes,
     ) -> _Step:
         """Compare one tick's rows with those before, and bring the state forward."""
@@ -225,7 +227,7 @@ class _Walk:
         consume_rate = _rate(consumed, ts - last["commit_ts"], cut)
 
         lag = high - head
-        self._stand_still(here, now, ts, commit, lag, cut, stall)
+        self._stand_still(here, now, ts, commit, lag, cut, left, stall)
         self._remember(here, now, ts, epoch, low, high, commit, lag, cut, rules)
         return _Step(dt, produced, consumed, produce_rate, consume_rate, alarming)
 
@@ -305,6 +307,7 @@ class _Walk:
         commit: Floats,
         lag: Floats,
         cut: Bools,
+        left: Floats,
         stall: StallTimes,
     ) -> None:
         """Since when nothing is committed although there is work; learn what gaps are usual."""
@@ -313,8 +316,9 @@ class _Walk:
         moved = here & ~np.isnan(commit) & (commit != last["commit"])
         # Where there was nothing to do at the look before, the gap is a period at most.
         usual = moved & ~cut & ~np.isnan(last["still"])
-        # A gap that was open at the first look began before it: its length is not known.
-        clear = usual & ~hole & (last["still"] == last["still_first"])
+        # A gap that was open at the first look began before it: its length is not known. A gap
+        # with an absence in it does not show how often members commit.
+        clear = usual & ~hole & (last["still"] == last["still_first"]) & ~(left >= last["still"])
         clear &= last["still"] > last["segment"]
         stall.learn(now, self._pair, (now - last["still"]) / SECOND, clear)
 

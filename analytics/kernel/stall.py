@@ -5,6 +5,7 @@ of the other is seen. Gaps between moves of a commit, while there was work, fall
 lengths; old ones fade. The stall time is a multiple of their 95th percentile, within bounds.
 A gap with a hole in its ticks is not counted: a hole says nothing of how often a group commits,
 and a group that stands still would else be given as many times the hole before it is said.
+Nor is one with an absence in it: it shows how long members were away, not how often they commit.
 """
 
 from __future__ import annotations

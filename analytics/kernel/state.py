@@ -46,6 +46,9 @@ SERIES_FIELDS: Final = (
     "lost_sum",  # and how many since it is LOST
     "pending",  # what events said that no row has shown yet: bits of `events`
     "pending_delta",  # and by how many messages they moved the commit
+    "excused_tick",  # the last look at an absence that excused the age, in a window without others
+    "excused_age",  # and the age at it [s]
+    "excused_last",  # the last look at any such absence
 )
 PAIR_FIELDS: Final = (
     "status",
@@ -88,8 +91,17 @@ PAIR_FIELDS: Final = (
 
 ZERO_FIELDS: Final = ("pending", "pending_delta", "held", "gaps", "lost_sum")
 """Begin at 0 and not as unknown."""
-STATUS_FIELDS: Final = ("status", "since", "candidate", "held", "judged")
-"""Of a series: brought forward by `steady`, after all others by `segments`."""
+STATUS_FIELDS: Final = (
+    "status",
+    "since",
+    "candidate",
+    "held",
+    "judged",
+    "excused_tick",
+    "excused_age",
+    "excused_last",
+)
+"""Of a series: brought forward by `absence` and `steady`, after all others by `segments`."""
 
 
 class Carried(NamedTuple):

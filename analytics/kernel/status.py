@@ -48,9 +48,10 @@ class Looks(NamedTuple):
     recently_subscribed: Bools
     paused: Bools
     alone: Floats
-    alone_most: Floats
-    usual: Floats
-    """What is usual between two commits of the pair [s]; 0 until that is known."""
+    excused: Bools
+    """No member is there, and that explains the age."""
+    keeps_pace: Bools
+    """It may have kept pace since such an absence."""
     recovers: Bools
     """The age has fallen look by look for a minute."""
     may_recover: Bools
@@ -127,14 +128,7 @@ def _stopped(looks: Looks, rules: Rules) -> Bools:
 
 
 def _grace(looks: Looks, rules: Rules) -> Bools:
-    # A restart explains an age that began with it and is no longer than a restart takes. It does
-    # not explain one that was there before: a group whose members come and go would else never be
-    # late for long enough, whatever its age.
-    excused = rules.objective_slack(looks.objective) + looks.usual
-    began_with_it = looks.age - looks.alone_most <= excused
-    brief = looks.age <= excused + rules.grace_s
-    held: Bools = (looks.members == 0) & began_with_it & brief
-    return held
+    return looks.excused
 
 
 def _stalled(looks: Looks, rules: Rules) -> Bools:
@@ -168,7 +162,7 @@ def _may_catch_up(looks: Looks, rules: Rules) -> Bools:
 
 
 def _recovering(looks: Looks, rules: Rules) -> Bools:
-    return looks.may_recover
+    return looks.may_recover | looks.keeps_pace
 
 
 def _falling_behind(looks: Looks, rules: Rules) -> Bools:
@@ -225,7 +219,7 @@ RULES: Final = (
     Rule("9–11", Status.RACING, "page", _racing, _nowhere, "retention will be there first"),
     Rule("cut", None, "none", _young, _new, "less than half a window since a cut"),
     Rule("9", Status.CATCHING_UP, "info", _catching_up, _may_catch_up, "faster than its topic"),
-    Rule("less", None, "none", _recovering, _nowhere, "younger than a minute ago"),
+    Rule("less", None, "none", _recovering, _nowhere, "younger than a minute ago, or back"),
     Rule("10", Status.FALLING_BEHIND, "ticket", _falling_behind, _may_fall_behind, "slower"),
     Rule("11", Status.LAGGING, "ticket", _otherwise, _nowhere, "as fast, but too old"),
 )

@@ -8,9 +8,10 @@ less than three ticks equal candidates on both sides are taken to have held in b
 stands until another rule has held for its time; what is no alarm becomes UNKNOWN after a hole
 behind which another rule holds. Story: a group stops, the scrape of its second tick fails, and the
 third look shows it catching up: whether it was STOPPED meanwhile cannot be known.
-While a status is UNKNOWN, looks at which a series is late count together, whichever rule holds.
+While there is no alarm, looks at which a series is late count together, whichever rule holds.
 Story: a consumer hangs in a hole. Behind the hole its age rises for 55 s, then its stall time is
-over, and the time of a rule would begin again with each of the two.
+over, and the time of a rule would begin again with each of the two. A group that can do 97 % of
+its input is FALLING_BEHIND at some looks and LAGGING at others, and would be no alarm for minutes.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def settle(
         passed = now - judged
         hole = passed > 1.5 * rules.period_us
         same = found == before
-        goes_on = same | ((status == UNKNOWN) & LATE[found] & LATE[before])
+        goes_on = same | (~ALARMING[status] & LATE[found] & LATE[before])
         # A short hole is as long as its ticks; what a long one hides is not counted.
         bridged = hole & same & (passed <= lost_after)
         ticks_passed = np.where(bridged, np.rint(passed / rules.period_us), 1.0)
