@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 WHEEL: Final = "timerwheel"
 LOG: Final = "timerlog"
 NOTE_INTERVAL_S: Final = 10.0
+WRITE_MAX_S: Final = 5.0
+"""By which a stop may take longer. Some seconds are enough for a million messages."""
 
 
 class WheelFiles:
@@ -165,9 +167,12 @@ class WheelFiles:
         return size
 
     def _write_log(self, pieces: Iterable[tuple[int, bytearray]], file_size: int) -> int:
-        """Fill the log, which is empty; its end."""
+        """Fill the log, which is empty; its end. Raises TimeoutError: a stop does not wait long."""
         end = 0
+        until = self._clock.monotonic() + WRITE_MAX_S
         for position, data in pieces:
+            if self._clock.monotonic() > until:
+                raise TimeoutError(f"the timer's log was not written within {WRITE_MAX_S} s")
             self._append(position - position % file_size, position, data, file_size)
             end = position + len(data)
         if end:

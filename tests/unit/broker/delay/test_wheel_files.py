@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from services.broker.delay import wheel_files
 from services.broker.delay.wheel_files import WheelFiles
 from shared.files.os_disk import OsDisk, OsFile
 from shared.runtime.clock import SystemClock
@@ -94,6 +95,13 @@ def test_a_store_that_rocketmq_never_had_gets_a_file_of_its_default(root: Path) 
     (path,) = (root / "timerlog").iterdir()
     assert path.stat().st_size == timer_log.FILE_SIZE
     assert path.stat().st_blocks * 512 < 1 << 20, "sparse"
+
+
+def test_a_log_that_takes_too_long_is_given_up(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheel_files, "WRITE_MAX_S", -1.0)
+    with pytest.raises(TimeoutError, match="not written within"):
+        files(root).write(iter(messages(3)), LAST, 3, now_ms=NOW_MS, start_ms=NOW_MS)
+    assert not (root / "config" / "timercheck").exists()
 
 
 class Failing(OsDisk):
