@@ -580,7 +580,15 @@ class SimFile:
         """
         self._disk._operation("sync", self._path)
         self._check_open()
-        return self._inode.begin_sync()
+        synced = self._inode.begin_sync()
+
+        def end() -> None:
+            if self._disk.failing_sync(self._path):
+                self._inode.fail_sync()
+                raise OSError(errno.EIO, "input/output error", str(self._path))
+            synced()
+
+        return end
 
     def map(self, *, writable: bool, scattered: bool = False) -> SimRegion:
         """Map the whole file."""

@@ -106,11 +106,17 @@ class Inode:
         """Returns what ends the sync: the bytes of this moment are durable then."""
         self.syncs_begun += 1
         number, image = self.syncs_begun, bytes(self.cache)
+        dirty = self.dirtypage_count() if self.failed else None
 
         def end() -> None:
             if number > self.sync_ended:  # else a later one has ended, with newer bytes
                 self.sync_ended = number
-                self.durable[: len(image)] = image
+                if dirty is None:
+                    self.durable[: len(image)] = image
+                for page in dirty or ():
+                    span = slice(page * PAGE, (page + 1) * PAGE)
+                    self.durable[span] = image[span]
+                    self.failed.pop(page, None)
                 behind = [length for length in self.lengths if length > len(image)]
                 self.lengths = [len(image), *behind]
 

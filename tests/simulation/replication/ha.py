@@ -236,7 +236,7 @@ class _Links:
         if views is None:
             self.close_link(number, f"log-gone: bytes {offset} to {offset + size}")
             return
-        self.send(number, frame._replace(payload=b"".join((bytes(frame.payload), *views))))
+        self._ha.network.send(self._ha, number, frame, views)
 
     def close_link(self, number: int, reason: str) -> None:
         """Close a link."""

@@ -90,6 +90,8 @@ class Machine:
         self.boot = self._new_boot()
         self._was = ""
         """Its incarnation."""
+        self._syncs_fail = self.has_failed = False
+        """Has failed: a sync may have, once."""
         self._armed_files: dict[str, Callable[[], None]] = {}
         self._armed: dict[Slot, Callable[[], None]] = {}
         self._locks: dict[int, Process] = {}
@@ -104,6 +106,7 @@ class Machine:
 
     def _new_disk(self) -> SimDisk:
         disk = SimDisk(Random(self.timeline.random.getrandbits(64)))
+        disk.failing_sync = lambda path: self._syncs_fail
         disk.make_directory(ROOT)
         return disk
 
@@ -203,7 +206,17 @@ class Machine:
         """Nothing is planned any more, and the disk is as it was."""
         self._armed.clear()
         self._armed_files.clear()
-        self.is_full = False
+        self.is_full = self.syncs_fail = False
+
+    @property
+    def syncs_fail(self) -> bool:
+        """Whether syncs fail: what they were to write is on no disk, and called clean."""
+        return self._syncs_fail
+
+    @syncs_fail.setter
+    def syncs_fail(self, value: bool) -> None:
+        self._syncs_fail = value
+        self.has_failed = self.has_failed or value
 
     @property
     def is_full(self) -> bool:
@@ -222,6 +235,7 @@ class Machine:
         self.processes.clear()
         self._locks.clear()
         self.disk = self.disk.power_cut()
+        self.disk.failing_sync = lambda path: self._syncs_fail
         self._was = self.incarnation  # a name that was not durable yet may be gone
 
     def power_on(self) -> None:

@@ -7,12 +7,13 @@ tells both ends who the other one is.
 
 from __future__ import annotations
 
+import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from services.ha.events import Event, LinkDown, LinkUp, Received
-from services.ha.frames import Frame
+from services.ha.frames import Decoder, Frame, encode_head, encode_tail
 from services.ha.lease.value import Member
 from services.ha.versions import Versions, common
 from tests.simulation.replication.process import Process
@@ -53,6 +54,8 @@ class End:
         self.open = True
         self.announced = False
         """The owner has heard of the link."""
+        self.decoder = Decoder()
+        """Of the bytes that come."""
         self.arriving: deque[tuple[int, Frame | None]] = deque()
         """Frames on their way to here and when they come; None: the other end is closed."""
         self.last_at_us = 0
@@ -139,8 +142,10 @@ class Network:
 
         timeline.after(self._delay() * 3, arrive)
 
-    def send(self, owner: Listener, link: int, frame: Frame) -> None:
-        """Put a frame on a link; nothing if it is closed."""
+    def send(
+        self, owner: Listener, link: int, frame: Frame, data: Sequence[memoryview] = ()
+    ) -> None:
+        """Put a frame on a link, as bytes; nothing if it is closed. data: its payload goes on so."""
         end = self._ends.get(link)
         if end is None or end.owner is not owner or not end.open:
             return
@@ -148,7 +153,15 @@ class Network:
             self._shut(end, "too much is buffered")
             return
         self.frames_count += 1
-        self._post(end.other, frame._replace(payload=bytes(frame.payload)))
+        head, crc = encode_head(frame, sum(map(len, data)))
+        arrived: list[Frame] = []
+        for piece in (head, *data):
+            arrived += end.other.decoder.feed(piece)
+        for piece in data[:-1]:
+            crc = zlib.crc32(piece, crc)
+        arrived += end.other.decoder.feed(encode_tail(crc, data[-1] if data else b""))
+        (whole,) = arrived
+        self._post(end.other, whole)
 
     def close(self, owner: Listener, link: int, reason: str) -> None:
         """Close one end; the other hears of it behind what is on its way."""

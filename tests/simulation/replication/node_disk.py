@@ -6,6 +6,7 @@ the disk after its end raises ``Killed``.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,6 +70,8 @@ class ProcessDisk:
         """As of a real disk."""
         self.process.check_alive()
         work(self.machine.disk_delay_us())
+        if self.machine.syncs_fail:
+            raise OSError(errno.EIO, "input/output error", str(path))
         self._disk.sync_directory(path)
         border()
 

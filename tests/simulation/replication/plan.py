@@ -33,6 +33,7 @@ class Fault(Enum):
     KILL = "kill one service"
     STOP = "stop one service for a while"
     STOP_NODE = "stop a node for a while; its clock goes on"
+    STALL = "stop broker or reput of a node for longer than a lease"
     POWER = "cut the power of a node"
     POWER_ALL = "cut the power of all nodes"
     CUT = "cut two nodes apart, in one direction or both"
@@ -43,6 +44,7 @@ class Fault(Enum):
     RESET_LINKS = "reset the connections of two nodes"
     FULL_DISK = "a disk is full for a while"
     SLOW_DISK = "a disk becomes slow for a while"
+    FAILED_SYNC = "syncs of a disk fail for a while"
     SWITCH = "an operator switches the master"
     AT_SLOT = "something happens to a node right when a slot of its page is stored"
     AT_FILE = "something happens to a node right when a file of its ha is replaced or removed"
@@ -119,6 +121,8 @@ RARE: Final = (
     Fault.POWER_ALL,
     Fault.LEASE_TOUCHED,
     Fault.FULL_DISK,
+    Fault.FAILED_SYNC,
+    Fault.STALL,
     Fault.PAUSE,
     Fault.REMOVE,
     Fault.RESYNC,
@@ -145,6 +149,16 @@ THEMES: Final = (
     (Fault.STOP, Fault.STOP_NODE, Fault.ISOLATE),
     (Fault.STOP,),
     (Fault.HASTY, Fault.CUT, Fault.WINNER),
+    (Fault.SWITCH, Fault.LEASE_DEAF, Fault.LEASE_TOUCHED, Fault.KILL),
+    (Fault.SWITCH, Fault.STALL, Fault.KILL),
+    (Fault.STALL, Fault.SLOW_DISK, Fault.ISOLATE),
+    (Fault.FAILED_SYNC, Fault.SWITCH, Fault.KILL),
+    (Fault.FAILED_SYNC, Fault.AT_FILE, Fault.POWER),
+    (Fault.FULL_DISK, Fault.SWITCH, Fault.AT_FILE),
+    (Fault.REMOVE, Fault.CHANGE, Fault.SWITCH, Fault.CUT),
+    (Fault.POWER, Fault.WINNER, Fault.SLOW_DISK),
+    (Fault.RESYNC, Fault.NEW_VOLUME, Fault.SWITCH),
+    (Fault.PAUSE, Fault.SWITCH, Fault.END_NODE),
 )
 """Faults that make something happen together which each of them hides among many others."""
 OFTEN_ENOUGH: Final = (Fault.HASTY, Fault.RESYNC, Fault.NEW_VOLUME)
@@ -220,9 +234,10 @@ def draw_plan(random: Random) -> Plan:
     )
 
 
-def draw_theme(random: Random) -> tuple[Fault, ...]:
-    """The only faults of a seed; none: those of its plan."""
-    return random.choice(THEMES) if random.random() < 0.6 else ()
+def theme_of(seed: int) -> tuple[Fault, ...]:
+    """The only faults of a seed. Every third seed has no theme: its plan says which faults come."""
+    turn, place = divmod(seed, 3)
+    return THEMES[(2 * turn + place - 1) % len(THEMES)] if place else ()
 
 
 def _draw_left(random: Random) -> Left:

@@ -32,7 +32,9 @@ IMPOSSIBLE = (
     WriteFailed,
     WrongFileSize,
 )
-"""Nothing is damaged, no sync fails: whoever ends by one of these has a bug."""
+"""Nothing is damaged, and no sync fails without a fault: these tell of a bug."""
+FAILED = (FlushFailed, PartEnded, WriteFailed)
+"""Of these, what a failed sync may end a process with."""
 
 
 class Bell:
@@ -125,7 +127,10 @@ class Service:
         for cause in _causes(error):
             if isinstance(cause, Killed | Violation):
                 raise cause
-            if not isinstance(cause, TidemarkError | OSError) or isinstance(cause, IMPOSSIBLE):
+            may_be = self.machine.has_failed and isinstance(cause, FAILED)
+            if not isinstance(cause, TidemarkError | OSError) or (
+                isinstance(cause, IMPOSSIBLE) and not may_be
+            ):
                 raise Violation(
                     f"{self.machine.name} {self.process.name} failed: "
                     f"{type(cause).__name__}: {cause}"

@@ -81,6 +81,10 @@ class Strikes:
                 process = machine.processes.get(random.choice(("ha", "ha", "broker", "reput")))
                 if process is not None:
                     process.strike_after(random.randint(1, 60), lambda: self._stop([process]))
+            case Fault.STALL:
+                process = machine.processes.get(random.choice(("broker", "reput", "reput")))
+                if process is not None:
+                    self._stop([process], for_ms=random.choice((3, 5)) * TIMES.lease_ms)
             case Fault.STOP_NODE:
                 self._stop(list(machine.processes.values()))
             case Fault.POWER:
@@ -107,6 +111,11 @@ class Strikes:
             case Fault.FULL_DISK:
                 machine.is_full = True
                 self._later(self._while_ms(), lambda: setattr(machine, "is_full", False))
+            case Fault.FAILED_SYNC:
+                machine.syncs_fail = True
+                self._later(
+                    random.choice((1, 20, 200)), lambda: setattr(machine, "syncs_fail", False)
+                )
             case Fault.SLOW_DISK:
                 self._slow_disk(machine)
             case Fault.SWITCH:
@@ -226,7 +235,7 @@ class Strikes:
                 self._network.break_links(holder.node, node)
                 self._cut(self._machines[holder.node], self._machines[node], both=True)
 
-    def _stop(self, processes: list[Process]) -> None:
+    def _stop(self, processes: list[Process], *, for_ms: int | None = None) -> None:
         for process in processes:
             process.pause()
 
@@ -234,7 +243,7 @@ class Strikes:
             for process in processes:
                 process.resume()
 
-        self._later(self._while_ms(), go_on)
+        self._later(for_ms or self._while_ms(), go_on)
 
     def _power_cut(self, machine: Machine, *, then: Callable[[], None] | None = None) -> None:
         if not machine.is_on:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
 from typing import Final
 
 from services.ha.lease.value import Member
 from tests.simulation.replication import page_rules
 from tests.simulation.replication.group import Group
 from tests.simulation.replication.lease_object import Weather
-from tests.simulation.replication.plan import SERVICES, TIMES, Fault, draw_plan, draw_theme
+from tests.simulation.replication.plan import SERVICES, TIMES, Fault, draw_plan, theme_of
 from tests.simulation.replication.seams import simulated
 from tests.simulation.replication.strikes import Strikes
 from tests.simulation.replication.timeline import Timeline
@@ -35,7 +34,7 @@ class World:
         """say: takes the lines of a trace. faults: what happens, instead of what the seed says."""
         self.timeline = Timeline(seed)
         plan = draw_plan(self.timeline.random)
-        faults = faults or draw_theme(Random(f"theme of {seed}")) or plan.faults
+        faults = faults or theme_of(seed) or plan.faults
         self.group = Group(self.timeline, plan._replace(faults=faults), say=say)
         self.strikes = Strikes(self.group)
         self.history = self.group.history
