@@ -3,6 +3,8 @@ what a disk promises."""
 
 from __future__ import annotations
 
+import errno
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +13,7 @@ from shared.cluster import grant
 from shared.files.positions import Positions
 from tests.simulation.replication.machine import PAGE, ROOT, Judge, Machine
 from tests.simulation.replication.node_disk import ProcessDisk
+from tests.simulation.replication.plan import THEMES, theme_of
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.seams import simulated
 from tests.simulation.replication.threads import Lock
@@ -126,6 +129,44 @@ def test_a_sync_makes_durable_what_was_stored_when_it_began() -> None:
         file.pwrite(b"new", 4)
         timeline.run_until(10_000)
     assert durable(machine, FILE) == b"old\0\0\0\0\0"
+
+
+def test_a_later_sync_does_not_make_good_for_one_that_failed() -> None:
+    # The kernel calls the pages clean: only what is stored again reaches the disk.
+    timeline, failed = Timeline(0), []
+    with simulated(timeline):
+        machine = machine_of(timeline)
+        process = Process(machine, "ha", preemption=0.0)
+        disk = ProcessDisk(machine, process)
+        file = disk.create(FILE, 8, reserve=True)
+        file.pwrite(b"old", 0)
+
+        def sync() -> None:
+            try:
+                file.sync()
+            except OSError as error:
+                failed.append(error.errno)
+
+        machine.syncs_fail = True
+        process.start("sync", sync)
+        timeline.run_until(10_000)
+        machine.syncs_fail = False
+        process.start("sync", sync)
+        timeline.run_until(20_000)
+        assert failed == [errno.EIO]
+        assert durable(machine, FILE) == bytes(8)
+        file.pwrite(b"old", 0)
+        process.start("sync", sync)
+        timeline.run_until(30_000)
+    assert durable(machine, FILE) == b"old" + bytes(5)
+
+
+def test_every_theme_gets_its_share_of_any_long_range_of_seeds() -> None:
+    turn = len(THEMES) * 3 // 2 + 3
+    for first in (0, 1, 500, 9_000):
+        drawn = Counter(map(theme_of, range(first, first + turn)))
+        assert set(drawn) == {(), *THEMES}
+        assert abs(drawn[()] - turn / 3) <= 1
 
 
 def durable(machine: Machine, path: Path) -> bytes:

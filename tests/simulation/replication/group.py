@@ -170,16 +170,22 @@ class Group:
             running.rung()
 
     def order(
-        self, name: str, arguments: dict[str, str], machine: Machine | None = None
+        self,
+        name: str,
+        arguments: dict[str, str],
+        machine: Machine | None = None,
+        *,
+        refused: bool = False,
     ) -> int | None:
-        """Give an order to the ha of a node, by default of the master; the order's number."""
+        """Give an order to the ha of a node, by default of the master; the order's number. refused:
+        nothing may come of it."""
         holder = self.history.holder
         node = machine.name if machine is not None else holder.node if holder is not None else ""
         service = self.ha_of(node)
         if service is None:
             return None
         self._orders += 1
-        service.take(Command(self._orders, name, arguments))
+        service.order(Command(self._orders, name, arguments), refused=refused)
         return self._orders
 
     def _lease_changed(self, before: Stored | None, now: Stored | None) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from services.ha import effects as do
 from services.ha.carrier import Carrier
 from services.ha.effects import Effect, LeaseCreate, LeaseGet, LeasePut
-from services.ha.events import Done, Event, LeaseAnswered, Received, Sensed, Tick
+from services.ha.events import Command, Done, Event, LeaseAnswered, Received, Sensed, Tick
 from services.ha.frames import BadFrame, Frame
 from services.ha.lease.interface import Outcome
 from services.ha.lease.value import Holder, Lease, Member, Stored
@@ -42,6 +42,8 @@ from tests.simulation.replication.violation import Violation
 IMPOSSIBLE: Final = ("ack-refused", "bad-stream")
 """What only a lie or a bug raises."""
 SENSE_INTERVAL_MS: Final = 50
+ORDER_US_MAX: Final = 15_000_000
+"""The longest that an order may wait for the lease or for other nodes, one after another."""
 _SPOKEN: Final = range(SPOKEN.lowest, SPOKEN.highest + 1)
 
 
@@ -66,6 +68,9 @@ class Ha(Service):
         self.network, self._lease, self._random = network, lease, random
         self.replica: Replica | None = None
         self.replies: dict[int, do.Reply] = {}
+        self.unanswered: dict[int, int] = {}
+        """Orders, and when they were given."""
+        self._to_refuse: set[int] = set()
         self.views: LogViews | None = None
         self._carrier: Carrier | None = None
         process.on_end.append(lambda: network.ended(self))
@@ -87,6 +92,29 @@ class Ha(Service):
     def holder(self) -> Holder:
         """Who it is as a holder of the lease."""
         return Holder(self.node, self.machine.incarnation, self.setup.process)
+
+    def order(self, command: Command, *, refused: bool) -> None:
+        """An operator orders something. refused: it must be."""
+        if self._carrier is not None:
+            self.unanswered[command.token] = self.machine.timeline.now_us
+        if refused:
+            self._to_refuse.add(command.token)
+        self.take(command)
+
+    def check_answered(self) -> None:
+        """An operator gets an answer, unless the process is gone."""
+        now_us, resumed_us = self.machine.timeline.now_us, self.process.resumed_us
+        if not self.process.alive or self.process.paused:
+            return
+        for token, asked_us in self.unanswered.items():
+            if now_us - max(asked_us, resumed_us) > ORDER_US_MAX:
+                raise Violation(f"{self.node} has not answered order {token} of {asked_us} µs")
+
+    def _replied(self, reply: do.Reply) -> None:
+        self.replies[reply.token] = reply
+        self.unanswered.pop(reply.token, None)
+        if reply.ok and reply.token in self._to_refuse:
+            raise Violation(f"{self.node} carries out an order that must be refused: {reply.body}")
 
     def take(self, event: Event) -> None:
         """Something happened."""
@@ -124,7 +152,7 @@ class Ha(Service):
             _LeaseStore(self, self._lease),
             Health(self.machine),
             request_timeout_ms=self.setup.times.request_timeout_ms,
-            replied=lambda reply: self.replies.__setitem__(reply.token, reply),
+            replied=self._replied,
             on_done=lambda done: views.refresh(),
         )
         self.network.listen(self)

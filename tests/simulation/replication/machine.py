@@ -22,7 +22,7 @@ from tidemark.formats.epochs import EpochStart
 from tidemark.formats.filenames import offset_name
 
 ROOT: Final = Path("/store")
-FILE_SIZE: Final = 1 << 15
+FILE_SIZE: Final = 1 << 13
 STORE: Final = StoreConfig(
     commit_log_file_size=FILE_SIZE,
     consume_queue_file_size=20_000,

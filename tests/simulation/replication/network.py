@@ -145,7 +145,7 @@ class Network:
     def send(
         self, owner: Listener, link: int, frame: Frame, data: Sequence[memoryview] = ()
     ) -> None:
-        """Put a frame on a link, as bytes; nothing if it is closed. data: its payload goes on so."""
+        """Put a frame on a link; nothing if it is closed. data: its payload goes on with these."""
         end = self._ends.get(link)
         if end is None or end.owner is not owner or not end.open:
             return
@@ -154,12 +154,13 @@ class Network:
             return
         self.frames_count += 1
         head, crc = encode_head(frame, sum(map(len, data)))
-        arrived: list[Frame] = []
-        for piece in (head, *data):
-            arrived += end.other.decoder.feed(piece)
+        arrived = end.other.decoder.feed(head)
         for piece in data[:-1]:
+            arrived += end.other.decoder.feed(piece)
             crc = zlib.crc32(piece, crc)
-        arrived += end.other.decoder.feed(encode_tail(crc, data[-1] if data else b""))
+        last = data[-1] if data else b""
+        arrived += end.other.decoder.feed(last)
+        arrived += end.other.decoder.feed(encode_tail(crc, last))
         (whole,) = arrived
         self._post(end.other, whole)
 

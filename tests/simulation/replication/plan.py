@@ -56,6 +56,7 @@ class Fault(Enum):
     END_NODE = "all services of a node are ended in order, and started again"
     PAUSE = "an operator pauses automatic failover, until all is healed"
     REMOVE = "an operator removes a member of the in-sync set"
+    REFUSED = "an operator gives an order that must be refused"
     RESYNC = "an operator has a node copied anew"
     NEW_VOLUME = "a node gets an empty disk"
     DELETE_LEASE = "somebody deletes the lease object, now or when it is taken next"
@@ -124,6 +125,7 @@ RARE: Final = (
     Fault.FAILED_SYNC,
     Fault.STALL,
     Fault.PAUSE,
+    Fault.REFUSED,
     Fault.REMOVE,
     Fault.RESYNC,
     Fault.NEW_VOLUME,
@@ -159,10 +161,24 @@ THEMES: Final = (
     (Fault.POWER, Fault.WINNER, Fault.SLOW_DISK),
     (Fault.RESYNC, Fault.NEW_VOLUME, Fault.SWITCH),
     (Fault.PAUSE, Fault.SWITCH, Fault.END_NODE),
+    (Fault.REFUSED, Fault.SWITCH, Fault.ISOLATE),
 )
 """Faults that make something happen together which each of them hides among many others."""
 OFTEN_ENOUGH: Final = (Fault.HASTY, Fault.RESYNC, Fault.NEW_VOLUME)
 """Of the rare ones those that need others beside them to show anything."""
+REFUSED_ORDERS: Final[tuple[tuple[str, dict[str, str]], ...]] = (
+    ("failover", {"old_master_stopped": "true"}),
+    ("failover", {"group": "another", "old_master_stopped": "true"}),
+    ("failover", {"group": "g0"}),
+    ("failover", {"group": "g0", "old_master_stopped": "true", "to": "nobody"}),
+    ("switchover", {"to": "nobody"}),
+    ("remove-member", {"node": "nobody"}),
+    ("resync", {}),
+    ("resync", {"group": "another"}),
+    ("adopt", {}),
+    ("unheard-of", {}),
+)
+"""Orders and their arguments that no state of a group allows."""
 SERVICES: Final = ("ha", "broker", "reput")
 
 

@@ -18,7 +18,15 @@ from unittest.mock import patch
 
 from services.broker import building, files_ahead, flusher, open_store, watch
 from services.broker.replication import grouped_store, master
-from services.ha import copied_log, lock_bytes, locked_store, log_check, opening, replica_disk
+from services.ha import (
+    copied_log,
+    lock_bytes,
+    locked_store,
+    log_check,
+    master_protocol,
+    opening,
+    replica_disk,
+)
 from services.ha import worker as ha_worker
 from services.reput import follower
 from services.reput import open_store as reput_store
@@ -47,6 +55,11 @@ ANSWER_MAX_MS: Final = 5
 """Between the look at the clock and the load of the deadline."""
 BUSY_POLL_S: Final = 0.02
 """Doorbells are hardly ever lost: what polls beside them costs time and finds nothing."""
+STREAM_SIZE_MAX: Final = 1_000
+"""Frames end within records, as those of long logs do."""
+CHECKED_AT_ONCE: Final = 4_096
+CHECK_PASS_INTERVAL_S: Final = 2.0
+"""Passes over the log follow each other: in days of a real one, and in seconds here."""
 
 
 def _get(
@@ -122,6 +135,11 @@ def simulated(timeline: Timeline) -> Iterator[None]:
         stack.enter_context(patch.object(watch, "HEARTBEAT_S", HEARTBEAT_S))
         stack.enter_context(patch.object(follower, "WATCH_INTERVAL_S", HEARTBEAT_S))
         stack.enter_context(patch.object(master, "BUSY_POLL_S", BUSY_POLL_S))
+        stack.enter_context(patch.object(master_protocol, "STREAM_SIZE_MAX", STREAM_SIZE_MAX))
+        stack.enter_context(patch.object(copied_log, "TELL_SIZE", STREAM_SIZE_MAX))
+        stack.enter_context(patch.object(log_check, "CHUNK_SIZE", CHECKED_AT_ONCE))
+        interval = "CHECK_PASS_INTERVAL_S"
+        stack.enter_context(patch.object(replica_disk, interval, CHECK_PASS_INTERVAL_S))
         stack.enter_context(patch.object(building, "Consuming", NoConsuming))
         stack.enter_context(patch.object(Positions, "get", _get(Positions.get)))
         stack.enter_context(patch.object(Positions, "publish", _publish(Positions.publish)))

@@ -8,7 +8,14 @@ from typing import Final
 from services.ha.lease.value import Lease
 from tests.simulation.replication.group import Group
 from tests.simulation.replication.machine import WATCHED_FILES, Machine
-from tests.simulation.replication.plan import SERVICES, SUDDEN, TIMES, WATCHED, Fault
+from tests.simulation.replication.plan import (
+    REFUSED_ORDERS,
+    SERVICES,
+    SUDDEN,
+    TIMES,
+    WATCHED,
+    Fault,
+)
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.service import Service
 from tidemark.formats.checkpoint import Slot
@@ -82,9 +89,9 @@ class Strikes:
                 if process is not None:
                     process.strike_after(random.randint(1, 60), lambda: self._stop([process]))
             case Fault.STALL:
-                process = machine.processes.get(random.choice(("broker", "reput", "reput")))
-                if process is not None:
-                    self._stop([process], for_ms=random.choice((3, 5)) * TIMES.lease_ms)
+                stalled = machine.processes.get(random.choice(("broker", "reput", "reput")))
+                if stalled is not None:
+                    self._stop([stalled], for_ms=random.choice((3, 5)) * TIMES.lease_ms)
             case Fault.STOP_NODE:
                 self._stop(list(machine.processes.values()))
             case Fault.POWER:
@@ -143,6 +150,9 @@ class Strikes:
                 self._lease.late_change = self._cut_off_changed
             case Fault.WINNER | Fault.CHANGE:
                 self._armed.add(fault)
+            case Fault.REFUSED:
+                order, arguments = random.choice(REFUSED_ORDERS)
+                self._group.order(order, arguments, machine, refused=True)
             case Fault.RESYNC:
                 holder = self._history.holder
                 is_master = holder is not None and holder.node == name

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from services.ha.lease.value import Member
+from services.ha.operator import STALLED
 from tests.simulation.replication import page_rules
 from tests.simulation.replication.group import Group
 from tests.simulation.replication.lease_object import Weather
@@ -19,6 +20,14 @@ HEAL_MS: Final = 20 * TIMES.lease_ms
 """Within this a healed group has a master, and everybody is in the set."""
 LOOK_MS: Final = 20
 """Between two looks at whether it has."""
+QUIET_SHARE: Final = 0.3
+"""Of the worlds in which the healed group is watched for a while."""
+SETTLE_MS: Final = 4 * TIMES.lease_ms
+"""What was ordered before the healing is over by then."""
+QUIET_MS: Final = TIMES.lease_ms
+QUIET_LOOKS: Final = 3
+"""How often that long."""
+HANDED_OVER: Final = "handed-over"
 
 
 class World:
@@ -69,6 +78,36 @@ class World:
         self.history.check_members("at the end")
         if not whole and self._must_recover():
             raise Violation(self._why_not_whole(len(self.history.acked) - acked))
+        if whole and self._left is None and self.timeline.random.random() < QUIET_SHARE:
+            self._stay_whole()
+
+    def _stay_whole(self) -> None:
+        """Nothing happens: nobody takes the lease anew, the set stays as it is, no alarm stands."""
+        history, timeline, group = self.history, self.timeline, self.group
+        timeline.run_until(timeline.now_us + SETTLE_MS * 1000)
+        epoch, published = history.epoch, set(history.published)
+        for _ in range(QUIET_LOOKS):
+            acked, confirmed = len(history.acked), len(history.confirmed)
+            timeline.run_until(timeline.now_us + QUIET_MS * 1000)
+            shown = {name: self._shown(name) for name in group.machines}
+            if len(history.acked) == acked or min(end or 0 for end in shown.values()) < confirmed:
+                raise Violation(
+                    f"in {QUIET_MS} ms without a fault {len(history.acked) - acked} sends are "
+                    f"acknowledged, and of {confirmed} bytes {shown} are shown"
+                )
+        if history.epoch != epoch or set(history.published) != published:
+            raise Violation(
+                f"without a fault epoch {epoch} of {published} became {history.epoch} of "
+                f"{history.published}"
+            )
+        for name in group.machines:
+            service = group.ha_of(name)
+            assert service is not None, "it would not be whole"
+            assert service.replica is not None, "it would not be whole"
+            alarms = set(service.replica.own.alarms)
+            # What stood still lately is a bad master for a while, and the alarms say so.
+            if alarms - ({STALLED, HANDED_OVER} if STALLED in alarms else set()):
+                raise Violation(f"{name} has alarms without a fault: {sorted(alarms)}")
 
     def _check_now_and_then(self) -> None:
         self.history.check_equal_histories()
@@ -77,6 +116,9 @@ class World:
             page_rules.check_held(machine)
             if not self.history.clocks_lie:
                 page_rules.check_deadline(machine)
+            service = self.group.ha_of(machine.name)
+            if service is not None:
+                service.check_answered()
         self.timeline.after(250_000, self._check_now_and_then)
 
     def _is_whole(self) -> bool:
