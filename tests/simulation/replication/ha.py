@@ -67,6 +67,8 @@ class Ha(Service):
         self.node, self.setup = machine.name, setup
         self.network, self._lease, self._random = network, lease, random
         self.replica: Replica | None = None
+        self.health = Health(machine)
+        """What its probes say."""
         self.replies: dict[int, do.Reply] = {}
         self.unanswered: dict[int, int] = {}
         """Orders, and when they were given."""
@@ -150,7 +152,7 @@ class Ha(Service):
             _Links(self),
             disk,
             _LeaseStore(self, self._lease),
-            Health(self.machine),
+            self.health,
             request_timeout_ms=self.setup.times.request_timeout_ms,
             replied=self._replied,
             on_done=lambda done: views.refresh(),

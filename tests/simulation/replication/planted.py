@@ -36,87 +36,87 @@ SWITCHES: Final = (Fault.SWITCH, Fault.AT_SLOT, Fault.SLOW_DISK)
 REPLACED: Final = (Fault.DELETE_LEASE, Fault.NEW_VOLUME)
 
 FAULTS: Final[dict[str, Planted]] = {
-    "added-member-not-waited-for": Planted(acks.added_member_not_waited_for, "A: ", 4),
+    "added-member-not-waited-for": Planted(acks.added_member_not_waited_for, "A: ", 2),
     "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: ", 0),
     "acks-of-an-old-epoch-counted": Planted(
-        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 3, LINKS
+        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 84, LINKS
     ),
-    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 6, LINKS),
+    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 3, LINKS),
     "unsynced-bytes-acknowledged": Planted(
-        acks.unsynced_bytes_acknowledged, "A: |its disk, and it is not", 3
+        acks.unsynced_bytes_acknowledged, "A: |its disk, and it is not", 1
     ),
     "candidate-goes-on-acknowledging": Planted(
-        acks.candidate_goes_on_acknowledging, "is HALTED|A: |F: |and its log ends at", 74
+        acks.candidate_goes_on_acknowledging, "is HALTED|A: |F: |and its log ends at", 48
     ),
     "term-confirms-its-whole-log": Planted(
         acks.term_confirms_its_whole_log, "A: |does not serve yet", 0
     ),
     "shrunk-without-compare-and-set": Planted(acks.shrunk_without_compare_and_set, "A: ", 4),
     "shrunk-before-it-is-confirmed": Planted(
-        acks.shrunk_before_it_is_confirmed, "A: |members, 2 is the minimum|tells its broker of", 4
+        acks.shrunk_before_it_is_confirmed, "A: |members, 2 is the minimum|tells its broker of", 0
     ),
     "added-below-the-confirm-offset": Planted(
-        acks.added_below_the_confirm_offset, "A: |joins the set, and its table", 0
+        acks.added_below_the_confirm_offset, "A: |joins the set, and its table", 2
     ),
     "no-growth-before-the-epoch-is-open": Planted(
-        acks.no_growth_before_the_epoch_is_open, "healed for", 80
+        acks.no_growth_before_the_epoch_is_open, "healed for", 13
     ),
     "two-incarnations-of-a-node": Planted(
-        acks.two_incarnations_of_a_node, "two incarnations of one node", 34
+        acks.two_incarnations_of_a_node, "two incarnations of one node", 14
     ),
     "promotion-of-a-non-member": Planted(
-        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 4
+        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 2
     ),
     "candidate-removed-as-the-old-holder": Planted(
-        logs.candidate_removed_as_the_old_holder, "is not in the set|below the minimum", 1
+        logs.candidate_removed_as_the_old_holder, "is not in the set|below the minimum", 8
     ),
     "promised-before-the-lease-is-won": Planted(
-        logs.promised_before_the_lease_is_won, "nobody has acquired it", 1
+        logs.promised_before_the_lease_is_won, "nobody has acquired it", 2
     ),
     "old-version-read-as-not-applied": Planted(
         logs.old_version_read_as_not_applied, "A: ", 4, WRITES
     ),
     "no-truncation-on-rejoin": Planted(
-        logs.no_truncation_on_rejoin, "healed for|cannot be true", 25
+        logs.no_truncation_on_rejoin, "healed for|cannot be true", 2
     ),
     "lease-made-again-from-memory": Planted(
         logs.lease_made_again_from_memory,
         "has not promised",
-        3,
+        0,
         (Fault.DELETE_LEASE, Fault.KILL),
     ),
-    "table-cut-only-with-bytes": Planted(logs.table_cut_only_with_bytes, "healed for", 24, TABLES),
+    "table-cut-only-with-bytes": Planted(logs.table_cut_only_with_bytes, "healed for", 2, TABLES),
     "no-entry-for-an-empty-term": Planted(
         logs.no_entry_for_an_empty_term,
         "F: |joins the set, and its table|cannot be true|is RESYNC|which its table on disk lacks",
-        9,
+        0,
         TABLES,
     ),
     "log-taken-before-byte-0-is-free": Planted(
         logs.log_taken_before_byte_0_is_free, "without byte 0", 0
     ),
     "deadline-kept-over-a-reboot": Planted(
-        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 4
+        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 5
     ),
     "byte-0-before-the-flush-ended": Planted(
-        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 1
+        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 10
     ),
     "byte-0-before-serving-epoch-is-cleared": Planted(
-        shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 1
+        shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 2
     ),
     "hello-before-the-promise-is-durable": Planted(
-        shells.HELLO_BEFORE_THE_PROMISE_IS_DURABLE, "is sure of the promise of", 1
+        shells.HELLO_BEFORE_THE_PROMISE_IS_DURABLE, "is sure of the promise of", 2
     ),
     "grant-not-looked-at-with-byte-0": Planted(
         shells.GRANT_NOT_LOOKED_AT_WITH_BYTE_0, "before it took byte 0", 0
     ),
     "silent-broker-renewed": Planted(
-        shells.SILENT_BROKER_RENEWED, "its broker is silent", 0, SILENCE
+        shells.SILENT_BROKER_RENEWED, "its broker is silent", 10, SILENCE
     ),
     "released-before-the-target-has-the-end": Planted(
         shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 45, SWITCHES
     ),
     "promise-of-a-replaced-volume": Planted(
-        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 84, REPLACED
+        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 3, REPLACED
     ),
 }

@@ -28,6 +28,8 @@ QUIET_MS: Final = TIMES.lease_ms
 QUIET_LOOKS: Final = 3
 """How often that long."""
 HANDED_OVER: Final = "handed-over"
+SWITCH_MS: Final = 2_000
+"""The longest that a planned switch takes (design, replication)."""
 
 
 class World:
@@ -100,14 +102,48 @@ class World:
                 f"without a fault epoch {epoch} of {published} became {history.epoch} of "
                 f"{history.published}"
             )
-        for name in group.machines:
-            service = group.ha_of(name)
-            assert service is not None, "it would not be whole"
-            assert service.replica is not None, "it would not be whole"
-            alarms = set(service.replica.own.alarms)
-            # What stood still lately is a bad master for a while, and the alarms say so.
-            if alarms - ({STALLED, HANDED_OVER} if STALLED in alarms else set()):
-                raise Violation(f"{name} has alarms without a fault: {sorted(alarms)}")
+        if not any([self._alarms(name) for name in group.machines]):
+            self._switch_once()
+
+    def _alarms(self, name: str) -> set[str]:
+        """Of a node that had no fault for a while."""
+        service = self.group.ha_of(name)
+        assert service is not None, "it would not be whole"
+        assert service.replica is not None, "it would not be whole"
+        alarms = set(service.replica.own.alarms)
+        # What stood still lately is a bad master for a while, and the alarms say so.
+        if alarms - ({STALLED, HANDED_OVER} if STALLED in alarms else set()):
+            raise Violation(f"{name} has alarms without a fault: {sorted(alarms)}")
+        shown = {reason.code for reason in service.health.reasons}
+        if shown != alarms:
+            raise Violation(
+                f"the probes of {name} say {sorted(shown)}, its alarms {sorted(alarms)}"
+            )
+        return alarms
+
+    def _switch_once(self) -> None:
+        """A planned switch succeeds where nothing hinders it, and the group goes on."""
+        history, timeline, group = self.history, self.timeline, self.group
+        master = history.holder
+        assert master is not None, "it would not be whole"
+        others = sorted(name for name in group.machines if name != master.node)
+        to, acked, service = timeline.random.choice(others), 0, group.ha_of(master.node)
+        token = group.order("switchover", {"to": to})
+        assert service is not None
+        assert token is not None
+        until_us = timeline.now_us + SWITCH_MS * 1000
+        while token not in service.replies and timeline.now_us < until_us:
+            timeline.run_until(timeline.now_us + LOOK_MS * 1000)
+            acked = len(history.acked)
+        timeline.run_until(timeline.now_us + QUIET_MS * 1000)
+        reply, holder = service.replies.get(token), history.holder
+        if reply is None or not reply.ok or holder is None or holder.node != to:
+            raise Violation(
+                f"without a fault a planned switch from {master.node} to {to} ends so: {reply}, "
+                f"the holder is {holder and holder.node}"
+            )
+        if len(history.acked) == acked or not self._is_whole():
+            raise Violation(f"{len(history.acked) - acked} sends follow on a planned switch")
 
     def _check_now_and_then(self) -> None:
         self.history.check_equal_histories()
