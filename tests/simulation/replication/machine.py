@@ -93,6 +93,7 @@ class Machine:
         self._syncs_fail = self.has_failed = False
         """Has failed: a sync may have, once."""
         self._armed_files: dict[str, Callable[[], None]] = {}
+        self._armed_append: Callable[[], None] | None = None
         self._armed: dict[Slot, Callable[[], None]] = {}
         self._locks: dict[int, Process] = {}
         self.taken_us: dict[int, int] = {}
@@ -141,6 +142,9 @@ class Machine:
         """Before a write to a file."""
         if path.parent == LOG:
             self._judge.writes(self, process, "writes to the log")
+            if self._armed_append is not None and process.name == "broker":
+                strike, self._armed_append = self._armed_append, None
+                strike()
 
     def unlinks(self, path: Path) -> None:
         """A name is about to go."""
@@ -198,6 +202,10 @@ class Machine:
         """Call once, right after the next store to slot."""
         self._armed[slot] = call
 
+    def arm_append(self, call: Callable[[], None]) -> None:
+        """Call once, right before the broker's next write to the log."""
+        self._armed_append = call
+
     def arm_file(self, name: str, call: Callable[[], None]) -> None:
         """Call once, right after that file of ha is replaced or removed; "cut": any kept tail."""
         self._armed_files[name] = call
@@ -206,6 +214,7 @@ class Machine:
         """Nothing is planned any more, and the disk is as it was."""
         self._armed.clear()
         self._armed_files.clear()
+        self._armed_append = None
         self.is_full = self.syncs_fail = False
 
     @property

@@ -46,6 +46,7 @@ class Fault(Enum):
     SLOW_DISK = "a disk becomes slow for a while"
     FAILED_SYNC = "syncs of a disk fail for a while"
     SWITCH = "an operator switches the master"
+    LATE_APPEND = "a broker is stopped within an append, and its node is switched away from"
     AT_SLOT = "something happens to a node right when a slot of its page is stored"
     AT_FILE = "something happens to a node right when a file of its ha is replaced or removed"
     LATE_CHANGE = "a change of the in-sync set reaches the lease late, and its member is cut off"
@@ -152,7 +153,7 @@ THEMES: Final = (
     (Fault.STOP,),
     (Fault.HASTY, Fault.CUT, Fault.WINNER),
     (Fault.SWITCH, Fault.LEASE_DEAF, Fault.LEASE_TOUCHED, Fault.KILL),
-    (Fault.SWITCH, Fault.STALL, Fault.KILL),
+    (Fault.SWITCH, Fault.STALL, Fault.LATE_APPEND),
     (Fault.STALL, Fault.SLOW_DISK, Fault.ISOLATE),
     (Fault.FAILED_SYNC, Fault.SWITCH, Fault.KILL),
     (Fault.FAILED_SYNC, Fault.AT_FILE, Fault.POWER),

@@ -32,7 +32,7 @@ LINKS: Final = (Fault.SWITCH, Fault.POWER, Fault.RESET_LINKS, Fault.STOP, Fault.
 TABLES: Final = (Fault.AT_FILE, Fault.WINNER, Fault.KILL, Fault.SWITCH)
 WRITES: Final = (Fault.LATE_CHANGE, Fault.LEASE_DEAF, Fault.LEASE_UNREACHABLE, Fault.CUT)
 SILENCE: Final = (Fault.STOP,)
-SWITCHES: Final = (Fault.SWITCH, Fault.AT_SLOT, Fault.SLOW_DISK)
+SWITCHES: Final = (Fault.SWITCH, Fault.STALL, Fault.LATE_APPEND)
 REPLACED: Final = (Fault.DELETE_LEASE, Fault.NEW_VOLUME)
 
 FAULTS: Final[dict[str, Planted]] = {
@@ -114,7 +114,7 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.SILENT_BROKER_RENEWED, "its broker is silent", 10, SILENCE
     ),
     "released-before-the-target-has-the-end": Planted(
-        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 45, SWITCHES
+        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 7, SWITCHES
     ),
     "promise-of-a-replaced-volume": Planted(
         shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 3, REPLACED

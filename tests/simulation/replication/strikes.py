@@ -127,6 +127,12 @@ class Strikes:
                 self._slow_disk(machine)
             case Fault.SWITCH:
                 self._switch(SWITCH_TRIES)
+            case Fault.LATE_APPEND:
+                holder = self._history.holder
+                if holder is not None:
+                    master = self._machines[holder.node]
+                    master.arm_append(lambda: self._stop_within(master))
+                    self._switch(SWITCH_TRIES)
             case Fault.END:
                 self._end_in_order(machine)
             case Fault.END_OTHER | Fault.END_NODE:
@@ -214,6 +220,15 @@ class Strikes:
                 process.strike_after(random.randint(1, 6), lambda: self._stop([process]))
             case _:
                 self._power_cut_soon(machine)
+
+    def _stop_within(self, machine: Machine) -> None:
+        """What its broker appends is in the file, and published when the switch has begun."""
+        broker = machine.processes.get("broker")
+        if broker is not None:
+            for_ms = self._random.choice((200, 400, 600))
+            broker.strike_after(
+                self._random.randint(1, 2), lambda: self._stop([broker], for_ms=for_ms)
+            )
 
     def _end_broker_soon(self, machine: Machine) -> None:
         """With what it was appending on its way to nobody."""
