@@ -105,7 +105,7 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 2
     ),
     "hello-before-the-promise-is-durable": Planted(
-        shells.HELLO_BEFORE_THE_PROMISE_IS_DURABLE, "is sure of the promise of", 2
+        shells.HELLO_BEFORE_THE_PROMISE_IS_DURABLE, "is sure of the promise of", 5
     ),
     "grant-not-looked-at-with-byte-0": Planted(
         shells.GRANT_NOT_LOOKED_AT_WITH_BYTE_0, "before it took byte 0", 0
@@ -114,7 +114,7 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.SILENT_BROKER_RENEWED, "its broker is silent", 10, SILENCE
     ),
     "released-before-the-target-has-the-end": Planted(
-        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 7, SWITCHES
+        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 6, SWITCHES
     ),
     "promise-of-a-replaced-volume": Planted(
         shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 3, REPLACED
