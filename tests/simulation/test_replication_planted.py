@@ -1,7 +1,7 @@
 """The simulation finds each planted mistake within the seeds that it may play.
 
 The table names a seed that finds the mistake; others are tried only when that one finds it no more,
-as after a change that moves the histories. ``make test`` tries 150, ``make
+as after a change that moves the histories. ``make test`` tries four hundred, ``make
 simulation-group`` a thousand (TIDEMARK_GROUP_SEEDS, if that is fewer).
 """
 
@@ -16,7 +16,7 @@ import pytest
 from tests.simulation.replication.planted import FAULTS
 from tests.simulation.replication.run import SeedFailed, run_seed
 
-SEEDS_MAX = min(1000, int(os.environ.get("TIDEMARK_GROUP_SEEDS", "150")))
+SEEDS_MAX = min(1000, int(os.environ.get("TIDEMARK_GROUP_SEEDS", "400")))
 
 
 def first_failure(fault: str) -> tuple[int, str] | None:
