@@ -62,7 +62,7 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.no_growth_before_the_epoch_is_open, "healed for", 13
     ),
     "two-incarnations-of-a-node": Planted(
-        acks.two_incarnations_of_a_node, "two incarnations of one node", 14
+        acks.two_incarnations_of_a_node, "two incarnations of one node", 3
     ),
     "promotion-of-a-non-member": Planted(
         logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 2
