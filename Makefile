@@ -55,10 +55,11 @@ run: $(RUN_STAMP) ## Start a master and a slave in this terminal (NODES=1: a nod
 PURE_TESTS := $(addprefix tests/unit/,broker client files formats reput state) tests/golden \
 	tests/simulation --ignore-glob='tests/simulation/test_replication*'
 
+# Three workers on two cores: tests of processes wait more than they compute.
 test: analytics ## Run all tests, first the pure twins', then all; missing tools are named
 	@failed=0; \
-	TIDEMARK_PURE=1 $(BIN)/pytest -n 2 --dist loadgroup $(PURE_TESTS) || failed=1; \
-	$(BIN)/pytest -n 2 --dist loadgroup && exit $$failed
+	TIDEMARK_PURE=1 $(BIN)/pytest -n 3 --dist loadgroup $(PURE_TESTS) || failed=1; \
+	$(BIN)/pytest -n 3 --dist loadgroup && exit $$failed
 
 check: analytics format lint types contracts ## Format, lint, types, contracts, unit and property tests
 	$(BIN)/pytest -q -n 2 tests/unit

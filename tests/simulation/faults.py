@@ -109,7 +109,7 @@ SYMPTOMS: Final = {
     "written-published-early": r"the offset written in this boot of the machine is \d+",
     "memory-acked-early": r"log ends at \d+, but no power cut took \d+ away",
     "no-directory-sync": r"the log's files end here; the published|the acked record at \d+ is gone"
-    r"|everything below \d+ was acked",
+    r"|everything below \d+ was acked|the commit log lacks the bytes from",
     "durable-mark-before-queue-sync": r"dispatched_durable is \d+, but the unit of .* was not on",
     "no-zeroing-after-cut": r"the log ends at \d+; in the \w+ byte \d+ is not zero",
 }

@@ -31,6 +31,7 @@ class Planted(NamedTuple):
 LINKS: Final = (Fault.SWITCH, Fault.POWER, Fault.RESET_LINKS, Fault.STOP, Fault.SLOW_DISK)
 TABLES: Final = (Fault.AT_FILE, Fault.WINNER, Fault.KILL, Fault.SWITCH)
 WRITES: Final = (Fault.LATE_CHANGE, Fault.LEASE_DEAF, Fault.LEASE_UNREACHABLE, Fault.CUT)
+HASTE: Final = (Fault.HASTY, Fault.SLOW_DISK, Fault.LEASE_DEAF)
 SILENCE: Final = (Fault.STOP,)
 SWITCHES: Final = (Fault.SWITCH, Fault.STALL, Fault.LATE_APPEND)
 REPLACED: Final = (Fault.DELETE_LEASE, Fault.NEW_VOLUME)
@@ -39,14 +40,14 @@ FAULTS: Final[dict[str, Planted]] = {
     "added-member-not-waited-for": Planted(acks.added_member_not_waited_for, "A: ", 2),
     "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: ", 0),
     "acks-of-an-old-epoch-counted": Planted(
-        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 84, LINKS
+        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 3, LINKS
     ),
     "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 3, LINKS),
     "unsynced-bytes-acknowledged": Planted(
         acks.unsynced_bytes_acknowledged, "A: |its disk, and it is not", 1
     ),
     "candidate-goes-on-acknowledging": Planted(
-        acks.candidate_goes_on_acknowledging, "is HALTED|A: |F: |and its log ends at", 48
+        acks.candidate_goes_on_acknowledging, "is HALTED|A: |F: |and its log ends at", 0, HASTE
     ),
     "term-confirms-its-whole-log": Planted(
         acks.term_confirms_its_whole_log, "A: |does not serve yet", 0
@@ -65,7 +66,7 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.two_incarnations_of_a_node, "two incarnations of one node", 3
     ),
     "promotion-of-a-non-member": Planted(
-        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 2
+        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 4
     ),
     "candidate-removed-as-the-old-holder": Planted(
         logs.candidate_removed_as_the_old_holder, "is not in the set|below the minimum", 8
@@ -74,7 +75,7 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.promised_before_the_lease_is_won, "nobody has acquired it", 2
     ),
     "old-version-read-as-not-applied": Planted(
-        logs.old_version_read_as_not_applied, "A: ", 4, WRITES
+        logs.old_version_read_as_not_applied, "A: ", 6, WRITES
     ),
     "no-truncation-on-rejoin": Planted(
         logs.no_truncation_on_rejoin, "healed for|cannot be true", 2
@@ -85,7 +86,7 @@ FAULTS: Final[dict[str, Planted]] = {
         0,
         (Fault.DELETE_LEASE, Fault.KILL),
     ),
-    "table-cut-only-with-bytes": Planted(logs.table_cut_only_with_bytes, "healed for", 2, TABLES),
+    "table-cut-only-with-bytes": Planted(logs.table_cut_only_with_bytes, "healed for", 1, TABLES),
     "no-entry-for-an-empty-term": Planted(
         logs.no_entry_for_an_empty_term,
         "F: |joins the set, and its table|cannot be true|is RESYNC|which its table on disk lacks",
@@ -96,10 +97,10 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.log_taken_before_byte_0_is_free, "without byte 0", 0
     ),
     "deadline-kept-over-a-reboot": Planted(
-        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 5
+        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 8
     ),
     "byte-0-before-the-flush-ended": Planted(
-        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 10
+        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 26
     ),
     "byte-0-before-serving-epoch-is-cleared": Planted(
         shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 2
@@ -117,6 +118,6 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 6, SWITCHES
     ),
     "promise-of-a-replaced-volume": Planted(
-        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 3, REPLACED
+        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 29, REPLACED
     ),
 }
