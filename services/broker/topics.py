@@ -170,8 +170,7 @@ class Topics:
         that a send makes; None: sends make none. always: system topics, with their queues, that
         exist without having been made: what is put there is found from the first message on.
         expired: next queue offset of queues that hold nothing any more, by what the store has.
-        on_change: called with the topic's name after each
-        durable change.
+        on_change: called with the topic's name after each durable change.
         """
         self._state = state
         self._log = log

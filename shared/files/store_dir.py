@@ -258,7 +258,18 @@ class StoreDir:
             adopting: Adopting = "clean" if self.was_clean else "unclean"
             with self._describing() as has_turn:
                 # In a group several services may make the store at the same time.
-                if has_turn and self.disk.stat(self.description_path) is None:
+                missing = self.disk.stat(self.description_path) is None
+                if missing and not has_turn:
+                    # Without it the next start would take the store for one of RocketMQ's.
+                    raise StoreLocked(
+                        f"byte {DESCRIBE_BYTE} of {self.lock_path} is held by another process, "
+                        f"which kept it for {DESCRIBE_TRIES * DESCRIBE_PAUSE_S:.0f} s: "
+                        f"{self.description_path} was not made.",
+                        "Start it again. If that does not help, stop the other service of this "
+                        "store, which stands still.",
+                        path=self.lock_path,
+                    )
+                if missing:
                     self._describe(adopting=adopting if self.is_foreign else None)
         self._show_running()
         # A process killed between making a name and syncing it left it to the page cache alone.
@@ -270,7 +281,8 @@ class StoreDir:
 
         Without the turn, 1. ha reads the file to finish an adoption; 2. the broker records its
         delay levels; 3. ha writes what it read, and the levels are lost. False if another process
-        has kept the turn for DESCRIBE_TRIES: the next start makes the change.
+        has kept the turn for DESCRIBE_TRIES: the next start makes the change, or this one fails
+        where the file is not there at all.
         """
         for _ in range(DESCRIBE_TRIES):
             lock = self.disk.lock(self.lock_path, byte=DESCRIBE_BYTE)

@@ -1,8 +1,8 @@
 """Start services by a fork of a process that has imported them, which saves 0.5 s of CPU each.
 
 What runs is a process of its own, with its own arguments, log and signals, as if it had been
-started with ``python -m services.ROLE``. Only its imports were done before. One parent serves the
-tests of one process; it ends with them.
+started with ``python -m services.ROLE``. Only its imports were done before, and all have the
+parent's hash seed. One parent serves the tests of one process; it ends with them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +36,8 @@ class Forked:
         self.returncode: int | None = None
         self._parent = parent
         self._pidfd = os.pidfd_open(pid)
+        weakref.finalize(self, os.close, self._pidfd)  # not before: a thread may wait on it
+        self._reaping = threading.Lock()
 
     def poll(self) -> int | None:
         """Exit status; None while it runs."""
@@ -58,8 +61,9 @@ class Forked:
             waiting.register(self._pidfd, select.POLLIN)
             if not waiting.poll(timeout_ms):
                 return None
-            self.returncode = int(self._parent.ask({"reap": self.pid}))
-            os.close(self._pidfd)
+            with self._reaping:  # several threads may wait
+                if self.returncode is None:
+                    self.returncode = self._parent.ask({"reap": self.pid})
         return self.returncode
 
 
@@ -80,7 +84,7 @@ class Parent:
 
     @staticmethod
     def inherited() -> dict[str, str]:
-        """The environment, without what differs between tests for nobody's sake."""
+        """The environment, without the variables that differ from test to test."""
         return {name: value for name, value in os.environ.items() if name not in UNLIKE}
 
     def is_fit(self) -> bool:
@@ -98,7 +102,9 @@ class Parent:
             assert self._process.stdout is not None
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
-            return int(self._process.stdout.readline())
+            answer = self._process.stdout.readline()
+            assert answer, "the process that forks services has ended"
+            return int(answer)
 
 
 _parents: Final[list[Parent]] = []

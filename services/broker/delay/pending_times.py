@@ -66,9 +66,9 @@ class PendingTimes:
         """How many wait."""
         self.cancelled_count: int = self._one("SELECT COUNT(*) FROM cancelled")
         """How many cancellations are kept, for messages that are read later."""
-        self.read_to = int(self._known("read_to"))
+        self.read_to = int(self._known("read_to") or 0)
         """Queue offset behind the last message of the timer's queue that was taken in."""
-        self.log_end = int(self._known("log_end"))
+        self.log_end = int(self._known("log_end") or 0)
         """Physical offset behind the last record that was taken in."""
         self._file.execute("BEGIN")
 
@@ -86,6 +86,8 @@ class PendingTimes:
             self._set_up()
             if self._one("PRAGMA user_version") != VERSION:
                 return False
+            if not all((self._known(name) or "").isdecimal() for name in ("read_to", "log_end")):
+                return False  # a file that was cut lacks rows
             return self._known("boot_id") == self._boot_id
         except sqlite3.DatabaseError:
             return False  # no database at all, or a damaged one
@@ -103,9 +105,9 @@ class PendingTimes:
     def _one(self, query: str) -> int:
         return int(self._file.execute(query).fetchone()[0])
 
-    def _known(self, name: str) -> str:
-        query = "SELECT value FROM known WHERE name = ?"
-        return str(self._file.execute(query, (name,)).fetchone()[0])
+    def _known(self, name: str) -> str | None:
+        row = self._file.execute("SELECT value FROM known WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
 
     # -- asking ----------------------------------------------------------------------------------
 

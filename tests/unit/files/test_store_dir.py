@@ -524,6 +524,24 @@ class TestGroups:
         opened.describe_delay_levels()
         assert "delay_levels" in json.loads(opened.description_path.read_text())
 
+    def test_a_store_is_not_made_without_its_description(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The next start took it for a store of RocketMQ's."""
+        monkeypatch.setattr(store_dir, "DESCRIBE_TRIES", 3)
+        monkeypatch.setattr(store_dir, "DESCRIBE_PAUSE_S", 0.0)
+        making = store(tmp_path)
+        making.lock_path.parent.mkdir(parents=True, exist_ok=True)
+        held = DISK.lock(making.lock_path, byte=store_dir.DESCRIBE_BYTE)
+        assert held is not None
+        with pytest.raises(StoreLocked, match=r"tidemark\.json was not made"):
+            making.open_or_create()
+        held.release()
+        again = store(tmp_path)
+        again.open_or_create()
+        assert again.description_path.exists()
+        assert not again.is_foreign
+
 
 class TestAbort:
     def test_it_says_that_ours_has_opened_until_another_program_starts(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,6 +81,21 @@ def test_a_damaged_file_is_made_anew(path: Path, damage: bytes) -> None:
     times.commit()
     assert times.count == 1
     times.close()
+
+
+@pytest.mark.parametrize("name", ["boot_id", "read_to", "log_end"])
+@pytest.mark.parametrize("change", ["DELETE FROM known", "UPDATE known SET value = 'x'"])
+def test_a_file_that_lacks_what_is_known_is_made_anew(path: Path, name: str, change: str) -> None:
+    before = PendingTimes(path, BOOT)
+    fill(before, 1, 2)
+    before.commit()
+    before.close()
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.execute(f"{change} WHERE name = ?", (name,))
+        file.commit()
+    after = PendingTimes(path, BOOT)
+    assert (after.count, after.read_to, after.log_end) == (0, 0, 0)
+    after.close()
 
 
 def test_a_mark_removes_what_it_says_is_delivered(times: PendingTimes) -> None:
