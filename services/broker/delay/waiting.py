@@ -42,6 +42,8 @@ SAME_ID_MAX: Final = 64
 """Messages of one unique id that are looked at: a sender that retries makes a few."""
 WHEEL_COUNT_MAX: Final = 1_000_000
 """Messages that wait and are written for RocketMQ as delivery ends: some seconds, 52 MB."""
+READ_AT_STOP_MAX: Final = 32
+"""Times that the timer's queue is read on at a stop: half a million messages, some seconds."""
 OVERDUE_MAX_MS: Final = 6 * 24 * 3600 * 1000
 """RocketMQ reads slots of the last seven days. It delivers what is older from the queue instead."""
 CARRY_COUNT_MAX: Final = 1024
@@ -169,13 +171,22 @@ class Waiting:
         sorted file, or with more that waits than WHEEL_COUNT_MAX, nothing is written.
         """
         progress = self._progress
-        # Once: RocketMQ reads the rest of the queue itself, and a stop must not wait for all of it.
-        self._timer.take_in(progress, ends.kept)
+        # A stop must not wait for a queue of any length.
+        turns = iter(range(READ_AT_STOP_MAX))
+        while next(turns, None) is not None and self._timer.take_in(progress, ends.kept):
+            pass
+        # What was read is kept: otherwise the next start reads it again, and may be stopped before
+        # its end each time. Everything that it follows from is on disk.
+        self._timer.commit()
         count = self._timer.count
-        if not self._timer.read_to or not self._timer.is_whole or count is None:
+        if not self._timer.read_to or count is None:
+            return
+        if not self._timer.is_whole:
+            _warn_of_wheel("are not written: not all that waits has been read yet", None)
             return
         last = self._timer.last(ends.kept) if count else None
         if count and last is None:
+            _warn_of_wheel("are not written: the last message of the queue is not known", None)
             return  # RocketMQ goes on behind the last unit's message: it has to be the queue's last
         if count > WHEEL_COUNT_MAX:
             _warn_of_wheel(f"are not written for more than {WHEEL_COUNT_MAX} messages", None)
@@ -199,6 +210,7 @@ class Waiting:
         except (sqlite3.Error, OSError, StoreError) as error:
             _warn_of_wheel("could not be written", error)
             self._wheel.withdraw()
+            self._note()
             return
         log.info(
             "a RocketMQ broker can go on with what waits for any time",

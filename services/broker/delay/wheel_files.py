@@ -48,7 +48,9 @@ class WheelFiles:
         self._noted: int | None = None
         """Queue offset in the check as ``note`` wrote it; None: it did not yet."""
         self._note_at: float | None = None
-        """When it may write again [monotonic s]; None: it was never called."""
+        """When it may write again [monotonic s]; None: not since the files were removed."""
+        self._has_old_units = False
+        """Whether units may be left that are older than a check which is written now."""
         self._log = root / LOG
 
     def withdraw(self) -> None:
@@ -57,9 +59,12 @@ class WheelFiles:
         The empty file keeps the size that RocketMQ is configured with. If the disk takes no
         changes, the files stay, and a warning is logged.
         """
+        self._noted = self._note_at = None
         try:
             self._withdraw()
+            self._has_old_units = False
         except (OSError, StoreError) as error:
+            self._has_old_units = True
             log.warning(
                 "the files of RocketMQ's timer could not be removed; a RocketMQ broker that opens "
                 "the store would go on from an older time",
@@ -80,7 +85,11 @@ class WheelFiles:
         now = self._clock.monotonic()
         if queue_offset == self._noted or (self._note_at is not None and now < self._note_at):
             return
+        if self._has_old_units:
+            self.withdraw()
         self._note_at = now + NOTE_INTERVAL_S
+        if self._has_old_units:
+            return  # beside a new check they would lose messages
         # If the disk takes no changes, the older one stays.
         with suppress(OSError, StoreError):
             self._write_check(0, queue_offset, self._clock.wall_ms())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -11,7 +13,8 @@ from random import Random
 import pytest
 import pytest_asyncio
 
-from services.broker.delay import waiting
+from services.broker.delay import timer_queue, waiting
+from services.broker.delay.build import FILE
 from services.broker.delay.slices import Entry, read_entry
 from shared.files.commit_log import CommitLogReader
 from shared.state.values import TimerMark
@@ -79,6 +82,25 @@ async def delivered_at(store: DelayedStore, now_ms: int) -> list[bytes]:
     store.now_ms = now_ms
     await store.turn()
     return sorted(store.delivered())
+
+
+async def test_what_was_read_is_kept_by_a_stop(
+    store: DelayedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was kept only with a delivery: each start read the whole queue again."""
+    monkeypatch.setattr(timer_queue, "TAKE_IN_MAX", 2)
+    for number in range(7):
+        put(store, f"m{number}")
+    await store.delayed.delivery.turn()
+    await hand_over(store)
+    await store.kill()  # a stop closes the file as a kill does
+    with contextlib.closing(sqlite3.connect(store.root / FILE)) as file:
+        assert file.execute("SELECT value FROM known WHERE name = 'read_to'").fetchone() == ("7",)
+    await store.turn()
+    await hand_over(store)
+    check = timer_check.decode((store.root / "config" / "timercheck").read_bytes())
+    assert check is not None
+    assert check.queue_offset == 7
 
 
 @pytest.mark.parametrize("reboot", [False, True])

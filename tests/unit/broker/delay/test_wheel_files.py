@@ -163,3 +163,23 @@ def test_a_write_that_ends_anywhere_leaves_no_check_or_all(root: Path) -> None:
     files(root).withdraw()
     (left,) = (root / "timerlog").iterdir()
     assert left.read_bytes() == bytes(FILE_SIZE)
+
+
+def test_no_check_is_written_beside_units_that_could_not_be_removed(root: Path) -> None:
+    """RocketMQ would take the check's word for messages that the old units do not hold."""
+    files(root).write(iter(messages(3)), LAST, 3, now_ms=NOW_MS, start_ms=NOW_MS)
+    check = root / "config" / "timercheck"
+    disk = Failing(1)  # the check is removed, the next change fails
+    opened = WheelFiles(disk, root, root / "config", SystemClock())
+    opened.withdraw()
+    opened.note(2)
+    assert not check.exists()
+    disk.left = 1 << 30
+    opened = WheelFiles(disk, root, root / "config", SystemClock())
+    files(root).write(iter(messages(3)), LAST, 3, now_ms=NOW_MS, start_ms=NOW_MS)
+    disk.left = 1
+    opened.withdraw()
+    disk.left = 1 << 30
+    opened.note(2)
+    assert check.exists()
+    assert all(not any(each.read_bytes()) for each in (root / "timerlog").iterdir())
