@@ -87,6 +87,8 @@ class LiveGroups:
         """Since the last look."""
         self._said_full: set[str] = set()
         """Groups at their own limit of queues, once that was said; ``""`` stands for the node's."""
+        self._waiting: set[str] = set()
+        """Groups whose members do not read all queues of their topics, for there was no room."""
         self.member_count = 0
         """Of all groups."""
         self._since_ms = self.now_ms()
@@ -171,6 +173,7 @@ class LiveGroups:
         if not live.roster.members:
             del self._live[live.name]
             self._said_full.discard(live.name)
+            self._waiting.discard(live.name)
 
     def begin_with(self, config: GroupConfig, topics: Mapping[str, Sequence[int]]) -> bool:
         """The group is about to read these queues: commit where it begins in those new to it.
@@ -212,8 +215,11 @@ class LiveGroups:
         Raises Overloaded for a topic that no member has subscribed to yet.
         """
         try:
-            return topics, self.begin_with(config, topics)
+            begun = self.begin_with(config, topics)
+            self._waiting.discard(live.name)
+            return topics, begun
         except Overloaded as error:
+            self._waiting.add(live.name)
             had = live.roster.queues
             begun = self.begin_with(
                 config, {topic: numbers for topic, numbers in topics.items() if topic not in had}
@@ -248,7 +254,7 @@ class LiveGroups:
 
     def topic_changed(self, topic: str) -> None:
         """The topic was made or deleted, or has other queues: the next look takes it to the groups
-        that read it, and to all groups while one of them waits for room."""
+        that read it, and to those that wait for room."""
         self._changed_topics.add(topic)
 
     def look(self) -> None:
@@ -270,7 +276,7 @@ class LiveGroups:
                 # Not all groups at each change. Otherwise: 1. each of thousands of groups makes a
                 # retry topic when its first member joins; 2. meanwhile every look compares the
                 # queues of all groups, and holds the loop for that long.
-                if self._said_full or not changed.isdisjoint(live.roster.queues):
+                if live.name in self._waiting or not changed.isdisjoint(live.roster.queues):
                     self._look_at_topics(live, now_ms)
 
     def _expire(self, live: Live, now_ms: int) -> None:

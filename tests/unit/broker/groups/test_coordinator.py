@@ -540,6 +540,24 @@ async def test_queues_that_find_no_room_among_the_nodes_offsets_wait_and_members
     assert said_full(caplog) == 2, "there was room meanwhile"
 
 
+async def test_a_group_that_waits_for_room_finds_it_although_another_has_begun_meanwhile(
+    rig: Rig,
+) -> None:
+    await rig.topics.create("other", 1)
+    await rig.join()
+    rig.offsets._pairs_max = rig.offsets._pairs
+    await rig.topics.create("orders", 5)
+    rig.look()
+    rig.offsets._pairs_max += 2
+    another = JoinRequest([Subscribed("other", "*")], SESSION_MS, None, None)
+    await rig.coordinator.join("another", "m1", another)
+    assert ("orders", 4) not in rig.coordinator.members(GROUP)[0].assignment
+    rig.offsets._pairs_max += 1
+    await rig.topics.create("nobody-reads-it", 1)
+    rig.look()
+    assert ("orders", 4) in rig.coordinator.members(GROUP)[0].assignment
+
+
 async def test_a_topic_that_is_deleted_while_another_finds_no_room_is_let_go(rig: Rig) -> None:
     await rig.topics.create("other", 2)
     await rig.join()
