@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from services.ha import orders
 from services.ha.effects import Level, Publish, Reply
 from services.ha.events import Command
-from services.ha.failover import Happening, State
+from services.ha.failover import Happening, State, copies
 from services.ha.leadership import UNADOPTED, Leadership
 from services.ha.lease.value import Lease, Member
 from services.ha.mastership import Mastership
@@ -86,6 +86,8 @@ class Operator:
             self._order(order)
         except orders.Refused as refused:
             self._refuse(order.token, refused)
+        except orders.AlreadySo as so:
+            self.own.out.put(Reply(order.token, ok=True, body=so.body))
 
     def _refuse(self, token: int, refused: orders.Refused) -> None:
         self.own.out.put(Reply(token, ok=False, body=refused.body))
@@ -174,10 +176,11 @@ class Operator:
         self._begin_switch(term, target)
 
     def _target(self, term: Mastership, to: str | None) -> Member:
-        """The slave to switch to. Raises Refused."""
+        """The slave to switch to. Raises Refused, AlreadySo."""
         own = self.own
         if to == own.name:
-            raise orders.Refused(f"{to} is the master. Nothing was done.")
+            detail = f"{to} is the master already. Nothing was changed."
+            raise orders.AlreadySo(detail, master=to, epoch=term.epoch)
         fit = term.fit_targets(self.peers, ordered=True)
         chosen = [member for member in fit if to is None or member.node == to]
         if not chosen:
@@ -362,6 +365,7 @@ class Operator:
         took_ms = own.now_ms - switch.since_ms
         if told is not None and serves(told):
             body = {"master": switch.released_to, "epoch": told.promised, "took_ms": took_ms}
+            body["changed"] = True
             own.out.put(Reply(switch.token, ok=True, body=body))
             self._switch = None
         elif took_ms > SWITCH_MS_MAX:
@@ -406,11 +410,19 @@ class Operator:
                 f"there is no master to copy from: {reason or 'it does not answer'}. Nothing was "
                 "done.",
             )
+        if copies(own.state) and not own.holds_records:
+            raise orders.AlreadySo(
+                f"{own.name} holds no record: it copies all of {master} as it is. Nothing was "
+                "changed.",
+                node=own.name,
+                copies_from=master,
+            )
         if own.table_writes or not own.happen(Happening.ORDERED_RESYNC, "an operator orders it"):
             raise orders.Refused(f"{own.name} is {own.state.value}. Nothing was done.")
         self.following.leave("an operator orders a resync")
         self.following.resync(told.first_offset, "an operator orders it")
         body = {"node": own.name, "copies_from": master, "bytes": told.end - told.first_offset}
+        body["changed"] = True
         own.out.put(Reply(order.token, ok=True, body=body))
 
     def _order_adopt(self, token: int) -> None:

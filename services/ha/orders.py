@@ -41,12 +41,20 @@ class NotYet(Refused):
     """An order that waits for nodes to answer: they may, a moment later."""
 
 
+class AlreadySo(Exception):
+    """What an order wants is so already: nothing is written, and the answer says so."""
+
+    def __init__(self, detail: str, **facts: Any) -> None:
+        super().__init__(detail)
+        self.body: dict[str, Any] = {**facts, "changed": False, "detail": detail}
+
+
 class _Edit(NamedTuple):
     """A change of the lease that was ordered."""
 
     token: int
     change: Callable[[Lease | None], Lease]
-    """From what the lease says to what it is to say; raises Refused."""
+    """From what the lease says to what it is to say; raises Refused, AlreadySo."""
     creates: bool
     """The object may be absent, or have gone back."""
     since_ms: int
@@ -95,6 +103,15 @@ class LeaseEdits:
             self._edit = None
             own.out.put(Reply(edit.token, ok=False, body=refused.body))
             return
+        except AlreadySo as so:
+            assert session.stored is not None
+            self._edit = None
+            body = _body(session.stored.lease)
+            # 1. A write is applied and its answer lost. 2. The master renews the lease on top of
+            # it. 3. The second try finds what it wants: who made it so is not known.
+            body |= {"changed": None} if edit.attempts else so.body
+            own.out.put(Reply(edit.token, ok=True, body=body))
+            return
         self._edit = edit._replace(wanted=wanted, attempts=edit.attempts + 1)
         if session.stored is None:
             own.out.put(*session.create(wanted, own.now_ms))
@@ -108,9 +125,7 @@ class LeaseEdits:
             return
         if settled.applied:
             self._edit = None
-            lease = settled.wanted
-            body: dict[str, Any] = {"epoch": lease.epoch, "paused": lease.paused}
-            body["in_sync"] = [member.node for member in lease.in_sync]
+            body = {**_body(settled.wanted), "changed": True}
             self._own.out.put(Reply(edit.token, ok=True, body=body))
         elif edit.attempts >= EDIT_ATTEMPTS:
             self._refuse("others changed the lease at the same time, again and again")
@@ -123,11 +138,19 @@ class LeaseEdits:
             self._own.out.put(Reply(edit.token, ok=False, body=Refused(f"{detail}.").body))
 
 
+def _body(lease: Lease) -> dict[str, Any]:
+    in_sync = [member.node for member in lease.in_sync]
+    return {"epoch": lease.epoch, "paused": lease.paused, "in_sync": in_sync}
+
+
 def set_paused(paused: bool) -> Callable[[Lease | None], Lease]:
     """No automatic failover, or again."""
 
     def change(lease: Lease | None) -> Lease:
         assert lease is not None
+        if lease.paused == paused:
+            state = "paused" if paused else "on"
+            raise AlreadySo(f"automatic failover is {state} already. Nothing was changed.")
         return lease._replace(paused=paused)
 
     return change
@@ -157,7 +180,12 @@ def without_member(own: Own, node: str) -> Callable[[Lease | None], Lease]:
             )
         remaining = tuple(member for member in lease.in_sync if member.node != node)
         if remaining == lease.in_sync:
-            raise Refused(f"{node} is not in the in-sync set. Nothing was changed.")
+            if node not in own.setup.names:
+                raise Refused(
+                    f"there is no node {node}; the group has {', '.join(own.setup.names)}. "
+                    "Nothing was changed."
+                )
+            raise AlreadySo(f"{node} is not in the in-sync set. Nothing was changed.")
         if len(remaining) < lease.min_in_sync:
             raise Refused(
                 f"{len(remaining)} members would remain; min_in_sync is {lease.min_in_sync}. "

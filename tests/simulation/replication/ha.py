@@ -232,9 +232,7 @@ class _Judged:
             case do.PersistTable(_, entries) if entries:
                 history.enters(ha.machine, entries, begins=reigns is not None)
             case LeasePut(_, lease, base):
-                # A pause of a paused lease changes nothing else, and is an operator's.
-                ordered = self._replica.leadership.edits._edit is not None
-                renews = not ordered and lease._replace(renewed=0) == base.lease._replace(renewed=0)
+                renews = lease._replace(renewed=0) == base.lease._replace(renewed=0)
                 term = self._replica.leadership.term
                 switches = term is not None and term.switch is not None and term.switch.fenced
                 history.asks(ha.machine, base.lease, lease, renews=renews, switches=switches)

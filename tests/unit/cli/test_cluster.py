@@ -171,6 +171,15 @@ def test_pause_needs_no_master(url: str) -> None:
     assert Group.orders == [("/n0/v1/cluster/pause", {})]
 
 
+def test_an_order_that_changed_nothing_is_shown_as_such(url: str) -> None:
+    said = "automatic failover is paused already. Nothing was changed."
+    body = {"epoch": 7, "paused": True, "in_sync": ["n0"], "changed": False, "detail": said}
+    Group.answers["/n0/v1/cluster/pause"] = 200, body
+    result = _run("pause", url=url)
+    assert (result.exit_code, said in result.stdout) == (0, True), result.output
+    assert json.loads(_run("pause", "-o", "json", url=url).stdout) == body
+
+
 def test_of_several_addresses_one_that_answers_is_enough(url: str) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))

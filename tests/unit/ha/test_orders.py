@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from services.ha.effects import LeaseGet, LeasePut, Reply
 from services.ha.events import Command, LeaseAnswered, LeaseOutcome, Sensed
 from services.ha.failover import Happening
 from services.ha.lease.value import Holder, Lease, Member, Stored
 from services.ha.orders import (
     UNHEARD_EPOCHS,
+    AlreadySo,
+    LeaseEdits,
     Refused,
     estimate,
     guard_failover,
@@ -80,6 +83,30 @@ def test_pausing_changes_nothing_else() -> None:
     assert set_paused(True)(lease()) == lease(paused=True)
 
 
+@pytest.mark.parametrize("paused", [False, True])
+def test_who_made_it_so_is_not_known_once_an_answer_was_lost(paused: bool) -> None:
+    # 1. The lease is paused by order, and the answer is lost. 2. The master renews it on top of
+    # that. 3. "Nothing was changed" would be wrong; so would be a second write.
+    own, _ = serving()
+    edits = LeaseEdits(own)
+    edits.begin(7, set_paused(True))
+    [put] = [effect for effect in own.out.take() if isinstance(effect, LeasePut)]
+    own.session.answered(LeaseAnswered(put.request, LeaseOutcome.UNKNOWN), own.now_ms)
+    own.now_ms += LOCAL.renew_ms
+    [get] = own.session.tick(own.now_ms)
+    assert isinstance(get, LeaseGet)
+    found = Stored(lease(paused=paused), "3", "u")
+    answer = own.session.answered(LeaseAnswered(get.request, LeaseOutcome.FOUND, found), own.now_ms)
+    edits.settled(answer.settled)
+    edits.tick()
+    if paused:
+        [reply] = own.out.take()
+        assert isinstance(reply, Reply)
+        assert (reply.ok, reply.body["paused"], reply.body["changed"]) == (True, True, None)
+    else:
+        assert [type(effect) for effect in own.out.take()] == [LeasePut]
+
+
 def test_a_member_is_removed_by_the_master_alone_and_never_the_master() -> None:
     own, _ = serving()
     with pytest.raises(Refused, match="not the master any more"):
@@ -89,8 +116,10 @@ def test_a_member_is_removed_by_the_master_alone_and_never_the_master() -> None:
     assert (changed.in_sync, changed.in_sync_version) == ((A, B), 8)
     with pytest.raises(Refused, match="is the master"):
         without_member(own, "b")(mine)
-    with pytest.raises(Refused, match="not in the in-sync set"):
+    with pytest.raises(Refused, match="there is no node x; the group has a, b, c"):
         without_member(own, "x")(mine)
+    with pytest.raises(AlreadySo, match="c is not in the in-sync set"):
+        without_member(own, "c")(changed)
     with pytest.raises(Refused, match="2 members would remain"):
         without_member(own, "c")(mine._replace(min_in_sync=3))
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from services.ha.counts import skews
 from services.ha.lease.value import Lease, Member
 from services.ha.versions import Versions
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.group import STEP_MS, Group, grown, lease_of, order, role, same_logs
+from tests.unit.ha.node_in_memory import Page, Volume
 from tidemark.formats.checkpoint import NodeRole, Slot
 from tidemark.offsets import Epoch
 
@@ -176,6 +179,49 @@ def test_nobody_takes_over_while_the_group_is_paused() -> None:
     assert group.masters == []
     assert order(group["b"], "resume").ok
     group.wait_master(other_than="a")
+
+
+@pytest.mark.parametrize(
+    ("before", "at", "name", "arguments", "detail"),
+    [
+        ("pause", "b", "pause", {}, "automatic failover is paused already"),
+        ("", "b", "resume", {}, "automatic failover is on already"),
+        ("", "a", "remove-member", {"node": "c"}, "c is not in the in-sync set"),
+        ("", "a", "switchover", {"to": "a"}, "a is the master already"),
+    ],
+)
+def test_an_order_that_changes_nothing_says_so_and_writes_nothing(
+    before: str, at: str, name: str, arguments: dict[str, str], detail: str
+) -> None:
+    group = grown()
+    group["c"].kill()
+    group.until(lambda: group.set == {"a", "b"})
+    if before:
+        assert order(group[at], before).body["changed"] is True
+    replica, lease = group["b"].replica, lease_of(group)
+    assert replica is not None
+    writes = replica.session.writes
+    reply = order(group[at], name, wait_ms=10_000, **arguments)
+    assert (reply.ok, reply.body["changed"]) == (True, False)
+    assert reply.body["detail"] == f"{detail}. Nothing was changed."
+    group.run(3 * LOCAL.renew_ms)
+    assert lease_of(group)._replace(renewed=0) == lease._replace(renewed=0)
+    assert replica.session.writes == writes  # a slave renews nothing: orders alone write there
+
+
+def test_a_node_that_holds_nothing_is_not_emptied_by_order() -> None:
+    group = grown()
+    new = group["c"]
+    new.kill()
+    new.volume, new.page = Volume("9" * 32), Page()
+    new.start()
+    group.until(lambda: new.replica is not None and new.own.session.stored is not None)
+    group.until(lambda: new.replica is not None and new.replica.peers.fresh("a") is not None)
+    assert not new.volume.log
+    reply = order(new, "resync", group="g0")
+    assert (reply.ok, reply.body.get("changed")) == (True, False), reply
+    assert "c holds no record: it copies all of a as it is" in reply.body["detail"]
+    group.until(lambda: Member("c", "9" * 32) in lease_of(group).in_sync)
 
 
 def test_a_member_is_removed_by_order_and_not_below_the_minimum() -> None:
