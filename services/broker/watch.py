@@ -74,7 +74,7 @@ class Watch:
         epoch = get(Slot.SERVING_EPOCH)
         if epoch == 0 or self._beats % LOG_WATCH_BEATS:
             return
-        fault = await asyncio.to_thread(self._log_watch.fault)
+        fault = await asyncio.to_thread(self._log_watch.fault, epoch)
         if fault is not None and get(Slot.SERVING_EPOCH) == epoch:
             raise fault
 

@@ -293,7 +293,7 @@ class Following:
         own.table = ()
         own.first_offset = own.end = own.durable = own.confirm = done.end
         own.halted, own.damage = None, ""
-        for code in own.alarms.keys() - {RESYNC}:
+        for code in [code for code in own.alarms if code != RESYNC]:
             own.calm(code)
         own.say("resynced", "The store is empty, under a new incarnation", start_offset=done.end)
         # Every connection was made under the old name.

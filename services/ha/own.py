@@ -295,7 +295,7 @@ class Own:
 
     def writes_again(self) -> None:
         """Bytes or marks came to be on disk: what kept them from it is over."""
-        for code in RETRIED_FAULTS.intersection(self.alarms):
+        for code in [code for code in self.alarms if code in RETRIED_FAULTS]:
             self.calm(code)
 
     def say(self, event: str, sentence: str, *, level: int = Level.INFO, **facts: Any) -> None:

@@ -17,15 +17,22 @@ from tidemark.formats.filenames import offset_name
 
 
 class LogWatch:
-    """Remembers which file each name led to. One thread uses it."""
+    """Remembers which file each name led to in the present serving epoch. One thread uses it."""
 
     def __init__(self, store: StoreDir, positions: Positions) -> None:
         self._store = store
         self._positions = positions
+        self._epoch = 0
         self._inodes: dict[int, int] = {}
 
-    def fault(self) -> LogFileReplaced | None:
-        """What is wrong with a file between MIN and FLUSHED; None if nothing is."""
+    def fault(self, epoch: int) -> LogFileReplaced | None:
+        """What is wrong with a file between MIN and FLUSHED; None if nothing is.
+
+        epoch: under which this node appends. Files may differ between two epochs: a slave whose
+        log is cut to its master's has removed files and made them anew.
+        """
+        if epoch != self._epoch:
+            self._epoch, self._inodes = epoch, {}
         store, get = self._store, self._positions.get
         size = store.config.commit_log_file_size
         flushed = get(Slot.FLUSHED)

@@ -9,6 +9,9 @@ sim SEED=n`` plays one again.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +20,10 @@ from tests.simulation.replication.run import Outcome, run_seed
 SEEDS = int(os.environ.get("TIDEMARK_GROUP_SEEDS", "150"))
 FIRST_SEED = int(os.environ.get("TIDEMARK_GROUP_FIRST_SEED", "0"))
 CHUNK = max(25, SEEDS // 40)
+SAME_SEEDS = (122, 7, 20)
+PLAY = (
+    "from tests.simulation.replication.run import run_seed\nfor seed in {}: print(run_seed(seed))"
+)
 
 
 @pytest.mark.timeout(300 + 10 * CHUNK)
@@ -34,3 +41,23 @@ def test_no_fault_takes_what_was_confirmed(first: int) -> None:
 
 def test_a_seed_is_the_same_history_every_time() -> None:
     assert run_seed(7) == run_seed(7)
+
+
+@pytest.mark.timeout(300)
+def test_a_seed_is_the_same_history_whatever_strings_hash_to() -> None:
+    # Seed 122 was two histories: a judge visited a set of members, and its looks at their pages
+    # moved the next switch of threads.
+    players = [
+        subprocess.Popen(
+            [sys.executable, "-c", PLAY.format(SAME_SEEDS)],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            cwd=Path(__file__).parents[2],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for hash_seed in ("0", "1", "2")
+    ]
+    played = [player.communicate()[0] for player in players]
+    assert [player.returncode for player in players] == [0] * len(players)
+    assert len(played[0].splitlines()) == len(SAME_SEEDS)
+    assert len(set(played)) == 1, "\n".join(played)

@@ -73,6 +73,9 @@ def _get(
         if not process.alive:
             raise Killed
         value = self._slots[slot]
+        thread = running()
+        if thread is None or thread.process is not process:
+            return value  # a judge's look changes nothing
         if slot is Slot.FENCED:
             process.asked_us = process.timeline.now_us
         if slot is Slot.LEASE_DEADLINE and process.loop is not None:

@@ -160,7 +160,8 @@ class World:
 
     def _is_whole(self) -> bool:
         """Every node that was healed is in the set, and shows its consumers what was confirmed."""
-        if not self._able <= set(self.history.published):
+        published = self.history.published
+        if not all(member in published for member in self._able):
             return False
         for member in self._able:
             broker = self.group.broker_of(member.node)
@@ -171,15 +172,15 @@ class World:
         return True
 
     @property
-    def _able(self) -> set[Member]:
-        return {member for member in self.group.members if member.node != self._left}
+    def _able(self) -> list[Member]:
+        return [member for member in self.group.members if member.node != self._left]
 
     def _must_recover(self) -> bool:
         """Whether what is left is enough: the disk of a member of the set."""
-        history, published = self.history, set(self.history.published)
+        history, published = self.history, self.history.published
         if history.went_back and history.replaced:
             return False  # the only one that knew the object to be old may be the lost disk
-        return bool(published & self._able) or not history.epoch
+        return any(member in published for member in self._able) or not history.epoch
 
     def _why_not_whole(self, acked: int) -> str:
         now = {name: self._state_of(name) for name in self.group.machines}
