@@ -114,15 +114,31 @@ class Mastership:
 
         ordered: also those whose services stood still and move again, behind all others.
         """
-        counted = []
+        fit = []
         for link in self.links.values():
-            facts = {} if (told := peers.fresh(link.peer.node)) is None else told.facts
-            stalled = ordered and facts.get("stalls_are_over") is True
-            unfit = self.in_sync.peer(link.peer).leaving or facts.get("broker") is False
-            unfit = unfit or (bool(facts.get("trouble")) and not stalled)
-            if link.peer in self.in_sync.published and link.counts is not None and not unfit:
-                counted.append((stalled, -link.counts, link.peer))
-        return [member for _, _, member in sorted(counted)]
+            node = link.peer.node
+            if not self.unfit(node, peers, ordered=ordered):
+                stalled = bool(self.unfit(node, peers, ordered=False))
+                fit.append((stalled, -(link.counts or 0), link.peer))
+        return [member for _, _, member in sorted(fit)]
+
+    def unfit(self, node: str, peers: Peers, *, ordered: bool) -> str:
+        """Why a slave could not take over now, in words; empty: it could. ordered: as above."""
+        link = next((link for link in self.links.values() if link.peer.node == node), None)
+        published = self.in_sync.published
+        if link is None and any(member.node == node for member in published):
+            return "does not follow"
+        if link is None or link.peer not in published:
+            return "is not in the in-sync set"
+        if link.counts is None:
+            return "does not follow yet"
+        if self.in_sync.peer(link.peer).leaving:
+            return "is about to end"
+        facts = {} if (told := peers.fresh(node)) is None else told.facts
+        stalled = ordered and facts.get("stalls_are_over") is True
+        if facts.get("broker") is False or (facts.get("trouble") and not stalled):
+            return f"cannot take over: {facts.get('reason') or facts.get('trouble')}"
+        return ""
 
     # What happens
 

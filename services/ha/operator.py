@@ -181,16 +181,18 @@ class Operator:
         if to == own.name:
             detail = f"{to} is the master already. Nothing was changed."
             raise orders.AlreadySo(detail, master=to, epoch=term.epoch)
+        if to is not None and to not in own.setup.names:
+            raise orders.no_such_node(own, to)
         fit = term.fit_targets(self.peers, ordered=True)
         chosen = [member for member in fit if to is None or member.node == to]
         if not chosen:
+            nodes = own.others if to is None else (to,)
+            why = [f"{node} {term.unfit(node, self.peers, ordered=True)}" for node in nodes]
             raise orders.Refused(
-                f"{to or 'no slave'} is in the in-sync set, follows, and is without trouble. "
-                "Nothing was done."
-                if to is None
-                else f"{to} is not in the in-sync set, does not follow, or has trouble of its own. "
-                "Nothing was done.",
-                "See `tidemark cluster status`.",
+                f"{'; '.join(why)}. Nothing was done.",
+                "Try again when `tidemark cluster status` has the node in sync and no reason "
+                "beside it.",
+                retriable=True,
                 in_sync=[member.node for member in term.in_sync.published],
             )
         return chosen[0]

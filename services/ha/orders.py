@@ -49,6 +49,12 @@ class AlreadySo(Exception):
         self.body: dict[str, Any] = {**facts, "changed": False, "detail": detail}
 
 
+def no_such_node(own: Own, name: str) -> Refused:
+    """An order for a node that the settings do not name."""
+    names = ", ".join(own.setup.names)
+    return Refused(f"there is no node {name}; the group has {names}. Nothing was changed.")
+
+
 class _Edit(NamedTuple):
     """A change of the lease that was ordered."""
 
@@ -181,10 +187,7 @@ def without_member(own: Own, node: str) -> Callable[[Lease | None], Lease]:
         remaining = tuple(member for member in lease.in_sync if member.node != node)
         if remaining == lease.in_sync:
             if node not in own.setup.names:
-                raise Refused(
-                    f"there is no node {node}; the group has {', '.join(own.setup.names)}. "
-                    "Nothing was changed."
-                )
+                raise no_such_node(own, node)
             raise AlreadySo(f"{node} is not in the in-sync set. Nothing was changed.")
         if len(remaining) < lease.min_in_sync:
             raise Refused(

@@ -228,6 +228,16 @@ class Own:
         return self._store_trouble or (f"{stalling}_stalls" if stalling else "")
 
     @property
+    def unfit(self) -> str:
+        """Why this node should not lead now, in words; empty: it can."""
+        if self.idle_service:
+            return f"{self.idle_service} is not there, or does not move"
+        stalling = self.liveness.stalling
+        if self.stalls_are_over:
+            return f"{stalling} stood still too long or too often of late: others come first"
+        return f"this node has trouble: {self.trouble}" if self.trouble else ""
+
+    @property
     def stalls_are_over(self) -> bool:
         """Whether the only trouble is stalls of services that all move again.
 

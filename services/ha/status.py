@@ -62,12 +62,12 @@ def own_status(own: Own, term: Mastership | None, promised: int) -> StatusOk:
 
 
 def reason_of(own: Own) -> str:
-    """Why this node is not further than it is; empty: it is as it should be."""
+    """Why this node is not further than it is, or should not lead; empty: it is as it should be."""
     if own.halted is not None:
         return f"{own.halted.code}: {own.halted.detail}"
     codes = [code for code in (NOT_OPEN, BELOW_MINIMUM) if code in own.alarms]
     if own.state in (State.MASTER, State.IN_SYNC) and not codes:
-        return ""
+        return own.unfit
     for code in (*codes, *own.alarms):
         return f"{code}: {own.alarms[code]}"
     return own.state_reason

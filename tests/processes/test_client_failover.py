@@ -168,6 +168,7 @@ async def stopped_node(cluster: Cluster, master: str) -> None:
 
 
 async def switched(cluster: Cluster, master: str) -> None:
+    await asyncio.to_thread(cluster.wait_fit)
     status, body = await asyncio.to_thread(cluster.command, master, "switchover")
     assert status == 200, body
 
@@ -371,6 +372,7 @@ async def test_reads_from_slaves_and_commands_that_ride_a_failover(tmp_path: Pat
             return bool(found.get("queues", [{"max_offset": 0}])[0]["max_offset"] > 50)
 
         wait_until(has_begun, "the producer to be at work")
+        cluster.wait_fit()
         status, body = cluster.command(master, "switchover", {"to": slave})
         assert status == 200, body
         output_of(producer)

@@ -211,6 +211,7 @@ def test_a_planned_switch_moves_the_master(tmp_path: Path) -> None:
         make_topic(cluster, old)
         send_acked(cluster, old, "before")
         (target,) = set(cluster.names) - {old}
+        cluster.wait_fit()
         began_at = time.monotonic()
         status, body = cluster.command(old, "switchover", {"to": target})
         assert status == 200, body

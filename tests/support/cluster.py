@@ -232,6 +232,20 @@ class Cluster:
 
         wait_until(are_in, f"{sorted(wanted)} to be in sync", timeout_s)
 
+    def wait_fit(self) -> None:
+        """Wait until every slave may be switched to: in sync, and its services move."""
+
+        def are_fit() -> bool:
+            master = self.serving()
+            nodes = [] if master is None else self.status(master).get("nodes", [])
+            said = [node for node in nodes if node["node"] != master]
+            return bool(said) and all(
+                node["in_sync"] and node["state"] == "in-sync" and not node["reason"]
+                for node in said
+            )
+
+        wait_until(are_fit, "slaves that can take over", MASTER_TIMEOUT_S)
+
     # -- files ----------------------------------------------------------------------------------
 
     def slot(self, name: str, slot: Slot) -> int:

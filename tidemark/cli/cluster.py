@@ -93,7 +93,17 @@ def _successor(view: Mapping[str, Any]) -> str | None:
         return "the group stands still until it is back, or until `tidemark cluster resume`"
     if not others:
         return "no other node is in sync: the group stands still until the master is back"
-    return f"{' or '.join(others)} takes over, and has all that was acknowledged as replicated"
+    # One that copies well may be unfit to lead; one that cannot be asked may be fit.
+    unfit = {node["node"]: node["reason"] for node in view["nodes"] if _is_unfit(node)}
+    fit = [name for name in others if name not in unfit]
+    if not fit:
+        why = "; ".join(f"{name}: {unfit[name]}" for name in others)
+        return f"nobody takes over until a node that is in sync can lead ({why})"
+    return f"{' or '.join(fit)} takes over, and has all that was acknowledged as replicated"
+
+
+def _is_unfit(node: Mapping[str, Any]) -> bool:
+    return node.get("state") == "in-sync" and bool(node.get("reason"))
 
 
 @cluster.command()

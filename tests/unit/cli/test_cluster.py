@@ -82,7 +82,7 @@ def url() -> Iterator[str]:
         "lease": {"holder": "n0", "age_ms": 120, "deadline_in_ms": 1900, "in_sync_version": 3},
         "nodes": [
             _node("n0", f"{found}/n0", role="master", log_end=5000),
-            _node("n1", f"{found}/n1", role="follower", log_end=None, reason="does not answer"),
+            _node("n1", f"{found}/n1", state=None, log_end=None, reason="does not answer"),
         ],
         "history": [{"epoch": 7, "start": 4096, "node": "n0", "at_ms": None}],
     }
@@ -222,6 +222,14 @@ def test_status_says_what_losing_the_master_would_cost_and_that_failover_is_paus
     Group.view["nodes"][1]["in_sync"] = False
     Group.view |= {"paused": False}
     assert "no other node is in sync" in _run("status", url=url).output
+
+
+def test_status_says_that_a_node_in_sync_cannot_lead(url: str) -> None:
+    # Its reput did not run: a switch to it was refused, and status showed nothing of it.
+    Group.view["nodes"][1] |= {"state": "in-sync", "reason": "reput is not there"}
+    shown = _run("status", url=url).output
+    assert "n1 takes over" not in shown
+    assert "can lead (n1: reput is not there)" in shown
 
 
 def test_on_a_node_its_own_orders_go_over_its_socket(

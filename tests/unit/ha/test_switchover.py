@@ -29,9 +29,15 @@ def test_a_switch_to_a_node_outside_the_set_is_refused() -> None:
     group = grown()
     group["c"].kill()
     group.until(lambda: group.set == {"a", "b"})
+    group.run(50)  # the master learns that its write is applied
     reply = order(group["a"], "switchover", to="c")
     assert not reply.ok
-    assert "c is not in the in-sync set" in reply.body["detail"]
+    assert reply.body["detail"] == "c is not in the in-sync set. Nothing was done."
+    group["b"].kill()
+    group.run(50)
+    refused = order(group["a"], "switchover").body["detail"]
+    assert refused == "b does not follow; c is not in the in-sync set. Nothing was done."
+    assert "there is no node x" in order(group["a"], "switchover", to="x").body["detail"]
     assert group["a"].page.get(Slot.SENDS_HELD) == 0
 
 

@@ -61,6 +61,14 @@ class Look(NamedTuple):
             str(entry["node"]) for entry in self.said.get("nodes") or () if entry.get("in_sync")
         )
 
+    def may_switch(self, master: str) -> bool:
+        """Whether it has a slave that can take over from the master now."""
+        return any(
+            entry.get("state") == "in-sync" and entry.get("in_sync") and not entry.get("reason")
+            for entry in self.said.get("nodes") or ()
+            if entry.get("node") != master
+        )
+
 
 class Turn(NamedTuple):
     """A node's state changed."""

@@ -186,6 +186,16 @@ class GroupStage(Generic[G]):
 
         return await self.finder.until(known, f"in-sync set {sorted(wanted)}", timeout_s)
 
+    async def target(self, timeout_s: float = SETTLE_S) -> float:
+        """Wait until the master's status has a slave that it may be switched to: in sync, and no
+        reason beside it. How long it took [s]."""
+
+        def known(known: Known) -> bool:
+            master = _serving(known)
+            return master is not None and known.newest[master].may_switch(master)
+
+        return await self.finder.until(known, "a slave that can take over", timeout_s)
+
     async def state(self, name: str, *states: str, timeout_s: float = SETTLE_S) -> float:
         """Wait until a node says that it is in one of the states; how long it took [s]."""
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tidemark.testing.drills.finding import Known, Look
 
 
@@ -57,3 +59,20 @@ def test_a_stranger_whom_somebody_wrote_into_the_lease_is_no_master() -> None:
     known.take(look(1.1, "n0", 4, "n9"))
     assert known.masters == {4: "n0"}
     assert not known.contradictions
+
+
+@pytest.mark.parametrize(
+    ("slave", "may"),
+    [
+        ({"state": "in-sync", "in_sync": True, "reason": None}, True),
+        ({"state": "in-sync", "in_sync": True, "reason": "reput is not there"}, False),
+        ({"state": "catchup", "in_sync": False, "reason": None}, False),
+        ({"state": None, "in_sync": True, "reason": "not reachable from n0"}, False),
+    ],
+)
+def test_a_slave_that_may_be_switched_to_has_no_reason_beside_it(
+    slave: dict[str, object], may: bool
+) -> None:
+    # The set alone says that a node copies: its reput may not run yet, and a switch is refused.
+    nodes = [{"node": "n0", "state": "master", "in_sync": True}, {"node": "n1", **slave}]
+    assert Look(1.0, "n0", {"nodes": nodes}).may_switch("n0") is may

@@ -189,7 +189,10 @@ async def _named(stage: Stage, name: str) -> str:
     while True:
         status = await stage.group.status(name)
         for node in status.get("nodes") or ():
-            if node.get("node") == name and node.get("reason"):
+            # In sync its reason is a service that has not begun: what was damaged is over.
+            if node.get("node") != name or node.get("state") == "in-sync":
+                continue
+            if node.get("reason"):
                 return f"{node.get('state')}: {node['reason']}"
         stage.check(time.monotonic() < deadline, f"{name} does not say what is wrong with it")
         await asyncio.sleep(0.2)

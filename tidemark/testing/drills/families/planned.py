@@ -34,6 +34,7 @@ async def switchover(stage: Stage) -> None:
     for _ in range(SWITCHES):
         await stage.in_sync()
         await stage.load.acked(30)
+        await stage.target()
         master, epoch = await stage.master(), stage.epoch
         at = stage.mark()
         status, answer = await stage.group.command(master, "switchover")
