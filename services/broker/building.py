@@ -109,6 +109,7 @@ def build_with(
         dispatched=ground.dispatched,
         written=ground.end,
         held_max=config.held_pulls_max,
+        unit_checks=ground.unit_checks,
     )
     append = Append(
         ground.appender,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
+from services.broker.unit_checks import UnitChecks
 from shared.files.positions import Positions
 from shared.runtime.health import Health
 from tidemark.errors import CorruptRecord, DamagedFile, NotServing, TidemarkError
@@ -48,6 +49,8 @@ class Gate:
         """Of a node of a group; None: the node is alone."""
         self.damaged_at: int | None = None
         """Physical offset at which a read met a damaged record last; None: none did."""
+        self.unit_checks: UnitChecks | None = None
+        """Of an open store."""
 
     def check_reads(self, *, anywhere: bool = False) -> None:
         """Raise what a reader is told, unless reads are open.
@@ -67,6 +70,26 @@ class Gate:
             if self.fault is None and self.send_fault is not None:
                 raise self.send_fault.with_traceback(None)
             raise self._why("Nothing was stored.")
+
+    def judge(self, error: CorruptRecord | DamagedFile) -> TidemarkError:
+        """What a reader that met damage is told: to try again, while reput may still mend it.
+
+        Else the damage is noted, and the error is the one that was met.
+        """
+        if self.unit_checks is not None and isinstance(error, DamagedFile):
+            facts = error.facts
+            number = facts.get("queue_offset")
+            if number is not None and self.unit_checks.is_open(
+                facts["topic"], facts["queue"], number
+            ):
+                return NotServing(
+                    f"{error.detail} Reput compares that unit with the log now. Nothing is read.",
+                    "Try again; the queue's other messages and all sends go on. If it stays so: "
+                    "does reput run?",
+                    **facts,
+                )
+        self.note_damage(error)
+        return error
 
     def note_damage(self, error: CorruptRecord | DamagedFile) -> None:
         """A read met damage below what was promised: the node is not ready until it is repaired.

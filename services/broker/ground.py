@@ -27,6 +27,7 @@ from services.broker.pull import Puller
 from services.broker.queue_offsets import Queue
 from services.broker.replication.confirmer import Confirmer
 from services.broker.replication.term import Term
+from services.broker.unit_checks import UnitChecks
 from shared.files.commit_log import CommitLogReader
 from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.consume_queue import ConsumeQueues
@@ -94,6 +95,9 @@ class Ground:
         self.host = config.store_host(port)
         self.positions = store.positions
         self.reader, self.queues = Readers.of(store) if readers is None else readers
+        self.unit_checks = UnitChecks(
+            store.positions, ask=self.ring_reput, mended=self.queues.forget
+        )
         self.appender = CommitLogAppender(
             store.directory,
             store.positions,

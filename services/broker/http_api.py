@@ -423,7 +423,7 @@ class Api:
                 if not sound:
                     raise found
                 # What is before it is sound. The damage is named at the pull that begins with it.
-                self._gate.note_damage(found)
+                self._gate.judge(found)
                 next_offset = queue_offset
         messages = (
             message_map(found, code=unit.tags_code, json_body=json_body) for found, unit in sound
@@ -505,7 +505,7 @@ class Api:
 
     def _answer_to(self, request: web.Request, error: Exception, pool: Pool) -> web.Response:
         if isinstance(error, CorruptRecord | DamagedFile):
-            self._gate.note_damage(error)
+            error = self._gate.judge(error)
         if isinstance(error, TidemarkError):
             return self._refusal(request, error, error.status, pool)
         if isinstance(error, web.HTTPMethodNotAllowed):

@@ -20,6 +20,7 @@ from services.broker.limits import Budget
 from services.broker.metrics import BrokerMetrics
 from services.broker.pools import held
 from services.broker.queue_offsets import Queue, QueueOffsets
+from services.broker.unit_checks import UnitChecks
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.pull import PullResult, PullStatus, get_message
@@ -95,10 +96,16 @@ class Puller:
         dispatched: Callable[[], PhysicalOffset],
         written: Callable[[], PhysicalOffset],
         held_max: int,
+        unit_checks: UnitChecks | None = None,
     ) -> None:
         """floor: queue offset below which a queue shows nothing, of a topic that was deleted and
-        made again. dispatched: end of what may be seen. written: end of the log.
+        made again. dispatched: end of what may be seen. written: end of the log. unit_checks: asked
+        where a queue ends before its last message; None: nobody compares queues with the log.
         """
+        self._unit_checks = unit_checks
+        self._short: dict[Queue, tuple[QueueOffset, PhysicalOffset]] = {}
+        """Queues that ended before their last message at the last look: where they ended, and how
+        far dispatch has to come for that to be damage."""
         self._floor = floor
         self._queues = queues
         self._log = log
@@ -152,7 +159,7 @@ class Puller:
     def _get(self, request: PullRequest) -> PullResult:
         dispatched = self._dispatched()
         self._shown = max(self._shown, dispatched)
-        return get_message(
+        result = get_message(
             self._queues.get(request.topic, request.queue),
             self._log,
             offset=request.offset,
@@ -162,6 +169,37 @@ class Puller:
             wanted=request.tags,
             bulk=request.bulk,
         )
+        queue = (request.topic, request.queue)
+        if result.max_offset < self._queue_offsets.next_of(queue):
+            self._check_short(queue, request.offset, result.max_offset, dispatched)
+        elif self._short:
+            self._short.pop(queue, None)
+        return result
+
+    def _check_short(
+        self, queue: Queue, offset: int, end: QueueOffset, dispatched: PhysicalOffset
+    ) -> None:
+        """A queue ends before its last message: usually that one is not dispatched yet. Once it is,
+        the unit at the end is damaged, and hides those behind it.
+
+        Raises NotServing to who was further already, and would be sent back.
+        """
+        seen, last = self._short.get(queue, (QueueOffset(-1), PhysicalOffset(0)))
+        if seen != end:
+            self._short[queue] = end, self._written()
+            return
+        if dispatched < last or self._unit_checks is None:
+            return
+        if self._unit_checks.is_open(*queue, end) and offset > end:
+            raise NotServing(
+                f"queue {queue[1]} of topic {queue[0]!r} ends at {end} for a damaged unit, which "
+                "reput compares with the log now. Nothing is read.",
+                "Try again; the queue's other messages and all sends go on. If it stays so: does "
+                "reput run?",
+                topic=queue[0],
+                queue=queue[1],
+                queue_offset=int(end),
+            )
 
     async def pull(self, request: PullRequest, is_gone: Callable[[], bool]) -> PullResult:
         """Answer at once, or when there is a message, or after ``wait_ms``.

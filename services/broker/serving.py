@@ -88,6 +88,7 @@ class Serving:
             raise StateNotRead(error) from error
         api.parts = built.parts
         watch.queues = self._ground.queues
+        gate.unit_checks = self._ground.unit_checks
         flush_stop = asyncio.Event()
         opened = asyncio.Event()
         closed = asyncio.get_running_loop().create_future()

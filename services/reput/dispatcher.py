@@ -40,6 +40,7 @@ from services.reput.resume import (
     decide,
 )
 from services.reput.sync_job import Settled, SyncJob
+from services.reput.unit_mending import UnitMending
 from shared.files.commit_log import CommitLogReader
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
@@ -137,6 +138,8 @@ class Dispatcher:
         clock = clock or SystemClock()
         self._monotonic = clock.monotonic
         self._index = IndexWriter(store, clock, utc_offset_s)
+        self.mending = UnitMending(self._queues, self._source, log)
+        """Compares units that a reader could not follow; see ``may_mend``."""
         self._cleaning = Cleaning(
             positions,
             log,
@@ -513,6 +516,13 @@ class Dispatcher:
             entries - change.entries,
             Removed(removed.firsts + change.firsts, removed.entries + change.entries),
         )
+
+    # -- mending ------------------------------------------------------------------------------
+
+    @property
+    def may_mend(self) -> bool:
+        """Whether ``mending`` may go on: not while all queues are compared with the log anyway."""
+        return not self._in_pass and not self._queues.compare
 
     # -- watching -----------------------------------------------------------------------------
 

@@ -76,6 +76,9 @@ class Follower:
         self._begin_at = self._begin_end = 0
         self._blocked: str | None = None
         self._unremovable = False
+        self._unit_check: int | None = None
+        """The request (``Slot.UNIT_CHECK_COUNT``) that is being dealt with."""
+        self._unit_check_at = 0.0
         self._clean_at = self._synced_at
         self._pace = Pace()
         self._traced = TracedRanges(self._clock.monotonic)
@@ -170,6 +173,7 @@ class Follower:
             done = await self._step()
             await self._watch_queues()
             await self._clean()
+            await self._check_units()
             self._note_progress()
             if self._traced:
                 self._traced.reached(self._dispatcher.dispatched, _say_dispatched)
@@ -255,6 +259,45 @@ class Follower:
         if removed:  # there may be more
             self._clean_at = now
             self._doorbell.wake()
+
+    async def _check_units(self) -> None:
+        """Some of what a reader that met a damaged unit asks for; the rest after the next step."""
+        get, mending = self._positions.get, self._dispatcher.mending
+        asked = get(Slot.UNIT_CHECK_COUNT)
+        if asked == get(Slot.UNIT_CHECKED) >> 1 or not self._dispatcher.may_mend:
+            return
+        if (now := self._clock.monotonic()) < self._unit_check_at:
+            return
+        if asked != self._unit_check:
+            mending.begin(get(Slot.UNIT_CHECK_QUEUE), get(Slot.UNIT_CHECK_OFFSET))
+            self._unit_check = asked
+        end, size = self._dispatcher.position, self._config.step_size
+        try:
+            goes_on = await self._in_worker(lambda: mending.step(end, size))
+        except (StoreError, OSError) as error:
+            self._unit_check_at = now + WATCH_INTERVAL_S
+            log.error(
+                "a damaged queue unit cannot be replaced; it is tried again and again",
+                extra={"event": "mending-waits", "detail": str(error)},
+            )
+            return
+        if goes_on:
+            self._doorbell.wake()
+            return
+        if mending.replaced:
+            topic, queue, number = mending.replaced[0]
+            log.warning(
+                "units of a consume queue were damaged and are made again from the log",
+                extra={
+                    "event": "units-mended",
+                    "topic": topic,
+                    "queue": queue,
+                    "queue_offset": number,
+                    "units": len(mending.replaced),
+                },
+            )
+        self._positions.publish(Slot.UNIT_CHECKED, asked << 1 | bool(mending.replaced))
+        self._doorbell.ring(BROKER)
 
     def _note_unremovable(self, error: StoreError | OSError) -> None:
         """Files of expired records stay: that costs space, and nothing else."""

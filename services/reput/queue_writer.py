@@ -395,6 +395,41 @@ class QueueWriter:
         file.pwrite(units, position)
         self.stored_count += len(units) // UNIT_SIZE
 
+    # -- mending ------------------------------------------------------------------------------
+
+    def all_keys(self) -> list[QueueKey]:
+        """All queues."""
+        return list(self._queues)
+
+    def bounds_of(self, key: QueueKey) -> tuple[int, int]:
+        """First and next queue offset of what the queue's files hold; equal if nothing."""
+        queue = self._queues.get(key)
+        return (0, 0) if queue is None or not queue.has_units else (queue.first, queue.next)
+
+    def unit_at(self, key: QueueKey, number: int) -> Unit | None:
+        """The unit with that queue offset, as the file holds it; None without a file."""
+        start, position = place(number, self._file_size)
+        return self._unit_at(self._queues[key], start, position)
+
+    def mend(self, key: QueueKey, number: int, unit: bytes) -> bool:
+        """Replace the unit with that queue offset, which the queue has; whether it was another.
+
+        Raises DiskFull, ReadOnlyDisk or OSError: call again.
+        """
+        start, position = place(number, self._file_size)
+        path = self._queues[key].directory / offset_name(start)
+        file = self._disk.open(path, writable=True)
+        try:
+            if file.pread(UNIT_SIZE, position) == unit:
+                return False
+            file.reserve(position, UNIT_SIZE)
+            file.pwrite(unit, position)
+        finally:
+            file.close()
+        self._touched.add(path)
+        self.repaired_count += 1
+        return True
+
     # -- expiring -----------------------------------------------------------------------------
 
     @property

@@ -288,7 +288,7 @@ class _Scan:
             window_at = unit.physical_offset
             if found.halt is Halt.OUTSIDE:
                 if not self._is_there(unit):
-                    if not self._is_gone(unit):
+                    if not self._is_gone(offset + self.looked, unit):
                         if self.looked:
                             return
                         raise self._stranger(offset + self.looked, unit)
@@ -312,13 +312,18 @@ class _Scan:
         offset = PhysicalOffset(unit.physical_offset)
         return self.log.read(offset, unit.size, self.dispatched) is not None
 
-    def _is_gone(self, unit: Unit) -> bool:
+    def _is_gone(self, number: int, unit: Unit) -> bool:
         """Whether a record that cannot be read may have been there: it expired with its file, also
         between two looks, or the unit only fills. A unit that points where no record can be is
         damaged, and says nothing of the units behind it."""
         offset, size = PhysicalOffset(unit.physical_offset), unit.size
-        if is_filler(offset, size) or 0 <= offset < self.log.min_offset:
+        log_min = self.log.min_offset
+        if is_filler(offset, size):
             return True
+        if 0 <= offset < log_min:
+            # Not behind a unit whose record is there: records lie in the log in the queue's order.
+            before = self.queue.unit(number - 1)
+            return before is None or is_filler(*before[:2]) or before.physical_offset < log_min
         room = min(self.dispatched, self.log.next_file(offset)) - offset
         if offset < 0 or not 0 < size <= room:
             return False

@@ -103,6 +103,12 @@ class Slot(IntEnum):
     """A ``Trouble``: why another node would serve better."""
     DAMAGED_AT = _BROKER + 11
     """1 + the physical offset at which a read met a record that cannot be trusted; 0 = none did."""
+    UNIT_CHECK_QUEUE = _BROKER + 12
+    """Queue of the unit that reput is asked to compare with the log (``queue_number``)."""
+    UNIT_CHECK_OFFSET = _BROKER + 13
+    """Queue offset of that unit."""
+    UNIT_CHECK_COUNT = _BROKER + 14
+    """Raised by each request, after the two slots above."""
 
     # reput
     DISPATCHED = _REPUT
@@ -138,6 +144,8 @@ class Slot(IntEnum):
     """A ``Trouble``: why another node would serve better."""
     RESUMED_BY = _REPUT + 17
     """REPUT_PID of the start that made the queue files whole last; 0: of an earlier version."""
+    UNIT_CHECKED = _REPUT + 18
+    """2 × the last UNIT_CHECK_COUNT that was dealt with, + 1 if units were replaced."""
 
     # ha
     CONFIRM = _HA
@@ -163,6 +171,11 @@ class Slot(IntEnum):
     """Lowest physical offset that a connected slave has yet to copy; 0 = none does."""
     SENDS_HELD = _HA + 15
     """1 while a planned switch lets the slave catch up: sends are refused, and may be repeated."""
+
+
+def queue_number(topic: str, queue: int) -> int:
+    """A queue as the number in UNIT_CHECK_QUEUE; several may have the same."""
+    return zlib.crc32(topic.encode()) << 32 | queue
 
 
 class BrokerState(IntEnum):

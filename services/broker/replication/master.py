@@ -188,6 +188,7 @@ class Master:
     ) -> None:
         self._api.parts = built.parts
         self._watch.queues = ground.queues
+        self._gate.unit_checks = ground.unit_checks
         # Whoever reads this epoch there reads that no record of it is appended yet.
         self._positions.publish(Slot.EPOCH_RECORD_END, 0)
         self._positions.publish(Slot.SERVING_EPOCH, self._term.epoch)

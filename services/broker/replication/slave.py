@@ -154,6 +154,7 @@ class Slave:
         built = self._built = build_with(self._ground, self._followed.state, queue_ends)
         self._api.parts = built.parts
         self._watch.queues = self._ground.queues
+        self._gate.unit_checks = self._ground.unit_checks
         self._kept.set()
         if self._keeping is None:
             self._keeping = asyncio.create_task(self._keep(), name="retention")

@@ -26,6 +26,9 @@ OF_BROKER: Final = frozenset(
         Slot.BROKER_NONCE,
         Slot.BROKER_TROUBLE,
         Slot.DAMAGED_AT,
+        Slot.UNIT_CHECK_QUEUE,
+        Slot.UNIT_CHECK_OFFSET,
+        Slot.UNIT_CHECK_COUNT,
     }
 )
 OF_LOG: Final = frozenset(

@@ -1,0 +1,107 @@
+"""A damaged queue unit is made again from the log, whichever bit it is; nothing else changes."""
+
+from __future__ import annotations
+
+import random
+
+from services.reput.dispatcher import Dispatcher
+from tests.support.small_dispatch import dispatch_all, dispatcher_of, fill, queue_files, units
+from tests.support.small_store import SmallStore
+from tests.support.small_store import small as small
+from tidemark.formats.checkpoint import queue_number
+from tidemark.offsets import UNIT_SIZE
+
+Place = tuple[str, int, int]
+
+
+def filled(small: SmallStore) -> Dispatcher:
+    fill(small)
+    dispatcher = dispatcher_of(small)
+    dispatch_all(dispatcher)
+    return dispatcher
+
+
+def overwrite(small: SmallStore, place: Place, data: bytes, at: int = 0) -> None:
+    """Write data over the bytes from byte ``at`` of a unit on, of one file."""
+    topic, queue, number = place
+    size = small.store.config.consume_queue_file_size
+    position = number * UNIT_SIZE + at
+    start = position - position % size
+    path = small.store.consume_queue_dir(topic, queue) / f"{start:020}"
+    with path.open("r+b") as file:
+        file.seek(position - start)
+        file.write(data[: size - (position - start)])
+
+
+def mended(dispatcher: Dispatcher, place: Place, bytes_max: int = 700) -> list[Place]:
+    topic, queue, number = place
+    mending = dispatcher.mending
+    mending.begin(queue_number(topic, queue), number)
+    while mending.step(dispatcher.position, bytes_max):
+        pass
+    return mending.replaced
+
+
+def test_whichever_byte_of_whichever_unit_is_damaged_it_is_made_again(small: SmallStore) -> None:
+    dispatcher = filled(small)
+    sound, rng = queue_files(small), random.Random(7)
+    for place, unit in sorted(units(small).items()):
+        for byte in range(UNIT_SIZE):
+            flipped = unit[byte] ^ 1 << rng.randrange(8)
+            overwrite(small, place, bytes([flipped]), byte)
+            assert mended(dispatcher, place) == [place]
+            assert queue_files(small) == sound
+
+
+def test_neighbours_are_made_again_as_well_and_ends_stay(small: SmallStore) -> None:
+    dispatcher = filled(small)
+    sound = queue_files(small)
+    places = sorted(place for place in units(small) if place[:2] == ("orders", 0))
+    totals = dispatcher._queues.totals  # what the next start compares
+    for damage in (bytes(UNIT_SIZE * 5), b"\xff" * UNIT_SIZE * 5):
+        overwrite(small, places[3], damage)
+        wrong = [place for place, unit in units(small).items() if sound_unit(sound, place) != unit]
+        assert set(mended(dispatcher, places[5])) >= {places[5], *wrong}
+        assert queue_files(small) == sound
+    assert dispatcher._queues.totals == totals
+
+
+def sound_unit(files: dict[str, bytes], place: Place) -> bytes:
+    whole = b"".join(
+        files[name] for name in sorted(files) if name.startswith(f"{place[0]}/{place[1]}/")
+    )
+    return whole[place[2] * UNIT_SIZE :][:UNIT_SIZE]
+
+
+def test_a_sound_unit_or_none_at_all_changes_nothing(small: SmallStore) -> None:
+    dispatcher = filled(small)
+    sound = queue_files(small)
+    for place in (("orders", 0, 0), ("orders", 0, 5), ("orders", 0, 999), ("no", 3, 0)):
+        assert mended(dispatcher, place) == []
+    assert queue_files(small) == sound
+
+
+def test_what_the_log_has_lost_is_left_as_it_is(small: SmallStore) -> None:
+    """The record is damaged: no unit is made of it, and its reader names it."""
+    dispatcher = filled(small)
+    place = ("orders", 0, 4)
+    unit = units(small)[place]
+    at = int.from_bytes(unit[:8], "big")
+    size = small.store.config.commit_log_file_size
+    path = small.store.commit_log_dir / f"{at - at % size:020}"
+    with path.open("r+b") as file:
+        file.seek(at % size + 4)
+        file.write(b"\0\0\0\0")
+    before = queue_files(small)
+    assert mended(dispatcher, place) == []
+    assert queue_files(small) == before
+
+
+def test_what_was_mended_is_durable_with_the_next_sync(small: SmallStore) -> None:
+    dispatcher = filled(small)
+    dispatcher.sync()
+    overwrite(small, ("bills", 0, 2), b"\xff", 9)
+    assert mended(dispatcher, ("bills", 0, 2))
+    job = dispatcher.begin_sync()
+    assert job is not None
+    assert [path.parent.parent.name for path in job.files] == ["bills"]
