@@ -242,6 +242,8 @@ class Dispatcher:
                 self._publish_resumed(decision, generation)
             raise
         start, log_min = decision.start, marks.log_min
+        if index_start < start:
+            self._positions.publish(Slot.INDEX_BEHIND, 1)
         self._expected = (
             marks if decision.index_mode is IndexMode.REOPEN and limits.durable == start else None
         )

@@ -25,6 +25,7 @@ from services.reput.resume import IndexMode
 from shared.files.disk import MappedRegion
 from shared.files.store_dir import StoreDir
 from tidemark.clock import Clock
+from tidemark.errors import CorruptRecord
 from tidemark.formats import twins
 from tidemark.formats.filenames import index_name, parse_index_name
 from tidemark.formats.index_file import ENTRY_SIZE, ROW, Header, IndexFile
@@ -154,6 +155,16 @@ class IndexWriter:
         if not self.enabled:
             self._from = keep
             return keep
+        try:
+            return self._resume(mode, start, keep, log_min, store_time_of)
+        except CorruptRecord:
+            # An entry or a header points to where no record begins. The index is derived: were it
+            # the log, the walk that makes the index again would say so.
+            return self.start_over(log_min)
+
+    def _resume(
+        self, mode: IndexMode, start: int, keep: int, log_min: int, store_time_of: StoreTimeOf
+    ) -> int:
         # Names made by a process that was killed may not be on disk.
         self._new_names.add(self._directory)
         match mode:
@@ -163,6 +174,7 @@ class IndexWriter:
             case IndexMode.REOPEN:
                 self._open_all(heal=False)
                 kept = self._remove_untrusted(start)
+                store_time_of(kept)  # the log is read from there on
                 self._from = max(log_min, kept)
             case IndexMode.COMPARE:
                 self._open_all(heal=True)

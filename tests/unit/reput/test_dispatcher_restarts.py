@@ -128,6 +128,41 @@ def test_a_missing_index_file_is_made_again_while_queues_stay_readable(small: Sm
     dispatcher.close()
 
 
+@pytest.mark.parametrize("power_cut", [False, True])
+def test_an_index_that_points_between_records_is_made_again_and_dispatch_goes_on(
+    small: SmallStore, power_cut: bool
+) -> None:
+    """It said for ever that the log was damaged there."""
+    fill(small, 40)
+    dispatcher = dispatcher_of(small)
+    dispatch_all(dispatcher)
+    dispatcher.sync()
+    synced = small.end
+    fill(small, 3)
+    dispatch_all(dispatcher)
+    expected, index = queue_files(small), index_files(small)
+    dispatcher.close()
+    last = max(unit.physical_offset for *_, unit in small.units if unit.end <= synced)
+    for path in small.store.index_dir.iterdir():
+        content = bytearray(path.read_bytes())
+        if power_cut:
+            content[31] ^= 1  # the last byte of the header's end offset
+        else:
+            content = content.replace(last.to_bytes(8, "big"), (last ^ 1).to_bytes(8, "big"))
+        path.write_bytes(content)
+    small.positions.publish(Slot.GENERATION, small.positions.get(Slot.GENERATION) + 1)
+    boot = BOOT
+    if power_cut:
+        boot = (BOOT[0], 77)
+        small.positions.publish(Slot.BOOT_ID_LOW, 77)
+    again = dispatcher_of(small, boot)
+    assert small.positions.get(Slot.INDEX_BEHIND) == 1
+    dispatch_all(again)
+    assert small.positions.get(Slot.INDEX_BEHIND) == 0
+    assert (queue_files(small), index_files(small)) == (expected, index)
+    again.close()
+
+
 def test_after_a_power_cut_what_was_not_synced_is_cut_and_made_again(small: SmallStore) -> None:
     fill(small, 40)
     dispatcher = dispatcher_of(small)
