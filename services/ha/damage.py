@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from services.ha.effects import CheckLog
+from services.ha.failover import State
 from services.ha.following import LOGS_DIFFER
 from services.ha.mastership import Mastership
 from services.ha.own import DAMAGE, Halt, Own, damage_sentence
@@ -53,8 +54,11 @@ class Damage:
             own.out.put(CheckLog(place[1]))
 
     def found(self, detail: str) -> None:
-        """A record of the own log is damaged, and this node does not follow anybody."""
+        """A record of the own log is damaged, and this node does not follow anybody, or was known
+        to be damaged."""
         own = self._own
+        if own.state is State.RESYNC:
+            return  # of the log that is being emptied
         own.damage = detail
         own.alarm(DAMAGE, damage_sentence(detail))
         if own.halted is not None and own.halted.code == LOGS_DIFFER:

@@ -42,13 +42,16 @@ class LogCheck:
         """Begin a pass, from the log's start to what is confirmed now; whether that is anything.
 
         at: only the file that holds this offset, up to the record there: a file begins with one.
+        Nothing, if the record there is not known to be confirmed.
         """
         get = self._positions.get
         self._end = min(get(Slot.CONFIRM), get(Slot.FLUSHED))
         start = 0 if at is None else at - at % self._store.config.commit_log_file_size
         self._records.begin(max(get(Slot.MIN), start))
         self._suspect, self._until = None, at
-        return self._end > self._records.received
+        # 1. The power goes, and the page is an older one. 2. A pass up to its confirm offset ends
+        # before the record in which an earlier start found damage. 3. The log is called sound.
+        return self._end > max(self._records.received, at or 0)
 
     def step(self) -> bool:
         """Check the next MiB; False once the pass is over. Raises BadBytes, OSError."""

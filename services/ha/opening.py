@@ -133,7 +133,7 @@ class HeldStore(LockedStore):
                 more = check.step()
         except (BadBytes, OSError):
             return known.detail
-        # A page without marks does not say what is confirmed: then nothing could be looked at.
+        # An older page, or an empty one, does not say what is confirmed: nothing was looked at.
         if not looked and known.at >= self.positions.get(Slot.MIN):
             return known.detail
         self.files.remove_damage()

@@ -87,7 +87,7 @@ class Replica:
                 self.leadership.answered(event)
             case Copied():
                 self.following.copied(event)
-            case CopyFault(code, detail) if code == DAMAGE and not copies(own.state):
+            case CopyFault(code, detail) if code == DAMAGE and not self._halts_for_damage:
                 self._damage.found(detail)
             case CopyFault():
                 self.following.fault(event)
@@ -103,6 +103,17 @@ class Replica:
                 self._operator.command(event)
         self._judge()
         return own.out.take()
+
+    @property
+    def _halts_for_damage(self) -> bool:
+        """Whether damage that is found now halts this replica at once.
+
+        Not if it is known from an earlier start and nobody leads: 1. A damaged master is the last
+        node, and its ha starts again. 2. The check of its log finds the same record again, within
+        seconds, before the lease may be taken. 3. Halted, it would leave nobody to serve.
+        """
+        own = self.own
+        return copies(own.state) and (not own.damage or self.following.linked)
 
     def _judge(self) -> None:
         """What must not lead any more does not, whatever the event was."""

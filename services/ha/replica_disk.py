@@ -266,15 +266,16 @@ class ReplicaDisk:
                     in_pass = self._check.step()
                 except BadBytes as error:
                     detail = f"{error}; found while confirmed records were checked"
-                    self._keep_damage(Damage(error.at, detail), of_log)
-                    self._report(CopyFault(CorruptRecord.code, detail, self._published()[0]))
+                    self._tell_damage(Damage(error.at, detail), of_log)
                     damaged, in_pass = of_log, False
                 pause_s = CHECK_INTERVAL_S if in_pass else CHECK_PASS_INTERVAL_S
         except Exception as error:  # noqa: BLE001 - whatever it is ends the process
             self._crashed(error)
 
-    def _keep_damage(self, damage: Damage, of_log: int) -> None:
-        """Let the next start know: it looks at the end of the log only, and would stand again."""
+    def _tell_damage(self, damage: Damage, of_log: int) -> None:
+        """Report it, and let the next start know: that one looks at the end of the log only, and
+        would stand again. Nothing of a log that was emptied: said after that, it would halt the
+        new member for the damage of the old one."""
         with self._changing:
             if of_log != self._emptied:
                 return
@@ -285,12 +286,16 @@ class ReplicaDisk:
                     "where the log is damaged cannot be written: the next start does not know it",
                     extra={"event": "damage-not-kept", "detail": str(error)},
                 )
+            self._report(CopyFault(CorruptRecord.code, damage.detail, self._published()[0]))
 
     def _check_around(self, at: int) -> None:
         """Whether the log is sound where somebody met damage. Raises BadBytes."""
         more = self._check.begin(at)
+        looked = more
         while more and not self._stop.wait(SUSPECT_INTERVAL_S):
             more = self._check.step()
+        if not looked:
+            return
         log.info(
             "the log is sound where a reader or a slave met damage",
             extra={"event": "log-sound", "offset": at},

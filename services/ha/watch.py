@@ -59,6 +59,7 @@ class Senses:
         get = self._positions.get
         alive = self._locks.is_held(Role.BROKER)
         nonce = get(Slot.BROKER_NONCE) if alive else 0
+        damaged_at = get(Slot.DAMAGED_AT) if alive else 0
         return Sensed(
             nonce,
             self._silent_ms(Slot.BROKER_HEARTBEAT_MS),
@@ -75,7 +76,7 @@ class Senses:
             get(Slot.DISPATCHED),
             self._locks.is_held(Role.REPUT),
             self._silent_ms(Slot.REPUT_HEARTBEAT_MS),
-            get(Slot.DAMAGED_AT) - 1 if alive and get(Slot.DAMAGED_AT) else None,
+            damaged_at - 1 if damaged_at else None,
         )
 
     def _silent_ms(self, heartbeat: Slot) -> int:

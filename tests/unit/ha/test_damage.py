@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.ha.events import CopyFault
+from services.ha.events import Command, CopyFault
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.group import Group, grown, lease_of, order, same_logs
 
@@ -66,6 +66,10 @@ def test_a_damaged_master_goes_on_in_its_own_lease_when_ha_starts_again() -> Non
     group.run(100)
     group["a"].start_ha()
     assert "corrupt-record" in group["a"].own.alarms
+    # The check of the log began with the process, and found the same again: the node halted, and
+    # nobody served.
+    group["a"].happen(CopyFault("corrupt-record", "bad CRC at 500", 1000))
+    assert group["a"].state == "follower"
     group.until(lambda: group.serves("a"))
     group["b"].start()
     assert group.wait_master(other_than="a").name == "b"
@@ -178,3 +182,21 @@ def test_what_a_slave_refuses_is_looked_at_though_it_closes_its_link_at_once() -
     group.until(looked_at, 5000)
     own.calm("bad-stream")
     group.wait_master(other_than="a")
+
+
+def test_damage_of_a_store_that_is_being_emptied_is_none_of_the_new_member() -> None:
+    group = grown(1)
+    damage(group, "a")
+    group.wait_master(other_than="a")
+    group.until(lambda: group["a"].state == "halted")
+    group["a"].damaged, group["a"].met = False, None
+    group.until(lambda: group.serves("b") or group.serves("c"))
+    group.run(50)
+    node = group["a"]
+    node.happen(Command(7, "resync", {"group": "g0"}))
+    assert node.state == "resync"
+    node.own.calm("corrupt-record")
+    node.happen(CopyFault("corrupt-record", "bad CRC at 700", 1000))
+    assert "corrupt-record" not in node.own.alarms
+    group.wait_in_sync("a", "b", "c")
+    assert node.own.damage == ""

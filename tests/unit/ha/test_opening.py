@@ -78,14 +78,14 @@ def test_what_was_promised_copied_and_confirmed_is_found_after_a_power_cut() -> 
     assert (found.initialised, found.holds_records) == (True, True)
 
 
-@pytest.mark.parametrize("now", ["damaged", "mended", "expired", "unconfirmed"])
+@pytest.mark.parametrize("now", ["damaged", "mended", "expired", "unconfirmed", "older page"])
 def test_damage_that_an_earlier_start_found_is_read_again(now: str) -> None:
     disk = SimDisk(1)
     held = slave(disk)
     held.positions.publish(Slot.CONFIRM, LOG.end)
     held.positions.publish(Slot.DISPATCHED_DURABLE, LOG.end)  # recovery begins there
     held.positions.publish(Slot.RESUME_CHECK, resume_check(LOG.end, 0, 0))
-    at = next(border for border in LOG.borders if border > FILE)
+    at = [border for border in LOG.borders if border > FILE][2]
     held.files.write_damage(Damage(at, "a CRC"))
     if now != "mended":
         path = store_of(disk).commit_log_dir / offset_name(at - at % FILE)
@@ -98,9 +98,13 @@ def test_damage_that_an_earlier_start_found_is_read_again(now: str) -> None:
             disk.unlink(store_of(disk).commit_log_dir / offset_name(start))
     if now == "unconfirmed":  # a page that was lost does not say what is
         held.positions.publish(Slot.CONFIRM, 0)
+    if now == "older page":
+        # What is confirmed by it ends in the file of the damage, before it: the mark was removed,
+        # and the node stood for the lease with the damage in its log.
+        held.positions.publish(Slot.CONFIRM, at)
     held.close()
     held, found = open_replica(disk)
-    stays = now in ("damaged", "unconfirmed")
+    stays = now in ("damaged", "unconfirmed", "older page")
     assert (found.halted, found.damage) == (None, "a CRC" if stays else "")
     assert (held.files.damage() is not None) is stays
 

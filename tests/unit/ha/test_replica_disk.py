@@ -23,6 +23,7 @@ from services.ha.effects import (
 from services.ha.events import Copied, CopyFault, Done, Event, Failed
 from services.ha.replica_disk import ReplicaDisk
 from services.ha.replica_files import Promise
+from services.ha.whole_records import BadBytes
 from shared.files.os_disk import OsDisk
 from shared.files.store_dir import Role
 from tests.support.replica_store import FILE, MasterLog, log_of, open_replica
@@ -291,5 +292,33 @@ def test_the_check_goes_on_behind_a_resync(tmp_path: Path, monkeypatch: pytest.M
         assert replica.held.files.damage() is None, "of another log"
     assert len(faults()) == 2, "the same damage is told once"
     replica.work.close()
+    assert not replica.crashes
+    replica.held.close()
+
+
+def test_damage_of_a_log_that_was_emptied_meanwhile_is_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 1. The check finds a bad record. 2. Before it says so, the store is emptied, by order. 3. What
+    # it said then halted the new member, whose log is sound.
+    monkeypatch.setattr(replica_disk, "CHECK_INTERVAL_S", 0.001)
+    replica = Replica(tmp_path / "store")
+    looked = threading.Event()
+
+    def step() -> bool:
+        if looked.is_set():
+            return False
+        replica.work.carry_out(Resync(2, 0, "operator"))
+        assert isinstance(replica.answer(2), Done)
+        looked.set()
+        raise BadBytes(100, "a CRC")
+
+    monkeypatch.setattr(replica.work._check, "begin", lambda at=None: True)
+    monkeypatch.setattr(replica.work._check, "step", step)
+    replica.work.start()
+    assert looked.wait(30)
+    replica.work.close()  # the check has ended, and said what it would say
+    assert not [event for event in replica.events if isinstance(event, CopyFault)]
+    assert replica.held.files.damage() is None
     assert not replica.crashes
     replica.held.close()

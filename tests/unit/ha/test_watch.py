@@ -88,6 +88,28 @@ def test_the_slots_are_told_as_they_are(positions: Positions) -> None:
     )
 
 
+def test_damage_is_told_as_it_was_loaded_once(
+    positions: Positions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A broker that starts clears the slot between two loads of it: offset -1 was looked at.
+    positions.publish(Slot.DAMAGED_AT, 501)
+    loaded: list[int] = []
+    get = positions.get
+
+    def once(slot: Slot) -> int:
+        value = get(slot)
+        if slot is Slot.DAMAGED_AT:
+            loaded.append(value)
+            positions.publish(slot, 0)
+        return value
+
+    monkeypatch.setattr(positions, "get", once)
+    senses = Senses(positions, Locks(Role.BROKER), StillClock(NOW_MS))
+    assert senses.look().damaged_at == 500
+    assert loaded == [501]
+    assert senses.look().damaged_at is None
+
+
 def test_the_wall_clock_is_told_apart_from_the_one_that_decides(positions: Positions) -> None:
     senses = Senses(positions, Locks(), StillClock(NOW_MS), lambda: NOW_MS + 123)
     assert senses.look().wall_ahead_ms == 123
