@@ -50,7 +50,8 @@ class Body:
         self.size = 0
         """Bytes that have arrived."""
         self.peer: str | None = None
-        """Address that the bytes count for; None: the body is small, or came with its head."""
+        """Address that these bytes count for, too; None: none has arrived, the body is small, or
+        it came with its head."""
 
 
 class Bodies:
@@ -84,28 +85,25 @@ class Bodies:
             if not of_peer.used:
                 del self._peers[body.peer]
 
-    def _take(self, body: Body, size: int) -> None:
-        """Count so many more bytes of a body that arrives in parts. Raises Overloaded."""
-        if body.peer is None:
+    def _take(self, body: Body, size: int, peer: str | None) -> None:
+        """Count so many more bytes of a body that arrives in parts. Raises Overloaded.
+
+        peer: whose part they count against, too; the same for each part of a body.
+        """
+        if peer is None:
             self._waiting.take(size, body.size)
-            body.size += size
-            return
-        of_peer = self._peers.get(body.peer)
-        if of_peer is None:
-            of_peer = self._peers[body.peer] = Budget(
-                f"bytes of requests of {body.peer} in memory", self._waiting.limit // 2, _ADVICE
+        else:
+            of_peer = self._peers.get(peer) or Budget(
+                f"bytes of requests of {peer} in memory", self._waiting.limit // 2, _ADVICE
             )
-        try:
             of_peer.take(size, body.size)
             try:
                 self._waiting.take(size, body.size)
             except Overloaded:
                 of_peer.give_back(size)
                 raise
-        finally:
-            if not of_peer.used:
-                del self._peers[body.peer]
-                body.peer = None
+            self._peers[peer] = of_peer
+            body.peer = peer
         body.size += size
 
     @asynccontextmanager
@@ -162,8 +160,7 @@ class Bodies:
             return here
         content = request.content
         length = request.content_length
-        if length is None or length > SMALL:
-            body.peer = peer_of(request)
+        peer = peer_of(request) if length is None or length > SMALL else None
         # Not a list that is joined at the end: to copy 16 MiB at once takes the loop some ms.
         parts = io.BytesIO()
         loop = asyncio.get_running_loop()
@@ -177,7 +174,7 @@ class Bodies:
                         break
                     if body.size + len(part) > self._size_max:
                         raise too_large(body.size + len(part), self._size_max)
-                    self._take(body, len(part))
+                    self._take(body, len(part), peer)
                     parts.write(part)
         except TimeoutError:
             raise SlowRequest(

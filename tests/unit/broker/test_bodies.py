@@ -155,6 +155,25 @@ async def test_a_chunked_body_that_becomes_too_large_is_refused_and_given_back()
         writer.close()
 
 
+# The refusal of a body of which no byte had been counted ended in a KeyError: 500, not 413 or 408.
+async def test_a_body_is_refused_for_its_reason_although_no_byte_of_it_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_requests, "BODY_SILENCE_S", 0.05)
+    async with serving(waiting_max=4 * SIZE_MAX, timeout_s=3600.0) as served:
+        for head in (f"Content-Length: {SIZE_MAX}", "Transfer-Encoding: chunked"):
+            reader, writer = await begin(served, head)
+            assert await answer(reader) == (408, "slow-request")
+            writer.close()
+        served.bodies._size_max = 1000
+        reader, writer = await begin(served, "Transfer-Encoding: chunked")
+        writer.write(b"4e20\r\n" + bytes(20_000))  # one part, beyond the bound at once
+        assert await answer(reader) == (413, "too-large")
+        writer.close()
+        assert served.used == 0
+        assert served.bodies._peers == {}
+
+
 # 4,096 messages in JSON took the loop for 0.5 s: another client's sends waited for it.
 async def test_a_long_body_is_decoded_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on, decoding = threading.Event(), asyncio.Event()
