@@ -162,6 +162,7 @@ class Consuming:
             start_count=lambda: base.state_log.start_count if base.epoch is None else base.epoch,
         )
         self._health = base.health
+        self._unit_checks = base.puller.unit_checks
         self._delay_fault: str | None = None
         self._delivers_delayed = base.config.deliver_delayed
         self.delayed = make_delayed(
@@ -187,6 +188,8 @@ class Consuming:
             self._health.clear_reason(self._delay_fault)
         self._delay_fault = None
         if error is not None:
+            if self._unit_checks is not None:
+                self._unit_checks.may_heal(error)  # it is tried again, and goes on then
             is_damage = isinstance(error, CorruptRecord | DamagedFile)
             detail = f"{error.detail} {error.advice}"
             if self._health.add_reason(error.code, detail, lasting=is_damage):

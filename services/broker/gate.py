@@ -76,18 +76,13 @@ class Gate:
 
         Else the damage is noted, and the error is the one that was met.
         """
-        if self.unit_checks is not None and isinstance(error, DamagedFile):
-            facts = error.facts
-            number = facts.get("queue_offset")
-            if number is not None and self.unit_checks.is_open(
-                facts["topic"], facts["queue"], number
-            ):
-                return NotServing(
-                    f"{error.detail} Reput compares that unit with the log now. Nothing is read.",
-                    "Try again; the queue's other messages and all sends go on. If it stays so: "
-                    "does reput run?",
-                    **facts,
-                )
+        if self.unit_checks is not None and self.unit_checks.may_heal(error):
+            return NotServing(
+                f"{error.detail} Reput compares that unit with the log now. Nothing is read.",
+                "Try again; the queue's other messages and all sends go on. If it stays so: does "
+                "reput run?",
+                **error.facts,
+            )
         self.note_damage(error)
         return error
 

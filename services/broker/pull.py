@@ -102,7 +102,7 @@ class Puller:
         made again. dispatched: end of what may be seen. written: end of the log. unit_checks: asked
         where a queue ends before its last message; None: nobody compares queues with the log.
         """
-        self._unit_checks = unit_checks
+        self.unit_checks = unit_checks
         self._short: dict[Queue, tuple[QueueOffset, PhysicalOffset]] = {}
         """Queues that ended before their last message at the last look: where they ended, and how
         far dispatch has to come for that to be damage."""
@@ -188,9 +188,9 @@ class Puller:
         if seen != end:
             self._short[queue] = end, self._written()
             return
-        if dispatched < last or self._unit_checks is None:
+        if dispatched < last or self.unit_checks is None:
             return
-        if self._unit_checks.is_open(*queue, end) and offset > end:
+        if self.unit_checks.is_open(*queue, end) and offset > end:
             raise NotServing(
                 f"queue {queue[1]} of topic {queue[0]!r} ends at {end} for a damaged unit, which "
                 "reput compares with the log now. Nothing is read.",

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from services.broker.building import build
+from services.broker.building import Built, build
 from services.broker.config import BrokerConfig
 from services.broker.connections import ApiServer
 from services.broker.gate import Gate
@@ -82,7 +82,7 @@ class Serving:
         try:
             if not await self._catch_up(stop, gate, api):
                 return
-            built = await build(self._ground)
+            built = await self._build(stop)
         except (CorruptRecord, DamagedFile) as error:
             self._ground.abandon()
             raise StateNotRead(error) from error
@@ -138,6 +138,15 @@ class Serving:
         self._positions.publish(Slot.SERVING_EPOCH, 0)
         self._doorbell.close()
         await asyncio.to_thread(self._ground.close_clean)
+
+    async def _build(self, stop: asyncio.Event) -> Built:
+        """Read the state and build. Raises CorruptRecord, DamagedFile."""
+        while True:
+            try:
+                return await build(self._ground)
+            except (CorruptRecord, DamagedFile) as error:
+                if not await self._ground.unit_checks.heals(error, lambda: not stop.is_set()):
+                    raise
 
     async def _catch_up(self, stop: asyncio.Event, gate: Gate, api: Api) -> bool:
         """Wait until the queues cover the recovered log; False if stopped before.

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from services.broker.queue_offsets import QueueOffsets
+from services.broker.unit_checks import name_unit
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.state import records
@@ -23,7 +24,7 @@ from shared.state.records import (
     StateRecordUnreadable,
 )
 from shared.state.state import BrokerState
-from tidemark.errors import DamagedFile, UnreadableState
+from tidemark.errors import CorruptRecord, DamagedFile, UnreadableState
 from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
@@ -105,10 +106,13 @@ def read(
             at = min(end, queue.roll_next(at))  # a queue file that is gone
             continue
         for queue_offset, unit in enumerate(units, at):
-            stored = reader.record(PhysicalOffset(unit.physical_offset), dispatched)
-            if stored is not None:
-                _check_place(stored, queue_offset)
-                found.append(stored)
+            try:
+                stored = reader.record(PhysicalOffset(unit.physical_offset), dispatched)
+                if stored is not None:
+                    _check_place(stored, queue_offset)
+                    found.append(stored)
+            except (CorruptRecord, DamagedFile) as error:
+                raise name_unit(error, STATE_TOPIC, STATE_QUEUE, queue_offset) from None
         at += len(units)
     return found
 

@@ -9,18 +9,30 @@ Before: ``pull`` met the unit. After: ``gate`` says what the reader is told.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
 from shared.files.positions import Positions
+from tidemark.errors import StoreError
 from tidemark.formats.checkpoint import Slot, queue_number
 
 SOUND_MAX: Final = 1024
 """Units remembered that reput left as they are."""
 
+ANSWER_POLL_S: Final = 0.02
+ANSWER_MAX_S: Final = 30.0
+"""Reput may have to read some log; without an answer the damage is named as it was met."""
+
 Place = tuple[str, int, int]
 """(topic, queue, queue offset)"""
+
+
+def name_unit(error: StoreError, topic: str, queue: int, number: int) -> StoreError:
+    """The same error, which was met where that unit points: the unit or the log is damaged."""
+    error.facts.update(topic=topic, queue=queue, queue_offset=number)
+    return error
 
 
 class UnitChecks:
@@ -54,6 +66,28 @@ class UnitChecks:
             publish(Slot.UNIT_CHECK_COUNT, self._count)
             self._ask()
         return True
+
+    def may_heal(self, error: StoreError) -> bool:
+        """Whether reput may still mend the unit at which the error was met, if it names one."""
+        facts = error.facts
+        number = facts.get("queue_offset")
+        if number is None or not {"topic", "queue"} <= facts.keys():
+            return False
+        return self.is_open(facts["topic"], facts["queue"], number)
+
+    async def heals(self, error: StoreError, goes_on: Callable[[], bool]) -> bool:
+        """Whether reput replaced the unit at which the error was met. Waits for its answer, while
+        goes_on, and at most ANSWER_MAX_S."""
+        if not self.may_heal(error):
+            return False
+        now = asyncio.get_running_loop().time
+        deadline = now() + ANSWER_MAX_S
+        while self._asked is not None and goes_on() and now() < deadline:
+            await asyncio.sleep(ANSWER_POLL_S)  # another process's page: no event tells of it
+            self._settle()
+        facts = error.facts
+        place = (facts["topic"], facts["queue"], facts["queue_offset"])
+        return self._asked is None and place not in self._sound
 
     def _settle(self) -> None:
         reput = self._positions.resumed_dispatch()

@@ -264,7 +264,11 @@ class Follower:
         """Some of what a reader that met a damaged unit asks for; the rest after the next step."""
         get, mending = self._positions.get, self._dispatcher.mending
         asked = get(Slot.UNIT_CHECK_COUNT)
-        if asked == get(Slot.UNIT_CHECKED) >> 1 or not self._dispatcher.may_mend:
+        if asked == get(Slot.UNIT_CHECKED) >> 1:
+            return
+        if not self._dispatcher.may_mend:
+            if self._dispatcher.stopped is not None:  # the log itself is damaged, and named
+                self._positions.publish(Slot.UNIT_CHECKED, asked << 1)
             return
         if (now := self._clock.monotonic()) < self._unit_check_at:
             return

@@ -7,16 +7,17 @@ from pathlib import Path
 from tests.support.node import Node, wait_until
 from tidemark.offsets import UNIT_SIZE
 
+STATE_QUEUE, STATE_UNIT = "rmq_sys_tidemark_state/0", 3
 STORE = {"consume_queue_file_size": 400, "commit_log_file_size": 64 << 10}
 COUNT = 30
 OFFSET_HIGH, OFFSET_LOW, SIZE_HIGH, SIZE_LOW = 2, 7, 9, 11
 """Bytes of a unit."""
 
 
-def flip(node: Node, number: int, byte: int) -> None:
+def flip(node: Node, number: int, byte: int, queue: str = "t/0") -> None:
     position = number * UNIT_SIZE + byte
     start = position - position % STORE["consume_queue_file_size"]
-    with (node.store_dir / f"consumequeue/t/0/{start:020}").open("r+b") as file:
+    with (node.store_dir / f"consumequeue/{queue}/{start:020}").open("r+b") as file:
         file.seek(position - start)
         value = file.read(1)[0]
         file.seek(position - start)
@@ -64,6 +65,10 @@ def test_flipped_bits_in_old_units_heal_while_the_node_serves(tmp_path: Path) ->
         expected = [f"body {number}" for number in range(COUNT)]
         for text in expected:
             send(node, text)
+        # Of the state, too, a unit that no other one contradicts.
+        assert node.request_json("PUT", "/v1/groups/g", {})[0] == 200
+        send(node, "behind")
+        expected.append("behind")
         flips = [(3, SIZE_LOW), (9, OFFSET_LOW), (10, SIZE_LOW), (25, SIZE_HIGH), (28, OFFSET_HIGH)]
         for number, byte in flips:
             flip(node, number, byte)
@@ -73,6 +78,7 @@ def test_flipped_bits_in_old_units_heal_while_the_node_serves(tmp_path: Path) ->
         assert node.stop("broker") == {"broker": 0}
         assert node.stop("reput") == {"reput": 0}
         flip(node, 5, SIZE_LOW)
+        flip(node, STATE_UNIT, OFFSET_LOW, STATE_QUEUE)
         node.start()
         node.wait_ready()
         read_all(node, expected)

@@ -18,8 +18,9 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from services.broker.delay.pending_times import Pending
+from services.broker.unit_checks import name_unit
 from shared.files.commit_log import CommitLogReader
-from tidemark.errors import DamagedFile
+from tidemark.errors import CorruptRecord, DamagedFile
 from tidemark.formats import batch, delay
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.delay import Delayed
@@ -199,10 +200,13 @@ def read_entry(
     Raises CorruptRecord; DamagedFile if another message stands there.
     """
     offset = PhysicalOffset(entry.physical_offset)
-    stored = log_reader.record(offset, dispatched)
+    place = (*delay.place_of(entry.level), entry.queue_offset)
+    try:
+        stored = log_reader.record(offset, dispatched)
+    except CorruptRecord as error:
+        raise name_unit(error, *place) from None
     if stored is None:
         return None
-    place = (*delay.place_of(entry.level), entry.queue_offset)
     if (stored.topic, stored.queue_id, stored.queue_offset) != place:
         raise DamagedFile(
             f"message {entry.queue_offset} of queue {place[0]}/{place[1]} should be at "
@@ -210,6 +214,9 @@ def read_entry(
             f"{stored.queue_offset}. Nothing was delivered from there; the commit log is safe.",
             "Stop the node and run `tidemark store rebuild`.",
             at=int(offset),
+            topic=place[0],
+            queue=place[1],
+            queue_offset=place[2],
         )
     return stored
 

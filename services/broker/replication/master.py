@@ -145,7 +145,13 @@ class Master:
         ground = self._make_ground(self._term)
         await asyncio.to_thread(ground.start_appender)
         dispatched = store.dispatched
-        state = await asyncio.to_thread(self._followed.to_end, dispatched, recovered.end)
+        while True:
+            try:
+                state = await asyncio.to_thread(self._followed.to_end, dispatched, recovered.end)
+                break
+            except (CorruptRecord, DamagedFile) as error:
+                if not await ground.unit_checks.heals(error, lambda: self._goes_on):
+                    raise
         built = build_with(ground, state, recovered.next_queue_offsets)
         log.info(
             "the log is recovered for an epoch",

@@ -105,7 +105,8 @@ class Slave:
         try:
             await self._follow()
         except (CorruptRecord, DamagedFile) as error:
-            self._stay_damaged(error)
+            if not self._ground.unit_checks.may_heal(error):
+                self._stay_damaged(error)
 
     def _why_shut(self) -> str:
         if self._store.is_halted:
