@@ -80,8 +80,6 @@ class InSync:
         """The others whose durable ends the confirm offset needs."""
         self.joins = self.leaves = 0
         """Members that were published and removed in this term."""
-        self.size = 0
-        """Members of the published set, the smaller one while a change is not known."""
         self._settle()
 
     def known(self, lease: Lease, unsettled: Lease | None) -> None:
@@ -171,6 +169,23 @@ class InSync:
         others = [member for member in self._published if member != self._own]
         return sum(self.peer(member).durable is not None for member in others)
 
+    def size(self, now_ms: int) -> int:
+        """Members of the published set that were heard lately, the smaller number while a change is
+        not known.
+
+        A silent member of a set that may not shrink is not counted. Otherwise: 1. all slaves are
+        down, and the set keeps its least size, so that one of them can be elected; 2. a send finds
+        a set that is large enough, and is stored; 3. it is acknowledged at ``disk``, or nobody
+        ever confirms it.
+        """
+        counted = [self._published] if not self._perhaps else [self._published, self._perhaps]
+        return min(sum(self._is_heard(member, now_ms) for member in each) for each in counted)
+
+    def _is_heard(self, member: Member, now_ms: int) -> bool:
+        if member == self._own:
+            return True
+        return now_ms - self.peer(member).heard_ms < self._times.link_dead_ms
+
     def expire(self, now_ms: int) -> None:
         """Give up waiting for additions that do not get there."""
         for member, addition in list(self.adding.items()):
@@ -184,7 +199,7 @@ class InSync:
         behind_ms = now_ms - peer.reached_ms
         return (
             peer.leaving
-            or now_ms - peer.heard_ms >= self._times.link_dead_ms
+            or not self._is_heard(member, now_ms)
             or behind_ms >= self._times.lag_max_ms
         )
 
@@ -192,8 +207,8 @@ class InSync:
         others = [member for member in self._published if member != self._own]
         silent = [member for member in others if self.silent(member, now_ms)]
         silent.sort(key=lambda member: self.peer(member).heard_ms)
-        # Never below the minimum: then sends fail, and the silent one stays electable, which is
-        # what is wanted if this master is lost next.
+        # Never below the minimum: then sends are refused, and the silent one stays electable, which
+        # is what is wanted if this master is lost next.
         gone = silent[: max(0, len(self._published) - self._min)]
         if not gone:
             return None
@@ -219,10 +234,6 @@ class InSync:
     def _settle(self) -> None:
         waited: set[Member] = {*self._published, *self._perhaps, *self.adding}
         self.wait_set = frozenset(waited - {self._own})
-        sizes = [len(self._published)]
-        if self._perhaps:
-            sizes.append(len(self._perhaps))
-        self.size = min(sizes)
 
 
 def with_member(members: Iterable[Member], new: Member) -> tuple[Member, ...]:

@@ -274,6 +274,8 @@ class Mastership:
         if self.over:
             return
         durable = own.durable if self.serving else None
+        # Before the confirm offset: the answer to who waits for that names the copies.
+        self._publish_size()
         if self.confirm.advance(durable, self._durable, self.in_sync.wait_set):
             own.note_confirm(self.confirm.value)
             own.out.put(Publish(((Slot.CONFIRM, self.confirm.value),)))
@@ -350,7 +352,7 @@ class Mastership:
         own.out.put(
             Publish(
                 (
-                    (Slot.IN_SYNC_SIZE, self.in_sync.size),
+                    (Slot.IN_SYNC_SIZE, self.in_sync.size(own.now_ms)),
                     (Slot.MIN_IN_SYNC, self.in_sync.least),
                     (Slot.NEEDED_FROM, self._needed_from()),
                     (Slot.SENDS_HELD, 0),
@@ -423,7 +425,7 @@ class Mastership:
         in_sync.known(session.stored.lease, session.unsettled)
         count.in_sync_joins += in_sync.joins - joins
         count.in_sync_leaves += in_sync.leaves - leaves
-        self._publish(Slot.IN_SYNC_SIZE, self.in_sync.size)
+        self._publish_size()
 
     def _broker_lost(self, reason: str) -> None:
         if self.switch is None:
@@ -453,6 +455,9 @@ class Mastership:
         ends = [link.appended for link in self.links.values() if link.appended is not None]
         # A slave that has yet to copy the first byte of all needs the first file: so does byte 1.
         return max(1, min(ends)) if ends else 0
+
+    def _publish_size(self) -> None:
+        self._publish(Slot.IN_SYNC_SIZE, self.in_sync.size(self._own.now_ms))
 
     def _publish(self, slot: Slot, value: int) -> None:
         """Of the slots that stand while the term does: only what changed, once it is granted."""

@@ -48,8 +48,8 @@ def promise(asked: AckLevel | None, in_sync: InSync) -> Promise:
     """
     if in_sync.size < max(1, in_sync.least):
         raise NotEnoughReplicas(
-            f"the in-sync set has {in_sync.size} members, and min_in_sync is {in_sync.least}. "
-            "Nothing was stored; reading goes on.",
+            f"{in_sync.size} members of the in-sync set answer, and min_in_sync is "
+            f"{in_sync.least}. Nothing was stored; reading goes on.",
             "See `tidemark cluster status` for who is missing; sends are taken again by "
             "themselves when the set has grown.",
             in_sync=in_sync.size,

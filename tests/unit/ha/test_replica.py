@@ -131,6 +131,36 @@ def test_a_slave_that_does_not_answer_leaves_the_set_and_comes_back() -> None:
     group.wait_in_sync("a", "b", "c")
 
 
+def test_fewer_members_that_answer_than_the_minimum_take_no_sends() -> None:
+    # 1. Both slaves are lost, the set keeps two members. 2. A send at ``disk`` was acknowledged by
+    # the master alone, one at ``replicated`` was stored, and its outcome was never known.
+    group = grown()
+    page = group["a"].page
+    group["b"].kill()
+    group["c"].kill()
+    took_ms = group.until(lambda: page.get(Slot.IN_SYNC_SIZE) < page.get(Slot.MIN_IN_SYNC))
+    assert took_ms <= LOCAL.link_dead_ms + LOCAL.heartbeat_ms
+    group.run(5000)
+    assert len(group.set) == 2  # one of them stays electable
+    assert page.get(Slot.IN_SYNC_SIZE) == 1
+    end = group.append()  # of before that: waits, and is confirmed when one is back
+    sizes: list[int] = []
+    publish = page.publish
+
+    def noted(slot: Slot, value: int) -> None:
+        if slot is Slot.CONFIRM and value >= end:
+            sizes.append(page.get(Slot.IN_SYNC_SIZE))
+        publish(slot, value)
+
+    page.publish = noted  # type: ignore[method-assign]
+    group["b"].start()
+    group["c"].start()
+    group.until(lambda: group.confirmed(end))
+    assert sizes[0] >= 2  # who waits is answered with the copies that there are
+    group.wait_in_sync("a", "b", "c")
+    group.until(lambda: page.get(Slot.IN_SYNC_SIZE) == 3)
+
+
 def test_the_set_is_never_smaller_than_the_minimum() -> None:
     group = grown()
     group["b"].kill()
