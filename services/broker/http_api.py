@@ -540,7 +540,7 @@ class Api:
         if not request.content.is_eof():
             refused.force_close()  # the rest of the body is thrown away
             if isinstance(request.protocol, BoundedHandler):
-                request.protocol.note_refused()
+                request.protocol.note_refused(request)
         return refused
 
 

@@ -78,7 +78,7 @@ class Bounds(NamedTuple):
 class BoundedHandler(web.RequestHandler):
     """One connection; answers what is not HTTP in the words of our errors."""
 
-    __slots__ = ("_is_dropped", "_is_refused", "_on_lost", "_paced")
+    __slots__ = ("_is_dropped", "_on_lost", "_paced", "_refused")
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class BoundedHandler(web.RequestHandler):
         super().__init__(manager, **settings)
         self._on_lost, self._paced = on_lost, paced
         self._is_dropped = False
-        self._is_refused = False
+        self._refused: BaseRequest | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is open; it may have been dropped since it was accepted."""
@@ -114,15 +114,18 @@ class BoundedHandler(web.RequestHandler):
         """Whether it has ever sent a whole request head."""
         return self._request_count > 0
 
-    def note_refused(self) -> None:
+    def note_refused(self, request: BaseRequest) -> None:
         """The request is answered before its body has come: what comes of it is thrown away."""
-        self._is_refused = True
+        self._refused = request
 
     def is_dispensable(self, now: float) -> bool:
         """Whether nothing is lost with it: its request was refused and has its answer, or its last
         answer is IDLE_MIN_S old."""
-        if self._is_refused:
-            return self.transport is None or self.transport.get_write_buffer_size() == 0
+        if (refused := self._refused) is not None:
+            is_answered = refused.writer.output_size > 0  # it is noted before the answer is written
+            return self.transport is None or (
+                is_answered and self.transport.get_write_buffer_size() == 0
+            )
         if self._waiter is None or self._waiter.done():
             return False
         answered_at = self._next_keepalive_close_time - self._keepalive_timeout

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from services.broker.connections import ApiServer
 from services.broker.gate import Gate
@@ -17,7 +18,7 @@ from services.broker.unique_ids import UniqueIds
 from shared.metrics.registry import Registry
 from shared.runtime import connections
 from shared.runtime.clock import SystemClock
-from shared.runtime.connections import Bounds
+from shared.runtime.connections import BoundedHandler, BoundedServer, Bounds
 from shared.runtime.health import Health
 from tests.support.metrics import samples
 from tidemark.formats.hosts import Host
@@ -153,6 +154,9 @@ class Connection:
         await self._reader.readexactly(body)
         return int(answer.split()[1])
 
+    def close(self) -> None:
+        self._writer.close()
+
     async def is_closed(self) -> bool:
         try:
             return await self._reader.read(1) == b""
@@ -215,3 +219,29 @@ async def test_a_connection_whose_refused_body_is_thrown_away_is_replaced(
     assert await third.ask() == 503
     assert await second.is_closed()
     assert await first.ask() == 503
+
+
+async def test_a_refused_connection_is_not_replaced_before_its_answer_is_written() -> None:
+    noted, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def refuse(request: web.Request) -> web.Response:
+        assert isinstance(request.protocol, BoundedHandler)
+        request.protocol.note_refused(request)
+        noted.set()
+        await may_answer.wait()
+        return web.Response(status=413)
+
+    app = web.Application()
+    app.router.add_post("/v1/topics/t/messages", refuse)
+    server = BoundedServer(app, Bounds(1, 5.0, 5.0, 5.0))
+    await server.start("127.0.0.1", 0)
+    first = Connection(*await asyncio.open_connection("127.0.0.1", server.port))
+    asked = asyncio.create_task(first.ask())
+    await noted.wait()
+    second = Connection(*await asyncio.open_connection("127.0.0.1", server.port))
+    assert await second.status() == 503
+    may_answer.set()
+    assert await asked == 413
+    for each in (first, second):
+        each.close()
+    await server.close()
