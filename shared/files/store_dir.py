@@ -15,6 +15,7 @@ The first thing every service opens; then positions, then the commit log.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import time
@@ -50,12 +51,14 @@ from tidemark.formats.filenames import RUNNING_SIGN
 
 __all__ = ["Role", "StoreConfig", "StoreDir", "config_of"]
 
+log = logging.getLogger(__name__)
+
 LOCK_CONTENT: Final = b"lock"
 OPENED: Final = b" tidemark"
 """Ends abort's content once a start of ours has taken over what RocketMQ left."""
 LMQ_PREFIX: Final = "%LMQ%"
 DESCRIBE_BYTE: Final = 4
-"""Of ``lock``: held for a change of tidemark.json, which is a few milliseconds long."""
+"""Of ``lock``: held for a change of tidemark.json or abort, which is a few milliseconds long."""
 DESCRIBE_PAUSE_S: Final = 0.01
 DESCRIBE_TRIES: Final = 500
 DELAY_LEVELS_KEPT: Final = 16
@@ -277,7 +280,8 @@ class StoreDir:
 
     @contextlib.contextmanager
     def _describing(self) -> Iterator[bool]:
-        """Whether it is this process's turn to change tidemark.json, until the block ends. Blocks.
+        """Whether it is this process's turn to change tidemark.json, or what abort says, until the
+        block ends. Blocks.
 
         Without the turn, 1. ha reads the file to finish an adoption; 2. the broker records its
         delay levels; 3. ha writes what it read, and the levels are lost. False if another process
@@ -307,6 +311,8 @@ class StoreDir:
             if has_turn:
                 levels = described_delay_levels(self.disk, self.description_path)
                 self._describe(adopting=None, delay_levels=levels)
+            else:
+                self._note_left_out("that RocketMQ's store is taken over", "takes it over again")
 
     def describe_delay_levels(self) -> None:
         """Record the configured delay levels in tidemark.json. Blocks.
@@ -317,13 +323,25 @@ class StoreDir:
         if described_delay_levels(self.disk, path)[-1:] == (current,):
             return
         with contextlib.suppress(DiskFull, ReadOnlyDisk), self._describing() as has_turn:
-            if has_turn and self.disk.stat(path) is not None:
+            if not has_turn:
+                self._note_left_out("the delay levels", "records them")
+            elif self.disk.stat(path) is not None:
                 known = described_delay_levels(self.disk, path)
                 levels = [*(each for each in known if each != current), current]
                 self._describe(
                     adopting=described_adopting(self.disk, path),
                     delay_levels=levels[-DELAY_LEVELS_KEPT:],
                 )
+
+    def _note_left_out(self, what: str, instead: str) -> None:
+        log.warning(
+            "tidemark.json does not say %s: another process keeps byte %d of lock; the next start "
+            "%s",
+            what,
+            DESCRIBE_BYTE,
+            instead,
+            extra={"event": "description-left-out", "what": what, "path": self.description_path},
+        )
 
     # -- locks and the abort marker -----------------------------------------------------------
 
@@ -434,10 +452,17 @@ class StoreDir:
         _ = self.was_clean
         self._abort_owed = os.getpid() if pid is None else pid
         text = str(self._abort_owed).encode()
-        if self.is_opened or read_whole(self.disk, self.abort_path) == text:
-            self.disk.sync_directory(self.root)
-            self._abort_owed = None
-            return
+        if not self.is_opened and read_whole(self.disk, self.abort_path) != text:
+            # Without the turn: 1. reput reads that the store is not opened; 2. the broker records
+            # that it is; 3. reput writes its number over that. Whoever keeps the turn for too long
+            # must not keep the name from being made.
+            with self._describing():
+                if not self.is_opened:
+                    self._write_abort(text)
+        self.disk.sync_directory(self.root)
+        self._abort_owed = None
+
+    def _write_abort(self, text: bytes) -> None:
         # Two services may start at once; whose number it holds is of no matter, that it is there
         # is. FileExistsError, FileNotFoundError: the other one's temporary, or taken by it.
         # DiskFull: a name often finds room where a block does not, and it is the name that counts.
@@ -446,8 +471,6 @@ class StoreDir:
         if self.disk.stat(self.abort_path) is None:
             with contextlib.suppress(FileExistsError):
                 self.disk.create(self.abort_path, 0, reserve=False).close()
-        self.disk.sync_directory(self.root)
-        self._abort_owed = None
 
     @property
     def is_opened(self) -> bool:
@@ -465,8 +488,12 @@ class StoreDir:
         After ``mark_running``. On a disk that takes no writes it stays unrecorded.
         """
         with contextlib.suppress(DiskFull, ReadOnlyDisk, FileExistsError, FileNotFoundError):
-            if self.disk.stat(self.abort_path) is not None and not self.is_opened:
-                write_atomically(self.disk, self.abort_path, str(os.getpid()).encode() + OPENED)
+            if self.disk.stat(self.abort_path) is None or self.is_opened:
+                return
+            with self._describing() as has_turn:
+                if has_turn:
+                    content = str(os.getpid()).encode() + OPENED
+                    write_atomically(self.disk, self.abort_path, content)
 
     def mark_clean(self) -> None:
         """Remove ``abort``: everything is synced and dispatched. Fine if it is not there."""

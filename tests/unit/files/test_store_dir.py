@@ -77,8 +77,9 @@ def interleave(
     operation: str,
     one: Callable[[StoreDir], None],
     other: Callable[[StoreDir], None],
+    name: str = "tidemark.json",
 ) -> None:
-    """Do one; just before its first such operation on tidemark.json another process does the other,
+    """Do one; just before its first such operation on the file another process does the other,
     until it has finished or waits for a lock."""
     stands = Event()
 
@@ -98,7 +99,7 @@ def interleave(
     thread = Thread(target=work)
 
     def meet(called: str, path: Path) -> None:
-        if called == operation and path.name.startswith("tidemark.json") and not thread.ident:
+        if called == operation and path.name.startswith(name) and not thread.ident:
             thread.start()
             assert stands.wait(30)
 
@@ -510,7 +511,10 @@ class TestGroups:
         assert content["delay_levels"] == [SMALL.delay_levels]
 
     def test_a_process_that_keeps_the_turn_for_ever_does_not_stop_a_start(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
         opened = store(tmp_path)
         opened.open_or_create()
@@ -520,9 +524,31 @@ class TestGroups:
         assert held is not None
         opened.describe_delay_levels()
         assert "delay_levels" not in json.loads(opened.description_path.read_text())
+        assert [one.__dict__["event"] for one in caplog.records] == ["description-left-out"]
+        assert "the delay levels" in caplog.text
         held.release()
         opened.describe_delay_levels()
         assert "delay_levels" in json.loads(opened.description_path.read_text())
+
+    def test_an_adoption_that_could_not_be_finished_is_named(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        make_foreign(tmp_path)
+        opened = store(tmp_path)
+        opened.open_or_create()
+        monkeypatch.setattr(store_dir, "DESCRIBE_TRIES", 3)
+        monkeypatch.setattr(store_dir, "DESCRIBE_PAUSE_S", 0.0)
+        held = DISK.lock(opened.lock_path, byte=store_dir.DESCRIBE_BYTE)
+        assert held is not None
+        opened.finish_adoption()
+        assert [one.__dict__["event"] for one in caplog.records] == ["description-left-out"]
+        assert "the next start takes it over again" in caplog.text
+        held.release()
+        opened.finish_adoption()
+        assert "adopting" not in json.loads(opened.description_path.read_text())
 
     def test_a_store_is_not_made_without_its_description(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -544,6 +570,23 @@ class TestGroups:
 
 
 class TestAbort:
+    @pytest.mark.parametrize("operation", ["create", "rename"])
+    @pytest.mark.parametrize("opened_first", [False, True])
+    def test_what_the_broker_recorded_while_reput_started_stays(
+        self, tmp_path: Path, operation: str, *, opened_first: bool
+    ) -> None:
+        # Reput wrote its number over it: until the broker looked again, JSON files of a RocketMQ
+        # broker that was refused would have been taken over.
+        made = store(tmp_path)
+        made.open_or_create()
+        made.mark_running(17)
+        both: list[Callable[[StoreDir], None]] = [
+            lambda s: s.mark_running(18),
+            StoreDir.mark_opened,
+        ]
+        interleave(tmp_path, operation, *(reversed(both) if opened_first else both), name="abort")
+        assert made.is_opened
+
     def test_it_says_that_ours_has_opened_until_another_program_starts(
         self, tmp_path: Path
     ) -> None:
