@@ -584,7 +584,8 @@ class TestAbort:
             lambda s: s.mark_running(18),
             StoreDir.mark_opened,
         ]
-        interleave(tmp_path, operation, *(reversed(both) if opened_first else both), name="abort")
+        one, other = reversed(both) if opened_first else both
+        interleave(tmp_path, operation, one, other, name="abort")
         assert made.is_opened
 
     def test_it_says_that_ours_has_opened_until_another_program_starts(
