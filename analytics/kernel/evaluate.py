@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from analytics.kernel import columns, results
 from analytics.kernel.absence import excused, keeps_pace
-from analytics.kernel.age import age_of
+from analytics.kernel.age import BOUNDED, age_of
 from analytics.kernel.clocks import clocks_of, widened
 from analytics.kernel.columns import SECOND, Bools, Floats
 from analytics.kernel.drain import Backlog, drain_of
@@ -41,6 +41,7 @@ from analytics.kernel.lag import lag_of
 from analytics.kernel.pair_rows import pair_lag, with_hidden
 from analytics.kernel.pairs import roll_up, status_of
 from analytics.kernel.progress import batches_of, not_due, progress_of
+from analytics.kernel.relapse import relapsed
 from analytics.kernel.results import Judged
 from analytics.kernel.rules import Rules
 from analytics.kernel.segments import motion_of
@@ -195,17 +196,23 @@ def _judge(
     left_work = (stall.learned == 0) & (facts.left[:, of] >= now - motion.still * SECOND)
     # Where there is no member no commit will come.
     nobody = facts.members[:, of] == 0
-    due = not_due(motion.still, np.where(nobody, 0.0, stall.gap), rules)
+    due = not_due(motion.still, np.where(nobody, 0.0, stall.gap), stall.learned, rules)
     # Until a whole gap between two commits was seen, it is not known how often the group commits.
     unseen = (stall.gap == 0) & (stall.learned == 0) & ~left_work & ~nobody
     patience = np.fmin(age.age[begin:], rules.stall_unlearned_s)
+    usual = np.where(stall.gap > rules.period_s, stall.gap, 0.0)
+    objective = facts.objective[:, of]
     absent = excused(
-        facts.members[:, of],
-        age.age[begin:],
-        facts.alone_most[:, of],
-        np.where(stall.gap > rules.period_s, stall.gap, 0.0),
-        facts.objective[:, of],
-        rules,
+        facts.members[:, of], age.age[begin:], facts.alone_most[:, of], usual, objective, rules
+    )
+    paused = facts.paused[:, of]
+    in_time = age.age[begin:] <= objective
+    restart = rules.objective_slack(objective) + rules.grace_s
+    relapses = relapsed(
+        np.where(age.method[begin:] == BOUNDED, np.nan, age.age[begin:]),
+        in_time | paused | (motion.segment == now),
+        restart,
+        carried.series,
     )
     paused_ago = facts.paused_ago[:, of]
     kept = np.where(logs.deletes, logs.age_of_oldest, np.nan)
@@ -219,11 +226,11 @@ def _judge(
         age_high=age.high[begin:],
         method=age.method[begin:],
         across_hole=age.across_hole[begin:],
-        objective=facts.objective[:, of],
+        objective=objective,
         members=facts.members[:, of],
         subscribed=facts.subscribed[:, of],
         recently_subscribed=facts.recently_subscribed[:, of],
-        paused=facts.paused[:, of],
+        paused=paused,
         alone=_since_pause(facts.alone, facts.paused_ago)[:, of],
         excused=absent,
         keeps_pace=keeps_pace(
@@ -239,6 +246,7 @@ def _judge(
         recovers=progress.recovers,
         may_recover=progress.may_recover,
         rises=progress.rises,
+        relapsed=relapses,
         still=_since_pause(motion.still, paused_ago),
         still_most=_since_pause(motion.still_most, paused_ago),
         stall_after=np.where(left_work, np.minimum(stall.after, rules.grace_s), stall.after),

@@ -56,9 +56,13 @@ def batches_of(commit: Floats, lag: Floats, still: Floats, gap: Floats, rules: R
     return Batches(corner, seldom, overdue, soon)
 
 
-def not_due(still: Floats, gap: Floats, rules: Rules) -> Floats:
-    """How much of `still` is usual between two commits; 0 once the next one is overdue [s]."""
-    usual = (gap > rules.period_s) & (still <= rules.overdue_factor * gap)
+def not_due(still: Floats, gap: Floats, learned: Floats, rules: Rules) -> Floats:
+    """How much of `still` is usual between two commits; 0 once the next one is overdue [s].
+
+    learned: 1 where enough gaps were seen to know how long they are.
+    """
+    factor = np.where(learned > 0, rules.overdue_factor, rules.overdue_unlearned_factor)
+    usual = (gap > rules.period_s) & (still <= factor * gap)
     return np.where(usual, still, 0.0)
 
 
@@ -129,6 +133,8 @@ def progress_of(
             corners = used & corner
             count = corners.sum(axis=0)
             these = batches.seldom[row, column] & (count >= 2)
+            # A look that is missing may have been a corner.
+            count = count + np.maximum(expected - used.sum(axis=0), 0)
             used = np.where(these, corners, used)
             expected, needed = np.where(these, count, expected), np.where(these, 2, needed)
             chance = np.where(these, rules.period_s, 0.0)

@@ -82,6 +82,9 @@ class Rules:
     """Stall time = this × the 95th percentile of the gaps between commits while there was lag."""
     overdue_factor: float = 1.1
     """A commit is overdue after this × the 95th percentile of the pair's gaps."""
+    overdue_unlearned_factor: float = 1.5
+    """The same of a pair that has shown fewer than stall_gaps_needed gaps: the first may have been
+    a short one."""
     stall_unlearned_s: float = 420.0
     """Stall time of a pair that has shown fewer than stall_gaps_needed gaps. Shorter pages healthy
     groups that commit every five minutes; longer finds new groups that stand still later."""
@@ -132,8 +135,13 @@ class Rules:
         return max(1, round(seconds / self.period_s))
 
     def raise_ticks(self, status: Status) -> int:
-        """On how many ticks in a row the rule of a status must hold before it is the status."""
-        return self.ticks(self.raise_s[status])
+        """On how many ticks in a row the rule of a status must hold before it is the status.
+
+        FALLING_BEHIND at two at least, however long the period: the slope at one look holds what
+        was before it, such as the end of a pause.
+        """
+        least = 2 if status is Status.FALLING_BEHIND else 1
+        return max(least, self.ticks(self.raise_s[status]))
 
     def scaled(self, by: float) -> Rules:
         """The same rules with all times, period included, multiplied: for drills.

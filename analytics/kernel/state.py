@@ -49,6 +49,10 @@ SERIES_FIELDS: Final = (
     "excused_tick",  # the last look at an absence that excused the age, in a window without others
     "excused_age",  # and the age at it [s]
     "excused_last",  # the last look at any such absence
+    "peak_age",  # the highest age since the group was in time [s]
+    "low_age",  # the lowest since then [s]
+    "fall_age",  # by how much it fell at the most before it rose beyond its peak again [s]
+    "relapse_age",  # the age at the end of the last such fall, until it has recovered [s]
 )
 PAIR_FIELDS: Final = (
     "status",
@@ -100,8 +104,13 @@ STATUS_FIELDS: Final = (
     "excused_tick",
     "excused_age",
     "excused_last",
+    "peak_age",
+    "low_age",
+    "fall_age",
+    "relapse_age",
 )
-"""Of a series: brought forward by `absence` and `steady`, after all others by `segments`."""
+"""Of a series: brought forward by `absence`, `relapse` and `steady`, after all others by
+`segments`."""
 
 
 class Carried(NamedTuple):

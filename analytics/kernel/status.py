@@ -58,6 +58,8 @@ class Looks(NamedTuple):
     """It is lower than a minute ago."""
     rises: Bools
     """It is higher than at the look before, and no commit is due for long."""
+    relapsed: Bools
+    """It has risen beyond what it was before its last fall: a fall is no recovery yet."""
     still: Floats
     still_most: Floats
     stall_after: Floats
@@ -153,16 +155,16 @@ def _racing(looks: Looks, rules: Rules) -> Bools:
 
 def _catching_up(looks: Looks, rules: Rules) -> Bools:
     held: Bools = (looks.progress_least > rules.catches_up_above) | looks.recovers
-    return held
+    return held & ~looks.relapsed
 
 
 def _may_catch_up(looks: Looks, rules: Rules) -> Bools:
     held: Bools = (looks.progress_most > rules.catches_up_above) & (looks.method != BOUNDED)
-    return held & ~_falling_behind(looks, rules)
+    return held & ~_falling_behind(looks, rules) & ~looks.relapsed
 
 
 def _recovering(looks: Looks, rules: Rules) -> Bools:
-    return looks.may_recover | looks.keeps_pace
+    return (looks.may_recover & ~looks.relapsed) | looks.keeps_pace
 
 
 def _falling_behind(looks: Looks, rules: Rules) -> Bools:

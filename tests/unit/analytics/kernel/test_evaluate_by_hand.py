@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from analytics.kernel.age import Age
@@ -471,3 +472,68 @@ def test_a_member_that_comes_back_has_its_time_to_commit() -> None:
     pairs = [facts(n, members=int(not 30 <= n < 35)) for n in range(37)]
     found = judged(window(rows, pairs), 37).lag
     assert set(column(found, "status")) <= {"OK", "CATCHING_UP"}
+
+
+def heard(found: pa.Table) -> dict[int, str]:
+    """The status at each look that was heard of, by its number."""
+    return {
+        round((each["tick"].timestamp() - START / 1e6) / 15 - 1): each["status"]
+        for each in found.to_pylist()
+        if each["ts"] is not None
+    }
+
+
+def test_a_hole_hides_commits_of_a_group_that_commits_less_often_than_it_is_looked_at() -> None:
+    # It commits every 30 s, and for the last time as a hole of two minutes begins. Progress was
+    # taken between the commits that were seen, as if the hole had hidden none: it was 1 behind the
+    # hole, and the age of three minutes and more, which rose at each look, was no evidence.
+    fine = [row(n, 150 * n, 150 * (n - n % 2), age=2.0 + 15 * (n % 2)) for n in range(60)]
+    hung = [
+        (n, row(n, 150 * n, 9_010, age=15.0 * (n - 60))) for n in [*range(68, 73), *range(78, 82)]
+    ]
+    found = judged(window([*fine, *(each for _, each in hung)]), 82).lag
+    status = heard(found)
+    assert status[59] == "OK"
+    assert [status[n] for n in range(68, 72)] == ["UNKNOWN"] * 4
+    assert [status[n] for n in (72, 78, 79)] == ["FALLING_BEHIND", "STALLED", "STALLED"]
+
+
+def test_a_first_gap_between_commits_may_have_been_a_short_one() -> None:
+    # Four minutes, then five and a half: a consumer that commits about every five minutes.
+    rows, committed, since = [], 0, 0
+    for number in range(100):
+        if number in (16, 32, 54, 74):
+            committed, since = 150 * number - 20, number
+        rows.append(row(number, 150 * number, max(committed, 0), age=2.0 + 15 * (number - since)))
+    status = column(judged(window(rows), 100).lag, "status")
+    assert set(status[32:]) == {"OK"}
+
+
+def test_a_group_that_reads_and_hangs_by_turns_does_not_catch_up() -> None:
+    # It hangs for 195 s and reads for 75 s, three times as fast as messages come in: its age falls
+    # by 150 s in each round and rises by 195 s. It was CATCHING_UP for hours.
+    ages, age = [], 0.0
+    for number in range(200):
+        age = age + 15 if number % 18 < 13 else age - 30
+        ages.append(max(age, 2.0))
+    commits = np.maximum.accumulate([max(0, round(150 * n - 10 * a)) for n, a in enumerate(ages)])
+    rows = [
+        row(n, 150 * n, int(c), age=a) for n, (c, a) in enumerate(zip(commits, ages, strict=True))
+    ]
+    status = column(judged(window(rows), 200).lag, "status")
+    first = next(n for n, each in enumerate(status) if n > 60 and each in LATE)
+    assert first < 90
+    assert set(status[first:]) <= LATE
+    # From look 120 on it only reads: two falls of the size of those before are not needed.
+    for number in range(120, 200):
+        ages[number] = max(ages[number - 1] - 30, 2.0)
+    commits = np.maximum.accumulate([max(0, round(150 * n - 10 * a)) for n, a in enumerate(ages)])
+    rows = [
+        row(n, 150 * n, int(c), age=a) for n, (c, a) in enumerate(zip(commits, ages, strict=True))
+    ]
+    status = column(judged(window(rows), 200).lag, "status")
+    assert "CATCHING_UP" in status[120:132]
+    assert status[-1] == "OK"
+
+
+LATE = {"STALLED", "FALLING_BEHIND", "LAGGING"}

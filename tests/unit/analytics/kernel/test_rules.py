@@ -14,6 +14,8 @@ def test_a_shorter_period_needs_more_ticks_for_the_same_time() -> None:
     assert Rules().raise_ticks(Status.FALLING_BEHIND) == 4
     assert Rules(period_s=5).raise_ticks(Status.FALLING_BEHIND) == 12
     assert Rules(period_s=60).raise_ticks(Status.STALLED) == 1
+    # The slope at one look is not held for a minute.
+    assert Rules(period_s=60).raise_ticks(Status.FALLING_BEHIND) == 2
     assert Rules(period_s=5).raise_ticks(Status.LOST) == 1
 
 

@@ -1,0 +1,46 @@
+"""Which groups lose again what they have caught up, and more. Pure.
+
+Example: a consumer hangs for 200 s of every 280 s. Between two hangs it reads three times as fast
+as messages come in, so its age falls for a while in each round; from round to round it rises. By
+the slope of each fall it catches up, for hours.
+
+A group relapses where its age, after a fall, is higher than before the fall, and higher than a
+restart explains. From then on a fall counts as catching up only once it is half as long again as
+those before it, or goes below the end of the last one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from analytics.kernel.columns import Bools, Floats
+
+LONGER: Final = 1.5
+"""By this factor a fall must be longer than those that a relapse followed."""
+
+
+def relapsed(age: Floats, calm: Bools, restart: Floats, carried: dict[str, Floats]) -> Bools:
+    """Where a group has relapsed, and has not fallen far enough since.
+
+    Matrices [tick, series]. age: NaN where it is not known; calm: nothing before this look counts:
+    the group is in time, paused or cut; restart: the highest age that a restart explains. Ages in
+    seconds. `carried` is brought forward.
+    """
+    found = np.empty(age.shape, np.bool_)
+    peak, low = carried["peak_age"], carried["low_age"]
+    end, fall = carried["relapse_age"], carried["fall_age"]
+    for row, now in enumerate(age):
+        for values in (peak, low, end, fall):
+            values[calm[row]] = np.nan
+        counts = ~np.isnan(now) & ~calm[row]
+        highest = counts & ~(now <= peak)
+        again = highest & (low < peak) & (now > restart[row])
+        np.copyto(fall, np.fmax(fall, peak - low), where=again)
+        np.copyto(end, low, where=again)
+        np.copyto(peak, now, where=highest)
+        np.copyto(low, now, where=highest | (counts & (now < low)))
+        np.copyto(end, np.nan, where=counts & (now < np.fmax(end, peak - LONGER * fall)))
+        found[row] = ~np.isnan(end)
+    return found
