@@ -197,7 +197,8 @@ def read_entry(
 ) -> Record | None:
     """The entry's record, its body borrowed; None if its file is gone.
 
-    Raises CorruptRecord; DamagedFile if another message stands there.
+    Raises CorruptRecord; DamagedFile if another message stands there, or the unit is not that of
+    the record.
     """
     offset = PhysicalOffset(entry.physical_offset)
     place = (*delay.place_of(entry.level), entry.queue_offset)
@@ -205,20 +206,27 @@ def read_entry(
         stored = log_reader.record(offset, dispatched)
     except CorruptRecord as error:
         raise name_unit(error, *place) from None
-    if stored is None:
+    found = None if stored is None else (stored.topic, stored.queue_id, stored.queue_offset)
+    if found == place and stored is not None:
+        if entry.row is not None or entry.size == stored.size:
+            return stored
+        what = f"which is {stored.size} bytes long, and its unit says {entry.size}"
+    elif found is not None:
+        what = f"where {found[0]}/{found[1]} has its message {found[2]}"
+    elif entry.row is not None or offset < log_reader.min_offset:
         return None
-    if (stored.topic, stored.queue_id, stored.queue_offset) != place:
-        raise DamagedFile(
-            f"message {entry.queue_offset} of queue {place[0]}/{place[1]} should be at "
-            f"physical offset {offset}, where {stored.topic}/{stored.queue_id} has its message "
-            f"{stored.queue_offset}. Nothing was delivered from there; the commit log is safe.",
-            "Stop the node and run `tidemark store rebuild`.",
-            at=int(offset),
-            topic=place[0],
-            queue=place[1],
-            queue_offset=place[2],
-        )
-    return stored
+    else:  # a unit: what is in the sorted file was read before
+        what = "where the log has no record"
+    raise DamagedFile(
+        f"message {entry.queue_offset} of queue {place[0]}/{place[1]} should be at physical offset "
+        f"{offset}, {what}. Nothing was delivered from there; the commit log is safe.",
+        "Reput makes the unit again; if it does not, stop the node and run `tidemark store "
+        "rebuild`.",
+        at=int(offset),
+        topic=place[0],
+        queue=place[1],
+        queue_offset=place[2],
+    )
 
 
 class _Runs:

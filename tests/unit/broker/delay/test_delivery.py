@@ -492,6 +492,39 @@ async def test_damage_stops_delivery_and_names_the_place(store: DelayedStore) ->
     assert store.delivered() == [b"a", b"b"]
 
 
+@pytest.mark.parametrize(
+    ("topic", "byte"),
+    [*((SCHEDULE_TOPIC, byte) for byte in (3, 7, 10, 11)), (TIMER_TOPIC, 7), (TIMER_TOPIC, 11)],
+)
+async def test_a_flipped_bit_in_a_unit_delays_its_message_and_loses_none(
+    store: DelayedStore, topic: str, byte: int
+) -> None:
+    """A unit that pointed behind the log was taken for an expired message, and passed over."""
+    for name in (b"a", b"b"):
+        if topic == SCHEDULE_TOPIC:
+            store.wait_level(name, 1)
+        else:
+            store.wait_until(name, FIRST_MS + 1000)
+    if topic == SCHEDULE_TOPIC:  # of the other one all would be read at once
+        await store.turn()
+    path = store.store.consume_queue_dir(topic, 0) / f"{0:020d}"
+    units = path.read_bytes()
+    with path.open("r+b", buffering=0) as file:
+        file.seek(byte)
+        file.write(bytes([units[byte] ^ 0x40]))
+        store.now_ms += 2000
+        await store.turn()
+        assert store.delivered() == []
+        fault = store.faults[-1]
+        assert fault is not None
+        place = (fault.facts["topic"], fault.facts["queue"], fault.facts["queue_offset"])
+        assert place == (topic, 0, 0), "reput is asked to make that unit again"
+        file.seek(0)
+        file.write(units)
+    await store.turn()
+    assert sorted(store.delivered()) == [b"a", b"b"]
+
+
 async def test_progress_is_told_in_the_log_and_a_start_goes_on_from_there(
     store: DelayedStore,
 ) -> None:
