@@ -20,6 +20,7 @@ from services.ha.lease.value import Lease, Member
 from services.ha.own import Own
 from services.ha.payloads import StatusOk
 from services.ha.peers import Peers
+from services.ha.status import could_lead
 from services.ha.switchover import released
 from tidemark.offsets import Epoch
 
@@ -321,7 +322,13 @@ def recreated(own: Own, peers: Peers, promised: int, order: Command) -> Lease:
     there = [member for member in in_sync if member in ends]
     if not there:
         raise Refused("no member of the in-sync set answers. Nothing was done.")
-    first = max(there, key=lambda member: ends[member])
+    # Every member of the set has all that was confirmed, so one that can lead comes first: a
+    # damaged one would take what is released for it. Of a set that an operator names, only the
+    # longest log is known to have most.
+    can_lead = {m for s in told if could_lead(m := Member(s.node, s.incarnation), s)}
+    if copies(own.state) and not own.unfit:
+        can_lead.add(own.member)
+    first = max(there, key=lambda member: (bool(named) or member in can_lead, ends[member]))
     return Lease(
         holder=None,
         epoch=Epoch(epoch + 1 + (UNHEARD_EPOCHS if missing else 0)),

@@ -149,6 +149,20 @@ def test_a_lost_lease_is_made_above_all_that_anybody_knows() -> None:
     assert new.handover_to == "a"  # it has most of the log
 
 
+@pytest.mark.parametrize("facts", [{"trouble": "damaged"}, {"broker": False}])
+def test_a_lease_that_is_made_again_is_released_for_a_member_that_can_lead(
+    facts: dict[str, object],
+) -> None:
+    # A node with known damage has the longest log. It took the lease at once, for it was released
+    # for it, and no sound member had its turn.
+    own, peers = lost()
+    damaged = told("a")._replace(promised=9, data_epoch=4, end=900, incarnation=A.incarnation)
+    tell(peers, damaged._replace(facts=facts))
+    assert made(own, peers).handover_to == "b"
+    # What the operator names need not have all that was confirmed: the longest log counts there.
+    assert made(own, peers, in_sync="a,b").handover_to == "a"
+
+
 def test_a_set_that_was_seen_later_counts_more() -> None:
     own, peers = lost()
     newer = told("c")._replace(in_sync=(B, C), data_epoch=5, facts={"in_sync_at": [6, 13]})

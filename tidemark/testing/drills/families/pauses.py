@@ -150,6 +150,8 @@ async def stalled_loop(stage: Stage) -> None:
     """Nothing is answered after the deadline: a hung loop does not keep a lease."""
     stall_s = stage.fenced_s + 2.0
     for service in ("ha", "broker"):
+        # A node whose own stall is not forgotten waits a lease time longer for a sound one to lead.
+        await stage.target()
         master = await stage.master()
         node = stage.group.nodes[master]
         await stage.load.acked(50)
