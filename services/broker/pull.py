@@ -186,8 +186,8 @@ class Puller:
         """
         seen, last = self._short.get(queue, (QueueOffset(-1), PhysicalOffset(0)))
         if seen != end:
-            self._short[queue] = end, self._written()
-            return
+            last = self._written()
+            self._short[queue] = end, last
         if dispatched < last or self.unit_checks is None:
             return
         if self.unit_checks.is_open(*queue, end) and offset > end:
@@ -331,6 +331,8 @@ class Puller:
         if dispatched != self._dispatched_seen:
             self._dispatched_seen = dispatched
             self.held.dispatched_to(dispatched)
+        if self.unit_checks is not None and self.unit_checks.settle():
+            self.held.dispatched_to(dispatched)  # to who watches for what was hidden
         if (now := self._clock.monotonic()) - self._looked_at >= LOOK_AFTER_CLIENT_S:
             self._looked_at = now
             self.held.let_go_of_gone()

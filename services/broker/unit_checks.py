@@ -53,8 +53,13 @@ class UnitChecks:
 
     def is_open(self, topic: str, queue: int, number: int) -> bool:
         """Whether reput may still mend that unit: it is asked if it was not."""
-        self._settle()
+        reput = self._positions.resumed_dispatch()
+        if reput is not None and reput != self._reput:
+            self._reput = reput
+            self._sound.clear()  # the queues may have been made anew
         place = (topic, queue, number)
+        if self.settle():
+            return True  # perhaps it is whole by now
         if place in self._sound:
             return False
         if self._asked is None:
@@ -84,23 +89,23 @@ class UnitChecks:
         deadline = now() + ANSWER_MAX_S
         while self._asked is not None and goes_on() and now() < deadline:
             await asyncio.sleep(ANSWER_POLL_S)  # another process's page: no event tells of it
-            self._settle()
+            self.settle()
         facts = error.facts
         place = (facts["topic"], facts["queue"], facts["queue_offset"])
         return self._asked is None and place not in self._sound
 
-    def _settle(self) -> None:
-        reput = self._positions.resumed_dispatch()
-        if reput is not None and reput != self._reput:
-            self._reput = reput
-            self._sound.clear()  # the queues may have been made anew
+    def settle(self) -> bool:
+        """Take reput's answer in; whether units were replaced since the last call."""
+        if self._asked is None:
+            return False
         answer = self._positions.get(Slot.UNIT_CHECKED)
-        if self._asked is None or answer >> 1 != self._count:
-            return
+        if answer >> 1 != self._count:
+            return False
+        asked, self._asked = self._asked, None
         if answer & 1:
             self._mended()
-        else:
-            self._sound[self._asked] = None
-            while len(self._sound) > SOUND_MAX:
-                self._sound.popitem(last=False)
-        self._asked = None
+            return True
+        self._sound[asked] = None
+        while len(self._sound) > SOUND_MAX:
+            self._sound.popitem(last=False)
+        return False

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, cast
 
 import pytest
 
+from services.broker.held_pulls import HeldPull, Wake
 from services.broker.metrics import BrokerMetrics
 from services.broker.pull import Puller, PullRequest
 from services.broker.queue_offsets import QueueOffsets
+from services.broker.unit_checks import UnitChecks
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
+from shared.files.positions import Positions
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from tests.support.metrics import sample
 from tidemark.errors import NotServing
+from tidemark.formats.checkpoint import Slot
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 
@@ -54,11 +59,12 @@ def puller_of(
     floor: int = 0,
     registry: Registry | None = None,
     dispatched: Callable[[], PhysicalOffset] = lambda: PhysicalOffset(1000),
+    known: Mapping[tuple[str, int], QueueOffset] = MappingProxyType({}),
 ) -> Puller:
     return Puller(
         cast(ConsumeQueues, store),
         cast(CommitLogReader, Log()),
-        QueueOffsets({}),
+        QueueOffsets(known),
         SystemClock(),
         BrokerMetrics(registry or Registry("broker")),
         floor=lambda topic, queue: QueueOffset(floor),
@@ -174,3 +180,71 @@ async def test_a_held_pull_is_refused_when_its_queue_is_made_again() -> None:
     puller.held.may_all_look()
     with pytest.raises(NotServing, match="300 of 1000 bytes"):
         await held
+
+
+def unit_checks(positions: Slots) -> UnitChecks:
+    return UnitChecks(
+        cast(Positions, positions),
+        ask=lambda: positions.rings.append(1),
+        mended=lambda: positions.rings.append(2),
+    )
+
+
+class Slots(dict[Slot, int]):
+    """A page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rings: list[int] = []
+
+    def publish(self, slot: Slot, value: int) -> None:
+        self[slot] = value
+
+    def get(self, slot: Slot, default: int = 0) -> int:  # type: ignore[override]
+        return super().get(slot, default)
+
+    def resumed_dispatch(self) -> tuple[int, int]:
+        return self.get(Slot.REPUT_PID), self.get(Slot.REPUT_GENERATION)
+
+
+async def test_a_queue_that_ends_before_its_last_message_is_compared_with_the_log() -> None:
+    """A unit that pointed behind the log's end hid those behind it, for good and without a word."""
+    page = Slots()
+    far = [PhysicalOffset(900)]
+    puller = puller_of(Store(0, 5), dispatched=lambda: far[0], known={("t", 0): QueueOffset(9)})
+    puller.unit_checks = checks = unit_checks(page)
+    request = PullRequest("t", 0, 5, 32, None, None, 0, bulk=False)
+    puller.look(request)
+    assert page.rings == [], "the messages behind are not dispatched yet"
+    far[0] = PhysicalOffset(1000)
+    assert puller.look(request).status.value == "OFFSET_OVERFLOW_ONE"
+    assert (page[Slot.UNIT_CHECK_OFFSET], page[Slot.UNIT_CHECK_COUNT]) == (5, 1)
+    with pytest.raises(NotServing, match="damaged unit"):
+        puller.look(request._replace(offset=8))  # it would be sent back to 5
+    puller.wake_held()
+    watcher = HeldPull(None, lambda: False)
+    puller.watch(("t", 0), 5, watcher)
+    puller.wake_held()
+    assert not watcher.woken.done()
+    page[Slot.UNIT_CHECKED] = 1 << 1 | 1
+    puller.wake_held()
+    assert await watcher.woken is Wake.MESSAGE
+    assert page.rings == [1, 2], "asked once, and what is known of the queues forgotten once"
+    assert not checks.settle()
+
+
+async def test_what_reput_finds_sound_is_not_asked_again_until_it_begins_anew() -> None:
+    page = Slots()
+    checks = unit_checks(page)
+    assert checks.is_open("t", 0, 5)
+    assert checks.is_open("t", 0, 7), "one at a time: that one waits"
+    assert page[Slot.UNIT_CHECK_COUNT] == 1
+    page[Slot.UNIT_CHECKED] = 1 << 1
+    assert not checks.is_open("t", 0, 5)
+    assert checks.is_open("t", 0, 7)
+    assert page[Slot.UNIT_CHECK_COUNT] == 2
+    page[Slot.UNIT_CHECKED] = 2 << 1 | 1
+    assert checks.is_open("t", 0, 7)
+    assert not checks.is_open("t", 0, 5)
+    page[Slot.REPUT_PID] = 77
+    assert checks.is_open("t", 0, 5)
