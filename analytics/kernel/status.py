@@ -145,11 +145,9 @@ def _may_be_stalled(looks: Looks, rules: Rules) -> Bools:
 
 
 def _racing(looks: Looks, rules: Rules) -> Bools:
-    gains = looks.progress - 1
-    drain = np.full(gains.shape, np.nan)
-    np.divide(looks.age, gains, out=drain, where=gains > 0)
-    # Without progress above 1 it never drains: then the first condition tells when it is late.
-    held: Bools = (looks.age > rules.racing_share * looks.kept) | (drain > looks.kept - looks.age)
+    # A group that gains on its topic gains on retention as much, however long it takes: how long
+    # its backlog lasts says nothing of a loss.
+    held: Bools = looks.age > rules.racing_share * looks.kept
     return held
 
 

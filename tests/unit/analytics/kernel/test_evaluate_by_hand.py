@@ -353,6 +353,19 @@ def test_retention_that_will_be_there_first_is_racing() -> None:
     assert column(judged(window(rows, logs=never), 20).lag, "status")[-1] == "FALLING_BEHIND"
 
 
+def test_a_group_that_gains_on_retention_is_not_racing_however_long_it_takes() -> None:
+    # 500 s of what retention keeps for 900 s, read at 1.3 times the pace: it lasts for half an hour
+    # and loses nothing. It was RACING until the age was below 200 s.
+    rows = [row(n, 10_000 + 150 * n, 195 * n, age=500.0 - 4.5 * n, min_offset=1) for n in range(40)]
+    logs = [
+        {"ts": tick(n), "tick": tick(n), "t_min": tick(n) - 900_000_000, "min_physical_offset": 512}
+        for n in range(40)
+    ]
+    status = column(judged(window(rows, logs=logs), 40).lag, "status")
+    assert "RACING" not in status
+    assert set(status[20:]) == {"CATCHING_UP"}
+
+
 def test_drain_times_by_age_and_by_count_agree_at_a_constant_rate() -> None:
     # 10 messages/s come, 20 are read: progress 2, and 1,800 s of backlog last 1,800 s.
     rows = [row(n, 18_000 + 150 * n, 300 * n, age=1_800.0 - 15 * n) for n in range(60)]
