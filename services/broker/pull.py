@@ -159,8 +159,9 @@ class Puller:
     def _get(self, request: PullRequest) -> PullResult:
         dispatched = self._dispatched()
         self._shown = max(self._shown, dispatched)
+        reader = self._queues.get(request.topic, request.queue)
         result = get_message(
-            self._queues.get(request.topic, request.queue),
+            reader,
             self._log,
             offset=request.offset,
             dispatched=dispatched,
@@ -170,7 +171,8 @@ class Puller:
             bulk=request.bulk,
         )
         queue = (request.topic, request.queue)
-        if result.max_offset < self._queue_offsets.next_of(queue):
+        if result.max_offset < self._queue_offsets.next_of(queue) and not reader.directory_is_empty:
+            # Without files it is one of a deleted topic; files that go are noticed by reput.
             self._check_short(queue, request.offset, result.max_offset, dispatched)
         elif self._short:
             self._short.pop(queue, None)

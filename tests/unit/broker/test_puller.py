@@ -33,6 +33,7 @@ class Store(NamedTuple):
     topic: str = "t"
     queue: int = 0
     has_shrunk: bool = False
+    directory_is_empty: bool = False
 
     def get(self, topic: str, queue: int) -> Store:
         return self
@@ -248,3 +249,12 @@ async def test_what_reput_finds_sound_is_not_asked_again_until_it_begins_anew() 
     assert not checks.is_open("t", 0, 5)
     page[Slot.REPUT_PID] = 77
     assert checks.is_open("t", 0, 5)
+
+
+def test_a_queue_of_a_topic_that_was_deleted_and_made_again_is_not_compared() -> None:
+    page = Slots()
+    store = Store(0, 0, directory_is_empty=True)
+    puller = puller_of(store, floor=9, known={("t", 0): QueueOffset(9)})
+    puller.unit_checks = unit_checks(page)
+    puller.look(PullRequest("t", 0, 3, 32, None, None, 0, bulk=False))
+    assert page.rings == []
