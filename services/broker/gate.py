@@ -106,6 +106,16 @@ class Gate:
         if at is not None and positions.get(Slot.DAMAGED_AT) != at + 1:
             positions.publish(Slot.DAMAGED_AT, at + 1)
 
+    def open_as(self, standing: Standing) -> None:
+        """Open for reads and sends, under what standing says.
+
+        What an earlier role could not read, this one has read. Kept, it would hide what standing
+        says: 1. a master meets a damaged queue, and ends; 2. the queue is made again, and the node
+        is the master once more; 3. its lease runs out, and it goes on answering readers.
+        """
+        self.standing, self.fault = standing, None
+        self.reads_open = self.sends_open = True
+
     def shut(self) -> None:
         """The node stops."""
         self.reads_open = self.sends_open = False

@@ -288,8 +288,7 @@ class Master:
         return not self._over.is_set()
 
     def _open(self) -> None:
-        self._gate.standing = MasterStanding(self._term)
-        self._gate.reads_open = self._gate.sends_open = True
+        self._gate.open_as(MasterStanding(self._term))
         self._health.state = "serving"
         self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
         self._doorbell.ring("ha")

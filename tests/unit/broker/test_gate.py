@@ -8,7 +8,15 @@ from services.broker.gate import Gate
 from services.broker.limits import Budget
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health
-from tidemark.errors import CorruptRecord, DiskFull, NotMaster, NotServing, Overloaded
+from tidemark.errors import (
+    CorruptRecord,
+    DamagedFile,
+    DiskFull,
+    Fenced,
+    NotMaster,
+    NotServing,
+    Overloaded,
+)
 
 
 @pytest.fixture
@@ -32,6 +40,25 @@ def test_reads_may_be_open_while_sends_are_not(health: Health) -> None:
     gate.reads_open, gate.send_fault = True, DiskFull("full")
     gate.check_reads()
     with pytest.raises(DiskFull):
+        gate.check_sends()
+
+
+def test_what_an_earlier_role_could_not_read_hides_no_standing_of_the_next(health: Health) -> None:
+    # A master that had met a damaged queue became one again when it was made anew, and answered
+    # readers and senders behind its deadline: the old fault kept its standing from being asked.
+    class Over:
+        def check_reads(self, *, anywhere: bool) -> None:
+            raise Fenced("the lease is over")
+
+        def check_sends(self) -> None:
+            raise Fenced("the lease is over")
+
+    gate = Gate(health)
+    gate.fault = DamagedFile("a queue")
+    gate.open_as(Over())
+    with pytest.raises(Fenced):
+        gate.check_reads()
+    with pytest.raises(Fenced):
         gate.check_sends()
 
 
