@@ -47,6 +47,7 @@ async def unclean_failover(stage: Stage) -> None:
     stage.group.kill(master)
     stage.group.start(behind)
     await stage.pass_time(stage.lease_s + 3.0)
+    await stage.state(behind, "follower")
     own_end = slot(stage.group.nodes[behind].store_dir, Slot.WRITTEN)
     status, told = await stage.group.command(behind, "failover", to=behind, dry_run=True)
     stage.check(status == 200, f"failover --dry-run was answered {status} {told}")
