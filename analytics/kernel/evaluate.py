@@ -233,12 +233,13 @@ def _judge(
         paused=paused,
         alone=_since_pause(facts.alone, facts.paused_ago)[:, of],
         excused=absent,
+        # A pause is no absence, and is as good a reason of the age that it leaves.
         keeps_pace=keeps_pace(
-            absent,
+            absent | paused,
             now,
             age.age[begin:],
             lag.lag[begin:],
-            facts.alone_most[:, of],
+            np.where(paused, np.inf, facts.alone_most[:, of]),
             np.fmin(due, (now - facts.left[:, of]) / SECOND),
             carried.series,
             rules,

@@ -82,7 +82,7 @@ class Rules:
     """Stall time = this × the 95th percentile of the gaps between commits while there was lag."""
     overdue_factor: float = 1.1
     """A commit is overdue after this × the 95th percentile of the pair's gaps."""
-    overdue_unlearned_factor: float = 1.5
+    overdue_unlearned_factor: float = 2.0
     """The same of a pair that has shown fewer than stall_gaps_needed gaps: the first may have been
     a short one."""
     stall_unlearned_s: float = 420.0

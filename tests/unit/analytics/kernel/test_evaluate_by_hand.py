@@ -286,6 +286,24 @@ def test_a_group_that_goes_on_after_a_pause_is_not_stopped_nor_stalled_by_the_pa
     assert status[-1] == "STOPPED", "it stays away"
 
 
+def test_a_group_that_reads_on_after_a_pause_is_not_falling_behind() -> None:
+    # It was paused for 450 s, commits for the first time at the second look behind that and reads
+    # at 1.25 times the pace. Its age is lower than a minute ago from the fifth look on.
+    def said(pace: float) -> list[str]:
+        ages = [2.0] * 30 + [15.0 * n for n in range(1, 32)]
+        ages += [465.0 + 15 * (1 - pace) * n for n in range(1, 40)]
+        rows = [
+            row(n, 150 * n + 900, round(150 * n + 900 - 10 * a), age=a) for n, a in enumerate(ages)
+        ]
+        pairs = [facts(n, paused=30 <= n < 60) for n in range(len(ages))]
+        return column(judged(window(rows, pairs), len(ages)).lag, "status")[60:]
+
+    assert "FALLING_BEHIND" not in said(1.25)
+    assert said(1.25)[-1] == "CATCHING_UP"
+    # One that reads too little is found.
+    assert "FALLING_BEHIND" in said(0.3)[:15]
+
+
 def test_a_commit_beyond_the_end_is_no_ok() -> None:
     rows = [row(n, 100, 105) for n in range(4)]
     found = judged(window(rows), 4).lag
