@@ -172,6 +172,9 @@ class Operator:
         if term.switch is not None:
             raise orders.Refused("a switch is under way. Nothing was done.")
         target = self._target(term, order.arguments.get("to"))
+        if self._switch is not None:
+            # This node gave the lease away, and has it again before that order was answered.
+            self._give_up_switch(self._switch)
         self._switch = _Switch(order.token, self.own.now_ms)
         self._begin_switch(term, target)
 
@@ -371,9 +374,14 @@ class Operator:
             own.out.put(Reply(switch.token, ok=True, body=body))
             self._switch = None
         elif took_ms > SWITCH_MS_MAX:
-            self._switch = None
-            detail = f"the lease was released for {switch.released_to}, {_progress(told)}."
-            self._refuse(switch.token, orders.Refused(detail, "See `tidemark cluster status`."))
+            self._give_up_switch(switch)
+
+    def _give_up_switch(self, switch: _Switch) -> None:
+        """Answer an order whose target was given the lease and does not serve."""
+        self._switch = None
+        told = None if switch.released_to is None else self.peers.fresh(switch.released_to)
+        detail = f"the lease was released for {switch.released_to}, {_progress(told)}."
+        self._refuse(switch.token, orders.Refused(detail, "See `tidemark cluster status`."))
 
     def _order_failover(self, order: Command) -> None:
         own, token = self.own, order.token

@@ -20,14 +20,19 @@ SEEDS_MAX = min(1000, int(os.environ.get("TIDEMARK_GROUP_SEEDS", "400")))
 
 
 def first_failure(fault: str) -> tuple[int, str] | None:
-    """A seed that the planted fault fails, and how; the one that is known is tried first."""
+    """A seed that the planted fault fails, and how; the one that is known is tried first.
+
+    A seed may fail otherwise, as an early judge sees what came of the fault: that one is no proof
+    that the fault itself is seen.
+    """
     planted = FAULTS[fault]
     with planted.plant():
         for seed in itertools.chain((planted.seed,), range(SEEDS_MAX)):
             try:
                 run_seed(seed, fault, planted.faults)
             except SeedFailed as error:
-                return seed, str(error)
+                if re.search(planted.symptom, str(error)):
+                    return seed, str(error)
     return None
 
 
@@ -38,5 +43,4 @@ def test_a_planted_fault_is_found(fault: str) -> None:
     assert found is not None, f"{fault} was not found within {SEEDS_MAX} seeds"
     seed, failure = found
     print(f"{fault} is found by seed {seed}:\n{failure}")
-    assert re.search(FAULTS[fault].symptom, failure), f"seed {seed} fails otherwise: {failure}"
     run_seed(seed, faults=FAULTS[fault].faults)  # the same history without the mistake is in order

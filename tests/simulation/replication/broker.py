@@ -28,6 +28,7 @@ from shared.runtime.lifecycle import run_parts
 from shared.state.records import STATE_QUEUE, STATE_TOPIC
 from shared.state.state import BrokerState
 from tests.simulation.replication.history import History
+from tests.simulation.replication.loop import CLIENT
 from tests.simulation.replication.machine import ROOT, STORE, Machine
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.service import Service
@@ -43,6 +44,8 @@ QUEUES_SEEN: Final = (*((topic, 0) for topic in dict.fromkeys(TOPICS)), (STATE_T
 PULLED_MAX: Final = 8
 BODY_MAX: Final = 300
 WAITING_MAX: Final = 50
+FOLLOWED_US: Final = 1_000_000
+"""A slave that runs has taken in by then what it shows."""
 _NAMES: Final = ("n0", "n1")
 CONFIG: Final = BrokerConfig(
     store_dir=ROOT,
@@ -84,6 +87,8 @@ class Broker(Service):
         self._gate = Gate(self._health)
         self._api: Any = SimpleNamespace(parts=None)
         self._waiting: set[asyncio.Task[None]] = set()
+        self._shown = 0, machine.timeline.now_us
+        """End of what a slave showed, and when."""
 
     @property
     def epoch(self) -> int | None:
@@ -141,7 +146,7 @@ class Broker(Service):
         while not stop.is_set():
             await asyncio.sleep(self._random.uniform(0, 2 * self._between_s))
             if len(self._waiting) < WAITING_MAX and self._gate.sends_open:
-                task = asyncio.create_task(self._send())
+                task = asyncio.create_task(self._send(), name=CLIENT)
                 self._waiting.add(task)
                 task.add_done_callback(self._waiting.discard)
 
@@ -194,6 +199,16 @@ class Broker(Service):
                 self.history.state(self.machine, self.state, opened)
             self.history.read(self.machine, store.dispatched)
             self._pull()
+            if epoch is None:
+                self._judge_followed(store.dispatched)
+
+    def _judge_followed(self, dispatched: int) -> None:
+        """A slave has the state up to what it showed a while ago."""
+        now_us = self.machine.timeline.now_us
+        shown, since_us = self._shown
+        if now_us - max(since_us, self.process.resumed_us) > FOLLOWED_US:
+            self.history.state(self.machine, self.state, shown)
+            self._shown = dispatched, now_us
 
     def _pull(self) -> None:
         """A stretch of a queue, as any consumer gets it."""

@@ -9,6 +9,7 @@ from services.ha.lease.value import Lease, Member, Stored
 from services.ha.setup import Setup
 from shared.cluster.nodes import Node
 from shared.files.store_dir import Role
+from tests.simulation.replication import page_rules
 from tests.simulation.replication.broker import Broker
 from tests.simulation.replication.ha import Ha
 from tests.simulation.replication.history import History
@@ -155,6 +156,9 @@ class Group:
 
     def _ended(self, machine: Machine, service: str) -> None:
         self.tell(f"{machine.name} {service}", "ended")
+        if machine.processes[service].is_finished:
+            page_rules.check_stopped(machine)
+        machine.ended_us = self.timeline.now_us
         if machine.is_on:
             self.start_later(machine, service, self._restart_ms())
 

@@ -15,12 +15,22 @@ from typing import Any, Final, cast
 from services.ha import effects as do
 from services.ha.carrier import Carrier
 from services.ha.effects import Effect, LeaseCreate, LeaseGet, LeasePut
-from services.ha.events import Command, Done, Event, LeaseAnswered, Received, Sensed, Tick
+from services.ha.events import (
+    Command,
+    Done,
+    Event,
+    Failed,
+    LeaseAnswered,
+    LeaseOutcome,
+    Received,
+    Sensed,
+    Tick,
+)
 from services.ha.frames import BadFrame, Frame
 from services.ha.lease.interface import Outcome
 from services.ha.lease.value import Holder, Lease, Member, Stored
 from services.ha.opening import HeldStore
-from services.ha.payloads import Ack, Append, Hello, Payload, parse
+from services.ha.payloads import Ack, Append, Hello, HelloOk, Payload, parse
 from services.ha.replica import Replica
 from services.ha.replica_disk import ReplicaDisk
 from services.ha.setup import Setup
@@ -36,6 +46,7 @@ from tests.simulation.replication.lease_object import LeaseObject
 from tests.simulation.replication.machine import ROOT, STORE, Machine
 from tests.simulation.replication.network import Network
 from tests.simulation.replication.process import Process
+from tests.simulation.replication.repeats import Repeats
 from tests.simulation.replication.service import Service
 from tests.simulation.replication.violation import Violation
 
@@ -73,6 +84,8 @@ class Ha(Service):
         self.unanswered: dict[int, int] = {}
         """Orders, and when they were given."""
         self._to_refuse: set[int] = set()
+        self._differed: tuple[set[str], set[str]] | None = None
+        """Alarms, and what the probes said instead, at the last look; None: they agreed."""
         self.views: LogViews | None = None
         self._carrier: Carrier | None = None
         process.on_end.append(lambda: network.ended(self))
@@ -111,6 +124,20 @@ class Ha(Service):
         for token, asked_us in self.unanswered.items():
             if now_us - max(asked_us, resumed_us) > ORDER_US_MAX:
                 raise Violation(f"{self.node} has not answered order {token} of {asked_us} µs")
+
+    def check_probes(self) -> None:
+        """What the probes say is what ha alarms about, soon."""
+        replica, differed, self._differed = self.replica, self._differed, None
+        if replica is None or not self.process.alive or self.process.paused or self.stop.is_set():
+            return
+        alarms, shown = set(replica.own.alarms), {reason.code for reason in self.health.reasons}
+        if alarms == shown:
+            return
+        if (alarms, shown) == differed:
+            raise Violation(
+                f"the probes of {self.node} say {sorted(shown)}, its alarms {sorted(alarms)}"
+            )
+        self._differed = alarms, shown
 
     def _replied(self, reply: do.Reply) -> None:
         self.replies[reply.token] = reply
@@ -189,6 +216,10 @@ class _Judged:
     def __init__(self, ha: Ha, replica: Replica) -> None:
         self._ha, self._replica = ha, replica
         self._counted: dict[Member, int] = {}
+        self._repeats = Repeats(ha.node)
+        self._read: Stored | None = None
+        """The lease as it was read last; None: another request has ended since."""
+        self._wanted_epoch = 0
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         """As the replica does."""
@@ -196,7 +227,13 @@ class _Judged:
         before = self._replica.leadership.term
         if isinstance(event, Done) and event.durable:
             ha.history.settled(ha.machine, event.durable)
+        if isinstance(event, LeaseAnswered):
+            self._read = event.stored if event.outcome is LeaseOutcome.FOUND else None
         effects = self._replica.handle(event, now_ms)
+        self._repeats.happened(event, now_ms)
+        own = self._replica.own
+        if isinstance(event, Failed) and not (own.alarms or own.ending or own.halted):
+            raise Violation(f"{ha.node} has no alarm, and failed: {event.code}: {event.detail}")
         after = self._replica.leadership.term
         terms = {int(term.epoch) for term in (before, after) if term is not None}
         if ha.say is not None and not isinstance(event, Tick | Sensed):
@@ -208,6 +245,7 @@ class _Judged:
             for member, end in self._counted.items():
                 ha.history.counts(ha.machine, member, end)
         for effect in effects:
+            self._repeats.does(effect, now_ms)
             self._judge(
                 effect, terms, None if before is not after or after is None else after.epoch
             )
@@ -220,18 +258,33 @@ class _Judged:
         match effect:
             case do.Grant():
                 history.granted(effect.epoch, ha.holder, ha.machine.boot)
-            case do.Stream(_, frame):
+            case do.Stream(link, frame):
                 history.acts(frame.epoch, ha.holder, "streams")
-            case do.Send(_, frame) if frame.type in PROMISING:
+                term, now_ms = self._replica.leadership.term, self._replica.own.now_ms
+                if term is not None:
+                    self._repeats.sends(link, term.confirm.value, now_ms, empty=False)
+            case do.Send(link, frame) if frame.type in PROMISING:
                 history.says(ha.machine, frame)
                 match _parsed(frame):
                     case Ack(appended, durable):
                         history.acknowledges(ha.machine, appended, durable)
                     case Hello() as hello:
                         history.greets(ha.machine, hello)
+                        self._repeats.greets(link, frame.epoch)
+            case do.Send(link, frame):
+                match _parsed(frame):
+                    case HelloOk() as ok:
+                        history.welcomes(ha.machine, ok)
+                    case Append(size=0) as append:
+                        now_ms = self._replica.own.now_ms
+                        self._repeats.sends(link, append.confirm, now_ms, empty=True)
             case do.PersistTable(_, entries) if entries:
                 history.enters(ha.machine, entries, begins=reigns is not None)
             case LeasePut(_, lease, base):
+                if lease.epoch > max(base.lease.epoch, self._wanted_epoch):
+                    self._wanted_epoch = lease.epoch
+                    if self._read != base:
+                        raise Violation(f"{ha.node} takes a lease that it has not just read")
                 renews = lease._replace(renewed=0) == base.lease._replace(renewed=0)
                 term = self._replica.leadership.term
                 switches = term is not None and term.switch is not None and term.switch.fenced
@@ -241,8 +294,11 @@ class _Judged:
             case do.Publish():
                 history.of_terms[ha.process] = terms
                 history.reigns[ha.process] = reigns
-            case do.Note(event=event, sentence=sentence) if event in IMPOSSIBLE:
-                raise Violation(f"{ha.node}: {sentence}")
+            case do.Note(event=event, sentence=sentence):
+                if event in IMPOSSIBLE:
+                    raise Violation(f"{ha.node}: {sentence}")
+                if sentence != sentence.strip() or "  " in sentence:
+                    raise Violation(f"{ha.node} says {event} without a name in it: {sentence!r}")
 
 
 class _Links:

@@ -8,12 +8,13 @@ sees this.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from services.ha.frames import Frame, FrameType
 from services.ha.lease.value import Holder, Lease, Member, Stored
-from services.ha.payloads import Hello
+from services.ha.payloads import Hello, HelloOk
 from shared.cluster.time_rules import LOCAL
 from shared.files.store_dir import Role
 from shared.state.state import BrokerState
@@ -86,7 +87,9 @@ class History:
         """When the write was sent that made a start of ha the holder, the last one that did."""
         self._applied_us = 0
         """When the lease was last written."""
-        self._won_us = 0
+        self.released_us = 0
+        """When the lease was last given back."""
+        self.won_us = 0
         """When the largest epoch was acquired."""
         self._served: set[int] = set()
         self._promised: set[tuple[Member, int]] = set()
@@ -153,6 +156,20 @@ class History:
             raise Violation(
                 f"{machine.name} tells its master of a log up to {hello.end} with the epochs "
                 f"{hello.table}; it ends at {machine.end} and has {machine.durable_table}"
+            )
+
+    def welcomes(self, machine: Machine, ok: HelloOk) -> None:
+        """A master tells a slave up to where their logs are the same, and what its own has."""
+        common = machine.log(ok.point - ok.crc_size, ok.point)
+        if len(common) < ok.crc_size or (common and zlib.crc32(common) != ok.crc):
+            raise Violation(
+                f"{machine.name} tells a slave of CRC-32 {ok.crc:#010x} over the {ok.crc_size} "
+                f"bytes before {ok.point}; it is {zlib.crc32(common):#010x}"
+            )
+        if not ok.confirm <= ok.end <= machine.end:
+            raise Violation(
+                f"{machine.name} tells a slave of a log up to {ok.end}, confirmed up to "
+                f"{ok.confirm}; it ends at {machine.end}"
             )
 
     def acknowledges(self, machine: Machine, appended: int, durable: int) -> None:
@@ -363,7 +380,7 @@ class History:
                 + ("" if looked.in_time else ", when it had run out")
             )
         serving = node.slot(Slot.SERVING_EPOCH)
-        if serving and serving < self.epoch and self._now_us() - self._won_us > ANSWER_MAX_US:
+        if serving and serving < self.epoch and self._now_us() - self.won_us > ANSWER_MAX_US:
             raise Violation(f"{node.name} {what} in epoch {serving}, and {self.epoch} was acquired")
 
     def read(self, node: Machine, end: int) -> None:
@@ -493,6 +510,8 @@ class History:
         if before is not None:
             self._must_have_run_out(before.lease, lease)
         self._applied_us = self._now_us()
+        if before is not None and before.lease.holder is not None and lease.holder is None:
+            self.released_us = self._now_us()
         nodes = [member.node for member in lease.in_sync]
         if len(set(nodes)) != len(nodes):
             raise Violation(f"two incarnations of one node are in the in-sync set: {nodes}")
@@ -510,6 +529,13 @@ class History:
         """Nobody takes the lease from another volume before that one has stopped answering."""
         if before.holder is None or now.holder is None or now.epoch == before.epoch:
             return
+        left = [member for member in now.in_sync if member != before.holder.member]
+        is_another = before.holder.member != now.holder.member
+        if is_another and before.holder.member in now.in_sync and len(left) >= now.min_in_sync:
+            raise Violation(
+                f"{now.holder.node} takes the lease from {before.holder.node} and keeps it in the "
+                f"set, which needs {now.min_in_sync} of {len(now.in_sync)}"
+            )
         kept_ms = (self._now_us() - self._applied_us) // 1000
         in_time = kept_ms * (1 + CLOCK_DRIFT_MAX) < self.times.lease_ms
         if in_time and before.holder.member != now.holder.member and not self.clocks_lie:
@@ -579,7 +605,7 @@ class History:
             # A number taken twice, harmlessly: nothing ever bore it before the object was deleted.
             self._won[epoch] = holder
         if epoch > self.epoch:
-            self.epoch, self._won_us = epoch, self._now_us()
+            self.epoch, self.won_us = epoch, self._now_us()
             self.epochs_count += 1
 
 

@@ -14,8 +14,11 @@ from typing import Any, Final, TypeVar
 
 from tests.simulation.replication.process import Process, Thread
 from tests.simulation.replication.threads import ThreadPoolExecutor
+from tests.simulation.replication.violation import Violation
 
 T = TypeVar("T")
+CLIENT: Final = "client"
+"""Tasks of that name are no part of the service: whoever sends to it."""
 TURN_US: Final = 20
 """A turn that does not wait takes so long: time never stands still."""
 
@@ -46,7 +49,11 @@ class Loop(asyncio.BaseEventLoop):
         task = self.create_task(main)
         while not task.done():
             self._turn()
-        return task.result()
+        result = task.result()
+        names = [each.get_name() for each in self._tasks if not each.done()]
+        if left := [name for name in names if name != CLIENT]:
+            raise Violation(f"{self._process.name} has ended in order, and left behind {left}")
+        return result
 
     def time(self) -> float:
         """Seconds since the world began."""

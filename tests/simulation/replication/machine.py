@@ -88,6 +88,8 @@ class Machine:
         self.processes: dict[str, Process] = {}
         """The present start of each service."""
         self.boot = self._new_boot()
+        self.ended_us = 0
+        """When one of its processes has ended last."""
         self._was = ""
         """Its incarnation."""
         self._syncs_fail = self.has_failed = False
@@ -256,6 +258,8 @@ class Machine:
     def replace_volume(self) -> None:
         """A new disk instead of the old one; the machine is off."""
         self.disk = self._new_disk()
+        self.ended_us = 0
+        """When one of its processes has ended last."""
         self._was = ""
 
     # -- what the judge looks at ----------------------------------------------------------------
@@ -266,6 +270,11 @@ class Machine:
         if page is None or len(page.cache) < (slot + 1) * 8:
             return 0
         return int.from_bytes(page.cache[slot * 8 : slot * 8 + 8], "little")
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether its store is marked as stopped in order."""
+        return self._inode(ROOT / "abort") is None
 
     @property
     def incarnation(self) -> str:

@@ -42,12 +42,20 @@ OF_LOG: Final = frozenset(
         Slot.GENERATION,
     }
 )
+BEATS: Final = {
+    "broker": (Role.BROKER, Slot.BROKER_HEARTBEAT_MS),
+    "reput": (Role.REPUT, Slot.REPUT_HEARTBEAT_MS),
+    "ha": (Role.HA, Slot.HA_HEARTBEAT_MS),
+}
+BEAT_MS_MAX: Final = 8_000
+"""A start has recovered the log by then, on a slow disk, too; until then it beats once."""
 YIELD_US: Final = 4_000_000
 """A broker that runs has let go by then, on a slow disk, too."""
 LATE_FENCE_MS: Final = 1_000
 """More than a request to the lease takes."""
 HELD_US: Final = 1_500_000
 """A switch gives up before, or ends the grant."""
+STOPPED_APART_US: Final = 500_000
 LATE_APPEND_US: Final = 20_000
 """Between the loads that allow an append and its publication, unless the process is stopped."""
 
@@ -113,6 +121,18 @@ def check_deadline(machine: Machine) -> None:
         raise Violation(f"{machine.name} keeps its grant {late_ms} ms behind its lease's deadline")
 
 
+def check_beats(machine: Machine) -> None:
+    """A service that runs says so: the others take one that is silent for a dead one."""
+    for service, (byte, slot) in BEATS.items():
+        process = machine.processes.get(service)
+        if process is None or process.paused or not machine.holds(byte, process):
+            continue
+        silent_ms = machine.boot_ms() - machine.slot(slot)
+        ran_ms = (machine.timeline.now_us - process.resumed_us) // 1000
+        if min(silent_ms, ran_ms) > BEAT_MS_MAX:
+            raise Violation(f"{service} of {machine.name} runs and is silent for {silent_ms} ms")
+
+
 def check_held(machine: Machine) -> None:
     """Sends are held for a switch only as long as one takes."""
     ha, now_us = machine.processes.get("ha"), machine.timeline.now_us
@@ -138,6 +158,22 @@ def check_yields(machine: Machine) -> None:
     emptied = machine.slot(Slot.ROLE) == NodeRole.RESYNC
     if emptied and lasts(Slot.ROLE) and machine.holds(Role.BROKER, broker):
         raise Violation(f"the broker of {machine.name} keeps a store that is to be emptied")
+
+
+def check_stopped(machine: Machine) -> None:
+    """The last one that ends in order, with nothing left to do, marks the store: the next start
+    does not walk the log. Two that end at once may each leave it to the other."""
+    processes, slot = machine.processes.values(), machine.slot
+    nothing_left = (
+        slot(Slot.REPUT_GENERATION) == slot(Slot.GENERATION) != 0
+        and slot(Slot.WRITTEN) == slot(Slot.FLUSHED)
+        and slot(Slot.DISPATCHED_DURABLE) == slot(Slot.CONFIRM)
+    )
+    is_last = len(processes) == len(BEATS) and all(each.is_finished for each in processes)
+    alone = machine.timeline.now_us - machine.ended_us > STOPPED_APART_US
+    fails = machine.is_full or machine.has_failed
+    if is_last and alone and nothing_left and not fails and not machine.is_clean:
+        raise Violation(f"{machine.name} has stopped in order and is not marked as clean")
 
 
 def _check_role(machine: Machine, process: Process, role: NodeRole) -> None:

@@ -38,13 +38,13 @@ REPLACED: Final = (Fault.DELETE_LEASE, Fault.NEW_VOLUME)
 
 FAULTS: Final[dict[str, Planted]] = {
     "added-member-not-waited-for": Planted(acks.added_member_not_waited_for, "A: ", 2),
-    "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: ", 0),
+    "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: ", 5),
     "acks-of-an-old-epoch-counted": Planted(
-        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 3, LINKS
+        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 30, LINKS
     ),
-    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 3, LINKS),
+    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 2, LINKS),
     "unsynced-bytes-acknowledged": Planted(
-        acks.unsynced_bytes_acknowledged, "A: |its disk, and it is not", 1
+        acks.unsynced_bytes_acknowledged, "A: |its disk, and it is not", 2
     ),
     "candidate-goes-on-acknowledging": Planted(
         acks.candidate_goes_on_acknowledging, "is HALTED|A: |F: |and its log ends at", 0, HASTE
@@ -66,7 +66,7 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.two_incarnations_of_a_node, "two incarnations of one node", 3
     ),
     "promotion-of-a-non-member": Planted(
-        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 4
+        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 3
     ),
     "candidate-removed-as-the-old-holder": Planted(
         logs.candidate_removed_as_the_old_holder, "is not in the set|below the minimum", 8
@@ -78,15 +78,15 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.old_version_read_as_not_applied, "A: ", 6, WRITES
     ),
     "no-truncation-on-rejoin": Planted(
-        logs.no_truncation_on_rejoin, "healed for|cannot be true", 2
+        logs.no_truncation_on_rejoin, "healed for|cannot be true", 0
     ),
     "lease-made-again-from-memory": Planted(
         logs.lease_made_again_from_memory,
         "has not promised",
-        0,
+        2,
         (Fault.DELETE_LEASE, Fault.KILL),
     ),
-    "table-cut-only-with-bytes": Planted(logs.table_cut_only_with_bytes, "healed for", 1, TABLES),
+    "table-cut-only-with-bytes": Planted(logs.table_cut_only_with_bytes, "healed for", 12, TABLES),
     "no-entry-for-an-empty-term": Planted(
         logs.no_entry_for_an_empty_term,
         "F: |joins the set, and its table|cannot be true|is RESYNC|which its table on disk lacks",
@@ -97,7 +97,7 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.log_taken_before_byte_0_is_free, "without byte 0", 0
     ),
     "deadline-kept-over-a-reboot": Planted(
-        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 8
+        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 3
     ),
     "byte-0-before-the-flush-ended": Planted(
         shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 26
@@ -115,9 +115,9 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.SILENT_BROKER_RENEWED, "its broker is silent", 10, SILENCE
     ),
     "released-before-the-target-has-the-end": Planted(
-        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 6, SWITCHES
+        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 8, SWITCHES
     ),
     "promise-of-a-replaced-volume": Planted(
-        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 29, REPLACED
+        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 3, REPLACED
     ),
 }

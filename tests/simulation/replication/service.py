@@ -147,6 +147,8 @@ class Service:
         except Exception as error:  # noqa: BLE001 - judged
             self.tell(f"ends by {type(error).__name__}: {error}")
             self.failed(error)
+        else:
+            self.process.is_finished = True
         self.process.end()
 
 

@@ -28,6 +28,8 @@ QUIET_MS: Final = TIMES.lease_ms
 QUIET_LOOKS: Final = 3
 """How often that long."""
 HANDED_OVER: Final = "handed-over"
+TAKEN_US: Final = 200_000
+"""Whoever gets the lease is told so, and does not wait for its next look."""
 SWITCH_MS: Final = 2_000
 """The longest that a planned switch takes (design, replication)."""
 
@@ -90,6 +92,9 @@ class World:
         if any([self._alarms(name) for name in group.machines]):
             return  # what stood still lately hands over as soon as a sound node can take over
         epoch, published = history.epoch, set(history.published)
+        states = {name: self._state_of(name).partition(":")[0] for name in group.machines}
+        if sorted(states.values()) != ["in-sync"] * (len(states) - 1) + ["master"]:
+            raise Violation(f"without a fault the nodes are {states}")
         for _ in range(QUIET_LOOKS):
             acked, confirmed = len(history.acked), len(history.confirmed)
             timeline.run_until(timeline.now_us + QUIET_MS * 1000)
@@ -143,6 +148,11 @@ class World:
                 f"without a fault a planned switch from {master.node} to {to} ends so: {reply}, "
                 f"the holder is {holder and holder.node}"
             )
+        waited_us = history.won_us - history.released_us
+        if waited_us > TAKEN_US:
+            raise Violation(
+                f"{to} takes the lease {waited_us} µs after {master.node} has given it to it"
+            )
         if len(history.acked) == acked or not self._is_whole():
             raise Violation(f"{len(history.acked) - acked} sends follow on a planned switch")
 
@@ -153,9 +163,11 @@ class World:
             page_rules.check_held(machine)
             if not self.history.clocks_lie:
                 page_rules.check_deadline(machine)
+                page_rules.check_beats(machine)
             service = self.group.ha_of(machine.name)
             if service is not None:
                 service.check_answered()
+                service.check_probes()
         self.timeline.after(250_000, self._check_now_and_then)
 
     def _is_whole(self) -> bool:

@@ -52,6 +52,24 @@ def test_a_switch_whose_target_is_lost_leaves_the_master_in_place() -> None:
     assert lease_of(group).epoch == 1
 
 
+def test_an_order_that_waits_for_its_target_is_answered_before_another_one_begins() -> None:
+    # 1. b is lost as soon as the lease is free for it; 2. a takes the lease again; 3. another order
+    # to a took the place of the first one, which was never answered.
+    group = grown()
+    a, c = group["a"], group["c"]
+    a.happen(Command(1, "switchover", {"to": "b"}))
+    group.until(lambda: lease_of(group).holder is None)
+    group["b"].kill()
+    c.kill()
+    group.run(50)
+    c.start()
+    group.until(lambda: 1 in a.replies or (group.serves("a") and group.set >= {"a", "c"}), 20_000)
+    order(a, "switchover", to="c")
+    assert not a.replies[1].ok
+    detail = "the lease was released for b, which does not answer now."
+    assert a.replies[1].body["detail"] == detail
+
+
 def test_an_order_for_the_master_names_it_elsewhere() -> None:
     group = grown()
     reply = order(group["b"], "switchover")
