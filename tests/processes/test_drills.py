@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.node import PROJECT
 
-pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(1800)]
 
 PATIENCE = "1"
 """Limits are judged by how slow the machine is meanwhile (`drills/pace.py`): no more is needed."""

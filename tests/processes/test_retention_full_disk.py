@@ -293,7 +293,7 @@ async def test_a_small_disk_under_constant_load_never_fills_and_losses_are_exact
             assert set(left[1]) <= set(everything)
         else:
             assert left == (3, everything)
-        assert "delayed messages were carried on" in node.log_text("broker")
+            assert "delayed messages were carried on" in node.log_text("broker")
         bounds = ranges(node)
 
         # Both are killed; what reput removed meanwhile does not pass for missing.

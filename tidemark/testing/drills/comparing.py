@@ -48,12 +48,20 @@ async def compare(stage: GroupStage[G], *, whole: bool) -> Verdict:
 
 
 async def compare_queues(stage: GroupStage[G]) -> list[str]:
-    """Whether the consume queues of all nodes are the same; what differs, as sentences."""
-    master = await stage.master()
-    tables = {
-        name: await asyncio.to_thread(queue_table, stage.group.nodes[name].store_dir)
-        for name in stage.group.names
-    }
+    """Whether the consume queues of all nodes are the same; what differs, as sentences.
+
+    They are read one node after the other: what the broker appends by itself meanwhile, as after a
+    change of the master, would be in some of them only. Then they are read again.
+    """
+    while True:
+        master = await stage.master()
+        end = await _level(stage, stage.group.names, master)
+        tables = {
+            name: await asyncio.to_thread(queue_table, stage.group.nodes[name].store_dir)
+            for name in stage.group.names
+        }
+        if slot(stage.group.nodes[master].store_dir, Slot.WRITTEN) == end:
+            break
     return [
         f"the queues of {master} and {name} differ: {_first_unequal(tables[master], table)}"
         for name, table in tables.items()
@@ -68,8 +76,8 @@ def _first_unequal(left: Iterable[str], right: Iterable[str]) -> str:
     return "one has more queues"
 
 
-async def _level(stage: GroupStage[G], names: Sequence[str], master: str) -> None:
-    """Wait until nothing moves: everywhere all is on disk, confirmed and dispatched."""
+async def _level(stage: GroupStage[G], names: Sequence[str], master: str) -> int:
+    """Wait until everywhere all is on disk, confirmed and dispatched: the log's end."""
     deadline = time.monotonic() + LEVEL_S
     while True:
         stores = [stage.group.nodes[name].store_dir for name in names]
@@ -80,7 +88,7 @@ async def _level(stage: GroupStage[G], names: Sequence[str], master: str) -> Non
             for which in (Slot.WRITTEN, Slot.FLUSHED, Slot.CONFIRM, Slot.DISPATCHED)
         }
         if all(value == end for value in ends.values()):
-            return
+            return end
         if time.monotonic() > deadline:
             raise DrillFailed(f"without load the nodes do not come to one end: {ends}")
         with contextlib.suppress(TimeoutError):
