@@ -58,7 +58,7 @@ OPENED: Final = b" tidemark"
 """Ends abort's content once a start of ours has taken over what RocketMQ left."""
 LMQ_PREFIX: Final = "%LMQ%"
 DESCRIBE_BYTE: Final = 4
-"""Of ``lock``: held for a change of tidemark.json or abort, which is a few milliseconds long."""
+"""Of ``lock``: held for a change of tidemark.json, which is a few milliseconds long."""
 DESCRIBE_PAUSE_S: Final = 0.01
 DESCRIBE_TRIES: Final = 500
 DELAY_LEVELS_KEPT: Final = 16
@@ -280,8 +280,7 @@ class StoreDir:
 
     @contextlib.contextmanager
     def _describing(self) -> Iterator[bool]:
-        """Whether it is this process's turn to change tidemark.json, or what abort says, until the
-        block ends. Blocks.
+        """Whether it is this process's turn to change tidemark.json, until the block ends. Blocks.
 
         Without the turn, 1. ha reads the file to finish an adoption; 2. the broker records its
         delay levels; 3. ha writes what it read, and the levels are lost. False if another process
@@ -453,12 +452,7 @@ class StoreDir:
         self._abort_owed = os.getpid() if pid is None else pid
         text = str(self._abort_owed).encode()
         if not self.is_opened and read_whole(self.disk, self.abort_path) != text:
-            # Without the turn: 1. reput reads that the store is not opened; 2. the broker records
-            # that it is; 3. reput writes its number over that. Whoever keeps the turn for too long
-            # must not keep the name from being made.
-            with self._describing():
-                if not self.is_opened:
-                    self._write_abort(text)
+            self._write_abort(text)
         self.disk.sync_directory(self.root)
         self._abort_owed = None
 
@@ -488,12 +482,8 @@ class StoreDir:
         After ``mark_running``. On a disk that takes no writes it stays unrecorded.
         """
         with contextlib.suppress(DiskFull, ReadOnlyDisk, FileExistsError, FileNotFoundError):
-            if self.disk.stat(self.abort_path) is None or self.is_opened:
-                return
-            with self._describing() as has_turn:
-                if has_turn:
-                    content = str(os.getpid()).encode() + OPENED
-                    write_atomically(self.disk, self.abort_path, content)
+            if self.disk.stat(self.abort_path) is not None and not self.is_opened:
+                write_atomically(self.disk, self.abort_path, str(os.getpid()).encode() + OPENED)
 
     def mark_clean(self) -> None:
         """Remove ``abort``: everything is synced and dispatched. Fine if it is not there."""
