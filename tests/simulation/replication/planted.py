@@ -33,6 +33,7 @@ TABLES: Final = (Fault.AT_FILE, Fault.WINNER, Fault.KILL, Fault.SWITCH)
 WRITES: Final = (Fault.LATE_CHANGE, Fault.LEASE_DEAF, Fault.LEASE_UNREACHABLE, Fault.CUT)
 HASTE: Final = (Fault.HASTY, Fault.SLOW_DISK, Fault.LEASE_DEAF)
 SILENCE: Final = (Fault.STOP,)
+FLUSHES: Final = (Fault.SWITCH, Fault.SLOW_DISK, Fault.LATE_APPEND, Fault.LEASE_UNREACHABLE)
 SWITCHES: Final = (Fault.SWITCH, Fault.STALL, Fault.LATE_APPEND)
 REPLACED: Final = (Fault.DELETE_LEASE, Fault.NEW_VOLUME)
 
@@ -83,7 +84,7 @@ FAULTS: Final[dict[str, Planted]] = {
     "lease-made-again-from-memory": Planted(
         logs.lease_made_again_from_memory,
         "has not promised",
-        2,
+        3,
         (Fault.DELETE_LEASE, Fault.KILL),
     ),
     "table-cut-only-with-bytes": Planted(logs.table_cut_only_with_bytes, "healed for", 12, TABLES),
@@ -97,16 +98,16 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.log_taken_before_byte_0_is_free, "without byte 0", 0
     ),
     "deadline-kept-over-a-reboot": Planted(
-        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 3
+        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 6
     ),
     "byte-0-before-the-flush-ended": Planted(
-        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 26
+        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 3, FLUSHES
     ),
     "byte-0-before-serving-epoch-is-cleared": Planted(
         shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 2
     ),
     "hello-before-the-promise-is-durable": Planted(
-        shells.HELLO_BEFORE_THE_PROMISE_IS_DURABLE, "is sure of the promise of", 5
+        shells.HELLO_BEFORE_THE_PROMISE_IS_DURABLE, "is sure of the promise of", 2
     ),
     "grant-not-looked-at-with-byte-0": Planted(
         shells.GRANT_NOT_LOOKED_AT_WITH_BYTE_0, "before it took byte 0", 0
