@@ -117,7 +117,10 @@ class Api:
         self._delay_levels_ms = delay_levels_ms
         self.pools: Final = Pools(clock)
         self._bodies = Bodies(
-            size_max=request_size_max, waiting_max=waiting_bytes_max, timeout_s=read_timeout_s
+            size_max=request_size_max,
+            waiting_max=waiting_bytes_max,
+            timeout_s=read_timeout_s,
+            sends=self.pools.of[Pool.PUT],
         )
         self._answers = LargeAnswers(waiting_bytes_max, clock, self.pools)
         self._send_call = SendCall(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import io
 import ipaddress
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,8 @@ from aiohttp import hdrs, web
 from services.broker import encodings
 from services.broker.fields import NAME_RULE, check_name, parameter_int, shown
 from services.broker.limits import BODY_SILENCE_S, Budget
+from services.broker.pools import Requests
+from shared.runtime.give_way import GiveWay
 from tidemark.errors import (
     BadName,
     BadRequest,
@@ -38,6 +39,10 @@ T = TypeVar("T")
 
 SMALL: Final = 1 << 16
 """Bytes: a body that announces no more does not count against its peer's part."""
+LONG: Final = 1 << 20
+"""Bytes of a body: the parts of a longer one are read with rests while others send, and are put
+together in a thread, which does not need the interpreter for that. One buffer that grows instead is
+copied by the loop at each of its steps."""
 _ADVICE: Final = "Send less at a time, or try again."
 
 
@@ -57,15 +62,20 @@ class Body:
 class Bodies:
     """Reads request bodies within the bounds."""
 
-    def __init__(self, *, size_max: int, waiting_max: int, timeout_s: float) -> None:
+    def __init__(
+        self, *, size_max: int, waiting_max: int, timeout_s: float, sends: Requests
+    ) -> None:
         """size_max: bytes of one body. waiting_max: bytes of all that are in memory; those of one
-        peer that arrive in parts may be half of it."""
+        peer that arrive in parts may be half of it. sends: those in hand."""
         self._size_max = size_max
         self._timeout_s = timeout_s
         self._silence_s = min(BODY_SILENCE_S, timeout_s)
         self._waiting = Budget("bytes of requests in memory", waiting_max, _ADVICE)
         self._peers: dict[str, Budget] = {}
         """Of those that have bytes in memory."""
+        self._sends = sends
+        self._long = 0
+        """Bodies that arrive now and already have more than LONG bytes."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="bodies")
 
     def begin(self, request: web.Request) -> Body:
@@ -161,8 +171,8 @@ class Bodies:
         content = request.content
         length = request.content_length
         peer = peer_of(request) if length is None or length > SMALL else None
-        # Not a list that is joined at the end: to copy 16 MiB at once takes the loop some ms.
-        parts = io.BytesIO()
+        parts: list[bytes] = []
+        way = GiveWay(self._others_send, patience_s=0.0)
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
@@ -174,8 +184,12 @@ class Bodies:
                         break
                     if body.size + len(part) > self._size_max:
                         raise too_large(body.size + len(part), self._size_max)
+                    was_long = body.size > LONG
                     self._take(body, len(part), peer)
-                    parts.write(part)
+                    parts.append(part)
+                    if body.size > LONG:
+                        self._long += not was_long
+                        await way.rest()
         except TimeoutError:
             raise SlowRequest(
                 f"after {loop.time() - started:.1f} s only {body.size} bytes of the body had "
@@ -186,7 +200,22 @@ class Bodies:
             ) from None
         except web.RequestPayloadError as error:
             raise BadRequest(f"the body is broken: {error}. Nothing was stored.") from None
-        return parts.getvalue()  # the bytes themselves, not a copy
+        finally:
+            self._long -= body.size > LONG
+        return await self.apart(lambda: _joined(parts)) if body.size > LONG else b"".join(parts)
+
+    def _others_send(self) -> bool:
+        """Whether a send is in hand besides the long bodies that arrive."""
+        return len(self._sends) > self._long
+
+
+def _joined(parts: list[bytes]) -> bytes:
+    """All of it in one piece. The parts are let go one by one: a thread that does it holds the
+    interpreter for none longer than for one of them."""
+    data = b"".join(parts)
+    while parts:
+        parts.pop()
+    return data
 
 
 def topic_of(request: web.Request) -> str:

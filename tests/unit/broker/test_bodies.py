@@ -14,6 +14,8 @@ from aiohttp.test_utils import TestServer
 
 from services.broker import encodings, http_requests
 from services.broker.http_requests import Bodies
+from services.broker.pools import Requests
+from shared.runtime.give_way import GiveWay
 from tidemark.errors import TidemarkError
 
 SIZE_MAX = 1 << 20
@@ -23,7 +25,10 @@ class Served:
     """Reads each request's body and answers its size, or the error's code."""
 
     def __init__(self, waiting_max: int, timeout_s: float) -> None:
-        self.bodies = Bodies(size_max=SIZE_MAX, waiting_max=waiting_max, timeout_s=timeout_s)
+        self.sends = Requests()
+        self.bodies = Bodies(
+            size_max=SIZE_MAX, waiting_max=waiting_max, timeout_s=timeout_s, sends=self.sends
+        )
         self.port = 0
         self.go = asyncio.Event()
         self.go.set()
@@ -174,6 +179,34 @@ async def test_a_body_is_refused_for_its_reason_although_no_byte_of_it_is_counte
         assert served.bodies._peers == {}
 
 
+# Bodies of 16 MiB one after the other made another client's sends take fourteen times as long.
+async def test_a_long_body_is_read_with_rests_while_another_send_is_in_hand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_requests, "LONG", 1000)
+    rests: list[bool] = []
+
+    async def rest(way: GiveWay) -> None:
+        rests.append(way._is_awaited())
+
+    monkeypatch.setattr(GiveWay, "rest", rest)
+    async with serving(waiting_max=4 * SIZE_MAX) as served:
+        for in_hand in range(1, 3):  # the body's own, then another
+            served.sends.begin(0.0)
+            rests.clear()
+            reader, writer = await begin(served, "Content-Length: 300000", bytes(200_000))
+            await until(lambda: served.used == 200_000)
+            writer.write(bytes(100_000))
+            assert await answer(reader) == (200, "300000")
+            writer.close()
+            assert set(rests) == {in_hand == 2}
+        rests.clear()
+        reader, writer = await begin(served, "Content-Length: 900", bytes(900))
+        assert await answer(reader) == (200, "900")
+        writer.close()
+        assert rests == []
+
+
 # 4,096 messages in JSON took the loop for 0.5 s: another client's sends waited for it.
 async def test_a_long_body_is_decoded_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on, decoding = threading.Event(), asyncio.Event()
@@ -185,7 +218,7 @@ async def test_a_long_body_is_decoded_beside_the_loop(monkeypatch: pytest.Monkey
         return decode(data, encoding)
 
     monkeypatch.setattr(encodings, "decode", slow)
-    bodies = Bodies(size_max=1 << 20, waiting_max=1 << 20, timeout_s=30)
+    bodies = Bodies(size_max=1 << 20, waiting_max=1 << 20, timeout_s=30, sends=Requests())
 
     async def handle(request: web.Request) -> web.Response:
         async with bodies.read(request) as value:
