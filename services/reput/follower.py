@@ -138,6 +138,7 @@ class Follower:
             return False
         self._note_free()
         self._generation = generation
+        self._unit_check = None  # the log may be another one now: it is compared from the start
         self._synced_position = self._dispatcher.position
         is_usual = decision.queue_mode is not QueueMode.REBUILD
         level = logging.INFO if is_usual else logging.WARNING

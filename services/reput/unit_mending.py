@@ -64,6 +64,7 @@ class UnitMending:
                 return False
             self._take_next(end)
             return True
+        self._at = max(self._at, self._log.min_offset)  # the oldest files may go meanwhile
         if self._wanted and self._at < end:
             try:
                 found = self._source.read(self._at, PhysicalOffset(end), bytes_max)
@@ -75,6 +76,8 @@ class UnitMending:
                         self._compare(self._key, run.first, run.units)
                 self._at = found.end
                 return True
+            if self._at < self._log.min_offset:
+                return True  # that file is gone now: the next step begins behind it
         self._key = None
         return bool(self._left)
 

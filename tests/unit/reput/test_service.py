@@ -24,6 +24,7 @@ from services.reput.config import ReputConfig
 from services.reput.dispatcher import Dispatcher
 from services.reput.index_writer import IndexWriter
 from services.reput.service import Reput
+from services.reput.unit_mending import UnitMending
 from shared.files.os_disk import OsDisk, OsFile
 from shared.files.store_dir import Role, StoreConfig
 from shared.runtime.clock import SystemClock, boot_id
@@ -40,8 +41,9 @@ from tidemark.errors import (
     RestartNeeded,
     StoreLocked,
 )
-from tidemark.formats.checkpoint import NodeRole, Slot
+from tidemark.formats.checkpoint import NodeRole, Slot, queue_number
 from tidemark.formats.queue_unit import encode as encode_unit
+from tidemark.offsets import UNIT_SIZE
 
 
 @pytest.fixture
@@ -488,6 +490,46 @@ async def test_another_recovery_is_noticed_while_it_runs(
         small.flush()
         await until(lambda: small.positions.get(Slot.DISPATCHED) == small.end)
         assert (await reput.get("/ready"))[0] == 200
+
+
+async def test_a_comparison_of_a_unit_begins_anew_once_the_log_was_recovered(
+    config: ReputConfig, small: SmallStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it reads may lie behind the new end: a damaged unit would pass for a sound one.
+
+    In the middle of a comparison the log is recovered anew, and dispatch has to resume.
+    """
+    for _ in range(3):
+        small.put("orders", 0)
+    small.flush()
+    get, publish = small.positions.get, small.positions.publish
+    calls: list[str] = []
+    begin, step = UnitMending.begin, UnitMending.step
+
+    def begun(mending: UnitMending, queue: int, number: int) -> None:
+        calls.append("begin")
+        begin(mending, queue, number)
+
+    def stepped(mending: UnitMending, end: int, bytes_max: int) -> bool:
+        calls.append("step")
+        if len(calls) == 2:
+            publish(Slot.GENERATION, get(Slot.GENERATION) + 1)
+        return step(mending, end, bytes_max)
+
+    monkeypatch.setattr(UnitMending, "begin", begun)
+    monkeypatch.setattr(UnitMending, "step", stepped)
+    monkeypatch.setattr(Dispatcher, "adopt_generation", lambda _: False)
+    async with running(config) as reput:
+        await reput.wait_ready()
+        path = small.queue_file("orders", 0, 0)
+        with path.open("r+b") as file:
+            file.seek(UNIT_SIZE)
+            file.write(b"\xff" * UNIT_SIZE)
+        publish(Slot.UNIT_CHECK_QUEUE, queue_number("orders", 0))
+        publish(Slot.UNIT_CHECK_OFFSET, 1)
+        publish(Slot.UNIT_CHECK_COUNT, 1)
+        await until(lambda: get(Slot.UNIT_CHECKED) >> 1 == 1)
+    assert calls[:3] == ["begin", "step", "begin"]
 
 
 async def test_a_second_reput_is_refused(config: ReputConfig, small: SmallStore) -> None:

@@ -8,7 +8,7 @@ from services.reput.dispatcher import Dispatcher
 from tests.support.small_dispatch import dispatch_all, dispatcher_of, fill, queue_files, units
 from tests.support.small_store import SmallStore
 from tests.support.small_store import small as small
-from tidemark.formats.checkpoint import queue_number
+from tidemark.formats.checkpoint import Slot, queue_number
 from tidemark.offsets import UNIT_SIZE
 
 Place = tuple[str, int, int]
@@ -95,6 +95,27 @@ def test_what_the_log_has_lost_is_left_as_it_is(small: SmallStore) -> None:
     before = queue_files(small)
     assert mended(dispatcher, place) == []
     assert queue_files(small) == before
+
+
+def test_the_comparison_goes_on_behind_a_log_file_that_expires_meanwhile(small: SmallStore) -> None:
+    """Otherwise a damaged unit passes for a sound one, and the log for damaged."""
+    dispatcher = filled(small)
+    sound, size = units(small), small.store.config.commit_log_file_size
+    places = sorted(place for place in sound if place[:2] == ("orders", 0))
+    for place in places:
+        overwrite(small, place, b"\xff" * UNIT_SIZE)
+    (*_, last) = places
+    assert int.from_bytes(sound[last][:8], "big") >= size
+    mending = dispatcher.mending
+    mending.begin(queue_number("orders", 0), last[2])
+    assert mending.step(dispatcher.position, 1)  # no unit is sound: from the log's start
+    assert mending.step(dispatcher.position, 1)
+    small.positions.publish(Slot.MIN, size)
+    small.log_file(0).unlink()
+    while mending.step(dispatcher.position, 700):
+        pass
+    assert last in mending.replaced
+    assert units(small)[last] == sound[last]
 
 
 def test_what_was_mended_is_durable_with_the_next_sync(small: SmallStore) -> None:
