@@ -111,6 +111,15 @@ def read(
                 if stored is not None:
                     _check_place(stored, queue_offset)
                     found.append(stored)
+                elif unit.physical_offset >= reader.min_offset:  # else it has expired
+                    raise DamagedFile(
+                        f"unit {queue_offset} of queue {STATE_TOPIC}/{STATE_QUEUE} points to "
+                        f"physical offset {unit.physical_offset}, where the log has no record. "
+                        "The commit log is safe; nothing is served.",
+                        "Reput makes the unit again; if it does not, stop the node and run "
+                        "`tidemark store rebuild`.",
+                        at=unit.physical_offset,
+                    )
             except (CorruptRecord, DamagedFile) as error:
                 raise name_unit(error, STATE_TOPIC, STATE_QUEUE, queue_offset) from None
         at += len(units)
