@@ -72,9 +72,9 @@ class Gate:
             raise self._why("Nothing was stored.")
 
     def judge(self, error: CorruptRecord | DamagedFile) -> TidemarkError:
-        """What a reader that met damage is told: to try again, while reput may still mend it.
+        """The error for a reader that met damage: retriable while reput may still mend the unit.
 
-        Else the damage is noted, and the error is the one that was met.
+        Otherwise the damage is noted, and the error is the one that was met.
         """
         if self.unit_checks is not None and self.unit_checks.may_heal(error):
             return NotServing(

@@ -100,7 +100,7 @@ class Puller:
     ) -> None:
         """floor: queue offset below which a queue shows nothing, of a topic that was deleted and
         made again. dispatched: end of what may be seen. written: end of the log. unit_checks: asked
-        where a queue ends before its last message; None: nobody compares queues with the log.
+        where a queue ends before its last message; None: queues are not compared with the log.
         """
         self.unit_checks = unit_checks
         self._short: dict[Queue, tuple[QueueOffset, PhysicalOffset]] = {}
@@ -184,7 +184,7 @@ class Puller:
         """A queue ends before its last message: usually that one is not dispatched yet. Once it is,
         the unit at the end is damaged, and hides those behind it.
 
-        Raises NotServing to who was further already, and would be sent back.
+        Raises NotServing for a reader that is past that end already: it would be sent back.
         """
         seen, last = self._short.get(queue, (QueueOffset(-1), PhysicalOffset(0)))
         if seen != end:
@@ -334,7 +334,7 @@ class Puller:
             self._dispatched_seen = dispatched
             self.held.dispatched_to(dispatched)
         if self.unit_checks is not None and self.unit_checks.settle():
-            self.held.dispatched_to(dispatched)  # to who watches for what was hidden
+            self.held.dispatched_to(dispatched)  # wakes pulls that wait for hidden messages
         if (now := self._clock.monotonic()) - self._looked_at >= LOOK_AFTER_CLIENT_S:
             self._looked_at = now
             self.held.let_go_of_gone()

@@ -1,10 +1,10 @@
 """Asks reput to compare a queue unit that a read could not follow with the log.
 
 Only reput writes queues. The broker publishes which unit it is, one at a time, and reput answers
-whether units were replaced (``reput.unit_mending``). Until then who reads there is told to try
-again. A unit that reput found to be what the log says stays so: then the log is damaged there.
+whether units were replaced (``reput.unit_mending``). Until then reads of that unit get a
+retriable error. If reput finds that the unit is what the log says, the log is damaged there.
 
-Before: ``pull`` met the unit. After: ``gate`` says what the reader is told.
+Before: ``pull`` met the unit. After: ``gate`` makes the reader's error.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class UnitChecks:
             publish = self._positions.publish
             publish(Slot.UNIT_CHECK_QUEUE, queue_number(topic, queue))
             publish(Slot.UNIT_CHECK_OFFSET, number)
-            self._count = self._positions.get(Slot.UNIT_CHECK_COUNT) + 1
+            # Above the last answer too: an older page of the broker's slots may have been put back.
+            get = self._positions.get
+            self._count = max(get(Slot.UNIT_CHECK_COUNT), get(Slot.UNIT_CHECKED) >> 1) + 1
             publish(Slot.UNIT_CHECK_COUNT, self._count)
             self._ask()
         return True

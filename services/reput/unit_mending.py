@@ -1,12 +1,13 @@
 """Compares a queue unit that a reader could not follow with the log, and replaces it if need be.
 
-A unit is derived: the log says what it has to be. A flipped bit in an old unit is seen by nobody
-but its reader, and making all queues again for it would take as long as reading the whole log. Here
-the log is read from the nearest sound unit before it. Invariants:
+A unit is derived: the log says what it has to be. Only a read finds a flipped bit in an old unit,
+and to make all queues again for it would take as long as reading the whole log. Here the log is
+read from the nearest sound unit before it. Invariants:
 
 - A unit is replaced by what a sound record says, never by anything else, and only where the queue
   has a unit: ends and totals of queues do not move.
-- Damage in the log ends the comparison: what is behind it stays as it is, for its reader to name.
+- Damage in the log ends the comparison: units behind it stay as they are, and a read there names
+  the damage.
 - A step reads a bounded part of the log, so that dispatch goes on in between.
 
 Step before: the broker met the unit and published where (``Slot.UNIT_CHECK_COUNT``). Step after:
@@ -24,6 +25,7 @@ from shared.files.queue_math import is_filler
 from tidemark.errors import CorruptRecord
 from tidemark.formats.checkpoint import queue_number
 from tidemark.formats.plan import QueueKey
+from tidemark.formats.queue_unit import Unit
 from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 
 NEIGHBOURS_MAX: Final = 1024
@@ -69,7 +71,7 @@ class UnitMending:
             try:
                 found = self._source.read(self._at, PhysicalOffset(end), bytes_max)
             except CorruptRecord:
-                found = None  # the log itself: who reads there names it
+                found = None  # the log itself is damaged: a read there names it
             if found is not None:
                 for run in found.plan.runs:
                     if run[:2] == self._key:
@@ -87,37 +89,32 @@ class UnitMending:
         first, behind = self._queues.bounds_of(key)
         if not first <= self._number < behind:
             return
-        before = self._number - 1
-        self._at = log_min = self._log.min_offset
-        while before >= max(first, self._number - NEIGHBOURS_MAX):
-            unit = self._queues.unit_at(key, before)
-            if (
-                unit is not None
-                and log_min <= unit.physical_offset
-                and self._is_sound(key, before, end)
-            ):
-                self._at = PhysicalOffset(unit.end)
+        self._at = self._log.min_offset
+        low = max(first, self._number - NEIGHBOURS_MAX)
+        high = min(behind, self._number + NEIGHBOURS_MAX)
+        for number in range(self._number - 1, low - 1, -1):
+            if (unit := self._sound_unit(key, number, end)) is not None:
+                self._at, low = PhysicalOffset(unit.end), number + 1
                 break
-            before -= 1
-        after = self._number + 1
-        while after < min(behind, self._number + NEIGHBOURS_MAX):
-            if self._is_sound(key, after, end):
+        for number in range(self._number + 1, high):
+            if self._sound_unit(key, number, end) is not None:
+                high = number
                 break
-            after += 1
-        self._key, self._wanted = key, range(before + 1, after)
+        self._key, self._wanted = key, range(low, high)
 
-    def _is_sound(self, key: QueueKey, number: int, end: int) -> bool:
-        """Whether the unit is what the log says; an expired one cannot be told."""
+    def _sound_unit(self, key: QueueKey, number: int, end: int) -> Unit | None:
+        """The unit if it is what the log says; None also for one whose record has expired."""
         unit = self._queues.unit_at(key, number)
         if unit is None or unit.size <= 0 or is_filler(*unit[:2]):
-            return False
+            return None
         at = PhysicalOffset(unit.physical_offset)
         if not self._log.min_offset <= at < unit.end <= end:
-            return False
+            return None
         try:
-            return self._source.is_of(key, QueueOffset(number), at) and self._source.is_whole(unit)
+            is_sound = self._source.is_of(key, QueueOffset(number), at)
+            return unit if is_sound and self._source.is_whole(unit) else None
         except CorruptRecord:
-            return False
+            return None
 
     def _compare(self, key: QueueKey, first: int, units: bytes) -> None:
         last = first + len(units) // UNIT_SIZE - 1

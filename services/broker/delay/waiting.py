@@ -172,9 +172,9 @@ class Waiting:
         """
         progress = self._progress
         # A stop must not wait for a queue of any length.
-        turns = iter(range(READ_AT_STOP_MAX))
-        while next(turns, None) is not None and self._timer.take_in(progress, ends.kept):
-            pass
+        for _ in range(READ_AT_STOP_MAX):
+            if not self._timer.take_in(progress, ends.kept):
+                break
         # What was read is kept: otherwise the next start reads it again, and may be stopped before
         # its end each time. Everything that it follows from is on disk.
         self._timer.commit()

@@ -258,3 +258,12 @@ def test_a_queue_of_a_topic_that_was_deleted_and_made_again_is_not_compared() ->
     puller.unit_checks = unit_checks(page)
     puller.look(PullRequest("t", 0, 3, 32, None, None, 0, bulk=False))
     assert page.rings == []
+
+
+def test_an_answer_of_before_an_older_page_was_put_back_is_not_taken_for_this_ones() -> None:
+    page = Slots()
+    page[Slot.UNIT_CHECKED] = 1 << 1  # "sound", to a count that the older page does not know of
+    checks = unit_checks(page)
+    assert checks.is_open("t", 0, 5)
+    assert page[Slot.UNIT_CHECK_COUNT] == 2
+    assert checks.is_open("t", 0, 5), "reput has not answered yet"
