@@ -23,18 +23,16 @@ NEWS_S: Final = 0.002
 class ApiHandler(BoundedHandler):
     """One connection of the API port."""
 
-    __slots__ = ("_on_bytes", "role")
+    __slots__ = ("_heard", "role")
 
-    def __init__(
-        self, manager: web.Server, on_bytes: Callable[[], None], *rest: Any, **settings: Any
-    ) -> None:
-        super().__init__(manager, *rest, **settings)
-        self._on_bytes = on_bytes
+    def __init__(self, manager: web.Server, server: ApiServer, **settings: Any) -> None:
+        super().__init__(manager, server, **settings)
+        self._heard = server.heard
         self.role = Role.NEW
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
-        self._on_bytes()
+        self._heard()
         super().data_received(data)
 
 
@@ -65,7 +63,7 @@ class ApiServer(BoundedServer):
 
     def make_handler(self, manager: web.Server, **settings: Any) -> ApiHandler:
         """The protocol of a new connection."""
-        return ApiHandler(manager, self._heard, self._lost, self._paced, **settings)
+        return ApiHandler(manager, self, **settings)
 
     def roles(self) -> dict[str, int]:
         """Connections open now by what they last asked."""
@@ -85,5 +83,6 @@ class ApiServer(BoundedServer):
         bytes of a request and its call."""
         return time.monotonic() < self._heard_at + NEWS_S
 
-    def _heard(self) -> None:
+    def heard(self) -> None:
+        """Bytes have come on a connection."""
         self._heard_at = time.monotonic()

@@ -20,6 +20,7 @@ import msgpack
 
 from services.broker.fields import shown
 from services.broker.limits import MAPS_MAX, SCANNED_SIZE_MIN, VALUES_MAX
+from shared.runtime.give_way import GiveWay
 from tidemark.errors import BadRequest, TooManyValues, UnsupportedMediaType
 
 MSGPACK: Final = "application/msgpack"
@@ -91,15 +92,16 @@ def _accepted(accept: str) -> list[str]:
     return [name for _, name in sorted(weighted, key=lambda pair: pair[0])]
 
 
-def decode(data: bytes, encoding: Encoding) -> object:
+def decode(data: bytes, encoding: Encoding, way: GiveWay | None = None) -> object:
     """Turn a body into maps, lists, strings, bytes, numbers.
 
-    Raises BadRequest, and TooManyValues before anything is decoded.
+    way: rests in a thread. Raises BadRequest, and TooManyValues before anything is decoded.
     """
     if not data:
         raise BadRequest("the request has no body. Nothing was stored.")
     if len(data) >= SCANNED_SIZE_MIN:
-        check_count(data, encoding)
+        check_count(data, encoding, way)
+    made = _without_duplicates if way is None else functools.partial(_made_with_rests, way)
     try:
         match encoding:
             case Encoding.MSGPACK:
@@ -112,7 +114,7 @@ def decode(data: bytes, encoding: Encoding) -> object:
                         raw=False,
                         unicode_errors="surrogateescape",
                         strict_map_key=True,
-                        object_pairs_hook=_without_duplicates,
+                        object_pairs_hook=made,
                     ),
                 )
             case Encoding.JSON:
@@ -120,7 +122,7 @@ def decode(data: bytes, encoding: Encoding) -> object:
                     object,
                     json.loads(
                         data.decode("utf-8"),
-                        object_pairs_hook=_without_duplicates,
+                        object_pairs_hook=made,
                         parse_constant=_no_constant,
                     ),
                 )
@@ -148,7 +150,7 @@ LONG_VALUES: Final = 512
 """Bytes, and values of JSON: what has more is decoded in a thread."""
 
 
-def check_count(data: bytes, encoding: Encoding) -> None:
+def check_count(data: bytes, encoding: Encoding, way: GiveWay | None = None) -> None:
     """Raise TooManyValues if the body has more than VALUES_MAX values, or MAPS_MAX maps.
 
     It takes no longer for a body that has many times as many. What is no msgpack or JSON passes:
@@ -156,29 +158,35 @@ def check_count(data: bytes, encoding: Encoding) -> None:
     """
     match encoding:
         case Encoding.MSGPACK:
-            _check_msgpack(data)
+            _check_msgpack(data, way)
         case Encoding.JSON:
             # An upper bound first, at the speed of memory: most bodies stay below it.
             maps = values = 0
             for at in range(0, len(data), _COUNTED):  # in parts: the loop has its turn in between
                 end = at + _COUNTED
+                if way is not None:
+                    way.rest_in_thread()
                 maps += data.count(b"{", at, end)
                 values += data.count(b"[", at, end) + data.count(b",", at, end)
                 if maps > MAPS_MAX or maps + values > VALUES_MAX:
-                    _check_json(data)
+                    _check_json(data, way)
                     break
 
 
 _COUNTED: Final = 1 << 18
 """Bytes of JSON whose commas and brackets are counted in one step."""
+_WALKED: Final = 1 << 7
+"""Values that are counted one by one between two looks whether to rest."""
 
 
-def _check_msgpack(data: bytes) -> None:
+def _check_msgpack(data: bytes, way: GiveWay | None) -> None:
     """Walk from value to value; what a list or a map announces counts at once."""
     at, end, values, maps = 0, len(data), 1, 0
     walked = 0
     while at < end and walked < values:
         walked += 1
+        if way is not None and not walked % _WALKED:
+            way.rest_in_thread()
         code = data[at]
         at += 1
         kind, size = _MSGPACK[code]
@@ -226,7 +234,7 @@ _MSGPACK: Final = tuple(map(_msgpack_kind, range(256)))
 _JSON_TOKENS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{[,]')
 
 
-def _check_json(data: bytes) -> None:
+def _check_json(data: bytes, way: GiveWay | None) -> None:
     """Count what is outside of strings: a text may be full of braces and commas."""
     values = maps = 0
     for token in _JSON_TOKENS.finditer(data):
@@ -234,6 +242,8 @@ def _check_json(data: bytes) -> None:
         if first == _QUOTE:
             continue
         values += 1
+        if way is not None and not values % _WALKED:
+            way.rest_in_thread()
         maps += first == _BRACE
         if values > VALUES_MAX or maps > MAPS_MAX:
             raise _too_many()
@@ -263,6 +273,11 @@ def _without_duplicates(pairs: Sequence[tuple[object, object]]) -> dict[object, 
                 )
             seen.add(key)
     return built
+
+
+def _made_with_rests(way: GiveWay, pairs: Sequence[tuple[object, object]]) -> dict[object, object]:
+    way.rest_in_thread()
+    return _without_duplicates(pairs)
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -120,11 +120,18 @@ class Api:
             size_max=request_size_max,
             waiting_max=waiting_bytes_max,
             timeout_s=read_timeout_s,
-            sends=self.pools.of[Pool.PUT],
+            pools=self.pools,
         )
         self._answers = LargeAnswers(waiting_bytes_max, clock, self.pools)
         self._send_call = SendCall(
-            gate, rules, self._bodies, unique_ids, metrics, lambda: self._parts().sends, self.traces
+            gate,
+            rules,
+            self._bodies,
+            unique_ids,
+            metrics,
+            lambda: self._parts().sends,
+            self.traces,
+            self.pools,
         )
         self._document = encodings.encode(
             api_document.document(version=version, rules=rules, request_size_max=request_size_max),

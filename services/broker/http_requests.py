@@ -18,12 +18,12 @@ from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
-from aiohttp import hdrs, web
+from aiohttp import StreamReader, hdrs, web
 
 from services.broker import encodings
 from services.broker.fields import NAME_RULE, check_name, parameter_int, shown
 from services.broker.limits import BODY_SILENCE_S, Budget
-from services.broker.pools import Requests
+from services.broker.pools import Pools
 from shared.runtime.give_way import GiveWay
 from tidemark.errors import (
     BadName,
@@ -62,20 +62,18 @@ class Body:
 class Bodies:
     """Reads request bodies within the bounds."""
 
-    def __init__(
-        self, *, size_max: int, waiting_max: int, timeout_s: float, sends: Requests
-    ) -> None:
+    def __init__(self, *, size_max: int, waiting_max: int, timeout_s: float, pools: Pools) -> None:
         """size_max: bytes of one body. waiting_max: bytes of all that are in memory; those of one
-        peer that arrive in parts may be half of it. sends: those in hand."""
+        peer that arrive in parts may be half of it."""
         self._size_max = size_max
         self._timeout_s = timeout_s
         self._silence_s = min(BODY_SILENCE_S, timeout_s)
         self._waiting = Budget("bytes of requests in memory", waiting_max, _ADVICE)
         self._peers: dict[str, Budget] = {}
         """Of those that have bytes in memory."""
-        self._sends = sends
-        self._long = 0
-        """Bodies that arrive now and already have more than LONG bytes."""
+        self._pools = pools
+        self.way = pools.behind_sends()
+        """The rests of long bodies, on the loop and in the thread."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="bodies")
 
     def begin(self, request: web.Request) -> Body:
@@ -126,14 +124,23 @@ class Bodies:
         body = self.begin(request)
         try:
             data = await self.whole(request, body)
-            decode = functools.partial(encodings.decode, data, encoding)
-            yield await self.apart(decode) if encodings.is_long(data, encoding) else decode()
+            if encodings.is_long(data, encoding):
+                yield await self.apart(
+                    functools.partial(encodings.decode, data, encoding, self.way)
+                )
+            else:
+                yield encodings.decode(data, encoding)
         finally:
             self.end(body)
 
     async def apart(self, work: Callable[[], T]) -> T:
         """Decode or check a long body in a thread, one at a time: the loop gets the interpreter
-        back within ``lifecycle.SWITCH_S``. What the work uses must be its own."""
+        back within ``lifecycle.SWITCH_S``, and the work rests on ``way`` while others send. What it
+        uses must be its own."""
+        with self._pools.long_send():
+            return await self._in_thread(work)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
     def check_announced(self, request: web.Request) -> None:
@@ -168,11 +175,17 @@ class Bodies:
         """
         if (here := self.arrived(request, body)) is not None:
             return here
-        content = request.content
         length = request.content_length
         peer = peer_of(request) if length is None or length > SMALL else None
+        with self._pools.long_send():
+            parts = await self._parts(request.content, body, peer)
+            if body.size <= LONG:
+                return b"".join(parts)
+            return await self._in_thread(functools.partial(_joined, parts, self.way))
+
+    async def _parts(self, content: StreamReader, body: Body, peer: str | None) -> list[bytes]:
+        """The parts of a body as they come."""
         parts: list[bytes] = []
-        way = GiveWay(self._others_send, patience_s=0.0)
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
@@ -181,15 +194,13 @@ class Bodies:
                     now = loop.time()
                     limit.reschedule(min(started + self._timeout_s, now + self._silence_s))
                     if not (part := await content.readany()):
-                        break
+                        return parts
                     if body.size + len(part) > self._size_max:
                         raise too_large(body.size + len(part), self._size_max)
-                    was_long = body.size > LONG
                     self._take(body, len(part), peer)
                     parts.append(part)
                     if body.size > LONG:
-                        self._long += not was_long
-                        await way.rest()
+                        await self.way.rest()
         except TimeoutError:
             raise SlowRequest(
                 f"after {loop.time() - started:.1f} s only {body.size} bytes of the body had "
@@ -200,21 +211,15 @@ class Bodies:
             ) from None
         except web.RequestPayloadError as error:
             raise BadRequest(f"the body is broken: {error}. Nothing was stored.") from None
-        finally:
-            self._long -= body.size > LONG
-        return await self.apart(lambda: _joined(parts)) if body.size > LONG else b"".join(parts)
-
-    def _others_send(self) -> bool:
-        """Whether a send is in hand besides the long bodies that arrive."""
-        return len(self._sends) > self._long
 
 
-def _joined(parts: list[bytes]) -> bytes:
-    """All of it in one piece. The parts are let go one by one: a thread that does it holds the
-    interpreter for none longer than for one of them."""
+def _joined(parts: list[bytes], way: GiveWay) -> bytes:
+    """All of it in one piece, in a thread: without the interpreter. The parts are let go one by
+    one: a thread that does it holds the interpreter for none longer than for one of them."""
     data = b"".join(parts)
     while parts:
         parts.pop()
+        way.rest_in_thread()
     return data
 
 

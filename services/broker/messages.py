@@ -26,6 +26,7 @@ from services.broker.fields import (
     whole_number,
 )
 from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
+from shared.runtime.give_way import GiveWay
 from tidemark.errors import (
     BadProperty,
     BadRequest,
@@ -119,13 +120,19 @@ def record_properties_size_max(*, record_crc: bool) -> int:
 
 
 def parse_produce(
-    value: object, *, rules: Rules, json_body: bool, make_unique_id: Callable[[], str]
+    value: object,
+    *,
+    rules: Rules,
+    json_body: bool,
+    make_unique_id: Callable[[], str],
+    way: GiveWay | None = None,
 ) -> ProduceRequest:
     """Check a decoded produce body; the first mistake is raised, by field, and nothing is stored.
 
     json_body: ``body`` is base64 text; otherwise it is bytes. make_unique_id: called once per
     message that brings no ``unique_id``, unless the request says ``make_unique_ids: false``.
-    Raises BadRequest, BadProperty, DelayOutOfRange, MessageTooLarge, TooManyMessages.
+    way: rests in a thread. Raises BadRequest, BadProperty, DelayOutOfRange, MessageTooLarge,
+    TooManyMessages.
     """
     fields = known_fields(table(value, "the request body"), _REQUEST_FIELDS, "")
     raw_messages = fields.get("messages")
@@ -156,6 +163,8 @@ def parse_produce(
     picks: list[Pick] = []
     delays: list[Delay | None] = []
     for index, message in enumerate(raw_messages):
+        if way is not None:
+            way.rest_in_thread()
         try:
             entry, pick, wait = _message(message, index, rules, json_body, make)
         except RequestError as error:

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from shared.runtime.give_way import GiveWay
+from shared.runtime.give_way import GiveWay, Pace
 from tidemark.clock import Clock
 
 
@@ -138,6 +138,8 @@ class Pools:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.of: Final = {pool: Requests() for pool in Pool}
+        self._pace = Pace()
+        self._long_sends = 0
 
     @contextlib.contextmanager
     def pulling(self) -> Iterator[None]:
@@ -152,11 +154,24 @@ class Pools:
             if mine.number is not None:
                 requests.end(mine.number)
 
+    @contextlib.contextmanager
+    def long_send(self) -> Iterator[None]:
+        """A send in hand takes long by itself, or its body has not come: others do not rest for
+        it."""
+        self._long_sends += 1
+        try:
+            yield
+        finally:
+            self._long_sends -= 1
+
+    def others_send(self) -> bool:
+        """Whether a send is in hand that does not take long by itself. For any thread."""
+        return len(self.of[Pool.PUT]) > self._long_sends
+
     def behind_sends(self) -> GiveWay:
-        """The rests of work for a reader: a millisecond after each slice while sends are in hand,
-        so that reads that follow each other without a pause leave them most of the loop."""
-        puts = self.of[Pool.PUT]
-        return GiveWay(lambda: len(puts) > 0, patience_s=0.0)
+        """The rests of work for a reader or of a long send: a millisecond after each slice while
+        other sends are in hand, so that such work leaves them most of the loop."""
+        return GiveWay(self.others_send, patience_s=0.0, pace=self._pace)
 
     def is_awaited(self) -> bool:
         """Whether a request is in hand."""

@@ -34,6 +34,7 @@ from services.broker.sent_before import (
     without,
 )
 from services.broker.topics import Topics
+from shared.runtime.give_way import GiveWay
 from tidemark.clock import Clock
 from tidemark.errors import (
     AckTimeout,
@@ -140,18 +141,20 @@ class Sends:
         born_host: Host,
         appended: Told | None = None,
         since: int | None = None,
+        way: GiveWay | None = None,
     ) -> Sent | SentAgain:
         """Store all messages of the request or none; wait for its level.
 
         Of one that is repeated those that are not stored yet. appended: is told when messages are
         in the log, before their level is reached. since: ``repeat_count`` as it was when the
-        request began to arrive; None: it came in one piece. Raises NotEnoughReplicas and
+        request began to arrive; None: it came in one piece. way: the rests of the search for what
+        a repeated request has stored; None: turns only. Raises NotEnoughReplicas and
         DelayOutOfRange before anything is stored, AckTimeout after everything is, also if the node
         stops before the level is reached.
         """
         started = self._clock.monotonic()
         if request.retry and self._before is not None:
-            return await self._send_missing(topic, request, born_host, appended, started)
+            return await self._send_missing(topic, request, born_host, appended, started, way=way)
         if since is not None and since != self._repeats.count:
             return await self._send_missing(topic, request, born_host, appended, started, since)
         return await self._send(topic, request, born_host, appended, started)
@@ -239,6 +242,7 @@ class Sends:
         told: Told | None,
         started: float,
         since: int | None = None,
+        way: GiveWay | None = None,
     ) -> Sent | SentAgain:
         """Append what is missing; answer when all of it has reached the level.
 
@@ -255,7 +259,8 @@ class Sends:
         indexed = None
         if self._before is not None and since is None:
             self._admit(request.ack)
-            indexed = await self._before.find_indexed(topics, filter(None, unique_ids))
+            wanted = filter(None, unique_ids)
+            indexed = await self._before.find_indexed(topics, wanted, way or GiveWay())
         for tries_left in range(FILE_TRIES, 0, -1):
             level, promised = self._admit(request.ack)
             queue_count = (await self._topics.for_sending(topic)).queues

@@ -27,10 +27,12 @@ from services.broker.messages import (
     parse_produce,
 )
 from services.broker.metrics import BrokerMetrics
+from services.broker.pools import Pools
 from services.broker.produce import Sends
 from services.broker.sent import result_of
 from services.broker.traces import Traces
 from services.broker.unique_ids import UniqueIds
+from shared.runtime.give_way import GiveWay
 from tidemark.errors import TidemarkError
 from tidemark.formats import twins
 
@@ -49,9 +51,11 @@ class SendCall:
         metrics: BrokerMetrics,
         sends: Callable[[], Sends],
         traces: Traces,
+        pools: Pools,
     ) -> None:
         """sends: who stores; asked for once the gate is open."""
         self._traces = traces
+        self._pools = pools
         self._gate = gate
         self._rules = rules
         self._properties_size_max = rules.properties_size_max
@@ -78,7 +82,13 @@ class SendCall:
                 if produce is None:
                     produce, since = await self._later(request, body, data, encoding)
                 appended = None if trace is None else trace.appended
-                sent = await self._sends().send(topic, produce, born_host(request), appended, since)
+                sends, host = self._sends(), born_host(request)
+                if produce.retry:
+                    with self._pools.long_send():
+                        way = self._pools.behind_sends()
+                        sent = await sends.send(topic, produce, host, appended, since, way)
+                else:
+                    sent = await sends.send(topic, produce, host, appended, since)
             finally:
                 self._bodies.end(body)
         except TidemarkError as error:
@@ -107,7 +117,9 @@ class SendCall:
             data = await self._bodies.whole(request, body)
             produce = self._at_once(data, encoding)
         if produce is None:
-            careful = functools.partial(self._careful, data, encoding, self._ids_apart)
+            careful = functools.partial(
+                self._careful, data, encoding, self._ids_apart, self._bodies.way
+            )
             produce = await self._bodies.apart(careful)
         # Others count anew: the node's part in its group has changed.
         return produce, count if self._sends() is sends else None
@@ -139,11 +151,28 @@ class SendCall:
             return None
         return self._careful(body, encoding, unique_ids)
 
-    def _careful(self, body: bytes, encoding: Encoding, unique_ids: UniqueIds) -> ProduceRequest:
-        """Decoded and checked field by field."""
-        return parse_produce(
-            encodings.decode(body, encoding),
-            rules=self._rules,
-            json_body=encoding is Encoding.JSON,
-            make_unique_id=unique_ids.make,
-        )
+    def _careful(
+        self, body: bytes, encoding: Encoding, unique_ids: UniqueIds, way: GiveWay | None = None
+    ) -> ProduceRequest:
+        """Decoded and checked field by field. way: rests in a thread."""
+        decoded = encodings.decode(body, encoding, way)
+        try:
+            return parse_produce(
+                decoded,
+                rules=self._rules,
+                json_body=encoding is Encoding.JSON,
+                make_unique_id=unique_ids.make,
+                way=way,
+            )
+        finally:
+            if way is not None:
+                _let_go(decoded, way)
+
+
+def _let_go(decoded: object, way: GiveWay) -> None:
+    """Free the messages of a long body one by one: freed as one value, they keep the interpreter
+    for milliseconds."""
+    messages = decoded.get("messages") if isinstance(decoded, dict) else None
+    while isinstance(messages, list) and messages:
+        messages.pop()
+        way.rest_in_thread()

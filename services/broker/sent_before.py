@@ -216,14 +216,17 @@ class SentBefore:
         self._notes: deque[tuple[float, int]] = deque()
         """(monotonic time, end of the log then), oldest first, NOTE_INTERVAL_S apart or more."""
 
-    async def find_indexed(self, topics: Sequence[str], unique_ids: Iterable[str]) -> Indexed:
+    async def find_indexed(
+        self, topics: Sequence[str], unique_ids: Iterable[str], way: GiveWay
+    ) -> Indexed:
         """Where dispatched messages of these topics with these ids are, and up to where that says
         all; most of the rest of the log is read, for ``find``. In slices, one call at a time.
 
-        Raises DispatchBehind, Overloaded, CorruptRecord, DamagedFile.
+        way: the rests between the slices. Raises DispatchBehind, Overloaded, CorruptRecord,
+        DamagedFile.
         """
         async with self._looking:
-            turns = Turns(self._clock, GiveWay())
+            turns = Turns(self._clock, way)
             is_whole, up_to = self._index_is_whole(), self._dispatched()
             places: dict[str, Place] = {}
             if self._index is not None and is_whole:

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, cast
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
+from shared.runtime.give_way import REST_S
 from shared.runtime.listening import listening_on
 from shared.runtime.paced_log import PacedLog
 from tidemark.errors import BadRequest, Overloaded, TidemarkError
@@ -36,6 +37,8 @@ TRIED_MAX: Final = 64
 LINGER_S: Final = 5.0
 """How long the rest of a refused body is read and thrown away, so that its sender sees the answer
 instead of a reset connection."""
+READ_SIZE: Final = 1 << 16
+"""Bytes of a body that are read ahead; one read may bring more."""
 
 
 def error_fields(error: TidemarkError) -> dict[str, Any]:
@@ -78,17 +81,11 @@ class Bounds(NamedTuple):
 class BoundedHandler(web.RequestHandler):
     """One connection; answers what is not HTTP in the words of our errors."""
 
-    __slots__ = ("_is_dropped", "_on_lost", "_paced", "_refused")
+    __slots__ = ("_is_dropped", "_refused", "_server")
 
-    def __init__(
-        self,
-        manager: web.Server,
-        on_lost: Callable[[BoundedHandler], None],
-        paced: PacedLog,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, manager: web.Server, server: BoundedServer, **settings: Any) -> None:
         super().__init__(manager, **settings)
-        self._on_lost, self._paced = on_lost, paced
+        self._server = server
         self._is_dropped = False
         self._refused: BaseRequest | None = None
 
@@ -100,8 +97,18 @@ class BoundedHandler(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The connection is gone."""
-        self._on_lost(self)
+        self._server.lost(self)
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have come. What comes of refused bodies is read in turn, one part in each REST_S:
+        their senders set the pace of the loop otherwise."""
+        super().data_received(data)
+        if self._refused is not None and data:
+            self._pause_reading_for_buffer()
+            self._loop.call_later(
+                REST_S * self._server.refused_count, self._resume_reading_for_buffer
+            )
 
     def drop(self) -> None:
         """Close the connection at once."""
@@ -117,6 +124,7 @@ class BoundedHandler(web.RequestHandler):
     def note_refused(self, request: BaseRequest) -> None:
         """The request is answered before its body has come: what comes of it is thrown away."""
         self._refused = request
+        self._server.refused(self)
 
     def is_dispensable(self, now: float) -> bool:
         """Whether nothing is lost with it: its request was refused and has its answer, or its last
@@ -148,7 +156,7 @@ class BoundedHandler(web.RequestHandler):
             reason = " ".join((message or "").split())[:200]
             error = BadRequest(f"this is not an HTTP request: {reason}. Nothing was stored.")
         else:
-            self._paced.defect(
+            self._server.paced.defect(
                 exc or RuntimeError(message or "no reason given"),
                 "a request failed outside of its call",
                 path=request.path,
@@ -217,7 +225,8 @@ class BoundedServer:
         """Open connections, oldest first; those that have spoken are moved to the other ones when
         the limit is reached."""
         self._spoken: OrderedDict[BoundedHandler, None] = OrderedDict()
-        self._paced = PacedLog(lambda: asyncio.get_running_loop().time())
+        self._refused: set[BoundedHandler] = set()
+        self.paced = PacedLog(lambda: asyncio.get_running_loop().time())
         self._watched: dict[web.RequestHandler, _Watch] = {}
         self._manager: web.Server | None = None
         self._listener: asyncio.Server | None = None
@@ -235,11 +244,22 @@ class BoundedServer:
 
     def make_handler(self, manager: web.Server, **settings: Any) -> BoundedHandler:
         """The protocol of a new connection."""
-        return BoundedHandler(manager, self._lost, self._paced, **settings)
+        return BoundedHandler(manager, self, **settings)
 
-    def _lost(self, handler: BoundedHandler) -> None:
+    def refused(self, handler: BoundedHandler) -> None:
+        """What comes of the connection's body is thrown away from now on."""
+        self._refused.add(handler)
+
+    @property
+    def refused_count(self) -> int:
+        """Connections with such a body."""
+        return len(self._refused)
+
+    def lost(self, handler: BoundedHandler) -> None:
+        """The connection is gone."""
         self._silent.pop(handler, None)
         self._spoken.pop(handler, None)
+        self._refused.discard(handler)
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises CannotListen if the port is taken."""
@@ -283,6 +303,7 @@ class BoundedServer:
             max_line_size=HEADER_SIZE_MAX,
             max_field_size=HEADER_SIZE_MAX,
             lingering_time=LINGER_S,
+            read_bufsize=READ_SIZE,
             # A few bytes may unpack to gigabytes; compressed bodies are refused by http_api.
             auto_decompress=False,
         )

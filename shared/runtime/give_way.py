@@ -12,6 +12,7 @@ the turns that an answer takes.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -21,6 +22,8 @@ its thread, which wants the interpreter back. 2. The loop lets go of it for the 
 poll, takes it again before the thread is awake, and the thread's patience begins anew. 3. So it
 went for as long as there were slices: sends that waited for the disk were held up by 120 to 200 ms.
 """
+SLICE_S: Final = 0.00025
+"""So long a thread works between two rests."""
 PATIENCE_S: Final = 0.5
 """So much of it beyond one rest per slice; then the work goes on beside requests that never end."""
 
@@ -30,15 +33,35 @@ def nobody() -> bool:
     return False
 
 
+class Pace:
+    """Of several pieces of work on one loop while somebody waits: together they have one slice in
+    each REST_S, so that many take no more of the loop than one."""
+
+    def __init__(self) -> None:
+        self._free_at = 0.0
+
+    def rest_s(self, now: float) -> float:
+        """How long to rest before the next slice. now: the loop's time [s]."""
+        rest_s = max(0.0, self._free_at - now) + REST_S
+        self._free_at = now + rest_s
+        return rest_s
+
+
 class GiveWay:
-    """The rests of one piece of work. For the event loop."""
+    """The rests of one piece of work, on the event loop or in one thread beside it."""
 
     def __init__(
-        self, is_awaited: Callable[[], bool] = nobody, patience_s: float = PATIENCE_S
+        self,
+        is_awaited: Callable[[], bool] = nobody,
+        patience_s: float = PATIENCE_S,
+        pace: Pace | None = None,
     ) -> None:
-        """is_awaited: whether a request is in hand whose answer does not wait for this work."""
+        """is_awaited: whether a request is in hand whose answer does not wait for this work. pace:
+        shared with other work; None: it has its own."""
         self._is_awaited = is_awaited
         self._patience_s = patience_s
+        self._pace = pace or Pace()
+        self._works_since = 0.0
 
     async def rest(self) -> None:
         """Let others have their turn: two turns of the loop, in which a request that has come is
@@ -47,7 +70,18 @@ class GiveWay:
         await asyncio.sleep(0)
         if not self._is_awaited():
             return
-        await asyncio.sleep(REST_S)
+        await asyncio.sleep(self._pace.rest_s(asyncio.get_running_loop().time()))
         while self._patience_s > 0 and self._is_awaited():
             self._patience_s -= REST_S
             await asyncio.sleep(REST_S)
+
+    def rest_in_thread(self) -> None:
+        """The same for work in a thread, which keeps the interpreter from the loop, and on a busy
+        machine its core: a rest after each SLICE_S while somebody waits. Call it far more often."""
+        now = time.monotonic()
+        if now - self._works_since < SLICE_S:
+            return
+        if self._is_awaited():
+            time.sleep(REST_S)
+            now = time.monotonic()
+        self._works_since = now

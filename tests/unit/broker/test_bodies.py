@@ -14,9 +14,11 @@ from aiohttp.test_utils import TestServer
 
 from services.broker import encodings, http_requests
 from services.broker.http_requests import Bodies
-from services.broker.pools import Requests
+from services.broker.limits import MAPS_MAX
+from services.broker.pools import Pool, Pools
+from shared.runtime.clock import SystemClock
 from shared.runtime.give_way import GiveWay
-from tidemark.errors import TidemarkError
+from tidemark.errors import TidemarkError, TooManyValues
 
 SIZE_MAX = 1 << 20
 
@@ -25,9 +27,9 @@ class Served:
     """Reads each request's body and answers its size, or the error's code."""
 
     def __init__(self, waiting_max: int, timeout_s: float) -> None:
-        self.sends = Requests()
+        self.pools = Pools(SystemClock())
         self.bodies = Bodies(
-            size_max=SIZE_MAX, waiting_max=waiting_max, timeout_s=timeout_s, sends=self.sends
+            size_max=SIZE_MAX, waiting_max=waiting_max, timeout_s=timeout_s, pools=self.pools
         )
         self.port = 0
         self.go = asyncio.Event()
@@ -192,7 +194,7 @@ async def test_a_long_body_is_read_with_rests_while_another_send_is_in_hand(
     monkeypatch.setattr(GiveWay, "rest", rest)
     async with serving(waiting_max=4 * SIZE_MAX) as served:
         for in_hand in range(1, 3):  # the body's own, then another
-            served.sends.begin(0.0)
+            served.pools.of[Pool.PUT].begin(0.0)
             rests.clear()
             reader, writer = await begin(served, "Content-Length: 300000", bytes(200_000))
             await until(lambda: served.used == 200_000)
@@ -212,13 +214,14 @@ async def test_a_long_body_is_decoded_beside_the_loop(monkeypatch: pytest.Monkey
     goes_on, decoding = threading.Event(), asyncio.Event()
     loop, decode = asyncio.get_running_loop(), encodings.decode
 
-    def slow(data: bytes, encoding: encodings.Encoding) -> object:
+    def slow(data: bytes, encoding: encodings.Encoding, way: GiveWay) -> object:
         loop.call_soon_threadsafe(decoding.set)
         assert goes_on.wait(30), "the loop goes on meanwhile"
-        return decode(data, encoding)
+        return decode(data, encoding, way)
 
     monkeypatch.setattr(encodings, "decode", slow)
-    bodies = Bodies(size_max=1 << 20, waiting_max=1 << 20, timeout_s=30, sends=Requests())
+    pools = Pools(SystemClock())
+    bodies = Bodies(size_max=1 << 20, waiting_max=1 << 20, timeout_s=30, pools=pools)
 
     async def handle(request: web.Request) -> web.Response:
         async with bodies.read(request) as value:
@@ -233,3 +236,40 @@ async def test_a_long_body_is_decoded_beside_the_loop(monkeypatch: pytest.Monkey
         goes_on.set()
         async with await asking as answered:
             assert await answered.text() == "1000"
+
+
+# Decoded beside the loop, bodies kept the interpreter and the core: each step of another client's
+# send waited for them.
+@pytest.mark.parametrize("encoding", encodings.Encoding)
+def test_work_in_the_thread_rests_again_and_again(encoding: encodings.Encoding) -> None:
+    messages = [{"body": "x", "keys": ["k"] * 50} for _ in range(1000)]
+    data = encodings.encode({"messages": messages}, encoding)
+    way = CountedRests()
+    decoded = encodings.decode(data, encoding, way)
+    assert decoded == {"messages": messages}
+    assert way.count > len(messages)
+    counted = CountedRests()
+    empty = encodings.encode([{}] * (MAPS_MAX + 1), encoding)
+    with pytest.raises(TooManyValues):
+        encodings.check_count(empty, encoding, counted)
+    assert counted.count >= MAPS_MAX // encodings._WALKED
+
+
+class CountedRests(GiveWay):
+    """Counts the looks whether to rest."""
+
+    count = 0
+
+    def rest_in_thread(self) -> None:
+        self.count += 1
+
+
+async def test_a_send_whose_body_has_not_come_makes_nobody_rest() -> None:
+    async with serving(waiting_max=4 * SIZE_MAX) as served:
+        served.pools.of[Pool.PUT].begin(0.0)
+        assert served.pools.others_send()
+        _, writer = await begin(served, f"Content-Length: {SIZE_MAX}", b"half")
+        await until(lambda: served.used == len(b"half"))
+        assert not served.pools.others_send()
+        writer.close()
+        await until(served.pools.others_send)

@@ -245,3 +245,35 @@ async def test_a_refused_connection_is_not_replaced_before_its_answer_is_written
     for each in (first, second):
         each.close()
     await server.close()
+
+
+# A refused body was read at the pace of its sender: other requests waited for it at each turn.
+async def test_what_comes_of_a_refused_body_is_read_in_parts_with_rests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "REST_S", 3600.0)
+    handlers: list[BoundedHandler] = []
+
+    async def refuse(request: web.Request) -> web.Response:
+        assert isinstance(request.protocol, BoundedHandler)
+        request.protocol.note_refused(request)
+        handlers.append(request.protocol)
+        return web.Response(status=413)
+
+    app = web.Application()
+    app.router.add_post("/v1/topics/t/messages", refuse)
+    server = BoundedServer(app, Bounds(1, 5.0, 5.0, 5.0))
+    await server.start("127.0.0.1", 0)
+    sender = Connection(*await asyncio.open_connection("127.0.0.1", server.port))
+    assert await sender.ask(size=1 << 20) == 413
+    transport = handlers[0].transport
+    assert isinstance(transport, asyncio.ReadTransport)
+    assert transport.is_reading()
+    assert server.refused_count == 1
+    sender._writer.write(bytes(1 << 16))
+    await until(lambda: not transport.is_reading())
+    handlers[0]._resume_reading_for_buffer()  # as the timer does
+    assert transport.is_reading()
+    sender.close()
+    await until(lambda: server.refused_count == 0)
+    await server.close()

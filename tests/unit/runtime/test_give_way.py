@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
-from shared.runtime.give_way import PATIENCE_S, REST_S, GiveWay
+import pytest
+
+from shared.runtime.give_way import PATIENCE_S, REST_S, SLICE_S, GiveWay, Pace
 
 
 class Waiting:
@@ -63,3 +66,42 @@ async def test_patience_ends_and_the_work_goes_on_beside_requests_that_never_end
     assert 10 <= first <= 12
     assert await timers_of(way, 3) == 3, "one rest per slice from then on"
     assert PATIENCE_S > REST_S
+
+
+async def test_works_that_share_a_pace_have_one_slice_together_in_each_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sixteen bodies that rested a millisecond each kept the loop busy all the time."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    pace = Pace()
+    ways = [GiveWay(lambda: True, patience_s=0.0, pace=pace) for _ in range(16)]
+    for way in ways:
+        await way.rest()
+    rests = [each for each in slept if each]
+    assert len(rests) == 16
+    assert rests[-1] > 8 * REST_S
+    assert Pace().rest_s(5.0) == pytest.approx(REST_S)
+
+
+def test_a_thread_rests_after_each_slice_and_only_while_somebody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    now, somebody = 100.0, True
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "sleep", slept.append)
+    way = GiveWay(lambda: somebody)
+    way.rest_in_thread()
+    way.rest_in_thread()  # the slice has just begun
+    assert slept == [REST_S]
+    now += 2 * SLICE_S
+    way.rest_in_thread()
+    assert slept == [REST_S] * 2
+    now, somebody = now + 1.0, False
+    way.rest_in_thread()
+    assert slept == [REST_S] * 2
