@@ -8,7 +8,7 @@ the recovered log: before that a queue would look shorter than it is.
 from __future__ import annotations
 
 import logging
-from typing import Protocol
+from typing import Final, Protocol
 
 from services.broker.unit_checks import UnitChecks
 from shared.files.positions import Positions
@@ -17,6 +17,9 @@ from tidemark.errors import CorruptRecord, DamagedFile, NotServing, TidemarkErro
 from tidemark.formats.checkpoint import Slot
 
 log = logging.getLogger(__name__)
+
+OFFSETS_END: Final = 1 << 62
+"""A damaged unit may name any 64 bits; no log gets there."""
 
 
 class Standing(Protocol):
@@ -91,8 +94,10 @@ class Gate:
 
         What is whole is served on. The first damage of a kind is named on /ready and in the log.
         """
-        if isinstance(error, CorruptRecord):
-            self.damaged_at = error.at
+        # A sound unit that leads to no message names damage of the log, too: ha checks that.
+        at = error.at if isinstance(error, CorruptRecord) else error.facts.get("physical_offset")
+        if at is not None and 0 <= at < OFFSETS_END:
+            self.damaged_at = at
         detail = f"{error.detail} {error.advice}"
         if self._health.add_reason(error.code, detail, lasting=True):
             log.error(

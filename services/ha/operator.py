@@ -405,7 +405,7 @@ class Operator:
         own = self.own
         if order.arguments.get("group") != own.setup.group:
             raise orders.Refused(
-                f"the group's name is not {order.arguments.get('group')!r}. Nothing was done.",
+                f"the group's name is not {order.arguments.get('group', '')!r}. Nothing was done.",
                 "Type the name of the group, to show that you mean this one.",
             )
         master, reason = master_of(own, self.peers)

@@ -252,7 +252,7 @@ def guard_failover(own: Own, peers: Peers, order: Command) -> Loss:
         return loss
     if arguments.get("group") != own.setup.group:
         raise Refused(
-            f"the group's name is not {arguments.get('group')!r}. Nothing was done.",
+            f"the group's name is not {arguments.get('group', '')!r}. Nothing was done.",
             "Type the name of the group, to show that you mean this one.",
             **loss.body,
         )

@@ -124,3 +124,16 @@ def test_what_the_node_is_in_its_group_comes_before_whether_it_is_open(health: H
     gate.shut()
     with pytest.raises(CorruptRecord):
         gate.check_sends()
+
+
+@pytest.mark.parametrize(
+    ("physical_offset", "damaged_at"),
+    [(4096, 4096), (0, 0), (-1, None), ((1 << 63) - 1, None), (None, None)],
+)
+def test_the_log_is_checked_where_a_sound_unit_leads_to_no_message(
+    health: Health, physical_offset: int | None, damaged_at: int | None
+) -> None:
+    gate = Gate(health)
+    facts = {} if physical_offset is None else {"physical_offset": physical_offset}
+    gate.note_damage(DamagedFile("no message there.", "Verify.", **facts))
+    assert gate.damaged_at == damaged_at

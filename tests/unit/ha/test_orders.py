@@ -60,6 +60,7 @@ def test_a_dry_run_needs_no_name() -> None:
     ("arguments", "reason"),
     [
         ({"to": "c"}, "the order is for c"),
+        ({"old_master_stopped": "true"}, "the group's name is not ''"),
         ({"group": "g1", "old_master_stopped": "true"}, "the group's name is not 'g1'"),
         ({"group": "g0"}, "nobody has said that the old master is stopped"),
     ],
