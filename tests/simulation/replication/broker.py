@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 from services.broker.config import BrokerConfig
 from services.broker.gate import Gate
+from services.broker.http_api import _checked
 from services.broker.messages import AckLevel, ProduceRequest
 from services.broker.metrics import BrokerMetrics
 from services.broker.pull import PullRequest
@@ -32,7 +33,7 @@ from tests.simulation.replication.loop import CLIENT
 from tests.simulation.replication.machine import ROOT, STORE, Machine
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.service import Service
-from tidemark.errors import TidemarkError
+from tidemark.errors import CorruptRecord, DamagedFile, TidemarkError
 from tidemark.formats import batch, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.checkpoint import Slot
@@ -145,6 +146,8 @@ class Broker(Service):
     async def _produce(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             await asyncio.sleep(self._random.uniform(0, 2 * self._between_s))
+            if self.history.producers_rest:
+                continue
             if len(self._waiting) < WAITING_MAX and self._gate.sends_open:
                 task = asyncio.create_task(self._send(), name=CLIENT)
                 self._waiting.add(task)
@@ -153,7 +156,7 @@ class Broker(Service):
     async def _send(self) -> None:
         """One request. The answer leaves in the step of the loop in which the send ends."""
         history, random = self.history, self._random
-        serial, topic = history.next_serial(), random.choice(TOPICS)
+        serial, topic = history.next_serial(), random.choice((*TOPICS, *history.late_topics))
         body = f"{serial} ".encode() * random.randint(1, BODY_MAX // 8)
         asked = random.choice((AckLevel.REPLICATED, AckLevel.DISK, None, None))
         pairs = properties.encode({properties.UNIQ_KEY: f"{serial:016x}"})
@@ -198,7 +201,7 @@ class Broker(Service):
                 opened = self.machine.slot(Slot.EPOCH_RECORD_END)
                 self.history.state(self.machine, self.state, opened)
             self.history.read(self.machine, store.dispatched)
-            self._pull()
+            self._pull_newest()
             if epoch is None:
                 self._judge_followed(store.dispatched)
 
@@ -210,16 +213,34 @@ class Broker(Service):
             self.history.state(self.machine, self.state, shown)
             self._shown = dispatched, now_us
 
-    def _pull(self) -> None:
-        """A stretch of a queue, as any consumer gets it."""
+    def show(self, topic: str, queue: int, offset: int) -> None:
+        """A consumer asks for messages of that queue from that offset on."""
+        self.loop.call_soon_threadsafe(self._pull, topic, queue, offset)
+
+    def _pull_newest(self) -> None:
         (topic, queue), store = self._random.choice(QUEUES_SEEN), self.store
-        puller = self._api.parts.puller
         assert store is not None
-        before, (first, _) = store.dispatched, puller.bounds(topic, queue)
-        known = self.history.records.seen(topic, queue, before)
-        offset = max(first, len(known) - self._random.randint(1, PULLED_MAX))
-        result = puller.look(PullRequest(topic, queue, offset, PULLED_MAX, None, None, 0, False))
-        found = [bytes(data) for _, _, data in result.messages()]
+        first, _ = self._api.parts.puller.bounds(topic, queue)
+        known = self.history.records.seen(topic, queue, store.dispatched)
+        self._pull(topic, queue, max(first, len(known) - self._random.randint(1, PULLED_MAX)))
+
+    def _pull(self, topic: str, queue: int, offset: int) -> None:
+        """A stretch of a queue, as any consumer gets it."""
+        puller, store = self._api.parts.puller, self.store
+        assert store is not None
+        before = store.dispatched
+        try:
+            result = puller.look(
+                PullRequest(topic, queue, offset, PULLED_MAX, None, None, 0, False)
+            )
+            for _, unit, data in result.messages():
+                _checked(data, unit, puller.checks_at(unit.physical_offset))
+            found = [bytes(data) for _, _, data in result.messages()]
+        except (CorruptRecord, DamagedFile) as error:
+            self._gate.judge(error)
+            if self.machine.name not in self.history.damaged:
+                raise
+            return
         self.history.pulled(
             self.machine, topic, queue, offset, found, result.max_offset, before, store.dispatched
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from services.ha.events import Command
 from services.ha.lease.value import Lease, Member, Stored
@@ -13,13 +14,17 @@ from tests.simulation.replication import page_rules
 from tests.simulation.replication.broker import Broker
 from tests.simulation.replication.ha import Ha
 from tests.simulation.replication.history import History
-from tests.simulation.replication.lease_object import LeaseObject
+from tests.simulation.replication.lease_object import LeaseObject, Weather
 from tests.simulation.replication.machine import FILE_SIZE, Machine
 from tests.simulation.replication.network import Network
 from tests.simulation.replication.plan import SERVICES, TIMES, Plan
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.reput import Reput
 from tests.simulation.replication.timeline import Timeline
+from tests.simulation.replication.violation import Violation
+
+FOUNDED_US: Final = (TIMES.link_dead_ms + TIMES.request_timeout_ms) * 1000
+"""Nodes that start together have found each other by then."""
 
 
 class Group:
@@ -31,6 +36,8 @@ class Group:
         """say: takes the lines of a trace."""
         self.timeline, self.plan = timeline, plan
         self.random = timeline.random
+        self.is_struck = False
+        """Something bad has happened."""
         self.healed = False
         """Nothing bad happens any more."""
         self.gone: set[tuple[str, str]] = set()
@@ -134,6 +141,19 @@ class Group:
         self.services[machine.name, service] = started
         started.start()
 
+    def _check_founding(self) -> None:
+        """Nodes that start together wait for each other, and nobody is called to help."""
+        running = [ha for name in self.machines if (ha := self.ha_of(name)) is not None]
+        first_us = min(ha.process.resumed_us for ha in running)
+        if self.plan.weather != Weather(self.plan.weather.delay_max_ms) or self.plan.spike:
+            return
+        if self.timeline.now_us - first_us > FOUNDED_US:
+            return
+        for ha in running:
+            alarms = {} if ha.replica is None else ha.replica.own.alarms
+            if alarms:
+                raise Violation(f"{ha.node} has alarms while the group is founded: {alarms}")
+
     def _setup(self, machine: Machine) -> Setup:
         return Setup(
             cluster="simulated",
@@ -199,6 +219,8 @@ class Group:
             or before.lease._replace(renewed=0) != now.lease._replace(renewed=0)
         ):
             self.tell("lease", f"{now and now.lease} version {now and now.version}")
+        if before is None and not self.history.epoch and not self.is_struck:
+            self._check_founding()
         self.history.lease_changed(before, now)
         if before is not None and now is not None:
             for call in self.on_lease:

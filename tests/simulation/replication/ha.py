@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import zlib
 from collections.abc import Callable
 from random import Random
@@ -26,11 +27,12 @@ from services.ha.events import (
     Sensed,
     Tick,
 )
-from services.ha.frames import BadFrame, Frame
+from services.ha.frames import BadFrame, Frame, FrameType
 from services.ha.lease.interface import Outcome
 from services.ha.lease.value import Holder, Lease, Member, Stored
+from services.ha.mastership import Mastership
 from services.ha.opening import HeldStore
-from services.ha.payloads import Ack, Append, Hello, HelloOk, Payload, parse
+from services.ha.payloads import Ack, Append, Hello, HelloOk, Payload, StatusOk, parse
 from services.ha.replica import Replica
 from services.ha.replica_disk import ReplicaDisk
 from services.ha.setup import Setup
@@ -45,6 +47,7 @@ from tests.simulation.replication.history import PROMISING, History
 from tests.simulation.replication.lease_object import LeaseObject
 from tests.simulation.replication.machine import ROOT, STORE, Machine
 from tests.simulation.replication.network import Network
+from tests.simulation.replication.plan import WINDOW_SIZE
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.repeats import Repeats
 from tests.simulation.replication.service import Service
@@ -55,6 +58,8 @@ IMPOSSIBLE: Final = ("ack-refused", "bad-stream")
 SENSE_INTERVAL_MS: Final = 50
 ORDER_US_MAX: Final = 15_000_000
 """The longest that an order may wait for the lease or for other nodes, one after another."""
+_BLANK: Final = re.compile(r"\bNone\b")
+"""In a sentence: what was not known is named as if it were."""
 _SPOKEN: Final = range(SPOKEN.lowest, SPOKEN.highest + 1)
 
 
@@ -161,7 +166,7 @@ class Ha(Service):
             )
         )
         assert found is not None
-        if found.halted is not None:
+        if found.halted is not None and self.node not in self.history.damaged:
             raise Violation(f"{self.node} halts at its start: {found.halted}")
         self.history.check_own_confirm(self.machine)
         self.tell(f"found {found}")
@@ -229,6 +234,8 @@ class _Judged:
             ha.history.settled(ha.machine, event.durable)
         if isinstance(event, LeaseAnswered):
             self._read = event.stored if event.outcome is LeaseOutcome.FOUND else None
+        if isinstance(event, Received) and event.frame.type is FrameType.CAMPAIGN_NOW:
+            ha.history.told_us[ha.node] = ha.machine.timeline.now_us
         effects = self._replica.handle(event, now_ms)
         self._repeats.happened(event, now_ms)
         own = self._replica.own
@@ -262,6 +269,7 @@ class _Judged:
                 history.acts(frame.epoch, ha.holder, "streams")
                 term, now_ms = self._replica.leadership.term, self._replica.own.now_ms
                 if term is not None:
+                    _must_be_in_the_window(ha.node, term, effect)
                     self._repeats.sends(link, term.confirm.value, now_ms, empty=False)
             case do.Send(link, frame) if frame.type in PROMISING:
                 history.says(ha.machine, frame)
@@ -270,11 +278,14 @@ class _Judged:
                         history.acknowledges(ha.machine, appended, durable)
                     case Hello() as hello:
                         history.greets(ha.machine, hello)
-                        self._repeats.greets(link, frame.epoch)
+                        self._repeats.greets(link, frame.epoch, len(hello.table))
             case do.Send(link, frame):
                 match _parsed(frame):
                     case HelloOk() as ok:
                         history.welcomes(ha.machine, ok)
+                    case StatusOk(facts=facts):
+                        for name, fact in facts.items():
+                            _check_sentence(ha.node, name, fact)
                     case Append(size=0) as append:
                         now_ms = self._replica.own.now_ms
                         self._repeats.sends(link, append.confirm, now_ms, empty=True)
@@ -295,10 +306,28 @@ class _Judged:
                 history.of_terms[ha.process] = terms
                 history.reigns[ha.process] = reigns
             case do.Note(event=event, sentence=sentence):
-                if event in IMPOSSIBLE:
+                if event in IMPOSSIBLE and not history.damaged:
                     raise Violation(f"{ha.node}: {sentence}")
-                if sentence != sentence.strip() or "  " in sentence:
-                    raise Violation(f"{ha.node} says {event} without a name in it: {sentence!r}")
+                _check_sentence(ha.node, event, sentence)
+            case do.Reply(body=body):
+                for name, said in body.items():
+                    _check_sentence(ha.node, name, said)
+
+
+def _must_be_in_the_window(node: str, term: Mastership, effect: do.Stream) -> None:
+    """A slave's memory is bounded by what is sent to it and not written there yet."""
+    link = term.links.get(effect.link)
+    if link is None or link.appended is None:
+        return
+    ahead = effect.offset + effect.size - link.appended
+    if ahead > WINDOW_SIZE:
+        raise Violation(f"{node} sends {ahead} bytes ahead on a link, {WINDOW_SIZE} is the limit")
+
+
+def _check_sentence(node: str, what: str, said: object) -> None:
+    """Of what people read nothing is left out."""
+    if isinstance(said, str) and (said != said.strip() or "  " in said or _BLANK.search(said)):
+        raise Violation(f"{node} says {what} without a name in it: {said!r}")
 
 
 class _Links:

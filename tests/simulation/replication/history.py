@@ -66,6 +66,14 @@ class History:
         """The in-sync set as the object says it, or said it last."""
         self.holder: Holder | None = None
         self.epochs_count = 0
+        self.damaged: set[str] = set()
+        """Nodes of which a bit of the log was flipped."""
+        self.lost_queues: set[str] = set()
+        """Nodes of which queue files were removed: until they are made again, queues end early."""
+        self.late_topics: list[str] = []
+        """Producers send to these, too, from some time on."""
+        self.producers_rest = False
+        """Nobody sends."""
         self.replaced: set[str] = set()
         """Nodes whose volume was replaced: they may be copied anew."""
         self.clocks_lie = False
@@ -89,6 +97,8 @@ class History:
         """When the lease was last written."""
         self.released_us = 0
         """When the lease was last given back."""
+        self.told_us: dict[str, int] = {}
+        """When a node heard last that the lease was given to it."""
         self.won_us = 0
         """When the largest epoch was acquired."""
         self._served: set[int] = set()
@@ -184,6 +194,8 @@ class History:
         if other.is_being_emptied:
             return  # it had the log; its link ends when it is another member
         start = max(0, end - ACK_LOOK_SIZE)
+        if self.damaged & {machine.name, member.node}:
+            return  # on the disk it is another now
         same = other.durable_log(start, end) == machine.log(start, end)
         if not same and other.incarnation == member.incarnation:
             raise Violation(
@@ -208,6 +220,7 @@ class History:
             target = self._node(wanted.handover_to)
             # Another disk since it acknowledged the end is another member, and cannot take over.
             is_member = Member(target.name, target.incarnation) in wanted.in_sync
+            is_member = is_member and not self.damaged & {machine.name, target.name}
             if is_member and target.durable_log(0, machine.end) != machine.log(0, machine.end):
                 raise Violation(
                     f"{machine.name} gives the lease to {target.name}, whose disk lacks some of "
@@ -403,7 +416,8 @@ class History:
         fewest = len(self.records.seen(topic, queue, dispatched))
         known = self.records.seen(topic, queue, dispatched_since)
         wanted = known[offset : offset + len(found)]
-        if not fewest <= max_offset <= len(known) or (fewest > offset and not found):
+        is_short = max_offset < fewest or (fewest > offset and not found)
+        if max_offset > len(known) or (is_short and node.name not in self.lost_queues):
             raise Violation(
                 f"{node.name} shows {len(found)} messages of {topic}/{queue} from {offset} on, and "
                 f"{max_offset} as its end; up to {dispatched} it has {fewest}"
@@ -452,6 +466,8 @@ class History:
         for node in self._nodes():
             if Member(node.name, node.incarnation) not in members or node.is_being_emptied:
                 continue
+            if node.name in self.damaged:
+                continue
             found = node.durable_log(0, end)
             if found != self.confirmed:
                 raise Violation(
@@ -462,18 +478,23 @@ class History:
     def check_own_confirm(self, node: Machine) -> None:
         """D: what a node has noted as confirmed is in its log, and is the one history."""
         confirm = node.noted_confirm
-        if node.log(0, confirm) != self.confirmed[:confirm]:
+        if node.name not in self.damaged and node.log(0, confirm) != self.confirmed[:confirm]:
             raise Violation(f"D: {node.name} has noted {confirm} as confirmed and lacks some of it")
 
     def check_equal_histories(self) -> None:
         """F: where two logs have the same (epoch, start), they are the same as far as both go."""
-        nodes = [node for node in self._nodes() if node.end and not node.has_intent]
+        nodes = [
+            node
+            for node in self._nodes()
+            if node.end and not node.has_intent and node.name not in self.damaged
+        ]
         for index, one in enumerate(nodes):
             for other in nodes[index + 1 :]:
                 _check_pair(one, other)
 
     def _must_be_one_history(self, node: Machine, end: int, what: str) -> None:
-        if end > len(self.confirmed) or node.log(0, end) != self.confirmed[:end]:
+        is_same = node.name in self.damaged or node.log(0, end) == self.confirmed[:end]
+        if end > len(self.confirmed) or not is_same:
             raise Violation(
                 f"C: {node.name} {what} {end} bytes, and the one history of "
                 f"{len(self.confirmed)} is another: "
@@ -586,6 +607,8 @@ class History:
         A node of which nothing was confirmed yet may be copied anew: what it has, its master lost
         before it was on any disk.
         """
+        if node.name in self.damaged:
+            return
         if role is NodeRole.HALTED or (confirm > 0 and node.name not in self.replaced):
             raise Violation(f"{node.name} is {role.name}, and nothing was damaged")
 

@@ -30,6 +30,7 @@ STORE: Final = StoreConfig(
     visible_after="confirmed",
 )
 LOG: Final = ROOT / "commitlog"
+QUEUES: Final = ROOT / "consumequeue"
 TABLE: Final = ROOT / "epochFileCheckpoint"
 PAGE: Final = ROOT / "checkpoint"
 PROMISE: Final = ROOT / "ha" / "promise"
@@ -189,6 +190,10 @@ class Machine:
         """Whether that process has it."""
         return self._locks.get(byte) is process and process.alive
 
+    def holder(self, byte: int) -> Process | None:
+        """The process that has it."""
+        return self._locks.get(byte)
+
     def is_held(self, byte: int) -> bool:
         """Whether a living process has it (F_OFD_GETLK)."""
         owner = self._locks.get(byte)
@@ -261,6 +266,19 @@ class Machine:
         self.ended_us = 0
         """When one of its processes has ended last."""
         self._was = ""
+
+    def flip(self, at: int, bit: int) -> None:
+        """One bit of the log is another, for whoever reads it and on the disk."""
+        directory = self._directory()
+        assert directory is not None
+        inode = directory.names[offset_name(at - at % FILE_SIZE)]
+        assert isinstance(inode, Inode)
+        inode.cache[at % FILE_SIZE] ^= 1 << bit
+        inode.durable[at % FILE_SIZE] ^= 1 << bit
+
+    def remove_queues(self) -> None:
+        """Somebody removes every queue file."""
+        _remove_below(self.disk, QUEUES)
 
     # -- what the judge looks at ----------------------------------------------------------------
 
@@ -382,6 +400,16 @@ class Machine:
 
     def _said(self, path: Path) -> dict[str, object]:
         return _facts(self.disk.peek(path) or b"")
+
+
+def _remove_below(disk: SimDisk, directory: Path) -> None:
+    for entry in disk.list_directory(directory):
+        path = directory / entry.name
+        if entry.is_directory:
+            _remove_below(disk, path)
+        else:
+            disk.unlink(path)
+    disk.sync_directory(directory)
 
 
 @lru_cache(maxsize=1024)

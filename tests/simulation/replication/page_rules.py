@@ -127,6 +127,9 @@ def check_beats(machine: Machine) -> None:
         process = machine.processes.get(service)
         if process is None or process.paused or not machine.holds(byte, process):
             continue
+        holder = machine.holder(Role.APPEND)
+        if holder is not None and holder.paused:
+            continue  # a start of ha waits for byte 0
         silent_ms = machine.boot_ms() - machine.slot(slot)
         ran_ms = (machine.timeline.now_us - process.resumed_us) // 1000
         if min(silent_ms, ran_ms) > BEAT_MS_MAX:

@@ -27,6 +27,11 @@ TIMES: Final = TimeRules(
 """Proportions of the local profile, three times as fast: more terms in a run."""
 
 
+WINDOW_SIZE: Final = 8_000
+"""Bytes on their way to a slave: less than what a slow one is behind, more than a record."""
+GENTLE_SIZE: Final = 3_000
+
+
 class Fault(Enum):
     """What happens to the group."""
 
@@ -86,7 +91,17 @@ USUAL: Final = (
     Fault.AT_FILE,
     Fault.LATE_CHANGE,
 )
-SUDDEN: Final = (Fault.KILL, Fault.STOP, Fault.POWER, Fault.ISOLATE, Fault.RESET_LINKS, Fault.CUT)
+SUDDEN: Final = (
+    Fault.KILL,
+    Fault.STOP,
+    Fault.POWER,
+    Fault.ISOLATE,
+    Fault.RESET_LINKS,
+    Fault.CUT,
+    Fault.STALL,
+    Fault.SLOW_DISK,
+    Fault.SWITCH,
+)
 """What happens to a winner, or to a master whose set changes."""
 SEVERE: Final = (
     Fault.STOP,

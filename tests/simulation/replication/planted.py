@@ -41,14 +41,14 @@ FAULTS: Final[dict[str, Planted]] = {
     "added-member-not-waited-for": Planted(acks.added_member_not_waited_for, "A: ", 2),
     "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: ", 5),
     "acks-of-an-old-epoch-counted": Planted(
-        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 227, LINKS
+        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 96, LINKS
     ),
-    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 18, LINKS),
+    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 9, LINKS),
     "unsynced-bytes-acknowledged": Planted(
         acks.unsynced_bytes_acknowledged, "A: |its disk, and it is not", 2
     ),
     "candidate-goes-on-acknowledging": Planted(
-        acks.candidate_goes_on_acknowledging, "is HALTED|A: |F: |and its log ends at", 0, HASTE
+        acks.candidate_goes_on_acknowledging, "is HALTED|A: |F: |and its log ends at", 3, HASTE
     ),
     "term-confirms-its-whole-log": Planted(
         acks.term_confirms_its_whole_log, "A: |does not serve yet", 0
@@ -61,16 +61,16 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.added_below_the_confirm_offset, "A: |joins the set, and its table", 2
     ),
     "no-growth-before-the-epoch-is-open": Planted(
-        acks.no_growth_before_the_epoch_is_open, "healed for", 13
+        acks.no_growth_before_the_epoch_is_open, "healed for", 35
     ),
     "two-incarnations-of-a-node": Planted(
-        acks.two_incarnations_of_a_node, "two incarnations of one node", 3
+        acks.two_incarnations_of_a_node, "two incarnations of one node", 14
     ),
     "promotion-of-a-non-member": Planted(
-        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 3
+        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 1
     ),
     "candidate-removed-as-the-old-holder": Planted(
-        logs.candidate_removed_as_the_old_holder, "is not in the set|below the minimum", 8
+        logs.candidate_removed_as_the_old_holder, "is not in the set|below the minimum", 0
     ),
     "promised-before-the-lease-is-won": Planted(
         logs.promised_before_the_lease_is_won, "nobody has acquired it", 2
@@ -84,10 +84,10 @@ FAULTS: Final[dict[str, Planted]] = {
     "lease-made-again-from-memory": Planted(
         logs.lease_made_again_from_memory,
         "has not promised",
-        3,
+        1,
         (Fault.DELETE_LEASE, Fault.KILL),
     ),
-    "table-cut-only-with-bytes": Planted(logs.table_cut_only_with_bytes, "healed for", 14, TABLES),
+    "table-cut-only-with-bytes": Planted(logs.table_cut_only_with_bytes, "healed for", 94, TABLES),
     "no-entry-for-an-empty-term": Planted(
         logs.no_entry_for_an_empty_term,
         "F: |joins the set, and its table|cannot be true|is RESYNC|which its table on disk lacks",
@@ -98,10 +98,10 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.log_taken_before_byte_0_is_free, "without byte 0", 0
     ),
     "deadline-kept-over-a-reboot": Planted(
-        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 6
+        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 1
     ),
     "byte-0-before-the-flush-ended": Planted(
-        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 3, FLUSHES
+        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 2, FLUSHES
     ),
     "byte-0-before-serving-epoch-is-cleared": Planted(
         shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 2
@@ -119,6 +119,6 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 11, SWITCHES
     ),
     "promise-of-a-replaced-volume": Planted(
-        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 14, REPLACED
+        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 6, REPLACED
     ),
 }

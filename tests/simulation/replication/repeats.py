@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import Final
 
 from services.ha import effects as do
-from services.ha.effects import Effect
+from services.ha.effects import Effect, LeasePut
 from services.ha.events import Event, Failed
+from services.ha.lease.value import Member
 from tests.simulation.replication.violation import Violation
 
 HEARTBEATS_APART_MS: Final = 50
 """Half of what the plan's times ask for."""
+GROWTHS_APART_MS: Final = 500
+"""Half of what a member waits that could not be added."""
 WRITES_APART_MS: Final = 500
 """A quarter of what a promise waits that found no room."""
 
@@ -26,8 +29,10 @@ class Repeats:
         self._node = node
         self._sent: dict[int, tuple[int, int]] = {}
         """By link: confirm offset that the last frame of a master told, and when it was sent."""
-        self._greeted: set[tuple[int, int]] = set()
-        """Links and epochs in which it has introduced itself."""
+        self._greeted: dict[tuple[int, int], int] = {}
+        """By link and epoch in which it has introduced itself: epochs of the log that it told."""
+        self._added: dict[tuple[int, Member], tuple[str, int]] = {}
+        """By epoch and member that was to be added: version of the lease, and when it was asked."""
         self._promise: int | None = None
         """Token of the promise that is being written, or was last."""
         self._failed_ms: int | None = None
@@ -48,14 +53,30 @@ class Repeats:
             )
         self._sent[link] = confirm, now_ms
 
-    def greets(self, link: int, epoch: int) -> None:
-        """A slave describes its log to a master."""
-        if (link, epoch) in self._greeted:
+    def greets(self, link: int, epoch: int, epochs_count: int) -> None:
+        """A slave describes its log to a master; again only if it has found less of it to be the
+        same."""
+        if epochs_count >= self._greeted.get((link, epoch), epochs_count + 1):
             raise Violation(f"{self._node} says HELLO twice on link {link} in epoch {epoch}")
-        self._greeted.add((link, epoch))
+        self._greeted[link, epoch] = epochs_count
+
+    def _asks(self, put: LeasePut, now_ms: int) -> None:
+        """A master wants another set; of one version it is asked again until it is known."""
+        if put.lease.epoch != put.base.lease.epoch:
+            return
+        for member in sorted({*put.lease.in_sync} - {*put.base.lease.in_sync}):
+            version, asked_ms = self._added.get((put.lease.epoch, member), ("", -GROWTHS_APART_MS))
+            if version != put.base.version and now_ms - asked_ms < GROWTHS_APART_MS:
+                raise Violation(
+                    f"{self._node} asks to add {member.node} again, {now_ms - asked_ms} ms after "
+                    "that came to nothing"
+                )
+            self._added[put.lease.epoch, member] = put.base.version, now_ms
 
     def does(self, effect: Effect, now_ms: int) -> None:
         """It is about to do that."""
+        if isinstance(effect, LeasePut):
+            self._asks(effect, now_ms)
         if not isinstance(effect, do.PersistPromise):
             return
         self._promise = effect.token

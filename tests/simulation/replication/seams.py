@@ -19,6 +19,7 @@ from unittest.mock import patch
 from services.broker import building, files_ahead, flusher, open_store, watch
 from services.broker.replication import grouped_store, master
 from services.ha import (
+    catch_up,
     copied_log,
     lock_bytes,
     locked_store,
@@ -36,6 +37,7 @@ from shared.runtime.clock import BootId
 from tests.simulation.replication import threads
 from tests.simulation.replication.consuming import NoConsuming
 from tests.simulation.replication.node_disk import ProcessDisk
+from tests.simulation.replication.plan import GENTLE_SIZE, WINDOW_SIZE
 from tests.simulation.replication.process import Killed, Looked, border, running
 from tests.simulation.replication.timeline import Timeline
 from tidemark.formats.checkpoint import Slot
@@ -140,9 +142,12 @@ def simulated(timeline: Timeline) -> Iterator[None]:
         stack.enter_context(patch.object(master, "BUSY_POLL_S", BUSY_POLL_S))
         stack.enter_context(patch.object(master_protocol, "STREAM_SIZE_MAX", STREAM_SIZE_MAX))
         stack.enter_context(patch.object(copied_log, "TELL_SIZE", STREAM_SIZE_MAX))
+        for module in (master_protocol, catch_up):
+            stack.enter_context(patch.object(module, "WINDOW_SIZE", WINDOW_SIZE))
+        stack.enter_context(patch.object(catch_up, "GENTLE_SIZE", GENTLE_SIZE))
         stack.enter_context(patch.object(log_check, "CHUNK_SIZE", CHECKED_AT_ONCE))
-        interval = "CHECK_PASS_INTERVAL_S"
-        stack.enter_context(patch.object(replica_disk, interval, CHECK_PASS_INTERVAL_S))
+        for interval in ("CHECK_PASS_INTERVAL_S", "CHECK_EMPTY_INTERVAL_S"):
+            stack.enter_context(patch.object(replica_disk, interval, CHECK_PASS_INTERVAL_S))
         stack.enter_context(patch.object(building, "Consuming", NoConsuming))
         stack.enter_context(patch.object(Positions, "get", _get(Positions.get)))
         stack.enter_context(patch.object(Positions, "publish", _publish(Positions.publish)))

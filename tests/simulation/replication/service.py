@@ -33,6 +33,8 @@ IMPOSSIBLE = (
     WrongFileSize,
 )
 """Nothing is damaged, and no sync fails without a fault: these tell of a bug."""
+DAMAGED = (CorruptRecord, DamagedFile)
+"""What a flipped bit may end a process with."""
 FAILED = (FlushFailed, PartEnded, WriteFailed)
 """Of these, what a failed sync may end a process with."""
 
@@ -128,6 +130,8 @@ class Service:
             if isinstance(cause, Killed | Violation):
                 raise cause
             may_be = self.machine.has_failed and isinstance(cause, FAILED)
+            is_damaged = self.machine.name in self.history.damaged
+            may_be = may_be or (is_damaged and isinstance(cause, DAMAGED))
             if not isinstance(cause, TidemarkError | OSError) or (
                 isinstance(cause, IMPOSSIBLE) and not may_be
             ):

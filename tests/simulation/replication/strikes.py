@@ -50,6 +50,7 @@ class Strikes:
         if not self._group.healed:
             fault = self._random.choice(self._plan.faults)
             self.count += 1
+            self._group.is_struck = True
             self._strike(fault)
             self._plan_next_fault()
 

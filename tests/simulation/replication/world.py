@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Final
 
 from services.ha.lease.value import Member
-from services.ha.operator import STALLED
 from tests.simulation.replication import page_rules
 from tests.simulation.replication.group import Group
 from tests.simulation.replication.lease_object import Weather
@@ -14,24 +13,17 @@ from tests.simulation.replication.plan import SERVICES, TIMES, Fault, draw_plan,
 from tests.simulation.replication.seams import simulated
 from tests.simulation.replication.strikes import Strikes
 from tests.simulation.replication.timeline import Timeline
+from tests.simulation.replication.trials import Trials
 from tests.simulation.replication.violation import Violation
 
 HEAL_MS: Final = 20 * TIMES.lease_ms
 """Within this a healed group has a master, and everybody is in the set."""
+LINKED_US: Final = 3_000_000
+"""Twice the longest pause between two tries, and a try that comes to nothing."""
 LOOK_MS: Final = 20
 """Between two looks at whether it has."""
 QUIET_SHARE: Final = 0.3
 """Of the worlds in which the healed group is watched for a while."""
-SETTLE_MS: Final = 4 * TIMES.lease_ms
-"""What was ordered before the healing is over by then."""
-QUIET_MS: Final = TIMES.lease_ms
-QUIET_LOOKS: Final = 3
-"""How often that long."""
-HANDED_OVER: Final = "handed-over"
-TAKEN_US: Final = 200_000
-"""Whoever gets the lease is told so, and does not wait for its next look."""
-SWITCH_MS: Final = 2_000
-"""The longest that a planned switch takes (design, replication)."""
 
 
 class World:
@@ -53,6 +45,9 @@ class World:
         self.history = self.group.history
         self._left: str | None = None
         """The node of which services are not healed."""
+        self._healed_us = 0
+        self._linked_us: dict[tuple[str, str], int] = {}
+        """When two nodes were last seen to be connected, or could not be."""
         self._confirmed = 0
         """End of what was confirmed before the healing."""
 
@@ -77,87 +72,18 @@ class World:
         until_us, whole = self.timeline.now_us + HEAL_MS * 1000, False
         while not whole and self.timeline.now_us < until_us:
             self.timeline.run_until(self.timeline.now_us + LOOK_MS * 1000)
-            whole = len(self.history.acked) > acked and self._is_whole()
+            whole = len(self.history.acked) > acked and self.is_whole()
         self.history.check_equal_histories()
         self.history.check_members("at the end")
         if not whole and self._must_recover():
-            raise Violation(self._why_not_whole(len(self.history.acked) - acked))
+            why = self.why_not_whole(len(self.history.acked) - acked)
+            raise Violation(f"healed for {HEAL_MS} ms: {why}")
         if whole and self._left is None and self.timeline.random.random() < QUIET_SHARE:
-            self._stay_whole()
-
-    def _stay_whole(self) -> None:
-        """Nothing happens: nobody takes the lease anew, the set stays as it is, no alarm stands."""
-        history, timeline, group = self.history, self.timeline, self.group
-        timeline.run_until(timeline.now_us + SETTLE_MS * 1000)
-        if any([self._alarms(name) for name in group.machines]):
-            return  # what stood still lately hands over as soon as a sound node can take over
-        epoch, published = history.epoch, set(history.published)
-        states = {name: self._state_of(name).partition(":")[0] for name in group.machines}
-        if sorted(states.values()) != ["in-sync"] * (len(states) - 1) + ["master"]:
-            raise Violation(f"without a fault the nodes are {states}")
-        for _ in range(QUIET_LOOKS):
-            acked, confirmed = len(history.acked), len(history.confirmed)
-            timeline.run_until(timeline.now_us + QUIET_MS * 1000)
-            shown = {name: self._shown(name) for name in group.machines}
-            if len(history.acked) == acked or min(end or 0 for end in shown.values()) < confirmed:
-                raise Violation(
-                    f"in {QUIET_MS} ms without a fault {len(history.acked) - acked} sends are "
-                    f"acknowledged, and of {confirmed} bytes {shown} are shown"
-                )
-        if history.epoch != epoch or set(history.published) != published:
-            raise Violation(
-                f"without a fault epoch {epoch} of {published} became {history.epoch} of "
-                f"{history.published}"
-            )
-        self._switch_once()
-
-    def _alarms(self, name: str) -> set[str]:
-        """Of a node that had no fault for a while."""
-        service = self.group.ha_of(name)
-        assert service is not None, "it would not be whole"
-        assert service.replica is not None, "it would not be whole"
-        alarms = set(service.replica.own.alarms)
-        # What stood still lately is a bad master for a while, and the alarms say so.
-        if alarms - ({STALLED, HANDED_OVER} if STALLED in alarms else set()):
-            raise Violation(f"{name} has alarms without a fault: {sorted(alarms)}")
-        shown = {reason.code for reason in service.health.reasons}
-        if shown != alarms:
-            raise Violation(
-                f"the probes of {name} say {sorted(shown)}, its alarms {sorted(alarms)}"
-            )
-        return alarms
-
-    def _switch_once(self) -> None:
-        """A planned switch succeeds where nothing hinders it, and the group goes on."""
-        history, timeline, group = self.history, self.timeline, self.group
-        master = history.holder
-        assert master is not None, "it would not be whole"
-        others = sorted(name for name in group.machines if name != master.node)
-        to, acked, service = timeline.random.choice(others), 0, group.ha_of(master.node)
-        token = group.order("switchover", {"to": to})
-        assert service is not None
-        assert token is not None
-        until_us = timeline.now_us + SWITCH_MS * 1000
-        while token not in service.replies and timeline.now_us < until_us:
-            timeline.run_until(timeline.now_us + LOOK_MS * 1000)
-            acked = len(history.acked)
-        timeline.run_until(timeline.now_us + QUIET_MS * 1000)
-        reply, holder = service.replies.get(token), history.holder
-        if reply is None or not reply.ok or holder is None or holder.node != to:
-            raise Violation(
-                f"without a fault a planned switch from {master.node} to {to} ends so: {reply}, "
-                f"the holder is {holder and holder.node}"
-            )
-        waited_us = history.won_us - history.released_us
-        if waited_us > TAKEN_US:
-            raise Violation(
-                f"{to} takes the lease {waited_us} µs after {master.node} has given it to it"
-            )
-        if len(history.acked) == acked or not self._is_whole():
-            raise Violation(f"{len(history.acked) - acked} sends follow on a planned switch")
+            Trials(self).run()
 
     def _check_now_and_then(self) -> None:
         self.history.check_equal_histories()
+        self._check_links()
         for machine in self.group.machines.values():
             page_rules.check_yields(machine)
             page_rules.check_held(machine)
@@ -170,7 +96,27 @@ class World:
                 service.check_probes()
         self.timeline.after(250_000, self._check_now_and_then)
 
-    def _is_whole(self) -> bool:
+    def _check_links(self) -> None:
+        """Nodes that can reach each other are connected soon."""
+        now_us = self.timeline.now_us
+        running = [ha for name in self.group.machines if (ha := self.group.ha_of(name)) is not None]
+        for ha in running:
+            for other in running:
+                if ha is other or ha.replica is None or other.replica is None:
+                    continue
+                pair = ha.node, other.node
+                begun_us = max(ha.process.resumed_us, other.process.resumed_us, self._healed_us)
+                is_there = ha.replica.peers.by_node[other.node].link is not None
+                judged = self.group.healed and not ha.process.paused and not other.process.paused
+                if is_there or not judged or begun_us > self._linked_us.get(pair, 0):
+                    self._linked_us[pair] = now_us
+                elif now_us - self._linked_us[pair] > LINKED_US:
+                    raise Violation(
+                        f"{ha.node} has no connection to {other.node}, which runs, for "
+                        f"{now_us - self._linked_us[pair]} µs"
+                    )
+
+    def is_whole(self) -> bool:
         """Every node that was healed is in the set, and shows its consumers what was confirmed."""
         published = self.history.published
         if not all(member in published for member in self._able):
@@ -194,20 +140,24 @@ class World:
             return False  # the only one that knew the object to be old may be the lost disk
         return any(member in published for member in self._able) or not history.epoch
 
-    def _why_not_whole(self, acked: int) -> str:
-        now = {name: self._state_of(name) for name in self.group.machines}
+    def expect_all_confirmed(self) -> None:
+        """To be whole takes all that is confirmed now, wherever it is shown."""
+        self._confirmed = len(self.history.confirmed)
+
+    def why_not_whole(self, acked: int) -> str:
+        now = {name: self.state_of(name) for name in self.group.machines}
         return (
-            f"healed for {HEAL_MS} ms: {acked} sends were acknowledged since; the set is "
+            f"{acked} sends were acknowledged since; the set is "
             f"{[member.node for member in self.history.published]}, the holder "
             f"{self.history.holder and self.history.holder.node}; shown of {self._confirmed} is "
-            f"{ {name: self._shown(name) for name in self.group.machines} }; {now}"
+            f"{ {name: self.shown(name) for name in self.group.machines} }; {now}"
         )
 
-    def _shown(self, name: str) -> int | None:
+    def shown(self, name: str) -> int | None:
         broker = self.group.broker_of(name)
         return None if broker is None else broker.shows
 
-    def _state_of(self, name: str) -> str:
+    def state_of(self, name: str) -> str:
         service = self.group.ha_of(name)
         if service is None or service.replica is None:
             return "no replica"
@@ -233,7 +183,7 @@ class World:
         """Everything works again, and nothing new happens."""
         group = self.group
         group.tell("world", "heal")
-        group.healed = True
+        group.healed, self._healed_us = True, self.timeline.now_us
         self.timeline.after(1_500_000, self._operate)
         group.lease.weather = Weather()
         group.lease.unreachable.clear()

@@ -1,0 +1,289 @@
+"""What a group goes through that is whole: each trial has one cause, so its outcome is known.
+
+Faults hide mistakes from each other: whatever is late or lost may be a fault's doing. Here nothing
+else happens, so a switch that is slow, an alarm that stays or a bit that is not found is a mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from services.ha.operator import STALLED
+from services.ha.own import DAMAGE
+from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.plan import SERVICES, TIMES
+from tests.simulation.replication.violation import Violation
+from tidemark.formats.checkpoint import Slot
+
+if TYPE_CHECKING:
+    from tests.simulation.replication.world import World
+
+LOOK_MS: Final = 20
+"""Between two looks at whether what is waited for is so."""
+SETTLE_MS: Final = 4 * TIMES.lease_ms
+"""What was ordered before the healing is over by then."""
+QUIET_MS: Final = TIMES.lease_ms
+QUIET_LOOKS: Final = 3
+"""How often that long."""
+HANDED_OVER: Final = "handed-over"
+TAKEN_US: Final = (TIMES.renew_ms + 50) * 1000
+"""Whoever gets the lease finds it so at its next look, unless it hears of it before."""
+TOLD_US: Final = 60_000
+"""It takes the lease that soon, when it hears of it."""
+SWITCH_MS: Final = 2_000
+"""The longest that a planned switch takes (design, replication)."""
+END_MS: Final = 5_000
+"""A node that ends in order has ended by then."""
+FOUND_MS: Final = 10_000
+"""A pass over the log begins every two seconds, and this is the longest that one takes."""
+MET_MS: Final = 1_000
+"""Where a reader has met it, ha looks by then."""
+NOTICED_MS: Final = 600
+"""A broker looks that often at which start of reput the queue files are of, three times over."""
+FOLLOWED_MS: Final = 2_500
+"""A broker that runs serves with what was new before."""
+AGAIN_MS: Final = 10 * TIMES.lease_ms
+"""What was taken from a group is there again by then."""
+APART_MS: Final = 700
+"""Between the ends of two services of which each is to notice the other's."""
+
+
+class Trials:
+    """Of one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._group, self._history = world, world.group, world.history
+        self._timeline, self._random = world.timeline, world.timeline.random
+
+    def run(self) -> None:
+        """Nothing happens for a while; then a switch, and one of the others. Raises Violation."""
+        self._wait(SETTLE_MS)
+        if any([self._alarms(name) for name in self._group.machines]):
+            return  # what stood still lately hands over as soon as a sound node can take over
+        self._stay_whole()
+        self._switch_once()
+        self._random.choice((self._end_a_node, self._flip_a_bit, self._lose_queues))()
+
+    def _stay_whole(self) -> None:
+        """Nobody takes the lease anew, the set stays as it is, no alarm stands."""
+        history, group = self._history, self._group
+        epoch, published = history.epoch, set(history.published)
+        states = {name: self._world.state_of(name).partition(":")[0] for name in group.machines}
+        if sorted(states.values()) != ["in-sync"] * (len(states) - 1) + ["master"]:
+            raise Violation(f"without a fault the nodes are {states}")
+        for _ in range(QUIET_LOOKS):
+            acked, confirmed = len(history.acked), len(history.confirmed)
+            self._wait(QUIET_MS)
+            shown = {name: self._world.shown(name) for name in group.machines}
+            if len(history.acked) == acked or min(end or 0 for end in shown.values()) < confirmed:
+                raise Violation(
+                    f"in {QUIET_MS} ms without a fault {len(history.acked) - acked} sends are "
+                    f"acknowledged, and of {confirmed} bytes {shown} are shown"
+                )
+        if history.epoch != epoch or set(history.published) != published:
+            raise Violation(
+                f"without a fault epoch {epoch} of {published} became {history.epoch} of "
+                f"{history.published}"
+            )
+
+    def _switch_once(self) -> None:
+        """A planned switch succeeds where nothing hinders it, and the group goes on."""
+        history, group = self._history, self._group
+        master = history.holder
+        assert master is not None, "it would not be whole"
+        others = sorted(name for name in group.machines if name != master.node)
+        to, service = self._random.choice(others), group.ha_of(master.node)
+        token = group.order("switchover", {"to": to})
+        assert service is not None
+        assert token is not None
+        self._until(lambda: token in service.replies, SWITCH_MS)
+        acked = len(history.acked)
+        self._wait(QUIET_MS)
+        reply, holder = service.replies.get(token), history.holder
+        if reply is None or not reply.ok or holder is None or holder.node != to:
+            raise Violation(
+                f"without a fault a planned switch from {master.node} to {to} ends so: {reply}, "
+                f"the holder is {holder and holder.node}"
+            )
+        waited_us = history.won_us - history.released_us
+        since_told_us = history.won_us - history.told_us.get(to, 0)
+        if waited_us > TAKEN_US or TOLD_US < since_told_us < waited_us:
+            raise Violation(
+                f"{to} takes the lease {waited_us} µs after {master.node} has given it to it"
+            )
+        if len(history.acked) == acked or not self._world.is_whole():
+            raise Violation(f"{len(history.acked) - acked} sends follow on a planned switch")
+
+    def _end_a_node(self) -> None:
+        """Its services end in order, in any order, and the last one marks the store as stopped
+        (``page_rules.check_stopped``); started again, the group is whole."""
+        group, history = self._group, self._history
+        machine = self._any_machine()
+        # What nobody sends any more is dispatched soon: nothing is left to do.
+        history.producers_rest = True
+        self._wait(QUIET_MS)
+        group.gone |= {(machine.name, service) for service in SERVICES}
+        gap_ms = self._random.choice((0, APART_MS))
+        for service in self._random.sample(SERVICES, len(SERVICES)):
+            self._ask_to_end(machine, service)
+            self._wait(gap_ms)
+        processes = list(machine.processes.values())
+        self._until(lambda: not any(process.alive for process in processes), END_MS)
+        left = [process.name for process in processes if not process.is_finished]
+        if left:
+            raise Violation(f"{left} of {machine.name} are asked to end, and do not")
+        history.producers_rest = False
+        group.gone.clear()
+        for service in SERVICES:
+            group.start_later(machine, service, 50)
+        self._must_be_whole_again(f"all services of {machine.name} were started again")
+
+    def _ask_to_end(self, machine: Machine, service: str) -> None:
+        ending = self._group.services[machine.name, service]
+        ha = self._group.ha_of(machine.name)
+        if service == "ha" and ha is not None:
+            token = self._group.order("switchover", {"reason": "stopping"}, machine)
+            self._until(lambda: token in ha.replies, END_MS)
+            if token not in ha.replies:
+                raise Violation(f"{machine.name} is about to end, and does not hand over")
+        ending.ask_to_end()
+
+    def _flip_a_bit(self) -> None:
+        """A bit of an acknowledged record changes on one disk: that node says so and serves no such
+        bytes, the others go on, and copied anew it is a member again (P6)."""
+        group, history = self._group, self._history
+        if len(group.machines) - 1 < group.plan.min_in_sync:
+            return  # the others take no sends, by order
+        assert history.holder is not None, "it would not be whole"
+        slaves = [name for name in group.machines if name != history.holder.node]
+        machine = group.machines[self._random.choice(slaves)]
+        topic, queue = self._random.choice(list(history.records.queues))
+        places = history.records.seen(topic, queue, self._world.shown(machine.name) or 0)
+        if not places:
+            return
+        offset = self._random.randrange(len(places))
+        place = places[offset]
+        at = self._random.randrange(place.start, place.end)
+        history.damaged.add(machine.name)
+        group.tell("world", f"a bit of byte {at} of {machine.name} flips, in {place}")
+        machine.flip(at, self._random.randrange(8))
+        acked, found_ms = len(history.acked), FOUND_MS
+        broker, reader = group.broker_of(machine.name), None
+        if self._random.random() < 0.5 and broker is not None:
+            reader, found_ms = broker, MET_MS
+        else:
+            for service in SERVICES:
+                if self._random.random() < 0.3:
+                    machine.processes[service].end()
+
+        def is_found() -> bool:
+            if reader is not None:
+                reader.show(topic, queue, offset)  # again and again: reput may mend a unit
+            return self._is_found(machine)
+
+        if not self._until(is_found, found_ms):
+            raise Violation(
+                f"a bit of byte {at} of {machine.name} flipped {found_ms} ms ago, and it is "
+                f"{self._world.state_of(machine.name)} with the alarms {self._said(machine)}"
+            )
+        self._until(lambda: len(history.acked) > acked, AGAIN_MS)
+        if len(history.acked) == acked:
+            raise Violation(f"nothing is acknowledged since {machine.name} is damaged")
+        before = machine.incarnation
+        history.replaced.add(machine.name)
+        ha, token = group.ha_of(machine.name), None
+
+        def is_ordered() -> bool:
+            nonlocal ha, token
+            reply = None if ha is None or token is None else ha.replies.get(token)
+            if reply is not None and reply.ok:
+                return True
+            if token is None or reply is not None:
+                ha = group.ha_of(machine.name)
+                token = group.order("resync", {"group": "g0"}, machine)
+            return False
+
+        if not self._until(is_ordered, AGAIN_MS):
+            raise Violation(f"{machine.name} is damaged, and takes no order to be copied anew")
+        self._until(lambda: machine.incarnation != before, AGAIN_MS)
+        self._must_be_whole_again(f"{machine.name} was to be copied anew")
+        history.damaged.clear()
+
+    def _is_found(self, machine: Machine) -> bool:
+        return DAMAGE in self._said(machine) and self._world.state_of(machine.name).startswith(
+            "halted"
+        )
+
+    def _said(self, machine: Machine) -> dict[str, str]:
+        service = self._group.ha_of(machine.name)
+        return {} if service is None or service.replica is None else service.replica.own.alarms
+
+    def _lose_queues(self) -> None:
+        """Queues are derived (P4): removed, they are made again from the log."""
+        machine = self._any_machine()
+        self._group.tell("world", f"the queues of {machine.name} are removed")
+        before = machine.slot(Slot.RESUMED_BY)
+        self._history.lost_queues.add(machine.name)
+        machine.processes["reput"].end()
+        machine.remove_queues()
+        if not self._until(lambda: machine.slot(Slot.RESUMED_BY) != before, AGAIN_MS):
+            raise Violation(f"reput of {machine.name} does not make its queues again")
+        self._wait(NOTICED_MS)
+        self._history.lost_queues.clear()
+        self._must_be_whole_again(f"the queues of {machine.name} were removed")
+        # What is told of from now on is in the new queues only, and brokers follow it.
+        self._history.late_topics.append("returns")
+        self._wait(FOLLOWED_MS)
+        to = machine.name
+        if self._history.holder is not None and self._history.holder.node != to:
+            self._group.order("switchover", {"to": to})
+            self._wait(FOLLOWED_MS)
+
+    def _must_be_whole_again(self, since: str) -> None:
+        """All are in the set, sends are acknowledged, and no alarm stands."""
+        acked = len(self._history.acked)
+        self._world.expect_all_confirmed()
+        whole = self._until(
+            lambda: len(self._history.acked) > acked and self._world.is_whole(), AGAIN_MS
+        )
+        if not whole:
+            raise Violation(f"{since}, and {self._world.why_not_whole(0)}")
+        if not self._until(lambda: not any(map(self._all_said, self._group.machines)), AGAIN_MS):
+            alarms = {name: self._all_said(name) for name in self._group.machines}
+            raise Violation(f"{since}, and these alarms stay: {alarms}")
+
+    def _all_said(self, name: str) -> dict[str, str]:
+        alarms = self._said(self._group.machines[name])
+        return {} if STALLED in alarms else alarms
+
+    def _alarms(self, name: str) -> set[str]:
+        """Of a node that had no fault for a while."""
+        service = self._group.ha_of(name)
+        assert service is not None, "it would not be whole"
+        assert service.replica is not None, "it would not be whole"
+        alarms = set(service.replica.own.alarms)
+        # What stood still lately is a bad master for a while, and the alarms say so.
+        if alarms - ({STALLED, HANDED_OVER} if STALLED in alarms else set()):
+            raise Violation(f"{name} has alarms without a fault: {sorted(alarms)}")
+        shown = {reason.code for reason in service.health.reasons}
+        if shown != alarms:
+            raise Violation(
+                f"the probes of {name} say {sorted(shown)}, its alarms {sorted(alarms)}"
+            )
+        return alarms
+
+    def _any_machine(self) -> Machine:
+        return self._random.choice(list(self._group.machines.values()))
+
+    def _wait(self, ms: int) -> None:
+        self._timeline.run_until(self._timeline.now_us + ms * 1000)
+
+    def _until(self, is_so: Callable[[], bool], ms: int) -> bool:
+        """Look again and again for so long; whether it came to be so."""
+        until_us = self._timeline.now_us + ms * 1000
+        while not is_so():
+            if self._timeline.now_us >= until_us:
+                return False
+            self._wait(LOOK_MS)
+        return True
