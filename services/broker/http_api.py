@@ -51,7 +51,7 @@ from services.broker.messages import Rules, message_map, tags_code
 from services.broker.metrics import BrokerMetrics
 from services.broker.parts import Parts
 from services.broker.plain_paths import plain_pull, plain_send
-from services.broker.pools import KINDS, UNKNOWN, Pool, Pools, Role
+from services.broker.pools import CHANGE_SLICES, CHANGES, KINDS, UNKNOWN, Pool, Pools, Role
 from services.broker.pull import PullRequest, parse_tags
 from services.broker.replication.cluster_calls import ALONE, ClusterCalls, Known, View
 from services.broker.retention.calls import RetentionCalls
@@ -484,6 +484,8 @@ class Api:
             started = monotonic()
             number = requests.begin(started)
             try:
+                if name in CHANGES:
+                    await self.pools.turn(CHANGE_SLICES)
                 return await handler(request)
             finally:
                 requests.end(number)

@@ -9,6 +9,7 @@ Before: ``http_api`` has a request. After: the gauges ``tidemark_broker_requests
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
@@ -86,6 +87,12 @@ KINDS: Final[Mapping[str, Kind]] = {
 """Of every call, by its route's name."""
 UNKNOWN: Final = _QUERY
 """Of a call that there is not."""
+CHANGES: Final = frozenset({"member-join", *(n for n, k in KINDS.items() if k.pool is Pool.ADMIN)})
+"""Calls that change a topic or a group: each takes about a millisecond of the loop."""
+CHANGE_SLICES: Final = 4
+REPEAT_SLICES: Final = 2
+"""What a change, and a repeated send, takes of the loop in slices."""
+SENT_LATELY_S: Final = 0.005
 
 
 class Requests:
@@ -140,6 +147,7 @@ class Pools:
         self.of: Final = {pool: Requests() for pool in Pool}
         self._pace = Pace()
         self._long_sends = 0
+        self._sent_at = float("-inf")
 
     @contextlib.contextmanager
     def pulling(self) -> Iterator[None]:
@@ -164,9 +172,24 @@ class Pools:
         finally:
             self._long_sends -= 1
 
+    def note_sent(self) -> None:
+        """A send that was no long one is done."""
+        self._sent_at = self._clock.monotonic()
+
     def others_send(self) -> bool:
-        """Whether a send is in hand that does not take long by itself. For any thread."""
-        return len(self.of[Pool.PUT]) > self._long_sends
+        """Whether a send that is no long one is in hand, or was a moment ago: who sends one after
+        the other meets work that has begun in between. For any thread."""
+        return (
+            len(self.of[Pool.PUT]) > self._long_sends
+            or self._clock.monotonic() < self._sent_at + SENT_LATELY_S
+        )
+
+    async def turn(self, slices: int) -> None:
+        """Wait for the turn of a request that takes long by itself: beside other sends one begins
+        in so many rests, however many there are."""
+        if self.others_send():
+            now = asyncio.get_running_loop().time()
+            await asyncio.sleep(self._pace.rest_s(now, slices))
 
     def behind_sends(self) -> GiveWay:
         """The rests of work for a reader or of a long send: a millisecond after each slice while

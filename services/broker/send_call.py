@@ -27,7 +27,7 @@ from services.broker.messages import (
     parse_produce,
 )
 from services.broker.metrics import BrokerMetrics
-from services.broker.pools import Pools
+from services.broker.pools import REPEAT_SLICES, Pools
 from services.broker.produce import Sends
 from services.broker.sent import result_of
 from services.broker.traces import Traces
@@ -85,10 +85,12 @@ class SendCall:
                 sends, host = self._sends(), born_host(request)
                 if produce.retry:
                     with self._pools.long_send():
+                        await self._pools.turn(REPEAT_SLICES)
                         way = self._pools.behind_sends()
                         sent = await sends.send(topic, produce, host, appended, since, way)
                 else:
                     sent = await sends.send(topic, produce, host, appended, since)
+                    self._pools.note_sent()
             finally:
                 self._bodies.end(body)
         except TidemarkError as error:

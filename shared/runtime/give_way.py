@@ -40,9 +40,9 @@ class Pace:
     def __init__(self) -> None:
         self._free_at = 0.0
 
-    def rest_s(self, now: float) -> float:
-        """How long to rest before the next slice. now: the loop's time [s]."""
-        rest_s = max(0.0, self._free_at - now) + REST_S
+    def rest_s(self, now: float, slices: int = 1) -> float:
+        """How long to rest before work of so many slices. now: the loop's time [s]."""
+        rest_s = max(0.0, self._free_at - now) + slices * REST_S
         self._free_at = now + rest_s
         return rest_s
 

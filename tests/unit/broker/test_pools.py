@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from services.broker.pools import Pool, Pools, held
+from services.broker.pools import SENT_LATELY_S, Pool, Pools, held
 from shared.runtime import give_way
 
 
@@ -109,3 +109,36 @@ async def test_work_for_a_reader_rests_while_a_send_is_in_hand(
     puts.end(number)
     await way.rest()
     assert rests[5:] == [0, 0]
+
+
+async def test_changes_have_their_turns_beside_sends_and_wait_for_none_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sixteen clients that made topics kept the loop busy beside another one's sends."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    clock = Clock()
+    pools = Pools(clock)
+    puts = pools.of[Pool.PUT]
+    await pools.turn(4)
+    assert slept == []
+    number = puts.begin(clock.monotonic())
+    for _ in range(3):
+        await pools.turn(4)
+    assert slept == pytest.approx([n * 4 * give_way.REST_S for n in (1, 2, 3)], rel=0.2)
+    slept.clear()
+    with pools.long_send():  # the one in hand takes long by itself
+        await pools.turn(4)
+    puts.end(number)
+    await pools.turn(4)
+    assert slept == []
+    pools.note_sent()
+    await pools.turn(4)
+    assert len(slept) == 1
+    clock.now_s += 2 * SENT_LATELY_S
+    await pools.turn(4)
+    assert len(slept) == 1
