@@ -26,7 +26,7 @@ from services.broker.state_replay import expired_queues, next_offsets, replay
 from services.broker.topic_views import TopicViews
 from services.broker.topics import Topics
 from shared.files.index import IndexReader
-from shared.state.records import STATE_TOPIC, ForeignRange
+from shared.state.records import STATE_QUEUE, STATE_TOPIC, ForeignRange
 from shared.state.state import BrokerState
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.delay import TIMER_TOPIC
@@ -50,8 +50,15 @@ class Built(NamedTuple):
 
 async def build(ground: Ground) -> Built:
     """Replay the state and make the parts that serve with it. Raises CorruptRecord, DamagedFile."""
-    state = await asyncio.to_thread(replay, ground.queues, ground.reader, ground.dispatched())
-    return build_with(ground, state, ground.store.recovered.next_queue_offsets)
+    recovered, dispatched = ground.store.recovered, ground.dispatched()
+    known = recovered.next_queue_offsets
+    # Below the recovered end the queue may be short: the disk takes no more units.
+    is_whole = dispatched >= recovered.end
+    next_offset = known.get((STATE_TOPIC, STATE_QUEUE), 0) if is_whole else 0
+    state = await asyncio.to_thread(
+        replay, ground.queues, ground.reader, dispatched, int(next_offset)
+    )
+    return build_with(ground, state, known)
 
 
 def build_with(

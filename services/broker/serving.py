@@ -141,12 +141,9 @@ class Serving:
 
     async def _build(self, stop: asyncio.Event) -> Built:
         """Read the state and build. Raises CorruptRecord, DamagedFile."""
-        while True:
-            try:
-                return await build(self._ground)
-            except (CorruptRecord, DamagedFile) as error:
-                if not await self._ground.unit_checks.heals(error, lambda: not stop.is_set()):
-                    raise
+        return await self._ground.unit_checks.healed(
+            lambda: build(self._ground), lambda: not stop.is_set()
+        )
 
     async def _catch_up(self, stop: asyncio.Event, gate: Gate, api: Api) -> bool:
         """Wait until the queues cover the recovered log; False if stopped before.

@@ -24,7 +24,7 @@ from shared.state.records import (
     StateRecordUnreadable,
 )
 from shared.state.state import BrokerState
-from tidemark.errors import CorruptRecord, DamagedFile, UnreadableState
+from tidemark.errors import CorruptRecord, DamagedFile, StoreError, UnreadableState
 from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
@@ -34,14 +34,17 @@ READ_AT_ONCE: Final = 256
 
 
 def replay(
-    queues: ConsumeQueues, reader: CommitLogReader, dispatched: PhysicalOffset
+    queues: ConsumeQueues, reader: CommitLogReader, dispatched: PhysicalOffset, next_offset: int = 0
 ) -> BrokerState:
     """The state that the log's records add up to, up to ``dispatched``. Blocks.
 
+    next_offset: the state queue's next offset if all its records are dispatched; 0: not known.
     Raises CorruptRecord, DamagedFile.
     """
     queue = queues.get(STATE_TOPIC, STATE_QUEUE)
     end = int(queue.max_offset(dispatched))
+    if end < next_offset:
+        raise hidden_from(end)
     first = queue.min_offset(reader.min_offset)
     start = _snapshot_start(queues, reader, dispatched, first, end)
     state = BrokerState()
@@ -124,6 +127,17 @@ def read(
                 raise name_unit(error, STATE_TOPIC, STATE_QUEUE, queue_offset) from None
         at += len(units)
     return found
+
+
+def hidden_from(number: int) -> StoreError:
+    """The error for a state queue that ends at ``number``, although the log has that record."""
+    error = DamagedFile(
+        f"queue {STATE_TOPIC}/{STATE_QUEUE} ends at {number}, and the log has more of its records: "
+        "the unit there is damaged and hides them. The commit log is safe; nothing is served.",
+        "Reput makes the unit again; if it does not, stop the node and run "
+        "`tidemark store rebuild`.",
+    )
+    return name_unit(error, STATE_TOPIC, STATE_QUEUE, number)
 
 
 def _check_place(stored: Record, queue_offset: int) -> None:

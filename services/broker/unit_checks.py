@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 from shared.files.positions import Positions
-from tidemark.errors import StoreError
+from tidemark.errors import CorruptRecord, DamagedFile, StoreError
 from tidemark.formats.checkpoint import Slot, queue_number
 
 SOUND_MAX: Final = 1024
@@ -24,6 +24,8 @@ SOUND_MAX: Final = 1024
 ANSWER_POLL_S: Final = 0.02
 ANSWER_MAX_S: Final = 30.0
 """Reput may have to read some log; without an answer the damage is named as it was met."""
+
+T = TypeVar("T")
 
 Place = tuple[str, int, int]
 """(topic, queue, queue offset)"""
@@ -82,9 +84,20 @@ class UnitChecks:
             return False
         return self.is_open(facts["topic"], facts["queue"], number)
 
-    async def heals(self, error: StoreError, goes_on: Callable[[], bool]) -> bool:
-        """Whether reput replaced the unit at which the error was met. Waits for its answer, while
-        goes_on, and at most ANSWER_MAX_S."""
+    async def healed(self, read: Callable[[], Awaitable[T]], goes_on: Callable[[], bool]) -> T:
+        """What read returns, which is called again after each damaged unit that reput replaced.
+
+        Waits for reput while goes_on, at most ANSWER_MAX_S for each unit. Raises CorruptRecord,
+        DamagedFile: reput has not replaced the unit.
+        """
+        while True:
+            try:
+                return await read()
+            except (CorruptRecord, DamagedFile) as error:
+                if not await self._is_replaced(error, goes_on):
+                    raise
+
+    async def _is_replaced(self, error: StoreError, goes_on: Callable[[], bool]) -> bool:
         if not self.may_heal(error):
             return False
         now = asyncio.get_running_loop().time

@@ -10,18 +10,18 @@ from tidemark.offsets import UNIT_SIZE
 STATE_QUEUE, STATE_UNIT = "rmq_sys_tidemark_state/0", 3
 STORE = {"consume_queue_file_size": 400, "commit_log_file_size": 64 << 10}
 COUNT = 30
-OFFSET_HIGH, OFFSET_LOW, SIZE_HIGH, SIZE_LOW = 2, 7, 9, 11
+OFFSET_HIGH, OFFSET_LOW, SIZE_SIGN, SIZE_HIGH, SIZE_LOW = 2, 7, 8, 9, 11
 """Bytes of a unit."""
 
 
-def flip(node: Node, number: int, byte: int, queue: str = "t/0") -> None:
+def flip(node: Node, number: int, byte: int, queue: str = "t/0", bits: int = 0x40) -> None:
     position = number * UNIT_SIZE + byte
     start = position - position % STORE["consume_queue_file_size"]
     with (node.store_dir / f"consumequeue/{queue}/{start:020}").open("r+b") as file:
         file.seek(position - start)
         value = file.read(1)[0]
         file.seek(position - start)
-        file.write(bytes([value ^ 0x40]))
+        file.write(bytes([value ^ bits]))
 
 
 def send(node: Node, text: str) -> None:
@@ -55,6 +55,13 @@ def read_all(node: Node, expected: list[str]) -> None:
         assert node.ready("broker")["ready"]
 
 
+def last_unit(node: Node, queue: str) -> int:
+    """Number of the queue's last unit; its files begin with the first."""
+    paths = sorted((node.store_dir / f"consumequeue/{queue}").iterdir())
+    data = b"".join(path.read_bytes() for path in paths).rstrip(b"\0")
+    return (len(data) - 1) // UNIT_SIZE
+
+
 def test_flipped_bits_in_old_units_heal_while_the_node_serves(tmp_path: Path) -> None:
     """The first read made the node unready, for good; a size that reached behind the log's end hid
     all messages from there on without a word."""
@@ -82,3 +89,12 @@ def test_flipped_bits_in_old_units_heal_while_the_node_serves(tmp_path: Path) ->
         node.start()
         node.wait_ready()
         read_all(node, expected)
+
+        # The state's last unit, which then ends its queue. Reput, which runs on, sees nothing.
+        assert node.request_json("PUT", "/v1/groups/last", {})[0] == 200
+        assert node.stop("broker") == {"broker": 0}
+        flip(node, last_unit(node, STATE_QUEUE), SIZE_SIGN, STATE_QUEUE, bits=0x80)
+        node.start("broker")
+        node.wait_ready()
+        for group in ("g", "last"):
+            assert node.request_json("GET", f"/v1/groups/{group}")[0] == 200

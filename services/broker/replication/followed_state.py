@@ -45,6 +45,9 @@ class FollowedState:
         self._epoch = 0
         self._next: int | None = None
         """Queue offset of the first state record not applied; None: none was read yet."""
+        self._hidden: tuple[int, int] | None = None
+        """A unit that exists and cannot be seen, and how far dispatch must come for that to be
+        damage."""
 
     @property
     def epoch(self) -> int:
@@ -75,9 +78,9 @@ class FollowedState:
         assert self._next is not None, "replay comes first"
         self._follow_reput()
         self.changed.clear()
-        end = min(self._end(dispatched), self._next + APPLIED_AT_ONCE)
-        if end <= self._next:
+        if self._end(dispatched) <= self._next and not self._reappears(self._next, dispatched):
             return 0
+        end = min(self._end(dispatched), self._next + APPLIED_AT_ONCE)
         readers = self._readers
         found = state_replay.read(readers.queues, readers.log, self._next, end, dispatched)
         for stored in found:
@@ -89,6 +92,28 @@ class FollowedState:
         self._next = end
         return len(found)
 
+    def _reappears(self, number: int, dispatched: PhysicalOffset) -> bool:
+        """Whether the unit at which the queue ended was damaged and is whole again.
+
+        Reput stores a unit before it publishes that it has dispatched the record. Raises
+        DamagedFile if the record is dispatched, and the unit cannot be seen.
+        """
+        queues = self._readers.queues
+        if not self._has_unit(number):
+            return False
+        if self._hidden is None or self._hidden[0] != number:
+            self._hidden = number, self._slots.get(Slot.WRITTEN)
+        if dispatched < self._hidden[1]:
+            return False
+        queues.forget()  # it remembers where the queue ended
+        if self._end(dispatched) > number:
+            return True
+        raise state_replay.hidden_from(number)
+
+    def _has_unit(self, number: int) -> bool:
+        unit = self._readers.queues.get(STATE_TOPIC, STATE_QUEUE).unit(number)
+        return unit is not None and any(unit)
+
     def queue_ends(self, dispatched: PhysicalOffset) -> dict[Queue, QueueOffset]:
         """The next queue offset of every queue of the store, as its units tell. Blocks."""
         queues = self._readers.queues
@@ -97,16 +122,20 @@ class FollowedState:
             for topic, queue in self._store.queues()
         }
 
-    def to_end(self, dispatched: PhysicalOffset, end: PhysicalOffset) -> BrokerState:
+    def to_end(
+        self, dispatched: PhysicalOffset, end: PhysicalOffset, next_offset: int
+    ) -> BrokerState:
         """A state of its own, up to the log's end, where no queue leads yet. Blocks; any thread.
 
-        Needs the append lock. Raises CorruptRecord, DamagedFile.
+        next_offset: the state queue's next offset at that end. Needs the append lock. Raises
+        CorruptRecord, DamagedFile.
         """
+        self._readers.queues.forget()  # the end of a queue that was damaged may be another now
         if self.is_far_behind(dispatched):
             self.replay(dispatched)
         while self.follow(dispatched):
             pass
-        state = self.state.copy()
+        state, behind_queue = self.state.copy(), next_offset
         log = self._readers.log
         at = max(dispatched, log.min_offset)
         while at < end:
@@ -122,12 +151,16 @@ class FollowedState:
                 if (entry.topic, entry.queue_id) == (STATE_TOPIC, STATE_QUEUE):
                     stored = log.record(PhysicalOffset(entry.physical_offset), end)
                     if stored is not None:
+                        behind_queue = min(behind_queue, stored.queue_offset)
                         state.apply(state_replay.decoded(stored), stored.physical_offset)
             at = PhysicalOffset(at + walked.end)
             if walked.stop is Stop.BLANK or (at < end and not walked.entries):
                 if walked.stop is not Stop.BLANK:
                     log.record(at, end)  # raises what is wrong, unless the file's end is too near
                 at = log.next_file(at)
+        assert self._next is not None, "replay or follow has set it"
+        if self._next < behind_queue and self._has_unit(self._next):
+            raise state_replay.hidden_from(self._next)
         return state
 
     def _follow_reput(self) -> None:

@@ -31,6 +31,7 @@ from services.broker.watch import Watch
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
+from shared.state.records import STATE_QUEUE, STATE_TOPIC
 from tidemark.errors import (
     CorruptRecord,
     DamagedFile,
@@ -145,14 +146,15 @@ class Master:
         ground = self._make_ground(self._term)
         await asyncio.to_thread(ground.start_appender)
         dispatched = store.dispatched
-        while True:
-            try:
-                state = await asyncio.to_thread(self._followed.to_end, dispatched, recovered.end)
-                break
-            except (CorruptRecord, DamagedFile) as error:
-                if not await ground.unit_checks.heals(error, lambda: self._goes_on):
-                    raise
-        built = build_with(ground, state, recovered.next_queue_offsets)
+        known = recovered.next_queue_offsets
+        next_offset = int(known.get((STATE_TOPIC, STATE_QUEUE), 0))
+        state = await ground.unit_checks.healed(
+            lambda: asyncio.to_thread(
+                self._followed.to_end, dispatched, recovered.end, next_offset
+            ),
+            lambda: self._goes_on,
+        )
+        built = build_with(ground, state, known)
         log.info(
             "the log is recovered for an epoch",
             extra={

@@ -12,11 +12,19 @@ from services.broker.open_store import OpenStore
 from services.broker.replication import followed_state
 from services.broker.replication.followed_state import FollowedState
 from shared.state import records
-from shared.state.records import EpochRecord, NextOffset, TopicConfig, TopicRecord
+from shared.state.records import (
+    STATE_QUEUE,
+    STATE_TOPIC,
+    EpochRecord,
+    NextOffset,
+    TopicConfig,
+    TopicRecord,
+)
 from shared.state.state import BrokerState
 from tests.support.small_broker import SmallBroker
+from tidemark.errors import DamagedFile
 from tidemark.formats.checkpoint import Slot
-from tidemark.offsets import PhysicalOffset
+from tidemark.offsets import UNIT_SIZE, PhysicalOffset
 
 
 class Store:
@@ -74,7 +82,7 @@ def test_a_new_master_reads_on_where_no_queue_leads(
         broker.append_offsets_now([records.encode(EpochRecord(0, 1, number))])
     end = broker.appender.appended
     assert end > 1 << 18
-    state = followed.to_end(dispatched, end)
+    state = followed.to_end(dispatched, end, 3031)
     assert state.topics.keys() == {"a", *(f"t{number}" for number in range(0, 3000, 100))}
     assert state.start_count == 2999
     assert followed.state.topics.keys() == {"a"}, "a slave shows what is confirmed"
@@ -89,7 +97,7 @@ def test_far_behind_the_newest_snapshot_is_the_shorter_way(
         make_topic(broker, name)
     broker.dispatch()
     assert followed.is_far_behind(broker.dispatched())
-    state = followed.to_end(broker.dispatched(), broker.appender.appended)
+    state = followed.to_end(broker.dispatched(), broker.appender.appended, 0)
     assert state.topics.keys() == set("abcd")
 
 
@@ -99,7 +107,7 @@ def test_a_snapshot_in_the_tail_counts(broker: SmallBroker, followed: FollowedSt
     told.apply(TopicRecord(0, TopicConfig("a", 1, 1)))
     parts = told.snapshot_records(0, 400, next_offsets=[NextOffset("a", 0, 9)])
     broker.append_offsets_now(parts)
-    state = followed.to_end(broker.dispatched(), broker.appender.appended)
+    state = followed.to_end(broker.dispatched(), broker.appender.appended, 0)
     assert state.next_queue_offsets == {("a", 0): 9}
     assert state.snapshot_at == 0
 
@@ -109,6 +117,74 @@ def test_the_queues_say_where_they_end(broker: SmallBroker, followed: FollowedSt
         broker.send("a", b"x")
     assert followed.queue_ends(broker.dispatched())["a", 0] == 3
     assert followed.queue_ends(PhysicalOffset(0))["a", 0] == 0
+
+
+def hide(broker: SmallBroker, number: int) -> bytes:
+    """Flip the sign of a unit of the state's queue; what it was."""
+    path = broker.store.consume_queue_dir(STATE_TOPIC, STATE_QUEUE) / f"{0:020}"
+    with path.open("r+b") as file:
+        file.seek(number * UNIT_SIZE)
+        unit = file.read(UNIT_SIZE)
+    put(broker, number, bytes([unit[0] ^ 0x80]) + unit[1:])
+    return unit
+
+
+def put(broker: SmallBroker, number: int, unit: bytes) -> None:
+    path = broker.store.consume_queue_dir(STATE_TOPIC, STATE_QUEUE) / f"{0:020}"
+    with path.open("r+b") as file:
+        file.seek(number * UNIT_SIZE)
+        file.write(unit)
+
+
+@pytest.mark.parametrize("in_tail", [False, True])
+def test_a_new_master_names_a_unit_that_hides_state_records(
+    broker: SmallBroker, followed: FollowedState, in_tail: bool
+) -> None:
+    """The queue ended there without a word, and what the records said was gone."""
+    for name in "ab":
+        make_topic(broker, name)
+    broker.dispatch()
+    dispatched = broker.dispatched()
+    if in_tail:
+        make_topic(broker, "c")
+    unit = hide(broker, 1)
+    end, next_offset = broker.appender.appended, 3 if in_tail else 2
+    with pytest.raises(DamagedFile) as caught:
+        followed.to_end(dispatched, end, next_offset)
+    assert caught.value.facts["queue_offset"] == 1
+    put(broker, 1, unit)
+    state = followed.to_end(dispatched, end, next_offset)
+    assert state.topics.keys() == set("abc" if in_tail else "ab")
+
+
+def test_a_slave_names_a_unit_that_hides_state_records(
+    broker: SmallBroker, followed: FollowedState
+) -> None:
+    for name in "ab":
+        make_topic(broker, name)
+    broker.dispatch()
+    unit = hide(broker, 1)
+    followed.replay(broker.dispatched())
+    with pytest.raises(DamagedFile) as caught:
+        followed.follow(broker.dispatched())
+    assert caught.value.facts["queue_offset"] == 1
+    put(broker, 1, unit)
+    assert followed.follow(broker.dispatched()) == 1
+    assert followed.state.topics.keys() == set("ab")
+
+
+def test_a_unit_whose_record_is_not_dispatched_yet_hides_nothing(
+    broker: SmallBroker, followed: FollowedState
+) -> None:
+    make_topic(broker, "a")
+    broker.dispatch()
+    before = broker.dispatched()
+    make_topic(broker, "b")
+    broker.dispatch()
+    followed.replay(before)
+    assert followed.follow(before) == 0
+    assert followed.to_end(before, broker.appender.appended, 2).topics.keys() == set("ab")
+    assert followed.follow(broker.dispatched()) == 1
 
 
 def test_queue_files_of_another_start_of_reput_are_looked_at_anew(
