@@ -9,13 +9,14 @@ Safe to use from several threads: every call runs in the one loop. It holds no l
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import ssl
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from tidemark.client.batching import Limits
 from tidemark.client.changes import Callback
@@ -38,6 +39,11 @@ from tidemark.client.sync_subscription import SyncSubscription
 from tidemark.client.trace import Trace
 
 T = TypeVar("T")
+
+OWN_THREAD: Final = (
+    "a blocking call in the client's own thread, where on_assigned and on_revoked run: hand it to "
+    "another thread (asyncio.to_thread), or use the asyncio client"
+)
 
 
 def connect_sync(
@@ -84,6 +90,8 @@ class SyncClient:
         self._thread: threading.Thread | None = None
         self._pid: int | None = None
         """Process in which the loop's thread runs."""
+        self._lock = threading.Lock()
+        """Held while a call is given to the loop, and while the loop is taken away."""
         self.groups = SyncGroups(self._run, client.groups)
         self.delayed = SyncDelayed(self._run, client.delayed)
         self.dead_letters = SyncDeadLetters(self._run, client.dead_letters)
@@ -108,12 +116,17 @@ class SyncClient:
             # Loop and sockets belong to the parent, which goes on using them.
             self._loop = self._thread = None
             return
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(OWN_THREAD)  # before anything is closed: the thread is to go on
         try:
             self._run(self._client.__aexit__(kind, error, trace))
         finally:
-            loop, thread = self._loop, self._thread
-            self._loop = self._thread = None
+            with self._lock:  # behind it, no call begins in the loop
+                loop, thread = self._loop, self._thread
+                self._loop = self._thread = None
             if loop is not None and thread is not None:
+                # Calls of other threads: they would wait for the stopped loop for ever.
+                asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result()
                 loop.call_soon_threadsafe(loop.stop)
                 thread.join()
                 loop.close()
@@ -321,8 +334,7 @@ class SyncClient:
         return self._pid is not None and self._pid != os.getpid()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        loop = self._loop
-        if loop is None:
+        if self._loop is None:
             work.close()
             raise RuntimeError("the client is closed; use it inside `with`")
         if self._is_elsewhere:
@@ -336,14 +348,27 @@ class SyncClient:
         if threading.current_thread() is self._thread:
             # The thread would wait for itself, for ever.
             work.close()
-            raise RuntimeError(
-                "a blocking call in the client's own thread, where on_assigned and on_revoked run: "
-                "hand it to another thread (asyncio.to_thread), or use the asyncio client"
-            )
-        future = asyncio.run_coroutine_threadsafe(work, loop)
+            raise RuntimeError(OWN_THREAD)
+        with self._lock:
+            if self._loop is None:
+                work.close()
+                raise RuntimeError("the client is closed; use it inside `with`")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            if self._loop is None:
+                raise RuntimeError("the client was closed during the call") from None
+            raise
         except BaseException:
             # Ctrl-C in this thread: what runs in the other one must not go on unseen.
             future.cancel()
             raise
+
+
+async def _cancel_others() -> None:
+    """End every other task of this loop."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -10,6 +10,7 @@ changes of thread; ``batches`` pays them once per batch.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -36,6 +37,8 @@ class SyncSubscription:
         """make: called in the loop's thread, where a subscription belongs."""
         self._run, self._make = run, make
         self._made: Subscription | None = None
+        self._pid: int | None = None
+        """Process that is the group's member; one forked from it leaves nothing."""
 
     @property
     def member(self) -> str:
@@ -53,14 +56,15 @@ class SyncSubscription:
 
     def close(self) -> None:
         """Leave the group as at the end of ``with``; nothing if that is done already."""
-        if self._made is not None and self._made.is_open:
-            self._run(self._made.close())
+        if self._made is not None:
+            self.__exit__(None, None, None)
 
     def __enter__(self) -> SyncSubscription:
         async def enter() -> Subscription:
             return await self._make().__aenter__()
 
         self._made = self._run(enter())
+        self._pid = os.getpid()
         return self
 
     def __exit__(
@@ -69,7 +73,8 @@ class SyncSubscription:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._subscription.is_open:  # else the client was closed, and left the group for it
+        # Not open: the client was closed, and left the group for it.
+        if self._pid == os.getpid() and self._subscription.is_open:
             self._run(self._subscription.__aexit__(kind, error, trace))
 
     def __iter__(self) -> Iterator[Message]:

@@ -55,7 +55,7 @@ def test_leaving_ends_the_thread_and_later_calls_say_so(broker: FakeBroker) -> N
         mq.topics()
 
 
-def _in_a_fork(work: Callable[[], str]) -> str:
+def in_a_fork(work: Callable[[], str]) -> str:
     """What work returns in a forked process; killed if it takes longer than any call may."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
@@ -102,7 +102,29 @@ def test_a_forked_process_is_told_to_connect_by_itself_and_does_not_hang(
             with tidemark.connect_sync(broker.url) as own:
                 return own.send("orders", b"child").level
 
-        assert re.match(r"RuntimeError: .*forked process needs a client", _in_a_fork(send))
-        assert _in_a_fork(leave) == "left"
-        assert _in_a_fork(connect_anew) == "disk"
+        assert re.match(r"RuntimeError: .*forked process needs a client", in_a_fork(send))
+        assert in_a_fork(leave) == "left"
+        assert in_a_fork(connect_anew) == "disk"
         assert mq.send("orders", b"parent").queue_offset == 2  # untouched by all that
+
+
+# The loop was stopped with the call in it, and its thread waited for ever.
+def test_closing_the_client_ends_calls_of_other_threads(broker: FakeBroker) -> None:
+    for _ in range(5):
+        mq = tidemark.connect_sync(broker.url).start()
+        mq.send("orders", b"1")
+        with ThreadPoolExecutor(4) as threads:
+            begun = threading.Barrier(5)
+
+            def read(begun: threading.Barrier, mq: tidemark.SyncClient) -> None:
+                messages = mq.read("orders", 0, follow=True)
+                next(messages)
+                begun.wait(60)
+                for _message in messages:
+                    pass
+
+            reading = [threads.submit(read, begun, mq) for _ in range(4)]
+            begun.wait(60)
+            mq.close()
+            for each in reading:
+                assert isinstance(each.exception(60), RuntimeError)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
 import tidemark
 from tests.unit.client.fake_broker import in_a_thread
 from tests.unit.client.group_broker import GroupBroker
+from tests.unit.client.test_sync import in_a_fork
 from tidemark import Message
 
 
@@ -130,3 +132,40 @@ def test_a_blocking_call_from_a_callback_is_refused(broker: GroupBroker) -> None
         with mq.subscribe("orders", group="billing", on_assigned=assigned) as messages:
             assert messages.getone(30) is not None
     assert len(refused) == 1
+
+
+# It stopped the thread in which it ran; whoever waited for a call waited for ever.
+def test_closing_the_client_from_a_callback_is_refused(broker: GroupBroker) -> None:
+    refused: list[str] = []
+    mq = tidemark.connect_sync(broker.url).start()
+
+    async def assigned(_queues: list[tuple[str, int]]) -> None:
+        with pytest.raises(RuntimeError, match="own thread") as error:
+            mq.close()
+        refused.append(str(error.value))
+
+    with mq.subscribe("orders", group="billing", on_assigned=assigned) as messages:
+        assert messages.getone(30) is not None
+    mq.close()
+    assert len(refused) == 1
+
+
+# The error of the body was hidden behind one of the client.
+def test_a_forked_process_leaves_no_group(broker: GroupBroker) -> None:
+    with (
+        tidemark.connect_sync(broker.url) as mq,
+        mq.subscribe("orders", group="billing") as messages,
+    ):
+
+        def fails() -> str:
+            try:
+                with ExitStack() as body:
+                    body.push(messages.__exit__)
+                    raise ZeroDivisionError
+            except ZeroDivisionError:
+                messages.close()
+                return "its own error"
+
+        assert in_a_fork(fails) == "its own error"
+        assert messages.getone(30) is not None
+        assert broker.left == []
